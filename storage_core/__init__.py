@@ -1,0 +1,31 @@
+"""mqstore's storage core: the on-disk stores of Apache RocketMQ and RabbitMQ, read and written with no broker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from storage_core.store import Store
+
+__all__ = ["find_stores", "open_store"]
+
+
+def open_store(path: str, engine: str | None = None, **options: Any) -> Store:
+    """Opens the store in the directory `path`; what lies there decides the engine.
+
+    `options` are the store's own (`recovery`, `commitLogPath`, and for a new store its geometry). Opening reads no
+    log. Raises StoreNotFoundError, UnsupportedFormatError, OptionError.
+    """
+    from storage_core.opening import open_directory
+
+    return open_directory(path, engine, options)
+
+
+def find_stores(path: str, engine: str | None = None) -> list[str]:
+    """The store directories at `path`: itself, or those in it, two levels deep. Globs and `file:` work.
+
+    Raises StoreNotFoundError in one line that says what is there instead.
+    """
+    from storage_core.opening import find_directories
+
+    return find_directories(path, engine)

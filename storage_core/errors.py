@@ -1,0 +1,101 @@
+"""One family of errors. Every message says the place, the fact and what to do; every error survives pickling.
+
+Leaves to others: when to raise which one (formats and engines), how Spark shows it (`connector.errors`).
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Any
+
+
+class MqStoreError(Exception):
+    """Base of everything mqstore raises on purpose: a user's mistake, a damaged file, an occupied store."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions pickle by calling the class with `args`, which for the subclasses below is the finished text.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(kind: type[MqStoreError], args: tuple[Any, ...], state: dict[str, Any]) -> MqStoreError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class _PlacedError(MqStoreError):
+    """An error at a position of a file; the text starts with the class name, the file and the position."""
+
+    def __init__(self, path: str, position: int, reason: str) -> None:
+        super().__init__(f"{type(self).__name__}: {path} at {position}: {reason}")
+        self.path, self.position, self.reason = path, position, reason
+
+
+class CorruptionError(_PlacedError):
+    """Bytes inside the served part of a store that are not what was written there."""
+
+
+class TornWriteError(_PlacedError):
+    """An unfinished write at the end of a file: the only kind of damage that recovery may cut."""
+
+
+class FormatError(MqStoreError):
+    """Bytes that are not what the format says. Raised by `formats`, which know no path: engines add it.
+
+    `position` counts from the start of the buffer that was decoded.
+    """
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(f"FormatError: at {position}: {reason}")
+        self.position, self.reason = position, reason
+
+    def at(self, path: str, base: int = 0) -> CorruptionError:
+        """The same fact with its file; `base` is the file position of the buffer's first byte."""
+        return CorruptionError(path, base + self.position, self.reason)
+
+
+class UnsupportedFormatError(MqStoreError):
+    """A store, or a part of one, in a variant that mqstore does not read; the text says which way is open."""
+
+
+class StoreNotFoundError(MqStoreError):
+    """The path is no store, does not exist, or may not be read."""
+
+
+class StoreLockedError(MqStoreError):
+    """A broker, a node or another writer holds the store."""
+
+
+class StoreClosedError(MqStoreError):
+    """The store object was closed."""
+
+
+class OffsetOutOfRangeError(MqStoreError):
+    """An offset behind the end, or a range whose start lies behind its stop."""
+
+
+class DataLossError(MqStoreError):
+    """Offsets that were asked for no longer exist; the text names the option that changes the behaviour."""
+
+
+class OptionError(MqStoreError):
+    """A wrong option name or value.
+
+    `allowed` lists the values (or names) that exist; the closest ones are put into the text.
+    """
+
+    def __init__(self, name: str, value: str, allowed: str) -> None:
+        super().__init__(f"OptionError: option '{name}' = '{shorten(value)}': {allowed}")
+        self.name, self.value, self.allowed = name, value, allowed
+
+
+def shorten(value: str, limit: int = 80) -> str:
+    """`value` cut to `limit` characters for an error message."""
+    return value if len(value) <= limit else value[: limit - 1] + "…"
+
+
+def closest(wanted: str, known: list[str], count: int = 3) -> list[str]:
+    """The known names nearest to a mistyped one, best first."""
+    by_lower = {name.lower(): name for name in known}
+    return [by_lower[name] for name in get_close_matches(wanted.lower(), list(by_lower), count, 0.6)]

@@ -1,0 +1,158 @@
+"""The only door to the operating system: every open, read, write, sync and rename of the product goes through here.
+
+Tests replace functions of this module to inject short reads, full disks and stops, so callers say `system.pread(...)`
+and never keep a reference to a function.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class FileStat:
+    """What a listing knows of a file: length in bytes, modification time in ns, inode."""
+
+    name: str
+    size: int
+    mtime_ns: int
+    inode: int
+    is_directory: bool
+
+
+def open_read(path: str) -> int:
+    """A descriptor for reading; it changes neither file nor access time where the system allows that."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOATIME)
+    except PermissionError:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def open_write(path: str, create: bool = False, exclusive: bool = False) -> int:
+    """A descriptor for reading and writing; `exclusive` raises FileExistsError when the file is there."""
+    flags = os.O_RDWR | os.O_CLOEXEC
+    if create:
+        flags |= os.O_CREAT
+    if exclusive:
+        flags |= os.O_EXCL
+    return os.open(path, flags, 0o644)
+
+
+def close(descriptor: int) -> None:
+    """Closes a descriptor."""
+    os.close(descriptor)
+
+
+def pread(descriptor: int, size: int, position: int) -> bytes:
+    """At most `size` bytes at `position`; fewer only at the end of the file."""
+    data = os.pread(descriptor, size, position)
+    if len(data) == size or not data:
+        return data
+    parts = [data]
+    done = len(data)
+    while done < size:
+        data = os.pread(descriptor, size - done, position + done)
+        if not data:
+            break
+        parts.append(data)
+        done += len(data)
+    return b"".join(parts)
+
+
+def pread_into(descriptor: int, target: memoryview, position: int) -> int:
+    """Fills `target` from `position`; returns the number of bytes read, fewer only at the end of the file."""
+    done = 0
+    while done < len(target):
+        count = os.preadv(descriptor, [target[done:]], position + done)
+        if count == 0:
+            break
+        done += count
+    return done
+
+
+def pwrite(descriptor: int, data: memoryview | bytes, position: int) -> None:
+    """Writes all of `data` at `position`, however many calls the system needs."""
+    view = memoryview(data)
+    done = 0
+    while done < len(view):
+        count = os.pwrite(descriptor, view[done:], position + done)
+        if count == 0:
+            raise OSError(errno.EIO, "a write made no progress")
+        done += count
+
+
+def fsync(descriptor: int) -> None:
+    """Forces a file's data and length to the disk."""
+    os.fsync(descriptor)
+
+
+def sync_folder(path: str) -> None:
+    """Forces a folder's names to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def reserve(descriptor: int, position: int, size: int) -> None:
+    """Makes sure that the bytes [position, position + size) can be written; OSError ENOSPC when the disk is full."""
+    if size > 0:
+        os.posix_fallocate(descriptor, position, size)
+
+
+def truncate(descriptor: int, size: int) -> None:
+    """Sets a file's length."""
+    os.ftruncate(descriptor, size)
+
+
+def rename(source: str, target: str) -> None:
+    """Puts `source` in the place of `target` in one step."""
+    os.rename(source, target)
+
+
+def unlink(path: str) -> None:
+    """Removes a file."""
+    os.unlink(path)
+
+
+def make_folder(path: str, exist_ok: bool = True) -> None:
+    """Creates a folder and its missing parents."""
+    os.makedirs(path, exist_ok=exist_ok)
+
+
+def remove_folder(path: str) -> None:
+    """Removes an empty folder."""
+    os.rmdir(path)
+
+
+def set_times(path: str, access_ns: int, modify_ns: int) -> None:
+    """Sets a file's times, in nanoseconds since 1970."""
+    os.utime(path, ns=(access_ns, modify_ns))
+
+
+def stat(path: str) -> FileStat:
+    """Length, time and inode of a path; symbolic links are followed."""
+    found = os.stat(path)
+    return FileStat(os.path.basename(path), found.st_size, found.st_mtime_ns, found.st_ino, os.path.isdir(path))
+
+
+def entries(path: str) -> Iterator[FileStat]:
+    """The entries of a folder in no particular order; broken links and names that vanish meanwhile are left out."""
+    with os.scandir(path) as found:
+        for entry in found:
+            try:
+                info: Any = entry.stat()
+                folder = entry.is_dir()
+            except FileNotFoundError:
+                continue
+            yield FileStat(entry.name, info.st_size, info.st_mtime_ns, info.st_ino, folder)
+
+
+def names(path: str) -> list[str]:
+    """The names in a folder, sorted."""
+    return sorted(os.listdir(path))

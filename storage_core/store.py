@@ -1,0 +1,205 @@
+"""The door of the storage core: what every engine offers, and the plain values that travel through it.
+
+The connector and the command line use this module, `open_store` and `storage_core.errors`, and nothing deeper.
+What an engine does behind these methods belongs to the engine.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+
+class Mode(Enum):
+    """What becomes of a message that cannot be decoded or fails its checksum."""
+
+    FAILFAST = "FAILFAST"
+    DROPMALFORMED = "DROPMALFORMED"
+    PERMISSIVE = "PERMISSIVE"
+
+
+class Scan(Enum):
+    """Through the queues, or every record of the log in physical order."""
+
+    QUEUES = "queues"
+    LOG = "log"
+
+
+QueueKey = tuple[str, int]
+"""(topic, queue id); for RabbitMQ (queue name, 0)."""
+
+EARLIEST, LATEST = -2, -1
+
+
+@dataclass(frozen=True)
+class OffsetBound:
+    """Where a read starts or ends in each queue.
+
+    `offsets` holds absolute queue offsets, EARLIEST or LATEST for the queues it names; the others take `default`.
+    `last` asks for the last so many messages of each queue, `group` for where a consumer group stands.
+    """
+
+    default: int = EARLIEST
+    offsets: Mapping[QueueKey, int] = field(default_factory=dict)
+    last: int | None = None
+    group: str | None = None
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """One filter `column op value`, as pushed down: every message for which it is not true may be left out.
+
+    `op` is one of `=`, `!=`, `<`, `<=`, `>`, `>=`, `in`, `not in`, `is null`, `is not null`, `starts with`,
+    `not starts with`, `contains`. Times are epoch microseconds.
+    """
+
+    column: str
+    op: str
+    value: Any = None
+
+
+@dataclass(frozen=True)
+class ScanRequest:
+    """What to read. Every field narrows; the defaults read everything that a stock broker would serve."""
+
+    columns: tuple[str, ...] | None = None
+    topics: tuple[str, ...] | None = None
+    topic_pattern: str | None = None
+    assign: tuple[QueueKey, ...] | None = None
+    start: OffsetBound = OffsetBound(EARLIEST)
+    stop: OffsetBound = OffsetBound(LATEST)
+    start_ms: int | None = None
+    stop_ms: int | None = None
+    keys: tuple[str, ...] | None = None
+    message_ids: tuple[str, ...] | None = None
+    tags: tuple[str, ...] | None = None
+    predicates: tuple[Predicate, ...] = ()
+    scan: Scan = Scan.QUEUES
+    mode: Mode = Mode.FAILFAST
+    verify_crc: bool = True
+    decompress: bool = True
+    fail_on_data_loss: bool = True
+    use_index: bool = True
+    include_acked: bool = False
+    min_partitions: int = 1
+    max_records_per_partition: int | None = None
+    max_bytes_per_partition: int = 256 << 20
+    store_name: str | None = None
+
+
+@dataclass(frozen=True)
+class QueueInfo:
+    """One queue and its half-open range of readable offsets."""
+
+    topic: str
+    queue_id: int
+    start: int
+    stop: int
+
+
+class ScanPartition(ABC):
+    """A picklable piece of a plan: all that a reader on another machine needs. It holds ranges, never entries."""
+
+    @abstractmethod
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The rows, in batches of the request's schema: a small first one, then 4k to 16k rows and at most 16 MB.
+
+        Raises CorruptionError (FAILFAST), DataLossError when files vanished. Never touches a file's times.
+        """
+
+    @property
+    def estimated_bytes(self) -> int:
+        """Bytes of log that reading will touch, for logging and balancing."""
+        return 0
+
+
+class Snapshot(ABC):
+    """What a store serves at one moment. Consistent and read-only; taking one writes nothing."""
+
+    @abstractmethod
+    def queues(self) -> Sequence[QueueInfo]:
+        """All queues with their readable ranges, sorted by topic and queue id."""
+
+    @abstractmethod
+    def schema(self, request: ScanRequest) -> pa.Schema:
+        """Arrow schema of the rows of `request`, in the request's column order. OptionError for an unknown column."""
+
+    @abstractmethod
+    def plan(self, request: ScanRequest) -> list[ScanPartition]:
+        """Partitions that together hold each selected message once.
+
+        Raises OptionError (a topic or queue that is not there, with the names that are), OffsetOutOfRangeError,
+        DataLossError, UnsupportedFormatError.
+        """
+
+    def warnings(self) -> Sequence[str]:
+        """One line for each thing a user should know before trusting the rows, such as bytes that recovery cuts."""
+        return ()
+
+
+class Store(ABC):
+    """One directory that one broker, node or vhost would own. A context manager."""
+
+    engine: str
+    path: str
+
+    @property
+    def name(self) -> str:
+        """Last part of the path."""
+        return self.path.rstrip("/").rsplit("/", 1)[-1]
+
+    @abstractmethod
+    def snapshot(self) -> Snapshot:
+        """What the store serves now."""
+
+    @abstractmethod
+    def view_schema(self, name: str) -> pa.Schema:
+        """Schema of a view; OptionError with the names of the views when there is none called `name`."""
+
+    @abstractmethod
+    def view(self, name: str, request: ScanRequest | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows of a view (`queues`, `topics`, `segments`, `index`, `offsets`, `damage`)."""
+
+    def queues(self) -> Sequence[QueueInfo]:
+        """All queues with their readable ranges."""
+        return self.snapshot().queues()
+
+    def read(self, topic: str, queue_id: int, start: int, stop: int, **options: Any) -> Iterator[pa.RecordBatch]:
+        """Messages [start, stop) of one queue, in order, in native columns."""
+        request = ScanRequest(
+            assign=((topic, queue_id),),
+            start=OffsetBound(EARLIEST, {(topic, queue_id): start}),
+            stop=OffsetBound(LATEST, {(topic, queue_id): stop}),
+            **options,
+        )
+        for partition in self.snapshot().plan(request):
+            yield from partition.read()
+
+    def find(
+        self, key: str | None = None, msg_id: str | None = None, topic: str | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Messages by key or id, through the index files where they can be proven right."""
+        request = ScanRequest(
+            keys=(key,) if key is not None else None,
+            message_ids=(msg_id,) if msg_id is not None else None,
+            topics=(topic,) if topic is not None else None,
+        )
+        for partition in self.snapshot().plan(request):
+            yield from partition.read()
+
+    def close(self) -> None:
+        """Lets go of descriptors; StoreClosedError afterwards."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
