@@ -73,7 +73,7 @@ class Struct:
 
 
 def struct(name: str, *fields: tuple[str, str, str], size: int) -> Struct:
-    """Declares a layout. Each field is (name, disk type, meaning); AssertionError at import when widths do not add up."""
+    """Declares a layout; each field is (name, disk type, meaning). AssertionError at import when widths do not add up."""
     offset = 0
     placed = []
     for field_name, disk, meaning in fields:
@@ -93,7 +93,8 @@ def structs_at(buffer: Bytes, dtype: np.dtype[Any], positions: Positions) -> npt
     if len(positions):
         low, high = int(positions.min()), int(positions.max())
         if low < 0 or high > reach:
-            raise FormatError(low if low < 0 else high, f"{dtype.itemsize} bytes wanted, the buffer holds {len(buffer)}")
+            worst = low if low < 0 else high
+            raise FormatError(worst, f"{dtype.itemsize} bytes wanted, the buffer holds {len(buffer)}")
     elif reach < 0:
         return np.empty(0, dtype)
     view: npt.NDArray[Any] = np.ndarray((reach + 1,), dtype, buffer, strides=(1,))

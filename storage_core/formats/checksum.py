@@ -1,0 +1,22 @@
+"""CRC-32 as the stores keep it: masked to 31 bits, 0 for an empty body (rocketmq.md 2.2)."""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+MASK = 0x7FFFFFFF
+
+
+def body_crcs(bodies: pa.BinaryArray) -> npt.NDArray[np.int32]:
+    """CRC-32 & 0x7FFFFFFF of each element. Shape (n,).
+
+    One Python call a message: the only per-message loop of a scan. Turning the column into bytes objects first costs
+    half of slicing a memoryview.
+    """
+    objects = bodies.to_numpy(zero_copy_only=False)
+    sums = np.fromiter(map(crc32, objects), np.uint32, len(objects))
+    return (sums & MASK).astype(np.int32)

@@ -1,0 +1,34 @@
+"""A consume queue's units: which record each message of a queue is.
+
+How units are kept in files and which of them count belongs to the engine. Source of the rules: rocketmq.md 3.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.formats.layout import Bytes, struct
+
+UNIT = struct(
+    "consume queue unit",
+    ("physical_offset", ">i8", "address of the record in the commit log"),
+    ("size", ">i4", "TOTALSIZE of the record; 0x7FFFFFFF in a filler unit before a queue's first message"),
+    ("tags_code", ">i8", "Java hash of TAGS, the delivery time in SCHEDULE_TOPIC_XXXX, or an ext address"),
+    size=20,
+)
+
+BLANK_SIZE = 0x7FFFFFFF
+
+
+def decode_units(data: Bytes | bytes) -> npt.NDArray[Any]:
+    """The whole units of a buffer, in disk byte order, without a copy. Shape (len // 20,)."""
+    return np.frombuffer(data, UNIT.dtype, len(data) // UNIT.size)
+
+
+def leading_valid(units: npt.NDArray[Any]) -> int:
+    """How many units, from the first on, have offset >= 0 and size > 0 (rocketmq.md 3.4)."""
+    invalid = (units["physical_offset"].astype(np.int64) < 0) | (units["size"].astype(np.int32) <= 0)
+    return int(invalid.argmax()) if invalid.any() else len(units)

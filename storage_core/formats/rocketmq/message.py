@@ -1,0 +1,321 @@
+"""A commit-log record: its layout, the walk from record to record, and the decode of many at once.
+
+What the property bytes hold belongs to `properties`; which records are served belongs to the engine.
+Source of the rules: rocketmq.md 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from struct import Struct as PackedStruct
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from storage_core.formats.layout import Bytes, Positions, struct
+from storage_core.formats.spans import gather, records_at
+
+MAGIC_V1 = 0xDAA320A7
+MAGIC_V2 = 0xDAA320AB
+MAGIC_BLANK = 0xCBD43194
+
+COMPRESSED = 0x1
+TRANSACTION_MASK = 0xC
+PREPARED, COMMIT, ROLLBACK = 0x4, 0x8, 0xC
+BORN_HOST_V6 = 0x10
+STORE_HOST_V6 = 0x20
+INNER_BATCH = 0x80
+COMPRESSION_SHIFT, COMPRESSION_MASK = 8, 0x7
+
+HEADER = struct(
+    "message header up to the born host",
+    ("total_size", ">i4", "TOTALSIZE: length of the whole record"),
+    ("magic", ">u4", "MAGICCODE: 0xDAA320A7, or 0xDAA320AB with a two-byte topic length"),
+    ("body_crc", ">i4", "BODYCRC: CRC-32 of the stored body & 0x7FFFFFFF"),
+    ("queue_id", ">i4", "QUEUEID"),
+    ("flag", ">i4", "FLAG: the producer's, not interpreted"),
+    ("queue_offset", ">i8", "QUEUEOFFSET: ordinal in the queue; 0 for prepared and rollback records"),
+    ("physical_offset", ">i8", "PHYSICALOFFSET: address of this record's first byte"),
+    ("sys_flag", ">i4", "SYSFLAG"),
+    ("born_ms", ">i8", "BORNTIMESTAMP: the producer's clock"),
+    size=48,
+)
+
+HEADER_V4 = struct(
+    "message header with IPv4 hosts",
+    *((f.name, f.disk, f.meaning) for f in HEADER.fields),
+    ("born_address", ">u4", "BORNHOST: address"),
+    ("born_port", ">i4", "BORNHOST: port"),
+    ("store_ms", ">i8", "STORETIMESTAMP: the broker's clock inside the append lock"),
+    ("store_address", ">u4", "STOREHOST: address"),
+    ("store_port", ">i4", "STOREHOST: port"),
+    ("reconsume_times", ">i4", "RECONSUMETIMES"),
+    ("prepared_offset", ">i8", "PREPAREDTRANSACTIONOFFSET: address of the half message of a commit record"),
+    ("body_length", ">i4", "BODYLENGTH: the body follows"),
+    size=88,
+)
+
+AFTER_HOSTS = struct(
+    "message header behind the store host",
+    ("reconsume_times", ">i4", "RECONSUMETIMES"),
+    ("prepared_offset", ">i8", "PREPAREDTRANSACTIONOFFSET"),
+    ("body_length", ">i4", "BODYLENGTH: the body follows"),
+    size=16,
+)
+
+BLANK = struct(
+    "blank record at the end of a full file",
+    ("size", ">i4", "bytes from here to the end of the file"),
+    ("magic", ">u4", "0xCBD43194"),
+    size=8,
+)
+
+MIN_SIZE = 91
+HOST_V4, HOST_V6 = 8, 20
+
+_SHORT = np.dtype(">i2")
+_LONG = np.dtype(">i8")
+
+
+class Stop(Enum):
+    """Why a walk ended."""
+
+    END = "zeros"
+    BLANK = "blank record"
+    TORN = "a record that reaches beyond the bytes given"
+    CORRUPT = "bytes that begin no record"
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Records found one behind the other: their positions and sizes, where the walk stopped and why."""
+
+    starts: Positions
+    sizes: Positions
+    stop: int
+    reason: Stop
+
+
+_size_and_magic = PackedStruct(">iI").unpack_from
+
+
+def walk(buffer: Bytes, start: int = 0, magics: tuple[int, ...] = (MAGIC_V1, MAGIC_V2)) -> Walk:
+    """Steps from record to record by TOTALSIZE; looks at size and magic only.
+
+    `stop` is the position of the first byte that is not part of a record. TORN also when fewer than 8 bytes are left.
+    """
+    view = memoryview(buffer)
+    length = len(view)
+    position, last = start, length - 8
+    starts: list[int] = []
+    found = starts.append
+    reason = Stop.TORN
+    first = magics[0]
+    while position <= last:
+        size, magic = _size_and_magic(view, position)
+        if magic != first and magic not in magics:
+            reason = Stop.BLANK if magic == MAGIC_BLANK else Stop.CORRUPT if size or magic else Stop.END
+            break
+        if size < MIN_SIZE:
+            reason = Stop.CORRUPT
+            break
+        if position + size > length:
+            break
+        found(position)
+        position += size
+    at = np.array(starts, np.int64)
+    return Walk(at, np.diff(at, append=position), position, reason)
+
+
+class Flaw(Enum):
+    """Why a record is not right."""
+
+    NONE = "right"
+    TOO_SHORT = "the record is too short"
+    MAGIC = "the magic is that of no record"
+    SIZE = "TOTALSIZE is not the size that its index gives"
+    LENGTHS = "the lengths of body, topic and properties do not add up to TOTALSIZE"
+    PLACE = "PHYSICALOFFSET is not the record's place"
+    CRC = "the body does not fit BODYCRC"
+    QUEUE = "topic, queueId or QUEUEOFFSET are not those of the queue"
+    BODY = "the body does not inflate"
+    OUTSIDE = "the record lies outside of the log"
+
+
+FLAWS = tuple(Flaw)
+
+
+class Messages:
+    """Many decoded records of one buffer, as columns. Built by `decode`.
+
+    Every array has shape (n,). `flaws` indexes FLAWS; the columns of a flawed record hold zeros or what was read,
+    and its spans are empty.
+    """
+
+    def __init__(self, buffer: Bytes, starts: Positions, header: npt.NDArray[Any]) -> None:
+        self.buffer = buffer
+        self.starts = starts
+        self._header = header
+        self._patches: dict[str, tuple[Positions, npt.NDArray[Any]]] = {}
+        self.flaws = np.zeros(len(starts), np.uint8)
+        self.body_start: Positions
+        self.body_size: Positions
+        self.topic_start: Positions
+        self.topic_size: Positions
+        self.properties_start: Positions
+        self.properties_size: Positions
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """A field of HEADER_V4 in native byte order; addresses are only right for IPv4 hosts."""
+        values = self._header[name].astype(HEADER_V4.field(name).memory)
+        if name in self._patches:
+            rows, right = self._patches[name]
+            values[rows] = right
+        return values
+
+    def patch(self, name: str, rows: Positions, values: npt.NDArray[Any]) -> None:
+        """Replaces a field for rows whose header is not laid out as HEADER_V4."""
+        self._patches[name] = (rows, values)
+
+    def mark(self, wrong: npt.NDArray[np.bool_], flaw: Flaw) -> None:
+        """Gives `flaw` to rows that had none so far."""
+        self.flaws[wrong & (self.flaws == 0)] = FLAWS.index(flaw)
+
+    def bodies(self) -> pa.BinaryArray:
+        """Stored bodies (still compressed), copied out of the buffer."""
+        return gather(self.buffer, self.body_start, self.body_start + self.body_size)
+
+    def topics(self) -> pa.BinaryArray:
+        """Topic bytes of the records themselves."""
+        return gather(self.buffer, self.topic_start, self.topic_start + self.topic_size)
+
+    def properties(self) -> pa.BinaryArray:
+        """Property bytes as stored."""
+        return gather(self.buffer, self.properties_start, self.properties_start + self.properties_size)
+
+    def hosts(self, which: str) -> pa.BinaryArray:
+        """Packed `born` or `store` hosts: 4 or 16 address bytes and 4 bytes of port."""
+        flags = self.column("sys_flag")
+        born = _host_width(flags, BORN_HOST_V6)
+        starts = self.starts + 48 if which == "born" else self.starts + 56 + born
+        width = born if which == "born" else _host_width(flags, STORE_HOST_V6)
+        right = self.flaws == 0
+        starts, width = np.where(right, starts, 0), np.where(right, width, 0)
+        return gather(self.buffer, starts, starts + width)
+
+
+def decode(buffer: Bytes, starts: Positions, sizes: Positions) -> Messages:
+    """Decodes the records [start, start + size) of `buffer`, which all must lie inside of it.
+
+    Checks magic, TOTALSIZE against `sizes`, and that the lengths add up; flawed rows are marked, none is dropped.
+    PHYSICALOFFSET and BODYCRC are left to the caller, who knows the base and may not want the body.
+    """
+    short = sizes < MIN_SIZE
+    if short.any():
+        readable = np.where(short, 0, starts)
+        buffer = buffer if len(buffer) >= HEADER_V4.size else np.zeros(HEADER_V4.size, np.uint8)
+        out = Messages(buffer, starts, records_at(buffer, HEADER_V4.dtype, readable))
+        out.mark(short, Flaw.TOO_SHORT)
+    else:
+        out = Messages(buffer, starts, records_at(buffer, HEADER_V4.dtype, starts))
+    magic = out.column("magic")
+    second = magic == MAGIC_V2
+    out.mark((magic != MAGIC_V1) & ~second, Flaw.MAGIC)
+    out.mark(out.column("total_size") != sizes, Flaw.SIZE)
+    _place_parts(out, sizes, second if second.any() else None)
+    return out
+
+
+def _place_parts(out: Messages, sizes: Positions, second: npt.NDArray[np.bool_] | None) -> None:
+    """Finds body, topic and properties of each record and checks that they fill it."""
+    flags = out.column("sys_flag")
+    hosts: Positions | int = 2 * HOST_V4
+    sixes = (flags & (BORN_HOST_V6 | STORE_HOST_V6)) != 0
+    if sixes.any():
+        hosts = _host_width(flags, BORN_HOST_V6) + _host_width(flags, STORE_HOST_V6)
+        _decode_v6(out, sixes & (out.flaws == 0) & (sizes >= hosts + (MIN_SIZE - 2 * HOST_V4)), flags)
+    body_size = out.column("body_length").astype(np.int64)
+    room = sizes - hosts - (MIN_SIZE - 2 * HOST_V4)
+    if second is not None:
+        room = room - second
+    out.mark((body_size < 0) | (body_size > room), Flaw.LENGTHS)
+    right = out.flaws == 0
+    all_right = bool(right.all())
+    if not all_right:
+        body_size = np.where(right, body_size, 0)
+    out.body_start = out.starts + hosts + 72
+    out.body_size = body_size
+    length_at = out.body_start + body_size
+    if not all_right:
+        length_at = np.where(right, length_at, 0)
+    topic_size = out.buffer[length_at].view(np.int8).astype(np.int64)
+    out.topic_start = length_at + 1
+    if second is not None:
+        wide = second & right
+        topic_size[wide] = _at(out.buffer, _SHORT, length_at[wide])
+        out.topic_start = out.topic_start + wide
+    room = room - body_size
+    out.mark((topic_size < 0) | (topic_size > room), Flaw.LENGTHS)
+    right = out.flaws == 0
+    all_right = bool(right.all())
+    if not all_right:
+        topic_size = np.where(right, topic_size, 0)
+    out.topic_size = topic_size
+    length_at = out.topic_start + topic_size
+    if not all_right:
+        length_at = np.where(right, length_at, 0)
+    # the high byte's sign is the length's
+    properties_size = (out.buffer[length_at].view(np.int8).astype(np.int64) << 8) | out.buffer[length_at + 1]
+    out.properties_start = length_at + 2
+    out.mark(properties_size != room - topic_size, Flaw.LENGTHS)
+    out.properties_size = properties_size
+    _empty_flawed(out)
+
+
+def _empty_flawed(out: Messages) -> None:
+    wrong = out.flaws != 0
+    if wrong.any():
+        for part in ("body", "topic", "properties"):
+            getattr(out, f"{part}_start")[wrong] = 0
+            getattr(out, f"{part}_size")[wrong] = 0
+
+
+def _decode_v6(out: Messages, rows: npt.NDArray[np.bool_], flags: npt.NDArray[np.int32]) -> None:
+    at = np.flatnonzero(rows)
+    starts = out.starts[at]
+    born = _host_width(flags[at], BORN_HOST_V6)
+    store = _host_width(flags[at], STORE_HOST_V6)
+    out.patch("store_ms", at, _at(out.buffer, _LONG, starts + 48 + born))
+    tail = AFTER_HOSTS.at(out.buffer, starts + 56 + born + store)
+    for field in AFTER_HOSTS.fields:
+        out.patch(field.name, at, tail[field.name].astype(field.memory))
+
+
+def _host_width(flags: npt.NDArray[np.int32], bit: int) -> Positions:
+    return np.where(flags & bit, HOST_V6, HOST_V4).astype(np.int64)
+
+
+def _at(buffer: Bytes, disk: np.dtype[Any], positions: Positions) -> npt.NDArray[Any]:
+    view: npt.NDArray[Any] = np.ndarray((len(buffer) - disk.itemsize + 1,), disk, buffer, strides=(1,))
+    return view[positions].astype(disk.newbyteorder("="))
+
+
+def find_records(buffer: Bytes, base: int, start: int = 0) -> Positions:
+    """Positions >= `start` where a record may begin: right magic, and PHYSICALOFFSET = base + position.
+
+    For resuming behind damage (interface.md 4); lengths are left to `decode`.
+    """
+    found: list[Positions] = []
+    for last in (0xA7, 0xAB):
+        at = np.flatnonzero(buffer[start + 7 :] == last) + start
+        for shift, byte in ((6, 0x20), (5, 0xA3), (4, 0xDA)):
+            at = at[buffer[at + shift] == byte]
+        at = at[at + HEADER.size <= len(buffer)]
+        found.append(at[_at(buffer, _LONG, at + 28) == at + base] if len(at) else at)
+    return np.sort(np.concatenate(found))

@@ -1,0 +1,76 @@
+"""Variable-length bytes of a buffer as Arrow arrays: one C++ gather for a whole column.
+
+Where the spans lie belongs to the formats; this page only moves them.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from storage_core.formats.layout import Bytes, Positions
+
+REPLACEMENT = "�"
+
+
+@lru_cache(maxsize=64)
+def _even_numbers(count: int) -> pa.Array:
+    return pa.array(np.arange(0, 2 * count, 2, dtype=np.int32))
+
+
+def with_gaps(buffer: Bytes | pa.Buffer, starts: Positions, stops: Positions) -> pa.BinaryArray:
+    """The spans [start, stop) as the even elements of an array whose odd elements are what lies between. No copy.
+
+    Odd elements must never be read: where spans are not ascending their length is negative.
+    """
+    count = len(starts)
+    offsets = np.empty(2 * count + 1, np.int32)
+    offsets[0 : 2 * count : 2] = starts
+    offsets[1 : 2 * count : 2] = stops
+    offsets[2 * count] = stops[-1] if count else 0
+    return pa.BinaryArray.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(offsets), _as_buffer(buffer)])
+
+
+def gather(buffer: Bytes | pa.Buffer, starts: Positions, stops: Positions) -> pa.BinaryArray:
+    """Copies the spans [start, stop), which the caller has checked against the buffer, to one contiguous array."""
+    if not len(starts):
+        return pa.array([], pa.binary())
+    return with_gaps(buffer, starts, stops).take(_even_numbers(len(starts)), boundscheck=False)
+
+
+def records_at(buffer: Bytes, dtype: np.dtype[np.void], starts: Positions) -> npt.NDArray[np.void]:
+    """The fixed-size structs at `starts` (checked by the caller), in disk byte order; five times `buffer[index]`."""
+    packed = gather(buffer, starts, starts + dtype.itemsize)
+    found: npt.NDArray[np.void] = np.frombuffer(packed.buffers()[2], dtype, len(starts))
+    return found
+
+
+def offsets_of(array: pa.Array) -> npt.NDArray[np.int32]:
+    """The n + 1 offsets of a binary or string array into `data_of(array)`."""
+    raw = array.buffers()[1]
+    if raw is None:
+        return np.zeros(1, np.int32)
+    return np.frombuffer(raw, np.int32, len(array) + 1, array.offset * 4)
+
+
+def data_of(array: pa.Array) -> Bytes:
+    """The data bytes of a binary or string array, without a copy."""
+    raw = array.buffers()[2]
+    return np.empty(0, np.uint8) if raw is None else np.frombuffer(raw, np.uint8)
+
+
+def text(array: pa.BinaryArray) -> pa.StringArray:
+    """Bytes as UTF-8 text; malformed bytes become U+FFFD, as Java's decoder reports them."""
+    strings = array.view(pa.string())
+    try:
+        strings.validate(full=True)
+    except pa.ArrowInvalid:
+        return pa.array([None if v is None else v.decode("utf-8", "replace") for v in array.to_pylist()], pa.string())
+    return strings
+
+
+def _as_buffer(buffer: Bytes | pa.Buffer) -> pa.Buffer:
+    return buffer if isinstance(buffer, pa.Buffer) else pa.py_buffer(buffer)
