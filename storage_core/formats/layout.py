@@ -73,7 +73,7 @@ class Struct:
 
 
 def struct(name: str, *fields: tuple[str, str, str], size: int) -> Struct:
-    """Declares a layout; each field is (name, disk type, meaning). AssertionError at import when widths do not add up."""
+    """Declares a layout of fields (name, disk type, meaning); AssertionError at import when widths do not add up."""
     offset = 0
     placed = []
     for field_name, disk, meaning in fields:
