@@ -1,0 +1,73 @@
+"""Unpacks the archives of real stores: holes stay holes, times are restored. What lies in them the tests know."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+GOLDEN = Path(__file__).resolve().parent
+
+
+def names(engine: str = "rocketmq") -> list[str]:
+    """The fixtures of an engine, sorted."""
+    return sorted(path.name[: -len(".tar.gz")] for path in (GOLDEN / engine).glob("*.tar.gz"))
+
+
+def unpack(name: str, target: Path, engine: str = "rocketmq") -> Path:
+    """The directory of fixture `name` below `target`; files keep their holes, files and folders their times."""
+    with tarfile.open(GOLDEN / engine / f"{name}.tar.gz") as archive:
+        archive.extractall(target, filter="tar")
+    return target / "store"
+
+
+def info(name: str, engine: str = "rocketmq") -> dict[str, Any]:
+    """The fixture's description: version, settings, counts."""
+    found: dict[str, Any] = json.loads((GOLDEN / engine / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def truth(name: str, engine: str = "rocketmq") -> list[dict[str, Any]]:
+    """What the real store serves, one dictionary per message, in the order of the truth file."""
+    with gzip.open(GOLDEN / engine / f"{name}.truth.jsonl.gz", "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def queries(name: str, engine: str = "rocketmq") -> list[dict[str, Any]]:
+    """Questions asked of the real system, with its answers."""
+    text = (GOLDEN / engine / f"{name}.queries.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def fingerprint(directory: Path) -> dict[str, tuple[int, int, str]]:
+    """Modification time, length and sha256 of everything below `directory`: equal before and after a read."""
+    seen: dict[str, tuple[int, int, str]] = {}
+    for folder, _, files in os.walk(directory):
+        for path in [Path(folder), *(Path(folder) / file for file in files)]:
+            found = path.stat()
+            digest = "" if path.is_dir() else _sha256(path, found.st_size)
+            seen[str(path.relative_to(directory))] = (found.st_mtime_ns, 0 if path.is_dir() else found.st_size, digest)
+    return seen
+
+
+def _sha256(path: Path, size: int) -> str:
+    """sha256 of the parts of a file that are not holes, each with its position: a 1 GiB sparse file costs nothing."""
+    digest = hashlib.sha256()
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        position = 0
+        while position < size:
+            try:
+                start = os.lseek(descriptor, position, os.SEEK_DATA)
+            except OSError:
+                break
+            position = os.lseek(descriptor, start, os.SEEK_HOLE)
+            digest.update(b"%d:" % start)
+            digest.update(os.pread(descriptor, position - start, start))
+    finally:
+        os.close(descriptor)
+    return digest.hexdigest()

@@ -1,0 +1,177 @@
+"""The slow, obvious twin of the RocketMQ record decoder: one record at a time, straight from the format page.
+
+It shares no code with `storage_core`; tests compare the fast decoder, and the truth files of real stores, with it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+MAGIC_V1, MAGIC_V2, MAGIC_BLANK = 0xDAA320A7, 0xDAA320AB, 0xCBD43194
+
+NATIVE_COLUMNS = (
+    "topic", "queueId", "queueOffset", "key", "keys", "tags", "body", "properties", "bornTimestamp", "storeTimestamp",
+    "msgId", "offsetMsgId", "bornHost", "storeHost", "sysFlag", "flag", "reconsumeTimes", "preparedTransactionOffset",
+    "bodyCrc", "physicalOffset", "size", "rawProperties", "store",
+)  # fmt: skip
+
+
+class NotARecord(ValueError):  # noqa: N818 - a finding, not a failure
+    """The bytes at a position are no record."""
+
+
+class Damaged(ValueError):  # noqa: N818
+    """A record whose body is flagged as compressed and does not inflate."""
+
+
+def split_record(data: bytes, at: int) -> dict[str, Any]:
+    """The stored fields of the record at `at`, undecoded; NotARecord when magic or lengths are wrong."""
+    if at < 0 or at + 91 > len(data):
+        raise NotARecord(at)
+    size, magic, crc, queue_id, flag, queue_offset, phy, sys_flag, born = struct.unpack_from(">iIiiiqqiq", data, at)
+    if magic not in (MAGIC_V1, MAGIC_V2) or size < 91 or at + size > len(data):
+        raise NotARecord(at)
+    place, stop = at + 48, at + size
+    born_address, place = data[place : place + (20 if sys_flag & 0x10 else 8)], place + (20 if sys_flag & 0x10 else 8)
+    stored, place = struct.unpack_from(">q", data, place)[0], place + 8
+    store_address, place = data[place : place + (20 if sys_flag & 0x20 else 8)], place + (20 if sys_flag & 0x20 else 8)
+    if place + 16 > stop:
+        raise NotARecord(at)
+    reconsume, prepared, body_size = struct.unpack_from(">iqi", data, place)
+    place += 16
+    if body_size < 0 or place + body_size + 1 > stop:
+        raise NotARecord(at)
+    body_at, place = place, place + body_size
+    width = 2 if magic == MAGIC_V2 else 1
+    if place + width > stop:
+        raise NotARecord(at)
+    topic_size = struct.unpack_from(">h" if width == 2 else ">b", data, place)[0]
+    place += width
+    if topic_size < 0 or place + topic_size + 2 > stop:
+        raise NotARecord(at)
+    topic, place = data[place : place + topic_size], place + topic_size
+    properties_size = struct.unpack_from(">h", data, place)[0]
+    place += 2
+    if properties_size < 0 or place + properties_size != stop:
+        raise NotARecord(at)
+    return {
+        "size": size, "bodyCrc": crc, "queueId": queue_id, "flag": flag, "queueOffset": queue_offset,
+        "physicalOffset": phy, "sysFlag": sys_flag, "bornTimestamp": born, "born": born_address,
+        "storeTimestamp": stored, "stored": store_address, "reconsumeTimes": reconsume,
+        "preparedTransactionOffset": prepared, "topic": topic.decode("utf-8", "replace"),
+        "storedBody": data[body_at : body_at + body_size], "rawProperties": data[place:stop],
+    }  # fmt: skip
+
+
+def parse_properties(raw: bytes) -> list[tuple[str, str]]:
+    """Name and value pairs in stored order, as the broker's own parser takes them; a later duplicate wins its place."""
+    found: dict[str, str] = {}
+    for piece in raw.decode("utf-8", "replace").split("\x02"):
+        name, separator, value = piece.partition("\x01")
+        if name and separator and value:
+            found[name] = value
+    return list(found.items())
+
+
+def host_text(address: bytes) -> str:
+    """`ip:port` of a stored host."""
+    port = struct.unpack(">i", address[-4:])[0]
+    ip = ipaddress.ip_address(address[:-4])
+    return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"
+
+
+def inflate(body: bytes, sys_flag: int) -> bytes:
+    """The body as a client gets it; Damaged when it is flagged and does not inflate."""
+    if not sys_flag & 1:
+        return body
+    kind = sys_flag >> 8 & 7
+    try:
+        if kind in (0, 3):
+            return zlib.decompress(body)
+        if kind in (1, 2):
+            return pa.input_stream(pa.BufferReader(body), compression="lz4" if kind == 1 else "zstd").read()
+    except (zlib.error, OSError, pa.ArrowInvalid) as error:
+        raise Damaged(str(error)) from error
+    raise Damaged(f"compression type {kind}")
+
+
+def native_row(fields: dict[str, Any], store: str) -> dict[str, Any]:
+    """A row in the native columns from the fields of `split_record`, as `scan=log` shows it. Times are epoch ms."""
+    pairs = parse_properties(fields["rawProperties"])
+    named = dict(pairs)
+    key = named.get("KEYS")
+    offset_id = (fields["stored"] + struct.pack(">q", fields["physicalOffset"])).hex().upper()
+    return {
+        **{name: fields[name] for name in NATIVE_COLUMNS if name in fields},
+        "key": key,
+        "keys": None if key is None else [word for word in key.split(" ") if word],
+        "tags": named.get("TAGS"),
+        "body": inflate(fields["storedBody"], fields["sysFlag"]),
+        "properties": pairs,
+        "msgId": named.get("UNIQ_KEY", offset_id),
+        "offsetMsgId": offset_id,
+        "bornHost": host_text(fields["born"]),
+        "storeHost": host_text(fields["stored"]),
+        "store": store,
+    }
+
+
+class Log:
+    """The commit log of a small store, all of it in memory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.store = directory.parent.name
+        self.files = {
+            int(path.name): _read_without_tail_hole(path)
+            for path in sorted(directory.glob("*"))
+            if path.is_file() and len(path.name) == 20 and path.name.isdigit()
+        }
+
+    def fields(self, physical_offset: int) -> dict[str, Any]:
+        """The record that starts at a physical offset; NotARecord when there is none."""
+        for base, data in self.files.items():
+            if base <= physical_offset < base + len(data):
+                return split_record(data, physical_offset - base)
+        raise NotARecord(physical_offset)
+
+    def row(self, physical_offset: int) -> dict[str, Any]:
+        """The record at a physical offset as a native row with the record's own topic, queue and ordinal."""
+        return native_row(self.fields(physical_offset), self.store)
+
+    def right_records(self) -> Iterator[dict[str, Any]]:
+        """Every record anywhere whose magic, lengths and PHYSICALOFFSET are right, in physical order."""
+        for base, data in self.files.items():
+            free = 0
+            for found in re.finditer(rb"\xda\xa3\x20[\xa7\xab]", data):
+                at = found.start() - 4
+                if at < free:
+                    continue
+                try:
+                    fields = split_record(data, at)
+                except NotARecord:
+                    continue
+                if fields["physicalOffset"] == base + at:
+                    yield fields
+                    free = at + fields["size"]
+
+
+def _read_without_tail_hole(path: Path) -> bytes:
+    """The bytes of a file up to its last hole: a preallocated 1 GiB file need not be read."""
+    with path.open("rb") as file:
+        stop = 0
+        while stop < path.stat().st_size:
+            try:
+                stop = os.lseek(file.fileno(), os.lseek(file.fileno(), stop, os.SEEK_DATA), os.SEEK_HOLE)
+            except OSError:
+                break
+        file.seek(0)
+        return file.read(stop)
