@@ -1,0 +1,96 @@
+# Every target works as the first command of a fresh clone: it makes the environment that it needs, once.
+# Settings: make PYTHON=/path/to/python3.12 …, make test-real SEED=7
+
+ifndef PYTHON
+PYTHON := $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+endif
+ifndef SEED
+SEED := $(shell date +%s)
+endif
+
+VENV := .venv
+VENV_42 := .venv-spark42
+RUN := $(VENV)/bin/python
+RUN_42 := $(VENV_42)/bin/python
+WITH_JAVA = JAVA_HOME="$$($(RUN) -m pyspark_mqstore.java)" || exit 2; export JAVA_HOME;
+export SPARK_LOCAL_IP ?= 127.0.0.1
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test test-spark42 test-real test-real-full bench lint format pages docs clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.ready-demo ## read a real RocketMQ store as a table, with a plot, in two minutes
+	@$(WITH_JAVA) $(RUN) examples/demo.py
+
+test: $(VENV)/.ready-test $(VENV_42)/.ready-test ## every test but the real ones, on PySpark 4.3, and the connector's on 4.2
+	@echo "mqstore: all tests, PySpark 4.3"
+	@$(WITH_JAVA) $(RUN) -m pytest
+	@echo "mqstore: the connector's tests, PySpark 4.2"
+	@$(WITH_JAVA) $(RUN_42) -m pytest tests/connector
+
+test-real: $(VENV)/.ready-test ## a seeded sample against the real RocketMQ and RabbitMQ, 20 minutes at most (Maven, JDK)
+	@echo "mqstore: tests against the real systems, seed $(SEED) (again: make test-real SEED=$(SEED))"
+	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) MQSTORE_REAL=sample \
+		$(RUN) -m pytest -m real tests/real --timeout 900 --session-timeout 1200
+
+test-real-full: $(VENV)/.ready-test ## the same at full length, without a time limit
+	@echo "mqstore: tests against the real systems, full length, seed $(SEED) (again: make test-real-full SEED=$(SEED))"
+	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) MQSTORE_REAL=full $(RUN) -m pytest -m real tests/real --timeout 0
+
+bench: $(VENV)/.ready-bench ## measure, print the ratios, write benchmarks/results.md and a plot
+	@$(WITH_JAVA) $(RUN) -m benchmarks
+
+lint: $(VENV)/.ready-lint ## ruff and mypy --strict
+	@$(RUN) -m ruff check .
+	@$(RUN) -m mypy
+
+format: $(VENV)/.ready-lint ## put the code into ruff's format
+	@$(RUN) -m ruff format .
+
+pages: $(VENV)/.ready-test ## write docs/format/ anew from the layouts in storage_core/formats
+	@$(RUN) -m tools.format_pages
+
+docs: $(VENV)/.ready-docs ## build the documentation into site/, failing on a broken link
+	@$(RUN) -m mkdocs build --strict --quiet && echo "mqstore: open site/index.html"
+
+clean: ## remove environments, caches and what the demo wrote
+	rm -rf $(VENV) $(VENV_42) build dist site *.egg-info demo-output spark-warehouse metastore_db derby.log
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One stamp for each set of extras: a second run installs nothing, a change of the requirements installs again.
+define environment
+	@test -n "$(PYTHON)" || { echo "mqstore: no Python 3.11 or newer found: make PYTHON=/path/to/python3.11 …" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "mqstore: $(PYTHON) is not a Python 3.11 or newer: make PYTHON=/path/to/python3.11 …" >&2; exit 2; }
+	@$(PYTHON) tools/environment.py
+endef
+NEEDS := setup.cfg pyproject.toml tools/environment.py
+
+$(VENV)/.ready-demo: $(NEEDS)
+	$(environment) $(VENV) spark,demo "pyspark == 4.3.*"
+	@touch $@
+
+$(VENV)/.ready-test: $(NEEDS)
+	$(environment) $(VENV) spark,demo,test "pyspark == 4.3.*"
+	@touch $@
+
+$(VENV)/.ready-bench: $(NEEDS)
+	$(environment) $(VENV) spark,bench "pyspark == 4.3.*"
+	@touch $@
+
+$(VENV)/.ready-lint: $(NEEDS)
+	$(environment) $(VENV) spark,test,lint "pyspark == 4.3.*"
+	@touch $@
+
+$(VENV)/.ready-docs: $(NEEDS)
+	$(environment) $(VENV) docs
+	@touch $@
+
+$(VENV_42)/.ready-test: $(NEEDS)
+	$(environment) $(VENV_42) spark,test "pyspark == 4.2.*"
+	@touch $@

