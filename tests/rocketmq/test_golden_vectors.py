@@ -1,0 +1,137 @@
+"""The golden vectors of the format page (section 11): bytes and digests that both real stores produced."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from tests.reference.rocketmq_model import Message, ModelStore, properties_bytes
+from tests.reference.rocketmq_record import Log
+from tests.reference.served import AS_BROKER, Row, differences, in_partitions, place, read
+
+LOG_493 = """
+0000007e daa320a7 3610a686 00000000 00000000 0000000000000000 0000000000000000 00000000
+0000018bcfe56418 7f00000100003039 0000018bcfe56800 7f00000100002a9f 00000000 0000000000000000
+00000005 68656c6c6f 01 54 001d 4b455953 01 6b31206b32 02 554e49515f4b4559 01 5531 02 54414753 01 41
+0000005c daa320a7 00000000 00000000 00000000 0000000000000001 000000000000007e 00000000
+0000018bcfe56418 7f00000100003039 0000018bcfe56800 7f00000100002a9f 00000000 0000000000000000
+00000000 01 54 0000
+"""
+QUEUE_493 = "0000000000000000 0000007e 0000000000000041 000000000000007e 0000005c 0000000000000000"
+
+
+def _two_records(version: str) -> tuple[bytes, bytes]:
+    """Log and queue of section 11.1. 5.3.3 differs by one 0x02 behind the first record's properties."""
+    log, queue = bytes.fromhex(LOG_493), bytearray.fromhex(QUEUE_493)
+    if version == "4.9.3":
+        return log, bytes(queue)
+    first = bytearray(log[:126] + b"\x02")
+    first[3], first[96] = 0x7F, 0x1E
+    second = bytearray(log[126:])
+    second[35] = 0x7F
+    queue[11], queue[27] = 0x7F, 0x7F
+    return bytes(first + second), bytes(queue)
+
+
+@pytest.mark.parametrize("version", ["4.9.3", "5.3.3"])
+def test_two_small_records(version: str, tmp_path: Path) -> None:
+    log, queue = _two_records(version)
+    directory = tmp_path / "two"
+    _put(directory / "commitlog" / f"{0:020d}", log.ljust(4096, b"\0"))
+    _put(directory / "consumequeue" / "T" / "0" / f"{0:020d}", queue.ljust(400, b"\0"))
+    tail = "\x02" if version == "5.3.3" else ""
+    common = {
+        "topic": "T", "queueId": 0, "bornTimestamp": 1699999999000, "storeTimestamp": 1700000000000,
+        "bornHost": "127.0.0.1:12345", "storeHost": "127.0.0.1:10911", "sysFlag": 0, "flag": 0, "reconsumeTimes": 0,
+        "preparedTransactionOffset": 0, "store": "two",
+    }  # fmt: skip
+    size = 127 if tail else 126
+    first: Row = {
+        **common, "queueOffset": 0, "key": "k1 k2", "keys": ["k1", "k2"], "tags": "A", "body": b"hello",
+        "properties": [("KEYS", "k1 k2"), ("UNIQ_KEY", "U1"), ("TAGS", "A")], "msgId": "U1",
+        "offsetMsgId": "7F00000100002A9F0000000000000000", "bodyCrc": 907060870, "physicalOffset": 0, "size": size,
+        "rawProperties": f"KEYS\x01k1 k2\x02UNIQ_KEY\x01U1\x02TAGS\x01A{tail}".encode(),
+    }  # fmt: skip
+    offset_id = f"7F00000100002A9F00000000000000{size:02X}"
+    second: Row = {
+        **common, "queueOffset": 1, "key": None, "keys": None, "tags": None, "body": b"", "properties": [],
+        "msgId": offset_id, "offsetMsgId": offset_id, "bodyCrc": 0, "physicalOffset": size, "size": 92,
+        "rawProperties": b"",
+    }  # fmt: skip
+
+    assert differences([first, second], read(directory, in_partitions(1))) == []
+
+
+RUN_DIGESTS = {
+    "4.9.3": {
+        "commitlog": "fc8f84b2facc99ac64cab19aee640c44dbaf5c25213110239ae880a3d3ba2f6d",
+        "consumequeue/TopicA/0": "648ea81348057336cf1b15b95fc7d60227758dc5600100adf409e62cff38eba2",
+        "consumequeue/TopicA/1": "eb330cc7c8fa8a6c28589e92722d7fa5bbe3bbb24e8013e939d800b44b5f1aeb",
+        "consumequeue/TopicA/2": "80c51794ea46304b1b51ff4fa7306218fa9bc7ae94c0f6c33ef8fa9c449999c1",
+        "consumequeue/TopicA/3": "10e96e300eae98e5c7d414c5091d3d1be2d2314de1cb4da48913e383e2a2ff5b",
+        "consumequeue/TopicB/0": "8235048e049b5f9e8356bcea89ca9158e74426a4f869a0eff5806e6439d71850",
+        "consumequeue/TopicB/1": "c3471ae6298eb1f91229d29b79aaf8c02f0199f59d1330fe8cd3b929de9b2327",
+        "consumequeue/TopicB/2": "bc0fbf4fc4e7778959150a6e5b3027f244a4b80079076446e0ceef2f25fcc77c",
+        "consumequeue/TopicB/3": "2c15b4eb4e6acf764a9780c01d1caf3f6b2af63ffa833d7a365c647a95463891",
+    },
+    "5.3.3": {
+        "commitlog": "3f6bf25151d5447b941d6a1f0dd9dda98a8ce49d14f7fdc1ba0ca9c56e1e2df9",
+        "consumequeue/TopicA/0": "5d42b20dec171dcb97e982db0ec330749f87c4c21f0751c288ee8d50368b5e3a",
+        "consumequeue/TopicA/1": "7fe58cadd2444f94a9ed8b0bd5bf5dcd85d3e234db2218f00ec6985a67bb51dc",
+        "consumequeue/TopicA/2": "b7a417e14bc24b8e63e61f1732909fbb099db94517fd4831b42b6fe205a61934",
+        "consumequeue/TopicA/3": "a3cbf5112ef7c77746cc9e963320980cdb49697f382204295498b85f292f1b09",
+        "consumequeue/TopicB/0": "c13069aed871829106d653c0150ffd537500816328839302e8675e95b3f47ef9",
+        "consumequeue/TopicB/1": "a486710d93a66baae01cd3fc578be1786cbe71c8e0e6ccd5fe0ab60469e5f71e",
+        "consumequeue/TopicB/2": "50d5aee57723427b5341fdb79e7c8278823468bdfc8ec728d4e0bf1d3afacce1",
+        "consumequeue/TopicB/3": "370bbd4091c4ece40cac2f9228bacb2be4e49b70ccf547153235e9f9c2429072",
+    },
+}
+
+
+def run_message(i: int, version: str) -> Message:
+    """Message `i` of the 200-message run of section 11.2."""
+    clock = 1700000000000 + 777 * i
+    named = [("KEYS", f"k{i % 10} k{i}"), ("TAGS", f"Tag{i % 5}"), ("UNIQ_KEY", f"{i:032X}"), ("user-prop", str(i * i))]
+    return Message(
+        topic="TopicA" if i % 3 else "TopicB",
+        queue_id=i % 4,
+        body=bytes((7 * i + j) % 251 for j in range((13 * i) % 500)),
+        properties=properties_bytes(named, trailing=version == "5.3.3"),
+        store_ms=clock,
+        born_ms=clock - 5,
+        flag=i,
+        sys_flag=[0, 0, 0, 2, 8, 4, 12][i % 7],
+        reconsume_times=i % 3,
+        prepared_offset=1000 * i,
+        born_host=f"10.0.0.{i % 250 + 1}:{40000 + i}",
+        store_host="192.168.1.10:10911",
+    )
+
+
+@pytest.mark.parametrize("version", ["4.9.3", "5.3.3"])
+def test_run_of_200_messages(version: str, tmp_path: Path) -> None:
+    store = ModelStore(log_file_size=16384, queue_file_size=400)
+    messages = [run_message(i, version) for i in range(200)]
+    placed = [store.put(message) for message in messages]
+    files = store.files()
+    for prefix, digest in RUN_DIGESTS[version].items():
+        content = b"".join(data for name, data in sorted(files.items()) if name.startswith(prefix + "/"))
+        assert hashlib.sha256(content).hexdigest() == digest, prefix
+
+    directory = store.save(tmp_path / "run")
+    log = Log(directory / "commitlog")
+    queued = [i for i in range(200) if messages[i].sys_flag & 12 in (0, 8)]
+    rows = sorted(read(directory, in_partitions(7, **AS_BROKER)), key=place)
+
+    assert differences([log.row(placed[i][0]) for i in queued], rows) == []
+    for i in queued:
+        row = next(row for row in rows if row["physicalOffset"] == placed[i][0])
+        assert (row["body"], row["flag"], row["preparedTransactionOffset"]) == (messages[i].body, i, 1000 * i)
+    assert placed[199] == ((85211, 264) if version == "4.9.3" else (85220, 265))
+
+
+def _put(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data)
