@@ -1,0 +1,218 @@
+"""The walls of the house: who may import whom, who may touch the disk, how long a file and a function may be.
+
+The rules are those of docs/architecture.md. They read the source with `ast`; nothing of the product is imported here.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PRODUCT = ("storage_core", "connector", "command_line", "pyspark_mqstore")
+EVERYTHING = (*PRODUCT, "tools", "examples", "benchmarks", "tests")
+
+FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "base", "misc"}
+LONGEST_FILE, LONGEST_FUNCTION = 400, 50
+
+SYSTEM = "storage_core.files.system"
+# What an import of the left may reach: a prefix of dotted names. The longest prefix on the left decides.
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "storage_core.errors": (),
+    "storage_core.formats": ("storage_core.formats", "storage_core.errors"),
+    "storage_core.files": ("storage_core.files", "storage_core.errors"),
+    "storage_core.store": ("storage_core.errors",),
+    "storage_core.job": ("storage_core.store", "storage_core.files", "storage_core.errors"),
+    "storage_core.rocketmq": (
+        "storage_core.rocketmq",
+        "storage_core.store",
+        "storage_core.job",
+        "storage_core.files",
+        "storage_core.formats",
+        "storage_core.errors",
+    ),
+    "storage_core.rabbitmq": (
+        "storage_core.rabbitmq",
+        "storage_core.store",
+        "storage_core.job",
+        "storage_core.files",
+        "storage_core.formats",
+        "storage_core.errors",
+    ),
+    "storage_core": ("storage_core",),
+    "connector": ("connector", "storage_core.store", "storage_core.errors", "storage_core:door"),
+    "command_line": ("command_line", "storage_core.store", "storage_core.errors", "storage_core:door"),
+    "pyspark_mqstore": ("pyspark_mqstore", "connector"),
+}
+DOOR = {"storage_core.open_store", "storage_core.find_stores"}
+# Neither knows the other: an engine and a format of one system may not lean on the other system's.
+STRANGERS = {"rocketmq": "rabbitmq", "rabbitmq": "rocketmq"}
+
+SPARK = {"pyspark", "py4j", "pandas"}
+DISK = {"mmap", "pathlib", "shutil", "tempfile", "glob", "fcntl", "subprocess", "fileinput"}
+PURE_FORBIDDEN = DISK | {"os", "threading", "multiprocessing", "socket", "_thread", "concurrent", "asyncio"}
+# Of `os`, what neither reads nor writes a file.
+HARMLESS_OS = {"environ", "getpid", "cpu_count", "sched_getaffinity", "fspath", "fsencode", "fsdecode", "sep", "getcwd"}
+PURE_PATH = {"join", "basename", "dirname", "normpath", "abspath", "split", "splitext", "isabs", "commonpath"}
+HARMLESS_IO = {"BytesIO", "StringIO"}
+# Calls that open files by another name.
+OPENERS = {"fromfile", "tofile", "memmap", "memory_map", "OSFile", "LocalFileSystem", "read_bytes", "read_text"}
+
+
+def sources(*packages: str) -> list[Path]:
+    """The Python files of these top-level folders."""
+    return sorted(path for package in packages for path in (ROOT / package).rglob("*.py"))
+
+
+def module_of(path: Path) -> str:
+    """Dotted name of a file of this checkout."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Every imported dotted name, also inside functions and under TYPE_CHECKING; `from a import b` gives `a.b`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute in this house"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def under(name: str, prefix: str) -> bool:
+    return name == prefix or name.startswith(prefix + ".")
+
+
+def wall_breaks(module: str, source: str) -> list[str]:
+    """The imports of `source`, the text of `module`, that go through a wall."""
+    room = max((room for room in MAY_IMPORT if under(module, room)), key=len)
+    allowed = MAY_IMPORT[room]
+    broken = []
+    for name in imports(ast.parse(source)):
+        if name.split(".")[0] in PRODUCT:
+            through_door = "storage_core:door" in allowed and name in DOOR
+            if not through_door and not any(under(name, reach) for reach in allowed):
+                broken.append(f"{module} imports {name}")
+        for own, other in STRANGERS.items():
+            if own in module.split(".") and other in name.split("."):
+                broken.append(f"{module} imports {name}: the engines do not know each other")
+        top = name.split(".")[0]
+        if top in SPARK and not under(module, "connector"):
+            broken.append(f"{module} imports {name}: Spark is the connector's alone")
+        if under(module, "storage_core.formats") and top in PURE_FORBIDDEN:
+            broken.append(f"{module} imports {name}: formats are pure")
+    return broken
+
+
+def disk_touches(module: str, source: str) -> list[str]:
+    """The places of `source` that reach the disk other than through `files/system.py`."""
+    if module == SYSTEM:
+        return []
+    tree = ast.parse(source)
+    touches = [f"{module} imports {name}" for name in imports(tree) if name.split(".")[0] in DISK]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open":
+            touches.append(f"{module}:{node.lineno} open()")
+        elif isinstance(node, ast.Attribute) and reaches_the_disk(node):
+            touches.append(f"{module}:{node.lineno} {ast.unparse(node)}")
+        elif isinstance(node, ast.ImportFrom) and node.module in {"os", "os.path", "io"}:
+            harmless = {"os": HARMLESS_OS, "os.path": PURE_PATH, "io": HARMLESS_IO}[node.module]
+            touches += [f"{module} from {node.module} import {a.name}" for a in node.names if a.name not in harmless]
+    return touches
+
+
+def reaches_the_disk(node: ast.Attribute) -> bool:
+    """True for `os.stat`, `os.path.exists`, `io.open`, `numpy.memmap` and their like."""
+    owner = ast.unparse(node.value)
+    harmless = {"os": HARMLESS_OS | {"path"}, "os.path": PURE_PATH, "io": HARMLESS_IO}.get(owner)
+    return node.attr in OPENERS if harmless is None else node.attr not in harmless
+
+
+def long_functions(source: str) -> list[str]:
+    """Functions over the limit, decorators and docstring included."""
+    return [
+        f"{node.name} at line {node.lineno}: {node.end_lineno - node.lineno + 1} lines"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno + 1 > LONGEST_FUNCTION
+    ]
+
+
+def test_imports_go_down_only() -> None:
+    broken = [line for path in sources(*PRODUCT) for line in wall_breaks(module_of(path), path.read_text())]
+    assert broken == []
+
+
+def test_one_door_to_the_operating_system() -> None:
+    rooms = sources("storage_core", "connector")
+    assert len(rooms) > 10, "the house is empty: the paths of this test are wrong"
+    assert [line for path in rooms for line in disk_touches(module_of(path), path.read_text())] == []
+
+
+@pytest.mark.parametrize("path", sources(*EVERYTHING), ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_and_functions_are_short_and_well_named(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= LONGEST_FILE
+    assert not FORBIDDEN_NAMES & set(path.stem.split("_")), "a file is a noun of its own"
+    if path.relative_to(ROOT).parts[0] in PRODUCT:
+        assert long_functions(text) == []
+        assert ast.get_docstring(ast.parse(text)), "its first sentence says what the module is"
+        assert not any(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(text))), "assert says nothing here"
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("storage_core.formats.spans", "import os"),
+        ("storage_core.formats.spans", "from threading import Lock"),
+        ("storage_core.formats.spans", "import storage_core.files.system"),
+        ("storage_core.formats.rocketmq.message", "from storage_core.formats.rabbitmq import journal"),
+        ("storage_core.files.window", "from storage_core.formats.layout import struct"),
+        ("storage_core.files.window", "from storage_core import rocketmq"),
+        ("storage_core.rocketmq.snapshot", "from storage_core.rabbitmq.queue import Queue"),
+        ("storage_core.rocketmq.snapshot", "import connector.schema"),
+        ("storage_core.rocketmq.snapshot", "def late():\n    import pyspark.sql"),
+        ("storage_core.store", "from storage_core.rocketmq.snapshot import Snapshot"),
+        ("connector.datasource", "from storage_core.rocketmq.snapshot import Snapshot"),
+        ("connector.datasource", "from storage_core import files"),
+        ("connector.datasource", "import command_line.main"),
+        ("command_line.main", "import connector.datasource"),
+        ("pyspark_mqstore", "from storage_core import open_store"),
+    ],
+)
+def test_the_walls_would_notice(module: str, source: str) -> None:
+    assert wall_breaks(module, source) != []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "open('x')",
+        "import os\nos.open('x', 0)",
+        "import os\nos.path.exists('x')",
+        "import os\nos.listdir('x')",
+        "from os import stat",
+        "from os.path import getsize",
+        "from pathlib import Path",
+        "import io\nio.open('x')",
+        "import mmap",
+        "import numpy as np\nnp.memmap('x')",
+        "import numpy as np\nnp.fromfile('x')",
+        "import pyarrow as pa\npa.memory_map('x')",
+    ],
+)
+def test_the_door_would_notice(source: str) -> None:
+    assert disk_touches("storage_core.rocketmq.snapshot", source) != []
+
+
+def test_what_is_allowed_stays_allowed() -> None:
+    assert wall_breaks("connector.planning", "from storage_core import open_store, find_stores\nimport pyspark") == []
+    assert wall_breaks("storage_core.rocketmq.views", "from storage_core.files import system") == []
+    assert disk_touches("storage_core.files.window", "import os.path\nos.path.join('a', 'b')\nos.cpu_count()") == []
+    assert disk_touches(SYSTEM, "import os\nos.open('x', 0)") == []
+    assert long_functions("def f():\n" + "    x = 1\n" * LONGEST_FUNCTION) != []
