@@ -10,6 +10,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from storage_core.formats.layout import Bytes, Positions
 
@@ -38,7 +39,7 @@ def gather(buffer: Bytes | pa.Buffer, starts: Positions, stops: Positions) -> pa
     """Copies the spans [start, stop), which the caller has checked against the buffer, to one contiguous array."""
     if not len(starts):
         return pa.array([], pa.binary())
-    return with_gaps(buffer, starts, stops).take(_even_numbers(len(starts)), boundscheck=False)
+    return pc.take(with_gaps(buffer, starts, stops), _even_numbers(len(starts)), boundscheck=False)
 
 
 def records_at(buffer: Bytes, dtype: np.dtype[np.void], starts: Positions) -> npt.NDArray[np.void]:

@@ -6,6 +6,7 @@ Source of the rules: rocketmq.md 2.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from struct import Struct as PackedStruct
@@ -99,35 +100,46 @@ class Walk:
     reason: Stop
 
 
-_size_and_magic = PackedStruct(">iI").unpack_from
+_size = PackedStruct(">i").unpack_from
 
 
-def walk(buffer: Bytes, start: int = 0, magics: tuple[int, ...] = (MAGIC_V1, MAGIC_V2)) -> Walk:
+def _steps(buffer: Bytes, position: int) -> Iterator[int]:
+    """Positions reached by adding up TOTALSIZE, the first one that cannot begin a record included."""
+    view = buffer.data
+    last = len(view) - BLANK.size
+    while position <= last:
+        yield position
+        (size,) = _size(view, position)
+        if size < MIN_SIZE:
+            return
+        position += size
+
+
+def walk(buffer: Bytes, start: int = 0) -> Walk:
     """Steps from record to record by TOTALSIZE; looks at size and magic only.
 
     `stop` is the position of the first byte that is not part of a record. TORN also when fewer than 8 bytes are left.
     """
-    view = memoryview(buffer)
-    length = len(view)
-    position, last = start, length - 8
-    starts: list[int] = []
-    found = starts.append
-    reason = Stop.TORN
-    first = magics[0]
-    while position <= last:
-        size, magic = _size_and_magic(view, position)
-        if magic != first and magic not in magics:
-            reason = Stop.BLANK if magic == MAGIC_BLANK else Stop.CORRUPT if size or magic else Stop.END
-            break
-        if size < MIN_SIZE:
-            reason = Stop.CORRUPT
-            break
-        if position + size > length:
-            break
-        found(position)
-        position += size
-    at = np.array(starts, np.int64)
-    return Walk(at, np.diff(at, append=position), position, reason)
+    # The loop only adds sizes; what it stepped on is checked for all at once, and the first wrong one ends the walk.
+    starts = np.fromiter(_steps(buffer, start), np.int64)
+    if not len(starts):
+        return Walk(starts, starts, start, Stop.TORN)
+    heads = records_at(buffer, BLANK.dtype, starts)
+    sizes = heads["size"].astype(np.int64)
+    magics = heads["magic"].astype(np.uint32)
+    right = ((magics == MAGIC_V1) | (magics == MAGIC_V2)) & (sizes >= MIN_SIZE) & (starts + sizes <= len(buffer))
+    if right.all():
+        return Walk(starts, sizes, int(starts[-1] + sizes[-1]), Stop.TORN)
+    wrong = int(right.argmin())
+    return Walk(starts[:wrong], sizes[:wrong], int(starts[wrong]), _reason(int(sizes[wrong]), int(magics[wrong])))
+
+
+def _reason(size: int, magic: int) -> Stop:
+    if magic == MAGIC_BLANK:
+        return Stop.BLANK
+    if magic in (MAGIC_V1, MAGIC_V2) and size >= MIN_SIZE:
+        return Stop.TORN
+    return Stop.CORRUPT if size or magic else Stop.END
 
 
 class Flaw(Enum):

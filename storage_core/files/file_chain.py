@@ -1,0 +1,118 @@
+"""Files that together are one endless byte space, each named by the address of its first byte.
+
+Which bytes in them count belongs to the engine; how they are read in bulk to `window`.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.files import system
+
+NAME_LENGTH = 20
+
+
+@dataclass(frozen=True)
+class ChainFile:
+    """One file of a chain: address of its first byte, its length on disk, its path."""
+
+    base_offset: int
+    size: int
+    path: str
+    mtime_ns: int = 0
+
+    @property
+    def end(self) -> int:
+        """Address one past its last byte on disk."""
+        return self.base_offset + self.size
+
+
+@dataclass(frozen=True)
+class FileChain:
+    """The files of one chain in address order, and the length that a full one has. There may be holes."""
+
+    files: tuple[ChainFile, ...]
+    file_size: int
+
+    @cached_property
+    def bases(self) -> list[int]:
+        """Base offsets, ascending."""
+        return [file.base_offset for file in self.files]
+
+    @cached_property
+    def base_array(self) -> npt.NDArray[np.int64]:
+        """Base offsets, ascending, as an array."""
+        return np.array(self.bases, np.int64)
+
+    @cached_property
+    def end_array(self) -> npt.NDArray[np.int64]:
+        """Address one past the last byte of each file."""
+        return np.array([file.end for file in self.files], np.int64)
+
+    @property
+    def start(self) -> int:
+        """Address of the first byte that exists; 0 for an empty chain."""
+        return self.files[0].base_offset if self.files else 0
+
+    @property
+    def stop(self) -> int:
+        """Address one past the last byte that exists; 0 for an empty chain."""
+        return self.files[-1].end if self.files else 0
+
+    def index_at(self, offset: int) -> int | None:
+        """Number of the file that holds `offset`; None in a hole or outside."""
+        index = bisect_right(self.bases, offset) - 1
+        return index if index >= 0 and offset < self.files[index].end else None
+
+    def file_at(self, offset: int) -> ChainFile | None:
+        """The file that holds `offset`; None in a hole or outside."""
+        index = self.index_at(offset)
+        return None if index is None else self.files[index]
+
+    def contains(self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which spans [start, stop) lie inside of one file. Shape (n,)."""
+        if not self.files:
+            return np.zeros(len(starts), bool)
+        index = np.searchsorted(self.base_array, starts, "right") - 1
+        return (index >= 0) & (stops >= starts) & (stops <= self.end_array[index])
+
+
+def find_chain(folders: Sequence[str]) -> FileChain:
+    """The chain whose files lie in `folders` (several when a broker spreads its log over disks).
+
+    Names that are not 20 digits are ignored. A full file's length is the one that the files have; where they differ,
+    the distance of their names tells. Missing folders count as empty.
+    """
+    found = [file for folder in folders for file in _chain_files(folder)]
+    found.sort(key=lambda file: file.base_offset)
+    files = tuple(found)
+    return FileChain(files, _file_size(files))
+
+
+def _chain_files(folder: str) -> Iterable[ChainFile]:
+    try:
+        for entry in system.entries(folder):
+            name = entry.name
+            if len(name) == NAME_LENGTH and name.isascii() and name.isdigit() and not entry.is_directory:
+                yield ChainFile(int(name), entry.size, os.path.join(folder, name), entry.mtime_ns)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+
+
+def _file_size(files: tuple[ChainFile, ...]) -> int:
+    if not files:
+        return 0
+    common = Counter(file.size for file in files if file.size).most_common(1)
+    length = common[0][0] if common else 0
+    distances = {b.base_offset - a.base_offset for a, b in zip(files, files[1:], strict=False)}
+    if length and all(distance % length == 0 for distance in distances | {files[0].base_offset}):
+        return length
+    return min((d for d in distances if d > 0), default=length)

@@ -1,0 +1,108 @@
+"""Spans of a chain's bytes in one bounded, reused buffer, read by `preadv`.
+
+Nothing is mapped: a file that shrinks under a map kills Python, and a mapped file counts as resident memory.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.errors import CorruptionError
+from storage_core.files import system
+from storage_core.files.file_chain import ChainFile, FileChain
+
+OPEN_FILES = 64
+
+
+class OpenFiles:
+    """Descriptors for reading, opened at first use, the least recently used closed beyond a limit."""
+
+    def __init__(self, limit: int = OPEN_FILES) -> None:
+        self._limit = limit
+        self._open: OrderedDict[str, int] = OrderedDict()
+
+    def descriptor(self, path: str) -> int:
+        """The descriptor of `path`. Raises OSError as `open` does."""
+        found = self._open.get(path)
+        if found is not None:
+            self._open.move_to_end(path)
+            return found
+        while len(self._open) >= self._limit:
+            system.close(self._open.popitem(last=False)[1])
+        self._open[path] = descriptor = system.open_read(path)
+        return descriptor
+
+    def close(self) -> None:
+        """Closes all."""
+        while self._open:
+            system.close(self._open.popitem()[1])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Window:
+    """A reader of one chain with a buffer that grows to the largest request and is reused by every call."""
+
+    def __init__(self, chain: FileChain, files: OpenFiles) -> None:
+        self.chain = chain
+        self._files = files
+        self._buffer = np.empty(0, np.uint8)
+        self.bytes_read = 0
+
+    def load(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
+        """The bytes [start, stop), which must lie inside of one file. Valid until the next load."""
+        target = self._room(stop - start)
+        self._fill(start, target)
+        return target
+
+    def load_runs(
+        self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+        """Several spans, each inside of one file, one behind the other; and where each begins in the buffer."""
+        sizes = stops - starts
+        places = np.cumsum(sizes) - sizes
+        target = self._room(int(sizes.sum()))
+        for start, size, place in zip(starts.tolist(), sizes.tolist(), places.tolist(), strict=True):
+            self._fill(start, target[place : place + size])
+        return target, places
+
+    def _room(self, size: int) -> npt.NDArray[np.uint8]:
+        if len(self._buffer) < size:
+            self._buffer = np.empty(size, np.uint8)
+        return self._buffer[:size]
+
+    def _fill(self, start: int, target: npt.NDArray[np.uint8]) -> None:
+        file = self.chain.file_at(start)
+        if file is None:
+            raise ValueError(f"address {start} lies in no file")
+        position = start - file.base_offset
+        try:
+            count = system.pread_into(self._files.descriptor(file.path), target.data, position)
+        except FileNotFoundError:
+            raise vanished(file) from None
+        self.bytes_read += count
+        if count < len(target):
+            raise shrunk(file, position + count)
+
+
+def vanished(file: ChainFile) -> CorruptionError:
+    """The error for a file that was listed and is gone."""
+    return CorruptionError(file.path, 0, "the file vanished while the store was read; read again, or read a copy")
+
+
+def shrunk(file: ChainFile, position: int) -> CorruptionError:
+    """The error for a file that ends before the length it had when it was listed."""
+    return CorruptionError(
+        file.path, position, f"the file ends here, it had {file.size} bytes when the read began; read again, or a copy"
+    )

@@ -1,0 +1,150 @@
+"""A double-ended queue of messages kept as runs of columns: what q1, q2, q3 and q4 are made of.
+
+Which message goes into which queue belongs to `paging_queue` and `reduction`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+import numpy as np
+
+from storage_core.rabbitmq.paging.message_status import ROW, MessageRun, by_sequence, empty_run, joined
+
+TAIL_CAPACITY = 1024
+"""Messages pushed in small numbers are gathered in tail runs of this many rows."""
+
+
+class RunQueue:
+    """Messages by ascending position; the front is consumed first."""
+
+    def __init__(self) -> None:
+        self._runs: deque[MessageRun] = deque()
+        self._size = 0
+        self._tail = empty_run()  # storage behind the last run, of which `_filled` rows are in use
+        self._filled = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[MessageRun]:
+        return iter(list(self._runs))
+
+    def first_seq(self) -> int:
+        """Sequence id at the front; IndexError when empty."""
+        return int(self._runs[0].rows["seq"][0])
+
+    def last_seq(self) -> int:
+        """Sequence id at the back; IndexError when empty."""
+        return int(self._runs[-1].rows["seq"][-1])
+
+    def push_back(self, run: MessageRun) -> None:
+        """Appends `run` in its order."""
+        count = len(run)
+        if count == 0:
+            return
+        self._size += count
+        if count >= TAIL_CAPACITY // 4:
+            self._runs.append(run)
+            self._tail, self._filled = empty_run(), 0
+            return
+        start, stop = self._filled, self._filled + count
+        if stop > len(self._tail):
+            self._tail = MessageRun(np.zeros(TAIL_CAPACITY, ROW), np.empty(TAIL_CAPACITY, np.object_))
+            start, stop = 0, count
+        self._tail.rows[start:stop], self._tail.terms[start:stop] = run.rows, run.terms
+        self._filled = stop
+        self._runs.append(self._tail[start:stop])
+        self._widen(start)
+
+    def _widen(self, start: int) -> None:
+        """Joins the last two runs when they are neighbours in the tail storage."""
+        if start == 0 or len(self._runs) < 2:
+            return
+        before, last = self._runs[-2], self._runs[-1]
+        if before.rows.base is self._tail.rows and len(before) <= start:
+            whole = self._tail[start - len(before) : self._filled]
+            if whole.rows[: len(before)].ctypes.data == before.rows.ctypes.data:
+                self._runs.pop()
+                self._runs[-1] = whole
+                return
+        self._runs[-1] = last
+
+    def push_front(self, run: MessageRun) -> None:
+        """Puts `run` before the front, in its order."""
+        if len(run):
+            self._runs.appendleft(run)
+            self._size += len(run)
+
+    def pop_front(self, count: int) -> MessageRun:
+        """The first `count` messages, fewer when there are no more."""
+        taken = []
+        while count > 0 and self._runs:
+            run = self._runs[0]
+            if len(run) <= count:
+                taken.append(self._runs.popleft())
+            else:
+                taken.append(run[:count])
+                self._runs[0] = run[count:]
+            count -= len(taken[-1])
+        self._size -= sum(map(len, taken))
+        return joined(taken)
+
+    def pop_back(self, count: int) -> MessageRun:
+        """The last `count` messages in queue order, fewer when there are no more."""
+        taken = []
+        while count > 0 and self._runs:
+            run = self._runs[-1]
+            if len(run) <= count:
+                taken.append(self._runs.pop())
+            else:
+                taken.append(run[len(run) - count :])
+                self._runs[-1] = run[: len(run) - count]
+            count -= len(taken[-1])
+        self._size -= sum(map(len, taken))
+        self._tail, self._filled = empty_run(), 0
+        return joined(taken[::-1])
+
+    def peek_front(self, count: int) -> MessageRun:
+        """The first `count` messages, left where they are."""
+        taken = self.pop_front(count)
+        self.push_front(taken)
+        return taken
+
+    def peek_back(self, count: int) -> MessageRun:
+        """The last `count` messages, left where they are."""
+        taken = self.pop_back(count)
+        if len(taken):
+            self._runs.append(taken)
+            self._size += len(taken)
+        return taken
+
+    def take_all(self) -> MessageRun:
+        """Every message; the queue is empty afterwards."""
+        return self.pop_front(self._size)
+
+    def append_queue(self, other: RunQueue) -> None:
+        """Moves every message of `other` to the back."""
+        while len(other):
+            self.push_back(other.pop_front(len(other._runs[0])))
+
+    def merge(self, run: MessageRun) -> None:
+        """Puts each message of `run` where its sequence id belongs; both are sorted by it."""
+        if not len(run):
+            return
+        highest = int(run.rows["seq"][-1])
+        before = []
+        while self._runs and self.first_seq() < highest:
+            before.append(self.pop_front(len(self._runs[0])))
+        self.push_front(by_sequence(joined([*before, run])))
+
+    def from_seq(self, seq: int) -> int:
+        """Number of messages at the back whose sequence ids are `seq` or above."""
+        count = 0
+        for run in reversed(self._runs):
+            low = int(run.rows["seq"][0])
+            if low < seq:
+                return count + int(np.count_nonzero(run.rows["seq"] >= seq))
+            count += len(run)
+        return count

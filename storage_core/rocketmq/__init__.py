@@ -1,0 +1,1 @@
+"""ROOM 3a: the RocketMQ engine."""
