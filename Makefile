@@ -13,7 +13,9 @@ VENV := .venv
 VENV_42 := .venv-spark42
 RUN := $(VENV)/bin/python
 RUN_42 := $(VENV_42)/bin/python
+# Spark starts Java from JAVA_HOME, and its Python workers from PYSPARK_PYTHON (else whatever python3 is on the PATH).
 WITH_JAVA = JAVA_HOME="$$($(RUN) -m pyspark_mqstore.java)" || exit 2; export JAVA_HOME;
+export PYSPARK_PYTHON := $(CURDIR)/$(RUN)
 export SPARK_LOCAL_IP ?= 127.0.0.1
 
 .DEFAULT_GOAL := help
@@ -30,7 +32,7 @@ test: $(VENV)/.ready-test $(VENV_42)/.ready-test ## every test but the real ones
 	@echo "mqstore: all tests, PySpark 4.3"
 	@$(WITH_JAVA) $(RUN) -m pytest
 	@echo "mqstore: the connector's tests, PySpark 4.2"
-	@$(WITH_JAVA) $(RUN_42) -m pytest tests/connector
+	@$(WITH_JAVA) PYSPARK_PYTHON="$(CURDIR)/$(RUN_42)" $(RUN_42) -m pytest tests/connector
 
 test-real: $(VENV)/.ready-test ## a seeded sample against the real RocketMQ and RabbitMQ, 20 minutes at most (Maven, JDK)
 	@echo "mqstore: tests against the real systems, seed $(SEED) (again: make test-real SEED=$(SEED))"

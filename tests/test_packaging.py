@@ -15,8 +15,8 @@ from pyspark_mqstore import java
 ROOT = Path(__file__).resolve().parent.parent
 
 FIRST_USE = """
-import sys
-sys.path.insert(0, sys.argv[1])
+import os, sys
+os.environ["PYSPARK_PYTHON"] = sys.executable
 import pyspark_mqstore
 assert pyspark_mqstore.__file__.startswith(sys.argv[1]), pyspark_mqstore.__file__
 pyspark_mqstore.ensure_java()
