@@ -1,0 +1,88 @@
+"""One seed of the proof against the real RocketMQ: a random store, harmed copies, what the real stores serve."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from storage_core import open_store
+from tests.real import damage, random_store, truth
+
+
+@dataclass
+class Variant:
+    """The store as it was made, or a harmed copy, with the answers of one or both real stores."""
+
+    directory: Path
+    harm: damage.Harm
+    says_5x: bool
+    truths: list[truth.Truth] = field(default_factory=list)
+
+    def problems(self, partitions: int) -> Iterator[str]:
+        """What mqstore answers differently."""
+        for told in self.truths:
+            automatic = (told.version == "533") == self.says_5x
+            if told.never_answers:
+                continue
+            for line in truth.check(self.directory, told, self.harm.touched, partitions, automatic):
+                yield f"as {told.version}{' (auto)' if automatic else ''}: {line}"
+            options = {} if automatic else {"recovery": truth.RECOVERY[told.version]}
+            with open_store(str(self.directory), **options) as store:
+                ends = {(queue.topic, queue.queue_id): queue.stop for queue in store.queues()}
+            for line in truth.check_ends(told, ends):
+                yield f"as {told.version}{' (auto)' if automatic else ''}: {line}"
+
+
+@dataclass
+class Case:
+    """A seed's store and its variants."""
+
+    seed: int
+    made: random_store.RandomStore
+    variants: list[Variant]
+    partitions: int
+
+    def problems(self) -> list[str]:
+        """One line for each difference, with the variant's directory and story."""
+        return [
+            f"{variant.directory} [{'; '.join(variant.harm.story) or 'as made'}] {line}"
+            for variant in self.variants
+            for line in variant.problems(self.partitions)
+        ]
+
+    def explain(self) -> str:
+        """Why the variants are what they are."""
+        stories = [f"  {v.directory.name}: {'; '.join(v.harm.story) or 'as made'}" for v in self.variants]
+        return "\n".join([str(self.made), *stories])
+
+
+def prepare(seed: int, work: Path) -> Case:
+    """Makes the store of a seed and its variants below `work`, and asks the real stores; mqstore is not run."""
+    r = random.Random(f"variants of {seed}")
+    made = random_store.make(seed, work / "as-made")
+    variants = [Variant(made.directory, damage.Harm(), says_5x(made.directory))]
+    for number in range(0 if made.light else 3):
+        copy = work / f"harmed-{number}"
+        shutil.copytree(made.directory, copy)
+        done = damage.harm(copy, r)
+        variants.append(Variant(copy, done, says_5x(copy)))
+    for variant in variants:
+        own = "533" if variant.says_5x else "493"
+        other = "493" if variant.says_5x else "533"
+        versions = [own] if made.light or r.random() < 0.5 else [own, other]
+        variant.truths = [truth.ask(version, variant.directory, made.settings) for version in versions]
+    return Case(seed, made, variants, r.choice((2, 3, 7, 20)))
+
+
+def says_5x(store: Path) -> bool:
+    """Whether a directory says that a 5.x broker wrote it (interface 8). V2 records count only behind 5.x files."""
+    abort, checkpoint = store / "abort", store / "checkpoint"
+    return (
+        (store / "abort.bak").exists()
+        or (store / "compaction").exists()
+        or (abort.exists() and abort.stat().st_size > 0)
+        or (checkpoint.exists() and any(checkpoint.read_bytes()[24:40]))
+    )

@@ -1,0 +1,143 @@
+"""Runs the real RocketMQ message stores of 4.9.3 and 5.3.3, one JSON operation at a time. Builds them on first use."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+HERE = Path(__file__).resolve().parent
+
+JAVA_FLAGS = (
+    "--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED", "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED", "--add-opens=java.base/sun.nio.cs=ALL-UNNAMED",
+    "-Duser.timezone=UTC", "-Dfile.encoding=UTF-8", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx512m",
+)  # fmt: skip
+
+VERSIONS = {"493": "4.9.3", "533": "5.3.3"}
+
+Answer = dict[str, Any]
+Settings = Mapping[str, object]
+
+_BUILDING = threading.Lock()
+
+
+class NeverAnswersError(Exception):
+    """The real store did not answer in time: some damaged directories make it wait for ever."""
+
+
+def home() -> Path:
+    """Where the built programs lie: `MQSTORE_ORACLE`, else `.cache/oracle` of the checkout. Builds what is missing."""
+    given = os.environ.get("MQSTORE_ORACLE")
+    target = Path(given) if given else HERE.parents[1] / ".cache" / "oracle"
+    with _BUILDING:
+        for version in VERSIONS:
+            if not (target / f"o{version}" / "target" / f"oracle{version}.jar").exists():
+                subprocess.run([str(HERE / "oracle" / "build.sh"), str(target), version], check=True)
+    return target
+
+
+class Oracle:
+    """One run of a real message store on a directory. Opening changes the directory: give it a copy.
+
+    Leaving the block stops the store cleanly; `halt` ends it as a crash does.
+    """
+
+    def __init__(self, version: str, directory: Path, settings: Settings, timeout_s: float = 60.0) -> None:
+        built = home() / f"o{version}" / "target"
+        words = [
+            f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in settings.items()
+        ]
+        command = [
+            "java", *JAVA_FLAGS, f"-Duser.home={directory.parent}", "-cp", f"{built}/oracle{version}.jar:{built}/lib/*",
+            f"RocketOracle{version}", str(directory), *words,
+        ]  # fmt: skip
+        self._timed_out = False
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        self._timer = threading.Timer(timeout_s, self._give_up)
+        self._timer.daemon = True
+        self._timer.start()
+        hello = self._answer()
+        self.loaded: bool = hello["loaded"]
+        self.min_physical_offset: int = hello["minPhy"]
+        self.max_physical_offset: int = hello["maxPhy"]
+
+    def ask(self, **operation: Any) -> Answer:
+        """The answer to one operation of the head comment of RocketOracle493.java."""
+        stdin = self._pipe(self._process.stdin)
+        try:
+            stdin.write(json.dumps(operation).encode() + b"\n")
+            stdin.flush()
+        except BrokenPipeError as error:
+            raise NeverAnswersError("the real store ended") from error
+        return self._answer()
+
+    def all_messages(self) -> list[Answer]:
+        """Every message of every queue, as the store serves it from each queue's smallest offset on."""
+        found = []
+        answer = self.ask(op="getall")
+        while answer.get("op") != "getall":
+            found.append(answer)
+            answer = self._answer()
+        return found
+
+    def halt(self) -> None:
+        """Ends the process at once, without a shutdown."""
+        self.ask(op="halt")
+        self._end()
+
+    def close(self) -> None:
+        """Shuts the store down as a broker does."""
+        if self._process.poll() is None:
+            self._pipe(self._process.stdin).close()
+            while self._answer().get("op") != "closed":
+                pass
+        self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._process.kill()
+            self._end()
+
+    def _answer(self) -> Answer:
+        for line in self._pipe(self._process.stdout):
+            if line.startswith(b"{"):
+                answer: Answer = json.loads(line)
+                return answer
+        self._end()
+        raise NeverAnswersError("the real store gave no answer in time" if self._timed_out else "the real store ended")
+
+    def _give_up(self) -> None:
+        self._timed_out = True
+        self._process.kill()
+
+    def _end(self) -> None:
+        self._timer.cancel()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe and not pipe.closed:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    continue
+
+    @staticmethod
+    def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+        if pipe is None:
+            raise RuntimeError("the process has no pipes")
+        return pipe
