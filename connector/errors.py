@@ -1,0 +1,104 @@
+"""How Spark shows mqstore's errors: one line for a user's mistake or a damaged store, the traceback for a bug.
+
+Leaves to others: when to raise what (`storage_core.errors`, the rest of the connector).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, ParamSpec, TypeVar, cast
+
+from storage_core.errors import MqStoreError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Spark puts the class's module and name before the text; `builtins` is the one module that Python leaves out.
+_Shown = type("mqstore", (MqStoreError,), {"__module__": "builtins", "__doc__": "An error as Spark prints it."})
+
+
+def host_name() -> str:
+    """This machine's name, for errors about paths: driver and executors may be different machines."""
+    return socket.gethostname()
+
+
+def in_spark_worker() -> bool:
+    """Whether this process was started by Spark to run Python code (planner, task, stream runner)."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and str(spec.name).startswith("pyspark.")
+
+
+def one_line(error: BaseException) -> str | None:
+    """The text for a user, or None when the error is a bug whose traceback is wanted.
+
+    Errors of the operating system that name a path are the user's: a missing right, an unmounted or failing disk.
+    """
+    kind = type(error).__name__
+    if isinstance(error, MqStoreError):
+        text = str(error)
+        bare = type(error) is MqStoreError or text.startswith(kind)
+        return _flat(text if bare else f"{kind}: {text}")
+    if isinstance(error, PermissionError) and error.filename is not None:
+        return _flat(
+            f"{kind}: {error.filename} may not be read by the user of this process on host {host_name()}; "
+            "give that user read access to the store, or copy it"
+        )
+    if isinstance(error, OSError) and error.filename is not None:
+        return _flat(
+            f"{kind}: {error.filename}: {error.strerror} on host {host_name()}; "
+            "check that the store is there and readable on every machine that runs Spark"
+        )
+    return None
+
+
+def shown_in_one_line(method: Callable[P, R]) -> Callable[P, R]:
+    """Decorator of everything that Spark calls: turns what `one_line` knows into an error without traceback.
+
+    Outside Spark's workers the original error goes on. Spark looks for SPARK_HIDE_TRACEBACK when it writes the error,
+    and the process ends right after, so the variable reaches no other query.
+    """
+    if inspect.isgeneratorfunction(method):
+
+        @functools.wraps(method)
+        def generate(*args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
+            try:
+                yield from cast("Iterator[Any]", method(*args, **kwargs))
+            except Exception as error:
+                _show(error)
+                raise
+
+        return cast("Callable[P, R]", generate)
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(*args, **kwargs)
+        except Exception as error:
+            _show(error)
+            raise
+
+    return call
+
+
+def warn(text: str) -> None:
+    """One line on stderr: planner workers' reaches the user's console, executors' their log."""
+    sys.stderr.write(f"mqstore: {_flat(text)}\n")
+    sys.stderr.flush()
+
+
+def _show(error: Exception) -> None:
+    if isinstance(error, _Shown) or not in_spark_worker():
+        return
+    text = one_line(error)
+    if text is not None:
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise _Shown(text) from None
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split("\n")) if "\n" in text else text

@@ -1,0 +1,86 @@
+"""What Spark carries from the driver to a task: one piece of an engine's plan, or one store's view.
+
+Leaves to others: how pieces are cut (engines), who reads them (`batch_reader`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import InputPartition
+
+import storage_core
+from connector import kafka_layout
+from connector.selection import matching_topics
+from storage_core.store import ScanPartition, ScanRequest
+
+
+class MqStorePartition(InputPartition):
+    """A piece of a read and the directory that it needs, so that an executor can say when it does not see it."""
+
+    def __init__(self, store_path: str, piece: ScanPartition | KafkaPiece | ViewPiece) -> None:
+        super().__init__(None)
+        self.store_path, self.piece = store_path, piece
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The batches of this piece."""
+        return self.piece.read()
+
+
+@dataclass(frozen=True)
+class KafkaPiece:
+    """A piece of a plan of native columns, read in Kafka's `columns`."""
+
+    piece: ScanPartition
+    columns: tuple[str, ...]
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The piece's batches in Kafka's layout."""
+        for batch in self.piece.read():
+            yield kafka_layout.from_native(batch, self.columns)
+
+
+@dataclass(frozen=True)
+class ViewPiece:
+    """All rows of one view of one store, found on the executor: a view may look at every file.
+
+    `store` is the value of the column of that name, None where the view has none because there is one store.
+    """
+
+    path: str
+    engine: str
+    store_options: Mapping[str, str]
+    view: str
+    request: ScanRequest
+    columns: tuple[str, ...]
+    store: str | None
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The rows that the selection options leave, in the asked columns."""
+        with storage_core.open_store(self.path, self.engine, **self.store_options) as store:
+            for batch in store.view(self.view, self.request):
+                kept = self._selected(batch)
+                if self.store is not None:
+                    names = pa.repeat(pa.scalar(self.store, pa.string()), kept.num_rows)
+                    kept = kept.append_column(pa.field("store", pa.string()), names)
+                yield kept.select(list(self.columns))
+
+    def _selected(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        request = self.request
+        if request.topics is not None:
+            batch = batch.filter(pc.is_in(batch.column("topic"), pa.array(request.topics, pa.string())))
+        if request.topic_pattern is not None:
+            batch = batch.filter(matching_topics(batch.column("topic"), request.topic_pattern))
+        if request.assign is not None:
+            batch = batch.filter(_assigned(batch, request.assign))
+        return batch
+
+
+def _assigned(batch: pa.RecordBatch, queues: tuple[tuple[str, int], ...]) -> pa.Array:
+    # A queue id has no slash, so topic/id is one to one.
+    ids = batch.column("queueId").cast(pa.string())
+    named = pc.binary_join_element_wise(batch.column("topic"), ids, "/")
+    return pc.is_in(named, pa.array([f"{topic}/{queue_id}" for topic, queue_id in queues], pa.string()))

@@ -1,0 +1,67 @@
+"""The paths of a load: what Spark hands over, made absolute on the driver.
+
+Leaves to others: which stores lie there, globs and folders of stores (`storage_core.find_stores`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+from connector.errors import host_name
+from storage_core.errors import OptionError, StoreNotFoundError
+
+NO_PATH = (
+    "no path. Spark 4 does not hand a catalog table's options to Python sources; "
+    "use CREATE TEMPORARY VIEW … USING mqstore OPTIONS (path '…')"
+)
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+
+
+def load_paths(options: Mapping[str, str]) -> tuple[str, ...]:
+    """The absolute local paths of `load(path)` or `load([a, b])`; () when there is none.
+
+    Relative paths count from the working directory of the process that planned the load, which is the driver's.
+    """
+    given: list[str] = []
+    if options.get("path"):
+        given.append(options["path"])
+    if options.get("paths"):
+        given.extend(_listed(options["paths"]))
+    return tuple(dict.fromkeys(absolute(path) for path in given))
+
+
+def absolute(path: str) -> str:
+    """A local absolute path; StoreNotFoundError for a scheme other than `file:`."""
+    text = path.strip()
+    scheme = _SCHEME.match(text)
+    if text.lower().startswith("file:"):
+        text = text[len("file:") :]
+        if text.startswith("//"):
+            text = "/" + text[2:].partition("/")[2]
+    elif scheme:
+        raise StoreNotFoundError(
+            f"{path}: mqstore reads local directories and file: paths, not {scheme[1]}:, on host {host_name()}; "
+            "copy the store to a disk, or mount it at one path on every machine that runs Spark"
+        )
+    return os.path.abspath(text)
+
+
+def store_names(directories: Sequence[str]) -> tuple[str, ...]:
+    """Values of the column `store`: the last part of a path; of several stores the path below their common folder."""
+    if len(directories) == 1:
+        return (os.path.basename(directories[0].rstrip("/")) or "/",)
+    common = os.path.commonpath([os.path.dirname(directory.rstrip("/")) for directory in directories])
+    return tuple(os.path.relpath(directory, common) for directory in directories)
+
+
+def _listed(text: str) -> list[str]:
+    try:
+        paths = json.loads(text)
+    except ValueError:
+        paths = None
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        raise OptionError("paths", text, 'must be a JSON list of texts such as ["/a", "/b"]')
+    return paths

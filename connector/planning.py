@@ -1,0 +1,231 @@
+"""Plans a load over its stores: which directories, which request goes to each, and how many partitions each gets.
+
+Leaves to others: cutting one store (engines), parsing (`options`), types (`schema`). Pure but for the door it asks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+import storage_core
+from connector import kafka_layout
+from connector.errors import warn
+from connector.options import ReadOptions
+from connector.partition import KafkaPiece, MqStorePartition, ViewPiece
+from connector.paths import store_names
+from connector.selection import refuse_common_topics, topics_by_store
+from connector.values import listing
+from storage_core.errors import OptionError, UnsupportedFormatError
+from storage_core.store import Mode, Scan, ScanPartition, ScanRequest, Snapshot, Store
+
+SMALLEST_PARTITION_BYTES = 16 << 20
+"""Below this a partition costs Spark more than it saves; an explicit `minPartitions` is not bound by it."""
+
+STORE_COLUMN = pa.field("store", pa.string())
+
+
+@dataclass(frozen=True)
+class NamedStore:
+    """An open store and the value of its rows' column `store`."""
+
+    name: str
+    store: Store
+
+
+class Load:
+    """The stores of one `load()`, open while it is planned. A context manager.
+
+    Raises StoreNotFoundError, UnsupportedFormatError (two engines in one load), OptionError.
+    """
+
+    def __init__(self, paths: Sequence[str], options: ReadOptions) -> None:
+        self._options = options
+        self._stores: list[NamedStore] = []
+        directories = sorted({found for path in paths for found in storage_core.find_stores(path, options.engine)})
+        if len(directories) > 1 and options.commit_log_path:
+            raise OptionError(
+                "commitLogPath",
+                ",".join(options.commit_log_path),
+                f"goes with one store, and here are {len(directories)}: {listing(directories, 4)}; load one at a time",
+            )
+        try:
+            for name, directory in zip(store_names(directories), directories, strict=True):
+                store = storage_core.open_store(directory, options.engine, **options.store_options)
+                self._stores.append(NamedStore(name, store))
+            self._check_engines()
+        except BaseException:
+            self.close()
+            raise
+
+    def available(self) -> pa.Schema:
+        """All columns that a row of this load may have, in order."""
+        options = self._options
+        first = self._stores[0].store
+        if options.view != "messages":
+            self._check_view(schema := first.view_schema(options.view))
+            return schema.append(STORE_COLUMN) if self._several and "store" not in schema.names else schema
+        if options.kafka:
+            return kafka_layout.schema(options.include_headers)
+        return first.snapshot().schema(ScanRequest(mode=Mode(options.mode), scan=Scan(options.scan)))
+
+    def plan(self, columns: tuple[str, ...]) -> list[MqStorePartition]:
+        """Partitions that together hold each selected row once, in `columns`.
+
+        Raises OptionError (a topic, queue or view that is not there), OffsetOutOfRangeError, DataLossError.
+        """
+        if self._options.view != "messages":
+            return self._view_pieces(columns)
+        if self._options.ignored:
+            warn(f"layout=kafka ignores these options of the Kafka source: {', '.join(self._options.ignored)}")
+        native = kafka_layout.native_columns(columns) if self._options.kafka else columns
+        chosen = self._requests(native)
+        pieces = self._shared(chosen)
+        for named, snapshot, _ in chosen:
+            for line in snapshot.warnings():
+                warn(f"{named.name}: {line}" if self._several else line)
+        return [
+            MqStorePartition(named.store.path, KafkaPiece(piece, columns) if self._options.kafka else piece)
+            for (named, _, _), found in zip(chosen, pieces, strict=True)
+            for piece in found
+        ]
+
+    def close(self) -> None:
+        """Closes the stores."""
+        for named in self._stores:
+            named.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def _several(self) -> bool:
+        return len(self._stores) > 1
+
+    def _check_engines(self) -> None:
+        by_engine = {named.store.engine: named.store.path for named in self._stores}
+        if len(by_engine) > 1:
+            places = " and ".join(f"{path} ({engine})" for engine, path in sorted(by_engine.items()))
+            raise UnsupportedFormatError(
+                f"{places}: stores of two engines have different columns; "
+                "load one of them, or choose with the option 'engine'"
+            )
+
+    def _request(self, named: NamedStore, columns: tuple[str, ...] | None) -> ScanRequest:
+        options = self._options
+        names = [each.name for each in self._stores]
+        return ScanRequest(
+            columns=columns,
+            topics=options.topics,
+            topic_pattern=options.topic_pattern,
+            assign=options.assign.of_store(named.name, names) if options.assign else None,
+            start=options.start.of_store(named.name, names),
+            stop=options.stop.of_store(named.name, names),
+            start_ms=options.start_ms,
+            stop_ms=options.stop_ms,
+            scan=Scan(options.scan),
+            mode=Mode(options.mode),
+            verify_crc=options.verify_crc,
+            decompress=options.decompress,
+            fail_on_data_loss=options.fail_on_data_loss,
+            use_index=options.use_index,
+            min_partitions=1,
+            max_records_per_partition=options.max_records,
+            max_bytes_per_partition=options.max_bytes,
+            store_name=named.name,
+        )
+
+    def _requests(self, columns: tuple[str, ...]) -> list[tuple[NamedStore, Snapshot, ScanRequest]]:
+        """Each store that the selection touches, with its part of the selection."""
+        all_of_them = [(named, named.store.snapshot(), self._request(named, columns)) for named in self._stores]
+        if not self._several:
+            return all_of_them
+        if self._options.kafka:
+            refuse_common_topics(
+                {named.name: snapshot.queues() for named, snapshot, _ in all_of_them}, all_of_them[0][2]
+            )
+        if self._options.assign is not None:
+            return [entry for entry in all_of_them if entry[2].assign]
+        if self._options.topics is None or self._options.scan == "log":
+            return all_of_them
+        own = topics_by_store(
+            {named.name: snapshot.queues() for named, snapshot, _ in all_of_them}, self._options.topics
+        )
+        return [
+            (named, snapshot, replace(request, topics=own[named.name]))
+            for named, snapshot, request in all_of_them
+            if own[named.name]
+        ]
+
+    def _shared(self, chosen: Sequence[tuple[NamedStore, Snapshot, ScanRequest]]) -> list[list[ScanPartition]]:
+        """The plan of each store; where more partitions are wanted than it has, shares by size."""
+        wanted = self._options.min_partitions
+        if wanted is not None and len(chosen) == 1:
+            _, snapshot, request = chosen[0]
+            return [snapshot.plan(replace(request, min_partitions=wanted))]
+        plans = [snapshot.plan(request) for _, snapshot, request in chosen]
+        sizes = [sum(piece.estimated_bytes for piece in plan) for plan in plans]
+        if wanted is None:
+            wanted = min(driver_cores(), sum(sizes) // SMALLEST_PARTITION_BYTES)
+        if sum(map(len, plans)) >= wanted:
+            return plans
+        for number, share in enumerate(shares(wanted, sizes)):
+            if share > len(plans[number]) > 0:
+                _, snapshot, request = chosen[number]
+                plans[number] = snapshot.plan(replace(request, min_partitions=share))
+        return plans
+
+    def _check_view(self, schema: pa.Schema) -> None:
+        """A view takes the selection options that it has columns for; others are errors (interface 45)."""
+        options = self._options
+        needs = {
+            "topic": (options.topics, ("topic",)),
+            "topicPattern": (options.topic_pattern, ("topic",)),
+            "assign": (options.assign, ("topic", "queueId")),
+            "startingOffsets": (options.start if options.start.narrows else None, ("queueOffset",)),
+            "endingOffsets": (options.stop if options.stop.narrows else None, ("queueOffset",)),
+            "startingTimestamp": (options.start_ms, ("storeTimestamp",)),
+            "endingTimestamp": (options.stop_ms, ("storeTimestamp",)),
+            "layout": (options.kafka or None, ("body",)),
+            "scan": (None if options.scan == "queues" else options.scan, ("body",)),
+        }
+        for name, (value, wanted) in needs.items():
+            if value is not None and not set(wanted) <= set(schema.names):
+                raise OptionError(
+                    "view", options.view, f"takes no option {name}; its columns are {listing(schema.names, 40)}"
+                )
+
+    def _view_pieces(self, columns: tuple[str, ...]) -> list[MqStorePartition]:
+        self.available()
+        pieces = []
+        for named in self._stores:
+            own = named.store.view_schema(self._options.view).names
+            piece = ViewPiece(
+                named.store.path, named.store.engine, self._options.store_options, self._options.view,
+                self._request(named, None), columns, named.name if self._several and "store" not in own else None,
+            )  # fmt: skip
+            pieces.append(MqStorePartition(named.store.path, piece))
+        return pieces
+
+
+def driver_cores() -> int:
+    """Cores that this process may use; planning runs on the driver."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def shares(wanted: int, sizes: Sequence[int]) -> list[int]:
+    """`wanted` partitions over stores of `sizes` bytes, in proportion and rounded up; at least one each."""
+    total = sum(sizes)
+    if total == 0:
+        return [max(1, -(-wanted // max(1, len(sizes))))] * len(sizes)
+    return [max(1, -(-wanted * size // total)) for size in sizes]

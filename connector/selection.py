@@ -1,0 +1,61 @@
+"""What a selection of topics means over several stores, and in a column of topics.
+
+Leaves to others: the selection inside one store (engines), its spelling (`options`, `topic_pattern`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from connector.values import listing
+from storage_core.errors import OptionError, closest
+from storage_core.store import QueueInfo, ScanRequest
+
+
+def topics_by_store(queues: Mapping[str, Sequence[QueueInfo]], topics: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Which of `topics` each store has; OptionError for one that no store has, with the names that are there."""
+    found = {store: {queue.topic for queue in listed} for store, listed in queues.items()}
+    known = sorted(set().union(*found.values()))
+    for topic in topics:
+        if topic not in known:
+            near = closest(topic, known)
+            hint = f"did you mean {' or '.join(near)}? " if near else ""
+            raise OptionError(
+                "topic", topic, f"is in none of the {len(queues)} stores; {hint}the topics are {listing(known)}"
+            )
+    return {store: tuple(topic for topic in topics if topic in own) for store, own in found.items()}
+
+
+def refuse_common_topics(queues: Mapping[str, Sequence[QueueInfo]], request: ScanRequest) -> None:
+    """OptionError when a selected topic is in two stores: Kafka's columns could not tell their offsets apart."""
+    place: dict[str, str] = {}
+    for store, listed in queues.items():
+        for topic in sorted({queue.topic for queue in listed}):
+            if not _selected(topic, request):
+                continue
+            if topic in place:
+                raise OptionError(
+                    "layout", "kafka",
+                    f"topic {topic} is in the stores {place[topic]} and {store}, and Kafka's columns name no store; "
+                    "load the stores one by one, choose other topics, or use layout=native",
+                )  # fmt: skip
+            place[topic] = store
+
+
+def matching_topics(topics: pa.Array, pattern: str) -> pa.Array:
+    """A boolean for each topic: whether the pattern matches all of it."""
+    compiled = re.compile(pattern)
+    wanted = [topic for topic in topics.unique().to_pylist() if topic is not None and compiled.fullmatch(topic)]
+    return pc.is_in(topics, pa.array(wanted, pa.string()))
+
+
+def _selected(topic: str, request: ScanRequest) -> bool:
+    if request.topics is not None:
+        return topic in request.topics
+    if request.topic_pattern is not None:
+        return re.fullmatch(request.topic_pattern, topic) is not None
+    return request.assign is None or any(topic == assigned for assigned, _ in request.assign)

@@ -1,0 +1,180 @@
+"""Options: every name, alias, value and error text, without Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from connector.options import LOOKUP, OPTIONS, RABBITMQ, READ, SPARK, STREAM, WRITE, read_options
+from connector.values import instant_ms
+from storage_core.errors import OptionError
+from storage_core.store import EARLIEST, LATEST, OffsetBound
+
+NOW = 1_700_000_000_000
+
+
+def error(**options: str) -> str:
+    with pytest.raises(OptionError) as caught:
+        read_options({name.replace("__", "."): text for name, text in options.items()}, NOW)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_defaults_read_everything() -> None:
+    options = read_options({"path": "/data"}, NOW)
+    assert options.engine is None
+    assert (options.view, options.kafka, options.scan, options.mode) == ("messages", False, "queues", "FAILFAST")
+    assert (options.topics, options.topic_pattern, options.assign, options.columns) == (None, None, None, None)
+    assert options.start.of_store("s", ["s"]) == OffsetBound(EARLIEST)
+    assert options.stop.of_store("s", ["s"]) == OffsetBound(LATEST)
+    assert (options.start_ms, options.stop_ms, options.min_partitions, options.max_records) == (None,) * 4
+    assert options.max_bytes == 256 << 20
+    assert options.decompress and options.verify_crc and options.fail_on_data_loss and options.use_index
+    assert options.store_options == {}
+
+
+def test_names_have_no_case_and_aliases_mean_the_same() -> None:
+    assert read_options({"TOPIC": "a, b"}).topics == ("a", "b")
+    assert read_options({"subscribe": "a,,b,a"}).topics == ("a", "b")
+    assert (
+        read_options({"subscribePattern": "or.*"}).topic_pattern == read_options({"topicpattern": "or.*"}).topic_pattern
+    )
+    assert read_options({"topic": "a", "subscribe": "a"}).topics == ("a",)
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_every_option_of_the_table_is_known(option) -> None:
+    values = {
+        READ: option.default,
+        SPARK: "/data",
+        **dict.fromkeys((LOOKUP, STREAM, RABBITMQ, WRITE), option.default),
+    }
+    if values[option.use] is not None:
+        read_options({option.name: values[option.use]})
+    elif option.use != READ:
+        assert "mqstore; leave it out" in error(**{option.name: "1"}) or "belongs to" in error(**{option.name: "1"})
+    assert option.meaning
+    assert option.values
+
+
+def test_one_of_the_three_selections() -> None:
+    assert error(topic="a", assign='{"a": [0]}') == (
+        "OptionError: option 'assign' = '{\"a\": [0]}': excludes topic; "
+        "give one of topic (subscribe), topicPattern (subscribePattern), assign"
+    )
+    assert "excludes subscribe;" in error(subscribe="a", subscribePattern="b")
+
+
+def test_two_names_of_one_option() -> None:
+    assert error(topic="a", subscribe="b") == (
+        "OptionError: option 'topic' = 'a': is another name of subscribe; give one of the two"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("topik", "topic"),
+        ("verifycrcs", "verifyCrc"),
+        ("startingOffset", "startingOffsets"),
+        ("minpartition", "minPartitions"),
+        ("collumns", "columns"),
+        ("subscibe", "subscribe"),
+        ("modes", "mode"),
+    ],
+)
+def test_an_unknown_option_lists_the_close_ones(name: str, near: str) -> None:
+    text = error(**{name: "x"})
+    assert text.startswith(f"OptionError: option '{name}' = 'x': there is no such option; did you mean ")
+    assert near in text
+
+
+def test_an_unknown_option_without_close_ones_lists_all() -> None:
+    assert error(zzzz="x").startswith(
+        "OptionError: option 'zzzz' = 'x': there is no such option; the options of a read are engine, view, layout,"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("mode", "FAILSAFE", "allowed are FAILFAST, DROPMALFORMED, PERMISSIVE; did you mean FAILFAST?"),
+        ("scan", "disk", "allowed are queues, log"),
+        ("view", "queue", "allowed are messages, queues, topics, segments, index, offsets, damage; did you mean queues?"),
+        ("layout", "avro", "allowed are native, kafka"),
+        ("engine", "kafka", "allowed are auto, rocketmq, rabbitmq"),
+        ("recovery", "5.3", "allowed are auto, 4.9, 5.x, none; did you mean 5.x?"),
+        ("verifyCrc", "yes", "allowed are true and false"),
+        ("minPartitions", "0", "must be a whole number of at least 1"),
+        ("minPartitions", "²", "must be a whole number of at least 1"),
+        ("maxRecordsPerPartition", "-5", "must be a whole number of at least 1"),
+        ("maxBytesPerPartition", "1x", "must be a number of bytes of at least 1, such as 268435456, 262144k, 256m or 1g"),
+        ("maxBytesPerPartition", "0k", "must be a number of bytes of at least 1, such as 268435456, 262144k, 256m or 1g"),
+        ("topic", " , ", "names nothing; give a comma list, or leave the option out"),
+        ("topic", '["a", 1]', 'must be a JSON list of texts such as ["orders", "payments"]'),
+        ("topic", '["a"', 'is not JSON; write it like ["orders", "payments"]'),
+        ("columns", "topic,body,topic", "names the column topic twice"),
+        ("topicPattern", "", "is empty; .* takes every topic"),
+        (
+            "startingTimestamp",
+            "yesterday",
+            "must be epoch milliseconds, ISO 8601 such as 2024-06-01T12:00:00Z, or before now: -10m, -2h, -1d",
+        ),
+        ("endingTimestamp", "-5", "must be epoch milliseconds, ISO 8601 such as 2024-06-01T12:00:00Z, or before now: -10m, -2h, -1d"),
+        ("includeHeaders", "true", "goes with layout=kafka; the native layout has the column properties"),
+        ("key", "k", "lookups and pushed filters are not in this version of mqstore; leave it out and use where(...)"),
+        ("pushdown", "true", "lookups and pushed filters are not in this version of mqstore; leave it out and use where(...)"),
+        ("maxOffsetsPerTrigger", "5", "belongs to streaming reads, which are not in this version of mqstore; leave it out"),
+        ("vhost", "v", "belongs to RabbitMQ stores, which are not in this version of mqstore; leave it out"),
+        ("preserve", "true", "belongs to writing; leave it out when reading"),
+        ("kafka.bootstrap.servers", "h:1", "belongs to Kafka; it is ignored with layout=kafka, otherwise leave it out"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value(name: str, value: str, text: str) -> None:
+    assert error(**{name.replace(".", "__"): value}) == f"OptionError: option '{name}' = '{value}': {text}"
+
+
+def test_a_long_value_is_cut_in_the_message() -> None:
+    assert len(error(mode="x" * 5000)) < 250
+
+
+@pytest.mark.parametrize(
+    "name", ["kafka.bootstrap.servers", "kafka.group.id", "kafkaConsumer.pollTimeoutMs", "maxOffsetsPerTrigger"]
+)
+def test_the_kafka_layout_ignores_a_kafka_jobs_own_options(name: str) -> None:
+    options = read_options({"layout": "KAFKA", name: "1", "includeHeaders": "true"})
+    assert options.kafka
+    assert options.include_headers
+    assert options.ignored == (name,)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1", 1), ("3k", 3072), ("256m", 256 << 20), ("1 GB", 1 << 30), ("2MiB", 2 << 20)]
+)
+def test_sizes(text: str, size: int) -> None:
+    assert read_options({"maxBytesPerPartition": text}).max_bytes == size
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("0", 0),
+        ("1700000000123", 1700000000123),
+        ("-10m", NOW - 600_000),
+        ("-2h", NOW - 7_200_000),
+        ("-1d", NOW - 86_400_000),
+        ("2023-11-14T22:13:20Z", NOW),
+        ("2023-11-14T22:13:20", NOW),
+        ("2023-11-14 23:13:20+01:00", NOW),
+        ("2023-11-14T22:13:20.000001Z", NOW + 1),
+        ("2023-11-14", 1_699_920_000_000),
+        ("1969-12-31", 0),
+    ],
+)
+def test_times(text: str, ms: int) -> None:
+    assert instant_ms(NOW)("startingTimestamp", text) == ms
+
+
+def test_store_options() -> None:
+    options = read_options({"recovery": "5.X", "commitLogPath": "/a, /b"})
+    assert options.store_options == {"recovery": "5.x", "commitLogPath": "/a,/b"}
