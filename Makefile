@@ -36,12 +36,12 @@ test: $(VENV)/.ready-test $(VENV_42)/.ready-test ## every test but the real ones
 
 test-real: $(VENV)/.ready-test ## a seeded sample against the real RocketMQ and RabbitMQ, 20 minutes at most (Maven, JDK)
 	@echo "mqstore: tests against the real systems, seed $(SEED) (again: make test-real SEED=$(SEED))"
-	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) MQSTORE_REAL=sample \
+	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) \
 		$(RUN) -m pytest -m real tests/real --timeout 900 --session-timeout 1200
 
-test-real-full: $(VENV)/.ready-test ## the same at full length, without a time limit
-	@echo "mqstore: tests against the real systems, full length, seed $(SEED) (again: make test-real-full SEED=$(SEED))"
-	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) MQSTORE_REAL=full $(RUN) -m pytest -m real tests/real --timeout 0
+test-real-full: $(VENV)/.ready-test ## the same with 200 stores, without a time limit
+	@echo "mqstore: tests against the real systems, 200 stores, seed $(SEED) (again: make test-real-full SEED=$(SEED))"
+	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) MQSTORE_STORES=200 $(RUN) -m pytest -m real tests/real --timeout 0
 
 bench: $(VENV)/.ready-bench ## measure, print the ratios, write benchmarks/results.md and a plot
 	@$(WITH_JAVA) $(RUN) -m benchmarks
