@@ -1,0 +1,232 @@
+"""The term that holds a message, `basic_message`: one term ⇄ its parts, and the spans of many terms at once.
+
+Property lists inside are `properties`'. Source: rabbitmq.md 6.3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.errors import FormatError
+from storage_core.formats.layout import Bytes, Positions
+from storage_core.formats.rabbitmq import external_term as et
+from storage_core.formats.rabbitmq import properties
+from storage_core.formats.rabbitmq.cursor import Cursor, Mask, Steps
+
+PROTOCOL = et.Atom("rabbit_framing_amqp_0_9_1")
+CLASS_BASIC = 60
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message as it was published. `properties` is the property list as it is delivered, flags word onward."""
+
+    vhost: bytes
+    exchange: bytes
+    routing_keys: tuple[bytes, ...]
+    properties: bytes
+    body: bytes
+    id: bytes
+    persistent: bool
+
+
+def decode(term: bytes) -> Message:
+    """The parts of one term, however its properties, fragments and atoms are spelled. FormatError."""
+    value = et.decode(term)
+    if not isinstance(value, tuple) or len(value) != 6 or value[0] != "basic_message":
+        raise FormatError(0, _strange(value))
+    _, resource, keys, content, message_id, persistent = value
+    exchange = _checked(resource, ("resource", bytes, "exchange", bytes), "the exchange")
+    if not isinstance(keys, list) or not all(isinstance(key, bytes) for key in keys):
+        raise FormatError(0, "the routing keys are no list of binaries")
+    if not isinstance(message_id, bytes) or len(message_id) != 16 or persistent not in {"true", "false"}:
+        raise FormatError(0, "the id is not 16 bytes, or the persistent flag is no boolean")
+    listed, body = _content(content)
+    return Message(exchange[1], exchange[3], tuple(keys), listed, body, message_id, persistent == "true")
+
+
+def _strange(value: Any) -> str:
+    if isinstance(value, tuple) and len(value) == 4 and value[0] == "mc":
+        return "a message container of RabbitMQ 3.13 or later, whose messages are not read"
+    return "the term is no basic_message"
+
+
+def _checked(value: Any, shape: tuple[Any, ...], what: str) -> tuple[Any, ...]:
+    """`value` when it is a tuple of `shape`: a type for any value of it, else the atom itself."""
+    good = isinstance(value, tuple) and len(value) == len(shape)
+    if good and all(isinstance(v, s) if isinstance(s, type) else v == s for v, s in zip(value, shape, strict=True)):
+        return tuple(value)
+    raise FormatError(0, f"{what} is not as expected")
+
+
+def _content(content: Any) -> tuple[bytes, bytes]:
+    """Property list and body."""
+    _, _, decoded, listed, _, fragments = _checked(
+        content, ("content", CLASS_BASIC, object, object, str, list), "the content"
+    )
+    if not all(isinstance(fragment, bytes) for fragment in fragments):
+        raise FormatError(0, "the payload is no list of binaries")
+    raw = listed if isinstance(listed, bytes) else properties.from_decoded(decoded)
+    return raw, b"".join(reversed(fragments))
+
+
+def encode(message: Message) -> bytes:
+    """The term as OTP 25 writes it, the body as one fragment (none when it is empty)."""
+    content = (
+        et.Atom("content"),
+        CLASS_BASIC,
+        et.Atom("none"),
+        message.properties,
+        PROTOCOL,
+        [message.body] if message.body else [],
+    )
+    resource = (et.Atom("resource"), message.vhost, et.Atom("exchange"), message.exchange)
+    keys = list(message.routing_keys)
+    return et.encode((et.Atom("basic_message"), resource, keys, content, message.id, message.persistent))
+
+
+@dataclass(frozen=True)
+class MessageSpans:
+    """Where the parts of n terms lie in their buffer: half-open spans, shape (n,).
+
+    Only rows with `ok` are meant; the others are spelled in a way that only `decode` reads, or damaged. Routing keys
+    are flat: `key_rows` ascend and say whose key it is. The 16 bytes of the id start at `id_starts`.
+    """
+
+    ok: Mask
+    exchange_starts: Positions
+    exchange_stops: Positions
+    key_rows: npt.NDArray[np.int64]
+    key_starts: Positions
+    key_stops: Positions
+    property_starts: Positions
+    property_stops: Positions
+    body_starts: Positions
+    body_stops: Positions
+    id_starts: Positions
+    persistent: Mask
+
+
+@dataclass(frozen=True)
+class _Spelling:
+    """The constant bytes between the variable parts, in one of the two spellings of atoms."""
+
+    head: bytes
+    kind: bytes
+    content: bytes
+    protocol: bytes
+    true: bytes
+    false: bytes
+
+
+def _spelling(tag: int, width: int) -> _Spelling:
+    def atom(name: str) -> bytes:
+        return bytes((tag,)) + len(name).to_bytes(width, "big") + name.encode()
+
+    tuples, binary = bytes((et.SMALL_TUPLE,)), bytes((et.BINARY,))
+    return _Spelling(
+        bytes((et.VERSION,)) + tuples + b"\6" + atom("basic_message") + tuples + b"\4" + atom("resource") + binary,
+        atom("exchange") + binary,
+        tuples + b"\6" + atom("content") + bytes((et.SMALL_INTEGER, CLASS_BASIC)) + atom("none") + binary,
+        atom(PROTOCOL),
+        atom("true"),
+        atom("false"),
+    )
+
+
+_SPELLINGS = (_spelling(et.ATOM, 2), _spelling(et.SMALL_ATOM_UTF8, 1))
+_ONE_ITEM = bytes((et.LIST, 0, 0, 0, 1, et.BINARY))
+_ID = bytes((et.BINARY, 0, 0, 0, 16))
+
+
+def locate(buffer: Bytes, starts: Positions, stops: Positions) -> MessageSpans:
+    """Finds the parts of the terms [start, stop) of `buffer`. Never raises."""
+    spans = _locate(buffer, starts, stops, _SPELLINGS[0])
+    others = np.flatnonzero(~spans.ok)
+    if not len(others):
+        return spans
+    return _merged(spans, others, _locate(buffer, starts[others], stops[others], _SPELLINGS[1]))
+
+
+def _locate(buffer: Bytes, starts: Positions, stops: Positions, spelling: _Spelling) -> MessageSpans:
+    cursor = Cursor(buffer, starts, stops)
+    cursor.expect(spelling.head)
+    cursor.counted(">u4")
+    cursor.expect(spelling.kind)
+    exchange = cursor.counted(">u4")
+    keys = _keys(cursor)
+    cursor.expect(spelling.content)
+    listed = cursor.counted(">u4")
+    cursor.expect(spelling.protocol)
+    body = _body(cursor)
+    cursor.expect(_ID)
+    id_starts = cursor.position
+    cursor.move(16)
+    persistent = cursor.at(f"S{len(spelling.true)}", cursor.position) == spelling.true
+    false = cursor.at(f"S{len(spelling.false)}", cursor.position) == spelling.false
+    cursor.ok &= persistent | false
+    cursor.move(np.where(persistent, len(spelling.true), len(spelling.false)))
+    ok = cursor.ok & (cursor.position == stops)
+    return MessageSpans(ok, *exchange, *keys, *listed, *body, id_starts, persistent)
+
+
+def _keys(cursor: Cursor) -> tuple[npt.NDArray[np.int64], Positions, Positions]:
+    """A list of binaries: row, start and stop of each."""
+    steps = Steps(len(cursor.position))
+    tags = cursor.at("u1", cursor.position)
+    empty = tags == et.NIL
+    cursor.ok &= empty | (tags == et.LIST)
+    counts = np.where(empty | ~cursor.ok, 0, cursor.at(">u4", cursor.position + 1)).astype(np.int64)
+    counts[counts > cursor.stop - cursor.position] = 0
+    cursor.move(np.where(empty, 1, 5))
+    rows = np.flatnonzero(counts > 0)
+    while len(rows):
+        inner = Cursor(cursor.buffer, cursor.position[rows], cursor.stop[rows])
+        inner.ok &= inner.number("u1") == et.BINARY
+        start, stop = inner.counted(">u4")
+        cursor.ok[rows] &= inner.ok
+        cursor.position[rows] = stop
+        steps.add(rows[inner.ok], start[inner.ok], stop[inner.ok])
+        counts[rows] -= 1
+        rows = rows[inner.ok & (counts[rows] > 0)]
+    listed = ~empty
+    cursor.ok &= empty | (cursor.at("u1", cursor.position) == et.NIL)
+    cursor.move(listed.astype(np.int64))
+    key_rows, (starts, stops) = steps.joined(2)
+    return key_rows, starts, stops
+
+
+def _body(cursor: Cursor) -> tuple[Positions, Positions]:
+    """No fragment or one; a body of several is `decode`'s."""
+    empty = cursor.at("u1", cursor.position) == et.NIL
+    single = cursor.at(f"S{len(_ONE_ITEM)}", cursor.position) == _ONE_ITEM
+    cursor.ok &= empty | single
+    sizes = np.where(single, cursor.at(">u4", cursor.position + len(_ONE_ITEM)), 0).astype(np.int64)
+    starts = cursor.position + np.where(single, len(_ONE_ITEM) + 4, 0)
+    stops = starts + sizes
+    cursor.move(np.where(single, len(_ONE_ITEM) + 4 + sizes, 0))
+    cursor.ok &= cursor.at("u1", cursor.position) == et.NIL
+    cursor.move(1)
+    return starts, stops
+
+
+def _merged(first: MessageSpans, rows: npt.NDArray[np.int64], second: MessageSpans) -> MessageSpans:
+    """`first`, whose `rows` are replaced by those of `second`."""
+    columns = {}
+    for name in MessageSpans.__dataclass_fields__:
+        if not name.startswith("key_"):
+            column = getattr(first, name).copy()
+            column[rows] = getattr(second, name)
+            columns[name] = column
+    replaced = np.zeros(len(first.ok), bool)
+    replaced[rows] = True
+    kept = ~replaced[first.key_rows]
+    key_rows = np.concatenate([first.key_rows[kept], rows[second.key_rows]])
+    order = np.argsort(key_rows, kind="stable")
+    starts = np.concatenate([first.key_starts[kept], second.key_starts])[order]
+    stops = np.concatenate([first.key_stops[kept], second.key_stops])[order]
+    return MessageSpans(key_rows=key_rows[order], key_starts=starts, key_stops=stops, **columns)
