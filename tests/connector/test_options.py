@@ -29,7 +29,7 @@ def test_defaults_read_everything() -> None:
     assert options.stop.of_store("s", ["s"]) == OffsetBound(LATEST)
     assert (options.start_ms, options.stop_ms, options.min_partitions, options.max_records) == (None,) * 4
     assert options.max_bytes == 256 << 20
-    assert options.decompress and options.verify_crc and options.fail_on_data_loss and options.use_index
+    assert (options.decompress, options.verify_crc, options.fail_on_data_loss, options.use_index) == (True,) * 4
     assert options.store_options == {}
 
 
@@ -95,12 +95,22 @@ def test_an_unknown_option_without_close_ones_lists_all() -> None:
     )
 
 
+SIZE = "must be a number of bytes of at least 1, such as 268435456, 262144k, 256m or 1g"
+TIME = "must be epoch milliseconds, ISO 8601 such as 2024-06-01T12:00:00Z, or before now: -10m, -2h, -1d"
+LATER = "not in this version of mqstore; leave it out"
+LOOKUPS = f"lookups and pushed filters are {LATER} and use where(...)"
+
+
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
         ("mode", "FAILSAFE", "allowed are FAILFAST, DROPMALFORMED, PERMISSIVE; did you mean FAILFAST?"),
         ("scan", "disk", "allowed are queues, log"),
-        ("view", "queue", "allowed are messages, queues, topics, segments, index, offsets, damage; did you mean queues?"),
+        (
+            "view",
+            "queue",
+            "allowed are messages, queues, topics, segments, index, offsets, damage; did you mean queues?",
+        ),
         ("layout", "avro", "allowed are native, kafka"),
         ("engine", "kafka", "allowed are auto, rocketmq, rabbitmq"),
         ("recovery", "5.3", "allowed are auto, 4.9, 5.x, none; did you mean 5.x?"),
@@ -108,24 +118,20 @@ def test_an_unknown_option_without_close_ones_lists_all() -> None:
         ("minPartitions", "0", "must be a whole number of at least 1"),
         ("minPartitions", "²", "must be a whole number of at least 1"),
         ("maxRecordsPerPartition", "-5", "must be a whole number of at least 1"),
-        ("maxBytesPerPartition", "1x", "must be a number of bytes of at least 1, such as 268435456, 262144k, 256m or 1g"),
-        ("maxBytesPerPartition", "0k", "must be a number of bytes of at least 1, such as 268435456, 262144k, 256m or 1g"),
+        ("maxBytesPerPartition", "1x", SIZE),
+        ("maxBytesPerPartition", "0k", SIZE),
         ("topic", " , ", "names nothing; give a comma list, or leave the option out"),
         ("topic", '["a", 1]', 'must be a JSON list of texts such as ["orders", "payments"]'),
         ("topic", '["a"', 'is not JSON; write it like ["orders", "payments"]'),
         ("columns", "topic,body,topic", "names the column topic twice"),
         ("topicPattern", "", "is empty; .* takes every topic"),
-        (
-            "startingTimestamp",
-            "yesterday",
-            "must be epoch milliseconds, ISO 8601 such as 2024-06-01T12:00:00Z, or before now: -10m, -2h, -1d",
-        ),
-        ("endingTimestamp", "-5", "must be epoch milliseconds, ISO 8601 such as 2024-06-01T12:00:00Z, or before now: -10m, -2h, -1d"),
+        ("startingTimestamp", "yesterday", TIME),
+        ("endingTimestamp", "-5", TIME),
         ("includeHeaders", "true", "goes with layout=kafka; the native layout has the column properties"),
-        ("key", "k", "lookups and pushed filters are not in this version of mqstore; leave it out and use where(...)"),
-        ("pushdown", "true", "lookups and pushed filters are not in this version of mqstore; leave it out and use where(...)"),
-        ("maxOffsetsPerTrigger", "5", "belongs to streaming reads, which are not in this version of mqstore; leave it out"),
-        ("vhost", "v", "belongs to RabbitMQ stores, which are not in this version of mqstore; leave it out"),
+        ("key", "k", LOOKUPS),
+        ("pushdown", "true", LOOKUPS),
+        ("maxOffsetsPerTrigger", "5", f"belongs to streaming reads, which are {LATER}"),
+        ("vhost", "v", f"belongs to RabbitMQ stores, which are {LATER}"),
         ("preserve", "true", "belongs to writing; leave it out when reading"),
         ("kafka.bootstrap.servers", "h:1", "belongs to Kafka; it is ignored with layout=kafka, otherwise leave it out"),
     ],
