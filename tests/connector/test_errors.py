@@ -18,6 +18,9 @@ from connector.partition import MqStorePartition
 from connector.paths import absolute, load_paths, store_names
 from storage_core.errors import CorruptionError, DataLossError, MqStoreError, OptionError, StoreNotFoundError
 
+GIVE = "give that user read access to the store, or copy it"
+CHECK = "check that the store is there and readable on every machine that runs Spark"
+
 
 @pytest.fixture
 def in_worker(monkeypatch) -> None:
@@ -37,13 +40,11 @@ def in_worker(monkeypatch) -> None:
         (StoreNotFoundError("two\nlines"), "StoreNotFoundError: two lines"),
         (
             PermissionError(13, "Permission denied", "/s/commitlog"),
-            f"PermissionError: /s/commitlog may not be read by the user of this process on host {host_name()}; "
-            "give that user read access to the store, or copy it",
+            f"PermissionError: /s/commitlog may not be read by the user of this process on host {host_name()}; {GIVE}",
         ),
         (
             OSError(5, "Input/output error", "/s/commitlog/0"),
-            f"OSError: /s/commitlog/0: Input/output error on host {host_name()}; "
-            "check that the store is there and readable on every machine that runs Spark",
+            f"OSError: /s/commitlog/0: Input/output error on host {host_name()}; {CHECK}",
         ),
         (ValueError("a bug"), None),
         (OSError("without a place"), None),
@@ -76,7 +77,7 @@ def test_outside_sparks_workers_errors_go_on_as_they_are(monkeypatch) -> None:
 
 @pytest.mark.usefixtures("in_worker")
 def test_in_a_worker_a_users_error_hides_its_traceback() -> None:
-    with pytest.raises(MqStoreError, match="^DataLossError: gone$") as caught:
+    with pytest.raises(MqStoreError, match=r"^DataLossError: gone$") as caught:
         list(yields_and_fails(DataLossError("gone")))
     assert caught.type.__module__ == "builtins"
     assert caught.type.__name__ == "mqstore"
@@ -176,10 +177,10 @@ def test_the_source_makes_its_paths_absolute_once(tmp_path, monkeypatch) -> None
 def test_streams_and_writes_are_refused_in_one_line() -> None:
     source = MqStoreDataSource({"path": "/a"})
     schema = StructType([StructField("topic", StringType())])
-    with pytest.raises(MqStoreError, match="^streaming reads are not in this version of mqstore; read the store"):
+    with pytest.raises(MqStoreError, match=r"^streaming reads are not in this version of mqstore; read the store"):
         source.streamReader(schema).initialOffset()
     for ask in (source.writer, source.streamWriter):
-        with pytest.raises(MqStoreError, match="^writing is not in this version of mqstore; it reads stores"):
+        with pytest.raises(MqStoreError, match=r"^writing is not in this version of mqstore; it reads stores"):
             ask(schema, False)
 
 
