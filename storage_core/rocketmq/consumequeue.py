@@ -5,6 +5,7 @@ Which of its units a broker would serve is judged by `recovery`; what they point
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +15,11 @@ import numpy.typing as npt
 from storage_core.files import system
 from storage_core.files.file_chain import FileChain
 from storage_core.files.window import OpenFiles, shrunk, vanished
-from storage_core.formats.rocketmq.consumequeue import UNIT, decode_units, leading_valid
+from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE, UNIT, decode_units, leading_valid
 
 FIRST_CHUNK = 4096 // UNIT.size * UNIT.size
 LAST_CHUNK = (4 << 20) // UNIT.size * UNIT.size
+READ_WHOLE = 65_536
 
 
 @dataclass(frozen=True)
@@ -54,27 +56,105 @@ class ConsumeQueue:
                 raise shrunk(file, low - file.base_offset + count)
         return out
 
-    def valid_stop(self, files: OpenFiles, index: int) -> tuple[int, int]:
-        """Scans file number `index` from its start for the first unit that is not valid.
+    def valid_stop(self, files: OpenFiles, index: int) -> tuple[int, int, int]:
+        """Scans file number `index` from its start for the first unit that is not valid (rocketmq.md 3.4).
 
-        Returns (units before it, end of the last valid unit's record, or -1 when there is none).
+        Returns the count of units before it, the end of the last one's record and the largest physical offset among
+        them (-1 when there is none).
         """
+        count, reach, peak = 0, -1, -1
+        for units in self._chunks(files, index):
+            valid = leading_valid(units)
+            if valid:
+                reach = _end(units[valid - 1])
+                peak = max(peak, int(units["physical_offset"][:valid].max()))
+            count += valid
+            if valid < len(units):
+                break
+        return count, reach, peak
+
+    def truncated_stop(self, files: OpenFiles, index: int, log_end: int) -> tuple[int, int]:
+        """How many units of file number `index` a broker keeps when the log ends at `log_end`, and the last one's end.
+
+        The first unit is kept whatever its size is (rocketmq.md 3.4). (0, -1): the file goes.
+        """
+        count, reach = 0, -1
+        for units in self._chunks(files, index):
+            right = (units["physical_offset"] >= 0) & (units["size"] > 0)
+            if not count:
+                right[0] = True
+            right &= units["physical_offset"] < log_end
+            valid = int(right.argmin()) if not right.all() else len(units)
+            if valid:
+                reach = _end(units[valid - 1])
+            count += valid
+            if valid < len(units):
+                break
+        return count, reach
+
+    def first_readable(self, files: OpenFiles, stop: int, log_start: int) -> int:
+        """The first ordinal below `stop` that is no filler and whose record is not expired; `stop` when there is none.
+
+        Fillers and expired units come first in a queue, so this bisects (rocketmq.md 3.5, the robust reader).
+        """
+        low = self.chain.start // UNIT.size
+        high = max(stop, low)
+
+        def gone(ordinal: int) -> bool:
+            unit = self.units(files, ordinal, ordinal + 1)[0]
+            return int(unit["physical_offset"]) < log_start or int(unit["size"]) == BLANK_SIZE
+
+        if low < high and not gone(low):
+            return low
+        while low < high:
+            middle = (low + high) // 2
+            if gone(middle):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def lower_bounds(
+        self, files: OpenFiles, start: int, stop: int, addresses: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """For each address (ascending) the first ordinal in [start, stop) whose record lies at or behind it.
+
+        Offsets rise within a queue; where damage breaks that, the answer is still ascending.
+        """
+        if stop - start <= READ_WHOLE:
+            offsets = np.maximum.accumulate(self.offsets(files, start, stop))
+            return start + np.searchsorted(offsets, addresses)
+        found = np.empty(len(addresses), np.int64)
+        low = start
+        for index, address in enumerate(addresses.tolist()):
+            high = stop
+            while low < high:
+                middle = (low + high) // 2
+                if int(self.units(files, middle, middle + 1)[0]["physical_offset"]) < address:
+                    low = middle + 1
+                else:
+                    high = middle
+            found[index] = low
+        return found
+
+    def _chunks(self, files: OpenFiles, index: int) -> Iterator[npt.NDArray[Any]]:
+        """The units of file number `index`, a few at first: most of a young file is empty."""
         file = self.chain.files[index]
         descriptor = files.descriptor(file.path)
         total = min(file.size, self.chain.file_size or file.size) // UNIT.size * UNIT.size
-        position, chunk, reach = 0, FIRST_CHUNK, -1
+        position, chunk = 0, FIRST_CHUNK
         while position < total:
             units = decode_units(system.pread(descriptor, min(chunk, total - position), position))
-            count = leading_valid(units)
-            if count:
-                last = units[count - 1]
-                reach = int(last["physical_offset"]) + int(last["size"])
-            position += count * UNIT.size
-            if count < len(units) or not len(units):
-                break
+            if not len(units):
+                return
+            yield units
+            position += len(units) * UNIT.size
             chunk = min(chunk * 8, LAST_CHUNK)
-        return position // UNIT.size, reach
 
     def offsets(self, files: OpenFiles, start: int, stop: int) -> npt.NDArray[np.int64]:
         """Physical offsets of units [start, stop), native byte order."""
         return self.units(files, start, stop)["physical_offset"].astype(np.int64)
+
+
+def _end(unit: Any) -> int:
+    return int(unit["physical_offset"]) + int(unit["size"])

@@ -29,9 +29,7 @@ Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.uint8]
 
 
-def publish_bodies(
-    ids: npt.NDArray[Any], expiries: Numbers, sizes: Numbers, embedded: Sequence[bytes]
-) -> list[bytes]:
+def publish_bodies(ids: npt.NDArray[Any], expiries: Numbers, sizes: Numbers, embedded: Sequence[bytes]) -> list[bytes]:
     """What follows the head of each publish record; `embedded` is empty for messages in the shared store."""
     fixed = np.empty(len(ids), BODY.dtype)
     fixed["id"], fixed["expiry"], fixed["size"] = ids, expiries, sizes

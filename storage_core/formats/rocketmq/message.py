@@ -252,11 +252,12 @@ def _place_parts(out: Messages, sizes: Positions, second: npt.NDArray[np.bool_] 
     if sixes.any():
         hosts = _host_width(flags, BORN_HOST_V6) + _host_width(flags, STORE_HOST_V6)
         _decode_v6(out, sixes & (out.flaws == 0) & (sizes >= hosts + (MIN_SIZE - 2 * HOST_V4)), flags)
-    body_size = out.column("body_length").astype(np.int64)
+    # A negative length counts as none, as brokers and clients read it.
+    body_size = np.maximum(out.column("body_length").astype(np.int64), 0)
     room = sizes - hosts - (MIN_SIZE - 2 * HOST_V4)
     if second is not None:
         room = room - second
-    out.mark((body_size < 0) | (body_size > room), Flaw.LENGTHS)
+    out.mark(body_size > room, Flaw.LENGTHS)
     right = out.flaws == 0
     all_right = bool(right.all())
     if not all_right:
@@ -282,8 +283,8 @@ def _place_parts(out: Messages, sizes: Positions, second: npt.NDArray[np.bool_] 
     length_at = out.topic_start + topic_size
     if not all_right:
         length_at = np.where(right, length_at, 0)
-    # the high byte's sign is the length's
     properties_size = (out.buffer[length_at].view(np.int8).astype(np.int64) << 8) | out.buffer[length_at + 1]
+    np.maximum(properties_size, 0, out=properties_size)
     out.properties_start = length_at + 2
     out.mark(properties_size != room - topic_size, Flaw.LENGTHS)
     out.properties_size = properties_size

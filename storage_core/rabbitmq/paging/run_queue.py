@@ -22,8 +22,9 @@ class RunQueue:
     def __init__(self) -> None:
         self._runs: deque[MessageRun] = deque()
         self._size = 0
-        self._tail = empty_run()  # storage behind the last run, of which `_filled` rows are in use
-        self._filled = 0
+        self._tail = empty_run()
+        self._filled = 0  # rows of `_tail` in use
+        self._open = False  # whether the last run ends at row `_filled` of `_tail`
 
     def __len__(self) -> int:
         return self._size
@@ -42,38 +43,28 @@ class RunQueue:
     def push_back(self, run: MessageRun) -> None:
         """Appends `run` in its order."""
         count = len(run)
-        if count == 0:
-            return
         self._size += count
         if count >= TAIL_CAPACITY // 4:
             self._runs.append(run)
-            self._tail, self._filled = empty_run(), 0
-            return
+            self._open = False
+        elif count:
+            self._push_into_tail(run, count)
+
+    def _push_into_tail(self, run: MessageRun, count: int) -> None:
         start, stop = self._filled, self._filled + count
         if stop > len(self._tail):
             self._tail = MessageRun(np.zeros(TAIL_CAPACITY, ROW), np.empty(TAIL_CAPACITY, np.object_))
-            start, stop = 0, count
+            self._open, start, stop = False, 0, count
         self._tail.rows[start:stop], self._tail.terms[start:stop] = run.rows, run.terms
-        self._filled = stop
+        if self._open and self._runs:
+            start -= len(self._runs.pop())
         self._runs.append(self._tail[start:stop])
-        self._widen(start)
-
-    def _widen(self, start: int) -> None:
-        """Joins the last two runs when they are neighbours in the tail storage."""
-        if start == 0 or len(self._runs) < 2:
-            return
-        before, last = self._runs[-2], self._runs[-1]
-        if before.rows.base is self._tail.rows and len(before) <= start:
-            whole = self._tail[start - len(before) : self._filled]
-            if whole.rows[: len(before)].ctypes.data == before.rows.ctypes.data:
-                self._runs.pop()
-                self._runs[-1] = whole
-                return
-        self._runs[-1] = last
+        self._open, self._filled = True, stop
 
     def push_front(self, run: MessageRun) -> None:
         """Puts `run` before the front, in its order."""
         if len(run):
+            self._open = self._open and bool(self._runs)
             self._runs.appendleft(run)
             self._size += len(run)
 
@@ -103,7 +94,7 @@ class RunQueue:
                 self._runs[-1] = run[: len(run) - count]
             count -= len(taken[-1])
         self._size -= sum(map(len, taken))
-        self._tail, self._filled = empty_run(), 0
+        self._open = False
         return joined(taken[::-1])
 
     def peek_front(self, count: int) -> MessageRun:

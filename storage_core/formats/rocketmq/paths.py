@@ -1,0 +1,26 @@
+"""Names inside a RocketMQ store directory (rocketmq.md 1.1, 1.2)."""
+
+from __future__ import annotations
+
+COMMIT_LOG = "commitlog"
+CONSUME_QUEUE = "consumequeue"
+BATCH_CONSUME_QUEUE = "batchconsumequeue"
+INDEX = "index"
+CHECKPOINT = "checkpoint"
+ABORT = "abort"
+ABORT_BACKUP = "abort.bak"
+COMPACTION = "compaction"
+LOCK = "lock"
+CONFIG = "config"
+MQSTORE = ".mqstore"
+
+DLEDGER_PREFIX = "dledger-"
+ROCKSDB_MARK = "CURRENT"
+
+LIGHT_QUEUE_PREFIX = "%LMQ%"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+
+
+def chain_name(base_offset: int) -> str:
+    """The name of the file that begins at `base_offset`: 20 digits."""
+    return f"{base_offset:020d}"

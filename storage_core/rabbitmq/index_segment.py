@@ -1,0 +1,184 @@
+"""One segment of a queue's index: what its file holds, and what the journal adds to it in memory.
+
+When it is flushed belongs to `queue_index`. Source: rabbitmq.md 3 and 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.errors import CorruptionError, TornWriteError
+from storage_core.files import system
+from storage_core.formats.layout import Positions, structs_at
+from storage_core.formats.rabbitmq import index_batch, paths, segment
+from storage_core.formats.rabbitmq.index_batch import ACKED, DELIVERED, PERSISTENT, PUBLISHED, Flags, Numbers
+from storage_core.rabbitmq.paging import message_status as status
+from storage_core.rabbitmq.paging.message_status import ROW, MessageRun, Terms, object_array
+
+
+@dataclass(frozen=True)
+class SegmentFile:
+    """A segment file by relative sequence: which records each entry has, and where its publish starts."""
+
+    data: bytes
+    flags: Flags
+    positions: Positions
+
+    def messages(self, relatives: Numbers, base: int) -> MessageRun:
+        """The published messages `relatives`, as they are loaded into a queue; `base` is the segment's first seq."""
+        starts = self.positions[relatives]
+        buffer = np.frombuffer(self.data, np.uint8)
+        fixed = structs_at(buffer, index_batch.BODY.dtype, starts + segment.MARK.size)
+        begins = starts + segment.PUBLISH.size
+        ends = begins + fixed["embedded_size"].astype(np.int64)
+        terms = [self.data[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
+        return _loaded(base + relatives, fixed, terms, self.flags[relatives])
+
+
+def load(path: str, entry_count: int) -> SegmentFile:
+    """Reads a segment file; one that is missing or all zeros is empty.
+
+    Raises TornWriteError for an unfinished record at the end, CorruptionError for what is no record or one too many.
+    """
+    try:
+        descriptor = system.open_read(path)
+    except FileNotFoundError:
+        return SegmentFile(b"", np.zeros(entry_count, np.uint8), np.zeros(entry_count, np.int64))
+    try:
+        data = system.pread(descriptor, system.stat(path).size, 0)
+    finally:
+        system.close(descriptor)
+    records = segment.walk(data)
+    if records.reason == "torn":
+        raise TornWriteError(path, records.stop, "an unfinished record; recover the queue or use `mqstore repair`")
+    if records.reason == "corrupt":
+        raise CorruptionError(path, records.stop, "no index record starts so; use `mqstore repair`")
+    buffer = np.frombuffer(data, np.uint8)
+    heads = structs_at(buffer, np.dtype(">u2"), records.publishes).astype(np.int64)
+    relatives = heads & segment.RELATIVE_MASK
+    marked = structs_at(buffer, np.dtype(">u2"), records.marks).astype(np.int64) & segment.RELATIVE_MASK
+    if max(relatives.max(initial=0), marked.max(initial=0)) >= entry_count:
+        raise CorruptionError(path, 0, f"an entry beyond the {entry_count} of a segment; see `.config`")
+    flags, positions = np.zeros(entry_count, np.uint8), np.zeros(entry_count, np.int64)
+    flags[relatives] = PUBLISHED | np.where(heads & segment.PERSISTENT_BIT, PERSISTENT, 0).astype(np.uint8)
+    positions[relatives] = records.publishes
+    counts = np.bincount(marked, minlength=entry_count)
+    if counts.max(initial=0) > 2 or (counts[flags == 0] > 0).any():
+        raise CorruptionError(path, 0, "more marks than an entry can have; use `mqstore repair`")
+    flags[counts >= 1] |= DELIVERED
+    flags[counts == 2] |= ACKED
+    return SegmentFile(data, flags, positions)
+
+
+def _loaded(seqs: Numbers, fixed: npt.NDArray[np.void], terms: Sequence[bytes], flags: Flags) -> MessageRun:
+    rows = np.empty(len(seqs), ROW)
+    rows["seq"], rows["id"], rows["expiry"], rows["size"] = seqs, fixed["id"], fixed["expiry"], fixed["size"]
+    embedded = fixed["embedded_size"] > 0
+    rows["flags"] = np.where(embedded, status.IN_RAM | status.TO_INDEX, status.IN_STORE) | status.INDEX_ON_DISK
+    rows["flags"] |= np.where(flags & PERSISTENT, status.PERSISTENT, 0).astype(np.uint8)
+    payloads = object_array(terms)
+    payloads[~embedded] = None
+    return MessageRun(rows, payloads)
+
+
+class IndexSegment:
+    """Segment `number`: entries not yet acknowledged (`unacked`), and the journal's share of it until a flush."""
+
+    def __init__(self, directory: str, number: int, entry_count: int) -> None:
+        self.number, self.entry_count = number, entry_count
+        self.path = f"{directory}/{number}{paths.SEGMENT_SUFFIX}"
+        self.unacked = 0
+        self._flags: Flags | None = None
+        self._bodies: Terms | None = None
+
+    def _journal(self) -> tuple[Flags, Terms]:
+        if self._flags is None or self._bodies is None:
+            self._flags = np.zeros(self.entry_count, np.uint8)
+            self._bodies = np.empty(self.entry_count, np.object_)
+        return self._flags, self._bodies
+
+    @property
+    def journal_flags(self) -> Flags:
+        """What the journal holds of each entry, by relative sequence."""
+        return self._journal()[0]
+
+    def publish(self, relatives: Numbers, persistent: npt.NDArray[np.bool_], bodies: Sequence[bytes]) -> None:
+        """Adds publishes."""
+        flags, kept = self._journal()
+        flags[relatives] = np.where(persistent, PUBLISHED | PERSISTENT, PUBLISHED).astype(np.uint8)
+        kept[relatives] = object_array(bodies)
+        self.unacked += len(relatives)
+
+    def deliver(self, relatives: Numbers) -> None:
+        """Adds delivers."""
+        self._journal()[0][relatives] |= np.uint8(DELIVERED)
+
+    def ack(self, relatives: Numbers) -> None:
+        """Adds acknowledgements; an entry whose publish is still in the journal disappears."""
+        flags, kept = self._journal()
+        whole = (flags[relatives] & (PUBLISHED | DELIVERED)) == PUBLISHED | DELIVERED
+        flags[relatives] = np.where(whole, 0, flags[relatives] | ACKED).astype(np.uint8)
+        kept[relatives] = None
+        self.unacked -= len(relatives)
+
+    def set_journal(self, flags: Flags, bodies: Terms) -> None:
+        """Takes what recovery found of the journal."""
+        self._flags, self._bodies = flags, bodies
+
+    def highest(self) -> int:
+        """One more than the highest relative sequence in the journal, 0 when there is none."""
+        if self._flags is None:
+            return 0
+        used = np.flatnonzero(self._flags)
+        return int(used[-1]) + 1 if len(used) else 0
+
+    def read(self, start: int, stop: int) -> MessageRun:
+        """The live messages with relative sequences [start, stop), ascending: the file combined with the journal."""
+        base = self.number * self.entry_count
+        file = load(self.path, self.entry_count)
+        on_disk = file.flags[start:stop]
+        if self._flags is None or self._bodies is None:
+            return file.messages(start + np.flatnonzero(_live(on_disk)), base)
+        added = self._flags[start:stop]
+        live = _live(on_disk | added)
+        from_file = file.messages(start + np.flatnonzero(live & ((on_disk & PUBLISHED) != 0)), base)
+        relatives = start + np.flatnonzero(live & ((on_disk & PUBLISHED) == 0))
+        if not len(relatives):
+            return from_file
+        fixed, terms = index_batch.split_bodies(self._bodies[relatives].tolist())
+        from_journal = _loaded(base + relatives, fixed, terms, self._flags[relatives])
+        return status.by_sequence(status.joined([from_file, from_journal]) if len(from_file) else from_journal)
+
+    def flush(self) -> None:
+        """Appends the journal's share to the file and syncs it; a segment without live entries loses its file."""
+        if self.unacked == 0:
+            remove(self.path)
+        elif self._flags is not None and self._bodies is not None and self._flags.any():
+            relatives = np.flatnonzero(self._flags)
+            block = index_batch.segment_block(relatives, self._flags[relatives], self._bodies[relatives].tolist())
+            descriptor = system.open_write(self.path, create=True)
+            try:
+                system.pwrite(descriptor, block, system.stat(self.path).size)
+                system.fsync(descriptor)
+            finally:
+                system.close(descriptor)
+        self._flags = self._bodies = None
+
+
+def remove(path: str) -> None:
+    """Deletes a file if it is there."""
+    try:
+        system.unlink(path)
+    except FileNotFoundError:
+        return
+
+
+def _live(flags: Flags) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = (flags & (PUBLISHED | ACKED)) == PUBLISHED
+    return found
+
+

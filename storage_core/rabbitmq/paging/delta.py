@@ -1,0 +1,32 @@
+"""The middle of a queue that is known only by its range of sequence ids: everything in it is on disk.
+
+Loading it back belongs to `paging_queue`. Source: rabbitmq.md 7.1 and 7.6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from storage_core.rabbitmq.paging.message_status import Mask, Seqs
+
+
+@dataclass(frozen=True)
+class Delta:
+    """`count` messages, `transient` of them transient, somewhere in [start, stop); both None at first."""
+
+    start: int | None = None
+    count: int = 0
+    transient: int = 0
+    stop: int | None = None
+
+    @property
+    def blank(self) -> bool:
+        """Nothing left, and nothing left to walk over."""
+        return self.count == 0 and self.transient == 0 and self.start == self.stop
+
+    def expanded(self, seqs: Seqs, transient: Mask) -> Delta:
+        """With the messages `seqs` (at least one, each new to the queue's delta)."""
+        low, high = int(seqs.min()), int(seqs.max()) + 1
+        if not self.blank and self.start is not None and self.stop is not None:
+            low, high = min(low, self.start), max(high, self.stop)
+        return Delta(low, self.count + len(seqs), self.transient + int(transient.sum()), high)

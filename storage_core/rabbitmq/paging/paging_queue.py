@@ -1,0 +1,366 @@
+"""One queue that keeps part of its messages in memory: publish, fetch, drop, ack, requeue, purge and the rest.
+
+The steps are `queue_state`'s, the way out of memory `reduction`'s; bytes and files lie below the index and the stores.
+Source: rabbitmq.md 7.3 to 7.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from storage_core.rabbitmq.index_recovery import Recovered
+from storage_core.rabbitmq.paging.delta import Delta
+from storage_core.rabbitmq.paging.message_status import (
+    INDEX_ON_DISK,
+    Mask,
+    MessageRun,
+    Rows,
+    Seqs,
+    by_sequence,
+    empty_run,
+    joined,
+)
+from storage_core.rabbitmq.paging.queue_state import QueueState
+from storage_core.rabbitmq.paging.reduction import reduce_memory
+
+Predicate = Callable[[Rows], Mask]
+"""For ROW arrays: which messages the walk removes."""
+
+
+@dataclass(frozen=True)
+class QueueTerms:
+    """What a clean stop notes of a queue besides its index."""
+
+    next_seq_id: int
+    next_deliver_seq_id: int
+    persistent_count: int
+    persistent_bytes: int
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Messages taken from the front; `redelivered` of shape (n,). `ended` when the queue ran empty before."""
+
+    run: MessageRun
+    redelivered: Mask
+    ended: bool
+
+
+class PagingQueue:
+    """The operations on a QueueState. A call that publishes or requeues may reduce; one that takes never does."""
+
+    def __init__(self, state: QueueState) -> None:
+        self.state = state
+
+    def start(self, terms: QueueTerms | None, recovered: Recovered | None) -> None:
+        """Takes up what the index recovered: everything is in delta, and one chunk of it is loaded."""
+        state = self.state
+        low, high = state.index.bounds()
+        if terms is not None:
+            state.next_seq_id, state.next_deliver_seq_id = terms.next_seq_id, terms.next_deliver_seq_id
+            count, size = terms.persistent_count, terms.persistent_bytes
+        else:
+            found = recovered or Recovered(0, 0)
+            state.next_seq_id = state.next_deliver_seq_id = high
+            count, size = found.count, found.bytes
+        state.transient_threshold = state.next_seq_id
+        if count or terms is not None:
+            state.delta = Delta(low, count, 0, state.next_seq_id)
+        state.count = state.persistent_count = count
+        state.bytes = state.persistent_bytes = size
+        state.load_chunk()
+
+    def terms(self) -> QueueTerms:
+        """What to note at a clean stop."""
+        state = self.state
+        return QueueTerms(
+            state.next_seq_id, state.next_deliver_seq_id, state.persistent_count, state.persistent_bytes
+        )
+
+    # publish
+
+    def publish(self, run: MessageRun, delivered: bool = False, own: Mask | None = None, batch: bool = True) -> Seqs:
+        """Adds messages with payloads in memory (`run`'s sequence ids are set here); their sequence ids.
+
+        `delivered`: the caller says that they were delivered before. `own`: each message's own persistence, where it
+        differs from its flag (a queue that is not durable). `batch`: one batch, else a single message.
+        """
+        state = self.state
+        run.rows["seq"] = np.arange(state.next_seq_id, state.next_seq_id + len(run))
+        written = state.write_index(state.write_payloads(run, state.lazy), state.lazy, batch)
+        if state.lazy:
+            state.into_delta(written, None if own is None else ~own)
+            state.count += len(written)
+            state.bytes += written.bytes()
+            state.count_persistent(written, 1)
+        else:
+            (state.q1 if len(state.q3) else state.q4).push_back(written)
+            state.count_ready(written, 1)
+        state.next_seq_id += len(run)
+        if delivered:
+            state.deliver(written.seqs)
+        state.rates.count(entered=len(run))
+        self._after_publish(batch)
+        return written.seqs
+
+    def publish_delivered(self, run: MessageRun, batch: bool = True) -> Seqs:
+        """Adds messages to an empty queue straight into the pending acks; their sequence ids."""
+        state = self.state
+        run.rows["seq"] = np.arange(state.next_seq_id, state.next_seq_id + len(run))
+        written = state.write_index(state.write_payloads(run, state.lazy), state.lazy, batch)
+        state.pending.add(written)
+        state.unacked_bytes += written.bytes()
+        state.count_persistent(written, 1)
+        state.count_in_memory(written, 1, ready=False)
+        state.next_seq_id += len(run)
+        state.deliver(written.seqs)
+        state.rates.count(entered=len(run), left=len(run), delivered=len(run))
+        self._after_publish(batch)
+        return written.seqs
+
+    def _after_publish(self, batch: bool) -> None:
+        if batch:
+            self.state.end_batch()
+        self.state.rates.maybe_update()
+        self._maybe_reduce()
+
+    def _maybe_reduce(self) -> None:
+        state, settings = self.state, self.state.settings
+        threshold = (
+            settings.lazy_queue_explicit_gc_run_operation_threshold
+            if state.lazy
+            else settings.queue_explicit_gc_run_operation_threshold
+        )
+        if state.memory_reduction_run_count >= threshold:
+            reduce_memory(state)
+            state.memory_reduction_run_count = 0
+        else:
+            state.memory_reduction_run_count += 1
+
+    # take
+
+    def fetch(self, count: int, ack_required: bool) -> Taken:
+        """Takes up to `count` messages one by one, with their payloads."""
+        return self._take(count, ack_required, self.state.read_payloads)
+
+    def drop(self, count: int, ack_required: bool) -> Taken:
+        """Takes up to `count` messages one by one; payloads are not read."""
+        return self._take(count, ack_required, lambda run: run)
+
+    def _take(self, count: int, ack_required: bool, read: Callable[[MessageRun], MessageRun]) -> Taken:
+        state = self.state
+        taken: list[MessageRun] = []
+        redelivered = []
+        left = count
+        while left > 0:
+            run = state.take_front(left)
+            if not len(run):
+                break
+            redelivered.append(run.seqs < state.next_deliver_seq_id)
+            taken.append(read(run))
+            self._remove(run, ack_required)
+            left -= len(run)
+        marks = np.concatenate(redelivered) if redelivered else np.zeros(0, np.bool_)
+        return Taken(joined(taken) if taken else empty_run(), marks, left > 0)
+
+    def _remove(self, run: MessageRun, ack_required: bool, one_by_one: bool = True) -> None:
+        """Messages taken off the front become pending, or are gone. `run` is what the queue kept of them."""
+        state = self.state
+        state.deliver(run.seqs)
+        if ack_required:
+            state.pending.add(run)
+            state.count_pending(run, 1)
+            state.rates.count(left=len(run), delivered=len(run))
+        else:
+            self._discard(run, one_by_one)
+            state.count_ready(run, -1)
+            state.rates.count(left=len(run))
+        state.rates.maybe_update()
+
+    def _discard(self, run: MessageRun, one_by_one: bool) -> None:
+        state = self.state
+        state.remove_payloads(run)
+        indexed = run.has(INDEX_ON_DISK)
+        if indexed.any():
+            seqs = run.seqs[indexed]
+            state.index.ack(seqs if one_by_one else seqs[::-1], one_by_one)
+
+    # ack and requeue
+
+    def ack(self, seqs: Seqs) -> MessageRun:
+        """Removes pending messages for good, in one go; those that were pending, in the order of `seqs`."""
+        state = self.state
+        run = state.pending.take(seqs)
+        self._discard(run, one_by_one=False)
+        state.unacked_bytes -= run.bytes()
+        state.count_in_memory(run, -1, ready=False)
+        state.count_persistent(run, -1)
+        state.rates.count(acked=len(seqs))
+        return run
+
+    def requeue(self, seqs: Seqs) -> MessageRun:
+        """Returns pending messages to where their sequence ids belong; those that were pending, highest first."""
+        state = self.state
+        run = by_sequence(state.pending.take(np.sort(seqs)))
+        alphas, betas = 0, len(run)
+        if not state.lazy:
+            alphas = int(np.searchsorted(run.seqs, state.q3.first_seq())) if len(state.q3) else len(run)
+        if not state.delta.blank and state.delta.start is not None:
+            betas = max(int(np.searchsorted(run.seqs, state.delta.start)), alphas)
+        self._return_to_memory(run[:alphas])
+        middle = state.write_index(state.write_payloads(run[alphas:betas], True), False, True).trimmed()
+        self._count_requeued(run[alphas:betas], middle)
+        state.q3.merge(middle)
+        rest = run[betas:]
+        self._count_requeued(rest, rest)
+        rest = state.write_index(state.write_payloads(rest, True), True, True)
+        state.count_in_memory(rest, -1)
+        state.into_delta(rest)
+        state.rates.count(entered=len(run))
+        self._after_publish(batch=True)
+        return run[::-1]
+
+    def _return_to_memory(self, run: MessageRun) -> None:
+        if len(run):
+            loaded = self.state.read_payloads(run)
+            self._count_requeued(run, loaded)
+            self.state.q4.merge(loaded)
+
+    def _count_requeued(self, before: MessageRun, after: MessageRun) -> None:
+        state = self.state
+        state.count_in_memory(before, -1, ready=False)
+        state.count_pending(after, -1)
+        state.count_in_memory(after, 1, ready=False)
+
+    # conditional removal
+
+    def drop_while(self, predicate: Predicate) -> Rows | None:
+        """Removes messages from the front while `predicate` holds; the ROW of the first that stays."""
+        taken, stays = self._collect(predicate)
+        self._remove(taken, ack_required=False, one_by_one=False)
+        return stays
+
+    def fetch_while(self, predicate: Predicate) -> tuple[MessageRun, Rows | None]:
+        """The same, but the removed ones become pending and are returned with their payloads."""
+        taken, stays = self._collect(predicate)
+        loaded = self.state.read_payloads(taken)
+        self._remove(taken, ack_required=True)
+        return loaded, stays
+
+    def _collect(self, predicate: Predicate) -> tuple[MessageRun, Rows | None]:
+        taken = []
+        while True:
+            run = self.state.take_front(1)
+            if not len(run):
+                return joined(taken), None
+            if not predicate(run.rows).all():
+                self.state.put_back(run)
+                return joined(taken), run.rows[0]
+            taken.append(run)
+
+    def purge(self) -> int:
+        """Removes every ready message; their number. Without pending acks the index starts anew."""
+        state = self.state
+        count, reset = state.count, len(state.pending) == 0
+        self._purge(state.q4.take_all(), reset)
+        if state.lazy:
+            state.load_chunk(drop=not reset)
+        while len(state.q3):
+            self._purge(state.q3.take_all(), reset)
+            state.load_chunk(drop=not reset)
+        self._purge(state.q1.take_all(), reset)
+        if reset:
+            state.index.reset()
+        return count
+
+    def _purge(self, run: MessageRun, reset: bool) -> None:
+        if not len(run):
+            return
+        if not reset:
+            self._remove(run, ack_required=False, one_by_one=False)
+            return
+        state = self.state
+        state.deliver(run.seqs)
+        state.remove_payloads(run)
+        state.count_ready(run, -1)
+        state.rates.count(left=len(run))
+
+    def purge_acks(self) -> None:
+        """Removes every pending message; persistent counts and unacked bytes stay as they are, as in 3.10.8."""
+        run = joined([held.take_all() for held in self.state.pending.sets])
+        self._discard(run, one_by_one=False)
+
+    # memory
+
+    def set_target_ram_count(self, target: int | None) -> None:
+        """None is infinity. Reduces when the target drops."""
+        state = self.state
+        before, state.target_ram_count = state.target_ram_count, target
+        if target is not None and (before is None or target < before):
+            reduce_memory(state)
+
+    def set_ram_duration_target(self, seconds: float) -> None:
+        """How many seconds of the present traffic may be in memory; infinity lifts the limit."""
+        self.set_target_ram_count(None if seconds == float("inf") else int(seconds * self.state.rates.total))
+
+    def ram_duration(self) -> float:
+        """Seconds of the present traffic that are in memory: what a queue reports to the memory monitor."""
+        state = self.state
+        state.rates.update()
+        return state.rates.duration_s(state.ram_msg_count + len(state.pending.ram) + len(state.pending.index))
+
+    def set_lazy(self, lazy: bool) -> None:
+        """Lazy: everything but the next chunk goes to disk first, waiting for the stores where they block."""
+        state = self.state
+        if lazy == state.lazy:
+            return
+        if not lazy:
+            state.lazy = False
+            state.load_chunk()
+            return
+        target, batch_size = state.target_ram_count, state.io_batch_size
+        self.set_target_ram_count(0)
+        while state.delta.count + len(state.q3) != state.count:
+            if state.credit.blocked:
+                state.credit.collect()
+                state.credit.take_grant()
+            state.io_batch_size = 0
+            reduce_memory(state)
+            state.io_batch_size = batch_size
+            self.set_target_ram_count(0)
+        state.lazy, state.target_ram_count = True, target
+
+    def resume(self) -> None:
+        """What follows a grant of credit."""
+        reduce_memory(self.state)
+
+    def settle(self) -> None:
+        """Handles what waits: "continue reducing", then grants, one by one, each followed by a reduction."""
+        state = self.state
+        while True:
+            state.credit.collect()
+            if state.waiting_bump:
+                state.waiting_bump = False
+            elif not state.credit.take_grant():
+                return
+            reduce_memory(state)
+
+    def visit(self) -> tuple[MessageRun, Mask]:
+        """Every message, ready and pending, by sequence id and with its payload; and which are pending."""
+        state = self.state
+        in_delta = empty_run()
+        if not state.delta.blank and state.delta.start is not None and state.delta.stop is not None:
+            in_delta = state.index.read(state.delta.start, state.delta.stop)
+            in_delta = in_delta[~state.pending.find(in_delta.seqs)]
+        pending = joined([run for held in state.pending.sets for run in held])
+        ready = joined([run for queue in (state.q4, state.q3, state.q2, state.q1) for run in queue])
+        whole = joined([ready, in_delta, pending])
+        marks = np.zeros(len(whole), np.bool_)
+        marks[len(whole) - len(pending) :] = True
+        order = np.argsort(whole.seqs, kind="stable")
+        return state.read_payloads(whole[order]), marks[order]
+
+

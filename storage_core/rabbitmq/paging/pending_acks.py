@@ -1,0 +1,169 @@
+"""Messages delivered and not yet acknowledged, by sequence id, in sorted runs of columns.
+
+Which of the three sets (payload in memory for the store, not in memory, in memory for the index) a message belongs
+to follows from its flags. Source: rabbitmq.md 7.1 and 7.5.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+import numpy as np
+
+from storage_core.rabbitmq.paging.message_status import (
+    IN_RAM,
+    TO_INDEX,
+    Mask,
+    MessageRun,
+    Seqs,
+    by_sequence,
+    empty_run,
+    joined,
+)
+
+RUN_LIMIT = 4096
+"""A run is not made longer than this by adding to it."""
+
+
+class SequenceSet:
+    """Messages by ascending sequence id, in runs that do not overlap."""
+
+    def __init__(self) -> None:
+        self._runs: list[MessageRun] = []
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[MessageRun]:
+        return iter(list(self._runs))
+
+    def _firsts(self) -> list[int]:
+        return [int(run.rows["seq"][0]) for run in self._runs]
+
+    def add(self, run: MessageRun) -> None:
+        """Adds messages whose sequence ids are not in the set."""
+        if not len(run):
+            return
+        run = by_sequence(run)
+        self._size += len(run)
+        if not self._runs or self._runs[-1].rows["seq"][-1] < run.rows["seq"][0]:
+            if self._runs and len(self._runs[-1]) + len(run) <= RUN_LIMIT:
+                self._runs[-1] = joined([self._runs[-1], run])
+            else:
+                self._runs.append(run)
+            return
+        low, high = int(run.rows["seq"][0]), int(run.rows["seq"][-1])
+        firsts = self._firsts()
+        start = max(bisect_right(firsts, low) - 1, 0)
+        stop = bisect_right(firsts, high)
+        merged = by_sequence(joined([*self._runs[start:stop], run]))
+        self._runs[start:stop] = [merged[at : at + RUN_LIMIT] for at in range(0, len(merged), RUN_LIMIT)]
+
+    def find(self, seqs: Seqs) -> Mask:
+        """Which of `seqs` are in the set."""
+        found = np.zeros(len(seqs), np.bool_)
+        for place, run in self._places(seqs):
+            held = run.seqs
+            at = np.searchsorted(held, seqs[place]).clip(max=len(held) - 1)
+            found[place] = held[at] == seqs[place]
+        return found
+
+    def _places(self, seqs: Seqs) -> list[tuple[Seqs, MessageRun]]:
+        """For each run that may hold some of `seqs`: their places in `seqs`, and the run."""
+        if not self._runs or not len(seqs):
+            return []
+        if len(self._runs) == 1:
+            return [(np.arange(len(seqs)), self._runs[0])]
+        chosen = np.searchsorted(np.array(self._firsts()), seqs, side="right") - 1
+        return [(np.flatnonzero(chosen == at), self._runs[at]) for at in np.unique(chosen) if at >= 0]
+
+    def take(self, seqs: Seqs) -> MessageRun:
+        """Removes those of `seqs` that are there; by ascending sequence id."""
+        taken = []
+        for place, run in self._places(seqs):
+            gone = np.isin(run.seqs, seqs[place])
+            count = int(np.count_nonzero(gone))
+            if count == 0:
+                continue
+            at = next(index for index, held in enumerate(self._runs) if held is run)
+            taken.append(run if count == len(run) else run[gone])
+            if count == len(run):
+                del self._runs[at]
+            else:
+                self._runs[at] = run[count:] if gone[:count].all() else run[~gone]
+        self._size -= sum(map(len, taken))
+        return joined(taken)
+
+    def take_largest(self, count: int) -> MessageRun:
+        """Removes the `count` highest sequence ids, fewer when there are no more; by ascending sequence id."""
+        taken = []
+        while count > 0 and self._runs:
+            run = self._runs.pop()
+            if len(run) > count:
+                self._runs.append(run[: len(run) - count])
+                run = run[len(run) - count :]
+            taken.append(run)
+            count -= len(run)
+        self._size -= sum(map(len, taken))
+        return joined(taken[::-1])
+
+    def take_all(self) -> MessageRun:
+        """Removes every message."""
+        return self.take_largest(self._size)
+
+
+class PendingAcks:
+    """The three sets: `ram` (payload in memory, meant for the store), `disk` (payload not in memory), `index`
+    (payload in memory, meant for the queue index: it can never be paged out)."""
+
+    def __init__(self) -> None:
+        self.ram, self.disk, self.index = SequenceSet(), SequenceSet(), SequenceSet()
+
+    def __len__(self) -> int:
+        return len(self.ram) + len(self.disk) + len(self.index)
+
+    @property
+    def sets(self) -> tuple[SequenceSet, SequenceSet, SequenceSet]:
+        """The sets in the order in which an acknowledgement looks for a sequence id."""
+        return self.ram, self.disk, self.index
+
+    def add(self, run: MessageRun) -> None:
+        """Files each message by its flags."""
+        first = run.rows["flags"][0] & (IN_RAM | TO_INDEX) if len(run) else 0
+        kinds = run.rows["flags"] & (IN_RAM | TO_INDEX)
+        if (kinds == first).all():
+            self._set_of(int(first)).add(run)
+            return
+        self.ram.add(run[kinds == IN_RAM])
+        self.index.add(run[kinds == IN_RAM | TO_INDEX])
+        self.disk.add(run[(kinds & IN_RAM) == 0])
+
+    def _set_of(self, kind: int) -> SequenceSet:
+        if not kind & IN_RAM:
+            return self.disk
+        return self.index if kind & TO_INDEX else self.ram
+
+    def find(self, seqs: Seqs) -> Mask:
+        """Which of `seqs` are pending."""
+        found = np.zeros(len(seqs), np.bool_)
+        for held in self.sets:
+            if len(held):
+                found |= held.find(seqs)
+        return found
+
+    def take(self, seqs: Seqs) -> MessageRun:
+        """Removes those of `seqs` (each once) that are pending; in the order of `seqs`."""
+        run = by_sequence(joined([held.take(seqs) for held in self.sets if len(held)] or [empty_run()]))
+        if len(seqs) < 2 or not len(run) or (seqs[1:] > seqs[:-1]).all():
+            return run
+        places = np.full(len(run), len(seqs))
+        order = np.argsort(seqs, kind="stable")
+        at = order[np.searchsorted(seqs[order], run.seqs)]
+        places[:] = at
+        return run[np.argsort(places, kind="stable")]
+
+    def seqs(self) -> Seqs:
+        """All pending sequence ids, ascending."""
+        return np.sort(np.concatenate([np.empty(0, np.int64), *(run.seqs for held in self.sets for run in held)]))

@@ -1,0 +1,263 @@
+"""The state of one paging queue and the steps that all its operations are made of: write, count, load, take.
+
+The operations belong to `paging_queue`, the way out of memory to `reduction`. Source: rabbitmq.md 7.1, 7.2, 7.6, 7.7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.rabbitmq.paging.credit import CreditFlow, StoreCredit
+from storage_core.rabbitmq.paging.delta import Delta
+from storage_core.rabbitmq.paging.message_status import (
+    IN_RAM,
+    IN_STORE,
+    INDEX_ON_DISK,
+    PERSISTENT,
+    TO_INDEX,
+    Mask,
+    MessageRun,
+    Seqs,
+)
+from storage_core.rabbitmq.paging.pending_acks import PendingAcks
+from storage_core.rabbitmq.paging.rates import Rates
+from storage_core.rabbitmq.paging.run_queue import RunQueue
+from storage_core.rabbitmq.queue_index import QueueIndex
+from storage_core.rabbitmq.settings import Settings
+
+CHUNK = 2048
+"""Sequence ids that one load of delta covers at most, whatever the segment size."""
+
+
+class PayloadStore(Protocol):
+    """A message store as a queue sees it."""
+
+    def write(self, ids: npt.NDArray[Any], terms: Sequence[bytes]) -> None:
+        """Adds messages, or a reference to those it has."""
+
+    def read(self, ids: npt.NDArray[Any]) -> list[bytes]:
+        """The terms of messages that are there."""
+
+    def remove(self, ids: npt.NDArray[Any]) -> None:
+        """Takes one reference away from each."""
+
+    def contains(self, ids: npt.NDArray[Any]) -> Mask:
+        """Which messages are there."""
+
+    def sync(self) -> None:
+        """Forces to the disk what was written."""
+
+
+class QueueState:
+    """Everything that rabbitmq.md 7.1 lists. `clock` gives seconds that never step back."""
+
+    def __init__(
+        self,
+        index: QueueIndex,
+        persistent_store: PayloadStore,
+        transient_store: PayloadStore,
+        settings: Settings,
+        durable: bool,
+        clock: Callable[[], float],
+    ) -> None:
+        self.index, self.settings, self.durable = index, settings, durable
+        self.persistent_store, self.transient_store = persistent_store, transient_store
+        self.credit = CreditFlow(*settings.msg_store_credit_disc_bound)
+        self.rates = Rates(clock)
+        self.q1, self.q2, self.q3, self.q4 = RunQueue(), RunQueue(), RunQueue(), RunQueue()
+        self.delta = Delta()
+        self.pending = PendingAcks()
+        self.lazy = False
+        self.target_ram_count: int | None = None
+        self.io_batch_size = settings.msg_store_io_batch_size
+        self.waiting_bump = False
+        self.next_seq_id = self.next_deliver_seq_id = self.transient_threshold = 0
+        self.count = self.bytes = self.unacked_bytes = 0
+        self.persistent_count = self.persistent_bytes = self.delta_transient_bytes = 0
+        self.ram_msg_count = self.ram_bytes = 0
+        self.disk_read_count = self.disk_write_count = 0
+        self.memory_reduction_run_count = 0
+
+    # counting
+
+    def count_ready(self, run: MessageRun, sign: int) -> None:
+        """Messages enter (1) or leave (-1) the ready ones for good or from outside."""
+        size = run.bytes()
+        self.count += sign * len(run)
+        self.bytes += sign * size
+        self.count_in_memory(run, sign)
+        self.count_persistent(run, sign)
+
+    def count_in_memory(self, run: MessageRun, sign: int, ready: bool = True) -> None:
+        """Payloads come into memory (1) or leave it (-1)."""
+        held = run.has(IN_RAM)
+        if ready:
+            self.ram_msg_count += sign * int(np.count_nonzero(held))
+        self.ram_bytes += sign * run.bytes(held)
+
+    def count_persistent(self, run: MessageRun, sign: int) -> None:
+        """Persistent messages enter (1) or leave (-1) the queue, ready or pending."""
+        kept = run.has(PERSISTENT)
+        self.persistent_count += sign * int(np.count_nonzero(kept))
+        self.persistent_bytes += sign * run.bytes(kept)
+
+    def count_pending(self, run: MessageRun, sign: int) -> None:
+        """Ready messages become pending (1), or pending ones ready again (-1), with what they hold in memory."""
+        size = run.bytes()
+        self.count -= sign * len(run)
+        self.bytes -= sign * size
+        self.unacked_bytes += sign * size
+        self.ram_msg_count -= sign * run.count(IN_RAM)
+
+    # writing
+
+    def write_payloads(self, run: MessageRun, force: bool) -> MessageRun:
+        """Writes payloads that are meant for a store and in none yet: the persistent ones, or all by `force`."""
+        value = 0 if force else PERSISTENT
+        wanted = run.where(IN_STORE | TO_INDEX | (0 if force else PERSISTENT), value)
+        count = int(np.count_nonzero(wanted))
+        if count == 0:
+            return run
+        for store, credit, chosen in self._by_store(run, wanted):
+            store.write(run.ids[chosen], run.terms[chosen].tolist())
+            credit.spend(int(np.count_nonzero(chosen)))
+        self.disk_write_count += count
+        rows = run.rows.copy()
+        rows["flags"][wanted] |= np.uint8(IN_STORE)
+        return MessageRun(rows, run.terms)
+
+    def _by_store(self, run: MessageRun, chosen: Mask) -> list[tuple[PayloadStore, StoreCredit, Mask]]:
+        kept = run.has(PERSISTENT)
+        parts = [
+            (self.persistent_store, self.credit.persistent, chosen & kept),
+            (self.transient_store, self.credit.transient, chosen & ~kept),
+        ]
+        return [part for part in parts if part[2].any()]
+
+    def write_index(self, run: MessageRun, force: bool, batch: bool) -> MessageRun:
+        """Writes index entries that are not on disk: of the persistent messages, or of all by `force`."""
+        value = 0 if force else PERSISTENT
+        wanted = run.where(INDEX_ON_DISK | (0 if force else PERSISTENT), value)
+        if not wanted.any():
+            return run
+        chosen = run if wanted.all() else run[wanted]
+        self.disk_write_count += chosen.count(TO_INDEX)
+        if batch:
+            self.index.publish_batch(chosen, self.target_ram_count)
+        else:
+            self.index.publish(chosen, self.target_ram_count)
+        rows = run.rows.copy()
+        rows["flags"][wanted] |= np.uint8(INDEX_ON_DISK)
+        return MessageRun(rows, run.terms)
+
+    def end_batch(self) -> None:
+        """Writes the index's batch out."""
+        self.index.end_batch(self.target_ram_count)
+
+    def read_payloads(self, run: MessageRun) -> MessageRun:
+        """With the payloads that are not in memory read from their stores."""
+        missing = ~run.has(IN_RAM)
+        if not missing.any():
+            return run
+        self.disk_read_count += int(np.count_nonzero(missing))
+        for store, _, chosen in self._by_store(run, missing):
+            run = run.with_payloads(chosen, store.read(run.ids[chosen]))
+        return run
+
+    def remove_payloads(self, run: MessageRun) -> None:
+        """Takes away the stores' references of removed messages."""
+        stored = run.has(IN_STORE)
+        if stored.any():
+            for store, _, chosen in self._by_store(run, stored):
+                store.remove(run.ids[chosen])
+
+    # moving
+
+    def into_delta(self, run: MessageRun, transient: Mask | None = None) -> None:
+        """Adds messages, index entries on disk, to delta; they are known by their sequence ids alone from here."""
+        if not len(run):
+            return
+        volatile = ~run.has(PERSISTENT)
+        self.delta_transient_bytes += run.bytes(volatile)
+        self.delta = self.delta.expanded(run.seqs, volatile if transient is None else transient)
+
+    def deliver(self, seqs: Seqs) -> None:
+        """Moves next_deliver_seq_id over taken messages, in order: it stops at the first gap."""
+        at = self.next_deliver_seq_id
+        if len(seqs) and seqs[0] <= at <= seqs[-1]:
+            first = int(np.searchsorted(seqs, at))
+            follows = seqs[first:] - at == np.arange(len(seqs) - first)
+            self.next_deliver_seq_id += len(follows) if follows.all() else int(follows.argmin())
+
+    def load_chunk(self, drop: bool = True) -> None:
+        """Loads the next chunk of delta into q3; transient messages from before a restart are acked (if `drop`)."""
+        while not self.delta.blank and self.delta.start is not None and self.delta.stop is not None:
+            start, stop = self.delta.start, self.delta.stop
+            upper = min(self.index.boundary_after(start), start + CHUNK, stop)
+            kept = self._without_lost(self.index.read(start, upper), drop)
+            if len(self.pending):
+                kept = kept[~self.pending.find(kept.seqs)]
+            if not len(kept):
+                self.delta = Delta(upper, self.delta.count, self.delta.transient, stop)
+                continue
+            self.disk_read_count += kept.count(IN_RAM)
+            self.count_in_memory(kept, 1)
+            self.q3.push_back(kept)
+            if self.delta.count == len(kept):
+                self.delta = Delta()
+                self.delta_transient_bytes = 0
+                self.q3.append_queue(self.q2)
+            else:
+                volatile = ~kept.has(PERSISTENT)
+                self.delta_transient_bytes -= kept.bytes(volatile)
+                left = self.delta.transient - int(np.count_nonzero(volatile))
+                self.delta = Delta(upper, self.delta.count - len(kept), left, stop)
+            return
+
+    def _without_lost(self, run: MessageRun, drop: bool) -> MessageRun:
+        lost = ~run.has(PERSISTENT) & (run.seqs < self.transient_threshold)
+        if not lost.any():
+            return run
+        seqs = run.seqs[lost]
+        if (seqs == self.next_deliver_seq_id).any():
+            self.next_deliver_seq_id += 1
+        if drop:
+            self.index.ack(seqs)
+        return run[~lost]
+
+    def take_front(self, count: int) -> MessageRun:
+        """Takes messages that stand together at the front: at most `count`, none only when the queue is empty.
+
+        q3 gives its last message only alone: what comes after it is loaded between the two, as one by one.
+        """
+        if not self.lazy and len(self.q4):
+            return self.q4.pop_front(min(count, len(self.q4)))
+        if self.lazy and not len(self.q3) and self.delta.count:
+            self.load_chunk()
+        held = len(self.q3)
+        taken = self.q3.pop_front(min(count, held - 1) if held > 1 else count)
+        if not self.lazy and held and not len(self.q3):
+            if self.delta.count:
+                self.load_chunk()
+            else:
+                self.q1, self.q4 = RunQueue(), self.q1
+        return taken
+
+    def put_back(self, run: MessageRun) -> None:
+        """Returns the message that was just taken to the front."""
+        if self.lazy and not len(self.q3):
+            run = self.write_index(self.write_payloads(run, True), True, True)
+            self.count_in_memory(run, -1)
+            self.into_delta(run)
+        elif self.lazy or (not run.has(IN_RAM).all() and not len(self.q4)):
+            self.q3.push_front(run)
+        elif run.has(IN_RAM).all():
+            self.q4.push_front(run)
+        else:
+            run = self.read_payloads(run)
+            self.count_in_memory(run, 1)
+            self.q4.push_front(run)

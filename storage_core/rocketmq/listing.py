@@ -1,0 +1,125 @@
+"""What lies in a RocketMQ store directory, seen once: its files, never their content (but for tiny ones).
+
+What a broker would make of it is for `recovery`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from storage_core.errors import UnsupportedFormatError
+from storage_core.files import system
+from storage_core.files.file_chain import FileChain, find_chain
+from storage_core.formats.rocketmq import paths
+from storage_core.formats.rocketmq.checkpoint import FILE_SIZE, Checkpoint, decode_checkpoint
+from storage_core.rocketmq.consumequeue import ConsumeQueue
+from storage_core.store import QueueKey
+
+Signature = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files of one store, as they were when `list_store` looked."""
+
+    root: str
+    log: FileChain
+    queues: dict[QueueKey, ConsumeQueue]
+    abort: bool
+    checkpoint: Checkpoint
+    says_5x: bool
+    rocksdb_queues: bool
+    batch_queues: tuple[str, ...]
+
+    @cached_property
+    def signature(self) -> Signature:
+        """Equal for two listings between which no file came, went, or was written through the file system."""
+        chains = [self.log, *(queue.chain for queue in self.queues.values())]
+        files = tuple((f.path, f.size, f.mtime_ns) for chain in chains for f in chain.files)
+        return self.abort, self.checkpoint, self.says_5x, tuple(self.queues), files
+
+
+def looks_like_store(root: str) -> bool:
+    """Whether a directory holds a commit log, consume queues or a DLedger log."""
+    try:
+        names = system.names(root)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return any(name in (paths.COMMIT_LOG, paths.CONSUME_QUEUE) or name.startswith(paths.DLEDGER_PREFIX) for name in names)
+
+
+def list_store(root: str, commit_log_paths: Sequence[str] = ()) -> Listing:
+    """Lists a store directory.
+
+    Raises UnsupportedFormatError for a DLedger log, and when there is no commit log (interface.md 44).
+    """
+    folders = list(commit_log_paths) or [os.path.join(root, paths.COMMIT_LOG)]
+    log = find_chain(folders)
+    if not log.files:
+        _refuse_missing_log(root, folders)
+    checkpoint = decode_checkpoint(_content(os.path.join(root, paths.CHECKPOINT)))
+    queue_root = os.path.join(root, paths.CONSUME_QUEUE)
+    return Listing(
+        root,
+        log,
+        _list_queues(queue_root),
+        os.path.exists(os.path.join(root, paths.ABORT)),
+        checkpoint,
+        _says_5x(root, checkpoint),
+        os.path.exists(os.path.join(queue_root, paths.ROCKSDB_MARK)),
+        tuple(_names(os.path.join(root, paths.BATCH_CONSUME_QUEUE))),
+    )
+
+
+def _refuse_missing_log(root: str, folders: list[str]) -> None:
+    ledgers = [name for name in _names(root) if name.startswith(paths.DLEDGER_PREFIX)]
+    if ledgers:
+        raise UnsupportedFormatError(
+            f"UnsupportedFormatError: {os.path.join(root, ledgers[0])}: a DLedger commit log, which mqstore does not "
+            "read; read the store of a broker without enableDLegerCommitLog"
+        )
+    if not any(os.path.isdir(folder) for folder in folders):
+        raise UnsupportedFormatError(
+            f"UnsupportedFormatError: {folders[0]}: there is no commit log here, but queues that point into one; it often "
+            "lies elsewhere (the broker's storePathCommitLog): name that directory with option commitLogPath"
+        )
+
+
+def _list_queues(root: str) -> dict[QueueKey, ConsumeQueue]:
+    queues: dict[QueueKey, ConsumeQueue] = {}
+    for topic in _names(root):
+        for name in _names(os.path.join(root, topic)):
+            if name.isascii() and name.isdigit():
+                chain = find_chain([os.path.join(root, topic, name)])
+                queues[topic, int(name)] = ConsumeQueue(topic, int(name), chain)
+    return dict(sorted(queues.items()))
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return system.names(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _content(path: str) -> bytes:
+    try:
+        descriptor = system.open_read(path)
+    except FileNotFoundError:
+        return b""
+    try:
+        return system.pread(descriptor, FILE_SIZE, 0)
+    finally:
+        system.close(descriptor)
+
+
+def _says_5x(root: str, checkpoint: Checkpoint) -> bool:
+    """Marks that only a 5.x broker leaves (interface.md 8); V2 records are the log's to show."""
+    if os.path.exists(os.path.join(root, paths.ABORT_BACKUP)) or os.path.isdir(os.path.join(root, paths.COMPACTION)):
+        return True
+    if checkpoint.master_flushed_offset or checkpoint.confirm_offset:
+        return True
+    return bool(_content(os.path.join(root, paths.ABORT)))

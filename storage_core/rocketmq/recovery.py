@@ -1,0 +1,276 @@
+"""The judge: what a stock broker would serve after it opened this directory. It reads, decides and touches nothing.
+
+It leaves an end of the log and bounds per queue, never entries. Carrying a verdict out is for `repair`.
+Source of the rules: rocketmq.md 3.4, 3.5, 5.4, 5.5 and interface.md 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+import numpy as np
+
+from storage_core.files import system
+from storage_core.files.file_chain import FileChain
+from storage_core.files.window import OpenFiles
+from storage_core.formats.rocketmq.message import HEADER_V4, BORN_HOST_V6, MAGIC_V1, MAGIC_V2, Stop
+from storage_core.rocketmq.commitlog import Checks, FileWalk, Stretch
+from storage_core.rocketmq.consumequeue import ConsumeQueue
+from storage_core.rocketmq.dispatch import Dispatcher, QueueTail
+from storage_core.rocketmq.listing import Listing
+from storage_core.store import QueueKey
+
+QUEUE_FILES_SCANNED = 3
+LOG_FILES_SCANNED = 3
+DEFAULT_UNITS_PER_FILE = 300_000
+MARK_DISTANCE = 64 << 20
+
+
+class Rules(Enum):
+    """Whose rules say what a store serves."""
+
+    V4 = "4.9"
+    V5 = "5.x"
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class QueueVerdict:
+    """One queue after the start of a broker: units [.., disk_stop) are in its files, [disk_stop, stop) only in the log.
+
+    `first` is the first ordinal that is no filler; `filler` begins the filler units that the start itself would write.
+    """
+
+    disk_stop: int
+    stop: int
+    filler: int = 0
+    first: int = 0
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The queues' tails when the dispatcher stands at one address: where a reader may begin to walk."""
+
+    offset: int
+    tails: Mapping[QueueKey, QueueTail]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the judge found. Addresses are half-open: the log is [log_start, log_end).
+
+    `marks` begin and divide the part of the log that is dispatched anew, up to `log_end`; empty when nothing is.
+    """
+
+    rules: Rules
+    log_start: int
+    log_end: int
+    queues: Mapping[QueueKey, QueueVerdict]
+    marks: tuple[Mark, ...] = ()
+    reason: Stop = Stop.END
+    units_per_file: int = DEFAULT_UNITS_PER_FILE
+
+
+@dataclass
+class _QueueState:
+    """A queue while it is recovered. `peak` is the largest physical offset in the last file that is kept."""
+
+    queue: ConsumeQueue
+    tail: QueueTail
+    kept: int = 0
+    peak: int = -1
+
+
+@dataclass
+class _Case:
+    """One judgement in the making."""
+
+    listing: Listing
+    files: OpenFiles
+    rules: Rules
+    states: dict[QueueKey, _QueueState] = field(default_factory=dict)
+    log_end: int = 0
+    reason: Stop = Stop.END
+    marks: list[Mark] = field(default_factory=list)
+
+
+def judge(listing: Listing, rules: Rules | None = None) -> Verdict:
+    """Judges a store by the rules of 4.9.3, of 5.3.3, or by what the directory says of itself.
+
+    Streams the part of the log that the broker would scan; memory stays within one window.
+    """
+    with OpenFiles() as files:
+        case = _Case(listing, files, rules or chosen_rules(listing, files))
+        if case.rules is Rules.NONE:
+            return _trusting(case)
+        for key, queue in listing.queues.items():
+            case.states[key] = _recover_queue(queue, files)
+        overall = max((state.tail.reach for state in case.states.values()), default=-1)
+        if not listing.log.files:
+            return Verdict(case.rules, 0, 0, {key: QueueVerdict(0, 0) for key in listing.queues})
+        return _recover(case, overall)
+
+
+def chosen_rules(listing: Listing, files: OpenFiles) -> Rules:
+    """5.x when the directory, or the first record of a log file, says so; else 4.9 (interface.md 8)."""
+    if listing.says_5x:
+        return Rules.V5
+    for file in listing.log.files:
+        head = system.pread(files.descriptor(file.path), 8, 0)
+        if head[4:8] == MAGIC_V2.to_bytes(4, "big"):
+            return Rules.V5
+    return Rules.V4
+
+
+def _recover(case: _Case, overall: int) -> Verdict:
+    listing = case.listing
+    units_per_file = _units_per_file(listing)
+    before = {key: state.tail for key, state in case.states.items()}
+    dispatcher = Dispatcher(before, units_per_file)
+    start = _scan_start(case, overall)
+    # 4.9 dispatches after a clean scan, from where the queues end; every other case dispatches while it scans.
+    threshold = -1 if listing.abort else overall
+    during = listing.abort or case.rules is Rules.V5
+    for stretch in _scan(case, start):
+        if during:
+            _dispatch(case, dispatcher, stretch, threshold)
+    if overall >= case.log_end:
+        for key, state in case.states.items():
+            _truncate(case, key, state, dispatcher)
+    if case.rules is Rules.V4 and not listing.abort:
+        _dispatch_behind(case, dispatcher)
+    on_disk = {key: state.tail.ordinal for key, state in case.states.items() if state.tail.has_files}
+    queues = {
+        key: QueueVerdict(on_disk.get(key, tail.first), tail.ordinal, tail.filler, tail.first)
+        for key, tail in dispatcher.tails.items()
+    }
+    return Verdict(
+        case.rules, listing.log.start, case.log_end, queues, tuple(case.marks), case.reason, units_per_file
+    )
+
+
+def _units_per_file(listing: Listing) -> int:
+    sizes = [queue.units_per_file for queue in listing.queues.values() if queue.chain.files]
+    return max(sizes, default=0) or DEFAULT_UNITS_PER_FILE
+
+
+def _trusting(case: _Case) -> Verdict:
+    """`recovery=none`: the queues are believed as they lie there, and no log is read."""
+    queues = {}
+    for key, queue in case.listing.queues.items():
+        stop = _recover_queue(queue, case.files).tail.ordinal
+        queues[key] = QueueVerdict(stop, stop)
+    return Verdict(Rules.NONE, case.listing.log.start, case.listing.log.stop, queues)
+
+
+# -- queues
+
+def _recover_queue(queue: ConsumeQueue, files: OpenFiles) -> _QueueState:
+    """The last three files are scanned; the first unit that is not valid ends the queue (rocketmq.md 3.4)."""
+    chain = queue.chain
+    if not chain.files:
+        return _QueueState(queue, QueueTail())
+    per_file = queue.units_per_file
+    index = max(0, len(chain.files) - QUEUE_FILES_SCANNED)
+    reach = -1
+    while True:
+        count, end, peak = queue.valid_stop(files, index)
+        reach = end if count else reach
+        if count < per_file or index + 1 == len(chain.files):
+            break
+        index += 1
+    ordinal = chain.files[index].base_offset // 20 + count
+    return _QueueState(queue, QueueTail(ordinal, reach, True), index + 1, peak)
+
+
+def _truncate(case: _Case, key: QueueKey, state: _QueueState, dispatcher: Dispatcher) -> None:
+    """Drops units at or behind the end of the log, as `truncateDirtyLogicFiles` does; file by file from the last."""
+    end = case.log_end
+    appended = dispatcher.tails[key].ordinal > state.tail.ordinal
+    if state.kept and state.peak < end and (state.peak >= 0 or appended):
+        return
+    index = state.kept - 1
+    while index >= 0:
+        count, reach = state.queue.truncated_stop(case.files, index, end)
+        if count:
+            ordinal = state.queue.chain.files[index].base_offset // 20 + count
+            state.tail = QueueTail(ordinal, reach, True)
+            dispatcher.tails[key] = state.tail
+            return
+        index -= 1
+    state.tail = QueueTail(0, end, False)
+    if not appended:
+        dispatcher.tails[key] = state.tail
+
+
+# -- the log
+
+def _scan_start(case: _Case, overall: int) -> int:
+    """Number of the log file at which the scan begins (rocketmq.md 5.4)."""
+    files = case.listing.log.files
+    if case.listing.abort:
+        limit = case.listing.checkpoint.recover_ms
+        matched = (i for i in range(len(files) - 1, -1, -1) if 0 < _first_store_ms(case, i) <= limit)
+        return next(matched, 0)
+    if case.rules is Rules.V4:
+        return max(0, len(files) - LOG_FILES_SCANNED)
+    return max((i for i, file in enumerate(files) if file.base_offset <= overall), default=0)
+
+
+def _first_store_ms(case: _Case, index: int) -> int:
+    """Store time of a file's first record; 0 when the file begins with none."""
+    file = case.listing.log.files[index]
+    head = system.pread(case.files.descriptor(file.path), HEADER_V4.size, 0)
+    if len(head) < HEADER_V4.size:
+        return 0
+    magics = (MAGIC_V1,) if case.rules is Rules.V4 else (MAGIC_V1, MAGIC_V2)
+    if int.from_bytes(head[4:8], "big") not in magics:
+        return 0
+    at = 68 if int.from_bytes(head[36:40], "big") & BORN_HOST_V6 else 56
+    return int.from_bytes(head[at : at + 8], "big", signed=True)
+
+
+def _scan(case: _Case, index: int) -> Iterator[Stretch]:
+    """Valid records from file number `index` on; sets the end of the log."""
+    chain = case.listing.log
+    checks = Checks((MAGIC_V1,) if case.rules is Rules.V4 else (MAGIC_V1, MAGIC_V2), crc=True)
+    for file in chain.files[index:]:
+        walk = FileWalk(chain, case.files, file, file.base_offset, checks)
+        yield from walk
+        case.log_end, case.reason = walk.end_offset, walk.reason
+        if walk.reason is not Stop.BLANK:
+            break
+
+
+def _dispatch(case: _Case, dispatcher: Dispatcher, stretch: Stretch, threshold: int) -> None:
+    """Feeds records whose address lies above `threshold`; leaves a mark before the first that is appended."""
+    if threshold >= 0:
+        first = int(np.searchsorted(stretch.messages.column("physical_offset"), threshold, "right"))
+        if first == len(stretch.sizes):
+            return
+        stretch = stretch.tail(first)
+    before = dict(dispatcher.tails)
+    place = int(stretch.places[0])
+    appended = dispatcher.feed(stretch)
+    if len(appended.places) and (not case.marks or place - case.marks[-1].offset >= MARK_DISTANCE):
+        case.marks.append(Mark(place, before))
+
+
+def _dispatch_behind(case: _Case, dispatcher: Dispatcher) -> None:
+    """4.9's start: everything behind the furthest queue is dispatched, with no look at CRCs (rocketmq.md 5.5)."""
+    chain = case.listing.log
+    offset = max([chain.start, *(tail.reach for tail in dispatcher.tails.values())])
+    for walk in walk_from(chain, case.files, offset, case.log_end):
+        for stretch in walk:
+            _dispatch(case, dispatcher, stretch, -1)
+
+
+def walk_from(chain: FileChain, files: OpenFiles, offset: int, stop: int) -> Iterator[FileWalk]:
+    """Walks of the log from `offset` to `stop`, file by file, as the dispatcher goes: no CRC, damage skips the file."""
+    for file in chain.files:
+        if file.end <= offset or file.base_offset >= stop:
+            continue
+        clipped = replace(file, size=min(file.end, stop) - file.base_offset)
+        yield FileWalk(chain, files, clipped, max(offset, file.base_offset), Checks(crc=False))
