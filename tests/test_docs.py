@@ -1,0 +1,85 @@
+"""The documentation says what the code does: options, errors, links, make targets."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from connector import kafka_layout
+from connector.options import OPTIONS, READ
+from storage_core import errors
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of every table row whose first cell is a name."""
+    lines = [line for line in lines]
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| `")
+    ]
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub and mkdocs make them."""
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+def test_the_options_are_those_of_the_code_with_their_defaults() -> None:
+    text = (ROOT / "docs" / "options.md").read_text()
+    documented = {}
+    for cells in rows(text.split("## Columns")[0]):
+        names = re.findall(r"`(\w+)`", cells[0])
+        documented[names[0]] = (tuple(names[1:]), cells[2].strip("`"))
+    expected = {}
+    spoken = {"topic": "all", "columns": "all", "minPartitions": "the driver's cores"}
+    for option in OPTIONS:
+        if option.use == READ:
+            expected[option.name] = (option.aliases, option.default or spoken.get(option.name, "–"))
+    assert documented == expected
+
+
+def test_the_columns_of_the_kafka_layout() -> None:
+    text = (ROOT / "docs" / "options.md").read_text()
+    section = text.split("### `layout=kafka`")[1].split("## Views")[0]
+    assert [cells[0].strip("`") for cells in rows(section)] == kafka_layout.SCHEMA.names
+
+
+def test_every_error_has_its_row() -> None:
+    text = (ROOT / "docs" / "errors.md").read_text()
+    documented = {cells[0].strip("`") for cells in rows(text.split("## Damaged")[0])}
+    family = {
+        name
+        for name, kind in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(kind, errors.MqStoreError) and not name.startswith("_")
+    }
+    assert documented == family - {"MqStoreError"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        path, _, anchor = target.partition("#")
+        aim = (page.parent / path).resolve() if path else page
+        if not aim.is_file() or (anchor and anchor not in anchors(aim.read_text())):
+            broken.append(target)
+    assert broken == []
+
+
+def test_the_targets_named_exist() -> None:
+    known = set(re.findall(r"^([a-z0-9-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {name for page in PAGES for name in re.findall(r"(?m)(?:^|`)make ([a-z0-9-]+)", page.read_text())}
+    assert {"demo", "test", "test-real", "bench", "lint", "clean"} <= known
+    assert named <= known
+
+
+def test_the_changelog_knows_the_version() -> None:
+    version = re.search(r"^version = (.+)$", (ROOT / "setup.cfg").read_text(), re.MULTILINE)
+    assert version is not None
+    assert f"## {version[1]}" in (ROOT / "CHANGELOG.md").read_text()
