@@ -18,10 +18,8 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglo
 
 def rows(text: str) -> list[list[str]]:
     """The cells of every table row whose first cell is a name."""
-    lines = [line for line in lines]
-    return [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| `")
-    ]
+    lines = [line for line in text.splitlines() if line.startswith("| `")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
 def anchors(text: str) -> set[str]:
