@@ -1,0 +1,75 @@
+"""The index entries of one queue directory as columns: which message, where it lies, and what is known about it.
+
+Leaves to `journal`, `segment` and `segment_v2` how they are found, to `queue_files` which of them are served.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.rabbitmq.damage import Damage
+
+PERSISTENT, ACKED, REDELIVERED, MISSING, DIRTY = 1, 2, 4, 8, 16
+"""Flags. MISSING: the message store does not have it. DIRTY: a node's recovery drops it when it is not persistent
+or fails its checksum, without calling that damage."""
+
+SEGMENT, JOURNAL, SHARED, OWN, NOWHERE = 0, 1, 2, 3, 4
+"""Kinds of records that hold a message: in a segment, in the journal, in the message store, in a `.qs`; or none."""
+
+ENTRY = np.dtype(
+    [
+        ("sequence_id", "i8"),
+        ("position", "i8"),
+        ("expiry", "u8"),
+        ("length", "i8"),
+        ("size", "u4"),
+        ("file", "i4"),
+        ("queue", "i4"),
+        ("kind", "u1"),
+        ("flags", "u1"),
+    ]
+)
+"""A message's place: record at `position` of `file`, `length` bytes long; `size` of its body; µs of `expiry`."""
+
+Entries = npt.NDArray[np.void]
+
+
+@dataclass
+class Publishes:
+    """Publish records of one index file, still by message id. Arrays of shape (n,).
+
+    Where `stored` the message is in the shared store under `ids`, else in the record itself, or, for version 2, where
+    `entries` says.
+    """
+
+    entries: Entries
+    ids: npt.NDArray[np.void]
+    stored: npt.NDArray[np.bool_]
+
+
+@dataclass
+class IndexFile:
+    """One journal or segment: its publishes, the entries that it acknowledges, what is damaged in it."""
+
+    publishes: Publishes
+    acked: npt.NDArray[np.int64]
+    damages: list[Damage] = field(default_factory=list)
+
+
+def new_entries(count: int) -> Entries:
+    """`count` entries, all zero."""
+    return np.zeros(count, ENTRY)
+
+
+def nothing() -> Publishes:
+    """No publishes."""
+    return Publishes(new_entries(0), np.empty(0, "V16"), np.empty(0, bool))
+
+
+def flagged(entries: Entries, flag: int) -> npt.NDArray[np.bool_]:
+    """Which entries have `flag`."""
+    found: npt.NDArray[np.bool_] = entries["flags"] & flag != 0
+    return found

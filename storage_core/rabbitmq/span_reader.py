@@ -1,0 +1,88 @@
+"""Scattered spans of many files in one buffer, near ones by one read. Knows no format.
+
+A file that vanished or shrank since the plan was made is a DataLossError, never a crash.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.errors import DataLossError, StoreNotFoundError
+from storage_core.files import system
+from storage_core.files.window import OpenFiles
+from storage_core.formats.layout import Bytes, Positions
+
+LARGEST_GAP = 16 << 10
+"""Bytes that are rather read than jumped over."""
+
+
+def read_file(path: str) -> bytes:
+    """A whole file; b"" when it does not exist. StoreNotFoundError when it may not be read."""
+    try:
+        descriptor = system.open_read(path)
+    except FileNotFoundError:
+        return b""
+    except PermissionError:
+        raise StoreNotFoundError(f"{path} may not be read; check its permissions") from None
+    try:
+        parts = []
+        position = 0
+        while data := system.pread(descriptor, 8 << 20, position):
+            parts.append(data)
+            position += len(data)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+    finally:
+        system.close(descriptor)
+
+
+class SpanReader:
+    """Reads spans of the files `paths` below `root`; `bytes_read` counts."""
+
+    def __init__(self, root: str, paths: list[str]) -> None:
+        self.root, self.paths = root, paths
+        self.bytes_read = 0
+        self._files = OpenFiles()
+
+    def load(self, files: npt.NDArray[np.int64], starts: Positions, stops: Positions) -> tuple[Bytes, Positions]:
+        """One buffer with all spans [start, stop) of the files of those numbers, and where each begins in it."""
+        if not len(files):
+            return np.empty(0, np.uint8), np.empty(0, np.int64)
+        order = np.lexsort((starts, files))
+        file, start, stop = files[order], starts[order], stops[order]
+        reach = np.maximum.accumulate(stop + (file << 44)) - (file << 44)
+        fresh = np.ones(len(order), bool)
+        fresh[1:] = (file[1:] != file[:-1]) | (start[1:] > reach[:-1] + LARGEST_GAP)
+        first = np.flatnonzero(fresh)
+        run_starts, run_files = start[first], file[first]
+        run_stops = reach[np.append(first[1:], len(order)) - 1]
+        sizes = run_stops - run_starts
+        places = np.cumsum(sizes) - sizes
+        buffer = np.empty(int(sizes.sum()), np.uint8)
+        for number, begin, size, place in zip(
+            *(a.tolist() for a in (run_files, run_starts, sizes, places)), strict=True
+        ):
+            self._fill(number, begin, buffer[place : place + size])
+        run = np.cumsum(fresh) - 1
+        found = np.empty(len(order), np.int64)
+        found[order] = places[run] + start - run_starts[run]
+        return buffer, found
+
+    def _fill(self, number: int, position: int, target: Bytes) -> None:
+        path = f"{self.root}/{self.paths[number]}"
+        try:
+            count = system.pread_into(self._files.descriptor(path), target.data, position)
+        except FileNotFoundError:
+            raise _lost(path, position, "vanished") from None
+        self.bytes_read += count
+        if count < len(target):
+            raise _lost(path, position + count, "shrank")
+
+    def close(self) -> None:
+        """Closes all files."""
+        self._files.close()
+
+
+def _lost(path: str, position: int, what: str) -> DataLossError:
+    text = f"the file {what} while the store was read; read again, or a copy"
+    return DataLossError(f"DataLossError: {path} at {position}: {text}")
