@@ -17,7 +17,7 @@ JAVA_FLAGS = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
     "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED", "--add-opens=java.base/java.lang=ALL-UNNAMED",
     "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED", "--add-opens=java.base/sun.nio.cs=ALL-UNNAMED",
-    "-Duser.timezone=UTC", "-Dfile.encoding=UTF-8", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx512m",
+    "-Duser.timezone=UTC", "-Dfile.encoding=UTF-8", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx5g",
 )  # fmt: skip
 
 VERSIONS = {"493": "4.9.3", "533": "5.3.3"}
@@ -29,7 +29,7 @@ _BUILDING = threading.Lock()
 
 
 class NeverAnswersError(Exception):
-    """The real store did not answer in time: some damaged directories make it wait for ever."""
+    """The real store gives no answer: some damaged directories make it wait for ever, or fail at every pull."""
 
 
 def home() -> Path:
@@ -87,6 +87,8 @@ class Oracle:
         while answer.get("op") != "getall":
             found.append(answer)
             answer = self._answer()
+        if "error" in answer:
+            raise NeverAnswersError(f"the real store fails to serve: {answer['error']}")
         return found
 
     def halt(self) -> None:

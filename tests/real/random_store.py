@@ -105,8 +105,8 @@ def _expire(r: random.Random, store: RandomStore) -> None:
     if r.random() < 0.5:
         _expire_queue_files(store.directory, low)
         store.story.append("queue files that point below it deleted")
-    if r.random() < 0.3:
-        queues = sorted({path.parent for path in queue_files(store.directory)})
+    queues = sorted({path.parent for path in queue_files(store.directory)})
+    if queues and r.random() < 0.3:
         lost = r.choice(queues)
         shutil.rmtree(lost)
         store.story.append(f"queue {lost.parent.name}/{lost.name} deleted")
