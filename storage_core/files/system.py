@@ -141,6 +141,16 @@ def stat(path: str) -> FileStat:
     return FileStat(os.path.basename(path), found.st_size, found.st_mtime_ns, found.st_ino, os.path.isdir(path))
 
 
+def exists(path: str) -> bool:
+    """Whether there is a file or folder of that name; False too when it may not be looked at."""
+    return os.path.exists(path)
+
+
+def is_folder(path: str) -> bool:
+    """Whether the path is a folder, symbolic links followed."""
+    return os.path.isdir(path)
+
+
 def entries(path: str) -> Iterator[FileStat]:
     """The entries of a folder in no particular order; broken links and names that vanish meanwhile are left out."""
     with os.scandir(path) as found:
