@@ -66,17 +66,20 @@ def read(directory: Path, request: ScanRequest, **options: Any) -> list[Row]:
 
 def partition_rows(partition: ScanPartition) -> list[Row]:
     """The rows of one partition; times become epoch milliseconds, maps lists of pairs."""
-    rows: list[Row] = []
-    for batch in partition.read():
-        for row in _whole_milliseconds(batch).to_pylist():
+    return [row for batch in partition.read() for row in table_rows(pa.Table.from_batches([batch]))]
+
+
+def table_rows(table: pa.Table) -> list[Row]:
+    """The rows of a table; times become epoch milliseconds, maps lists of pairs."""
+    rows: list[Row] = _whole_milliseconds(table).to_pylist()
+    for row in rows:
+        if row.get("properties") is not None:
             row["properties"] = list(row["properties"])
-            rows.append(row)
     return rows
 
 
-def _whole_milliseconds(batch: pa.RecordBatch) -> pa.Table:
+def _whole_milliseconds(table: pa.Table) -> pa.Table:
     """Timestamps as int64 milliseconds; ArrowInvalid when one has a fraction of a millisecond."""
-    table = pa.Table.from_batches([batch])
     for index, column in enumerate(table.schema):
         if pa.types.is_timestamp(column.type):
             whole = table.column(index).cast(pa.timestamp("ms", column.type.tz)).cast(pa.int64())
