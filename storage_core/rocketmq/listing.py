@@ -66,10 +66,10 @@ def list_store(root: str, commit_log_paths: Sequence[str] = ()) -> Listing:
         root,
         log,
         _list_queues(queue_root),
-        os.path.exists(os.path.join(root, paths.ABORT)),
+        system.exists(os.path.join(root, paths.ABORT)),
         checkpoint,
         _says_5x(root, checkpoint),
-        os.path.exists(os.path.join(queue_root, paths.ROCKSDB_MARK)),
+        system.exists(os.path.join(queue_root, paths.ROCKSDB_MARK)),
         tuple(_names(os.path.join(root, paths.BATCH_CONSUME_QUEUE))),
     )
 
@@ -81,7 +81,7 @@ def _refuse_missing_log(root: str, folders: list[str]) -> None:
             f"UnsupportedFormatError: {os.path.join(root, ledgers[0])}: a DLedger commit log, which mqstore does not "
             "read; read the store of a broker without enableDLegerCommitLog"
         )
-    if not any(os.path.isdir(folder) for folder in folders):
+    if not any(system.is_folder(folder) for folder in folders):
         raise UnsupportedFormatError(
             f"UnsupportedFormatError: {folders[0]}: there is no commit log here, but queues that point into one; it often "
             "lies elsewhere (the broker's storePathCommitLog): name that directory with option commitLogPath"
@@ -118,7 +118,7 @@ def _content(path: str) -> bytes:
 
 def _says_5x(root: str, checkpoint: Checkpoint) -> bool:
     """Marks that only a 5.x broker leaves (interface.md 8); V2 records are the log's to show."""
-    if os.path.exists(os.path.join(root, paths.ABORT_BACKUP)) or os.path.isdir(os.path.join(root, paths.COMPACTION)):
+    if system.exists(os.path.join(root, paths.ABORT_BACKUP)) or system.is_folder(os.path.join(root, paths.COMPACTION)):
         return True
     if checkpoint.master_flushed_offset or checkpoint.confirm_offset:
         return True
