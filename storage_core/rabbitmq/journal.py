@@ -56,7 +56,8 @@ def _why(records: format_journal.JournalRecords, row: int) -> str:
 
 def first_illegal(kinds: npt.NDArray[np.uint8], sequence_ids: npt.NDArray[np.int64]) -> int | None:
     """The first record at which a node's queue would crash: a publish that is not the first of its sequence id, a
-    second deliver, an ack that is neither alone nor behind a deliver. None when all are legal."""
+    second deliver, an ack that is neither alone nor behind a deliver. None when all are legal.
+    """
     if not len(kinds):
         return None
     order = np.argsort(sequence_ids, kind="stable")

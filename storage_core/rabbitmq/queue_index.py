@@ -132,8 +132,7 @@ class QueueIndex:
         while start < stop:
             number = start // self.entry_count
             base, end = number * self.entry_count, min(self.boundary_after(start), stop)
-            if number in self.segments:
-                found.append(self.segments[number].read(start - base, end - base))
+            found.append(self.segment(number).read(start - base, end - base))
             start = end
         return joined(found) if found else empty_run()
 

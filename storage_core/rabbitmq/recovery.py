@@ -40,7 +40,8 @@ def judge(terms: QueueTerms | None, store_clean: bool, trust_terms: bool = True)
 
 def next_sequence_id(verdict: Verdict, last_live: int | None, entry_count: int) -> int:
     """The sequence id that the next message would get: from the terms, else the first of the segment behind the last
-    one that lives."""
+    one that lives.
+    """
     if verdict.next_sequence_id is not None:
         return verdict.next_sequence_id
     return 0 if last_live is None else (last_live // entry_count + 1) * entry_count

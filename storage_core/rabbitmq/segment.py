@@ -74,8 +74,8 @@ def _acked(
     early = records.marks < begins[marks]
     if early.any() or (counts > 2).any():
         wrong = early | (_ordinal(marks) > 1)
-        for row in np.flatnonzero(wrong).tolist():
-            damages.append(_stray(name, records.marks[row], marks[row], bool(early[row])))
+        rows = np.flatnonzero(wrong).tolist()
+        damages += [_stray(name, records.marks[row], marks[row], bool(early[row])) for row in rows]
     return np.flatnonzero(counts >= 2), published
 
 

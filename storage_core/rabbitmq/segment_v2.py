@@ -1,4 +1,4 @@
-"""One segment of a version-2 queue, read: the entries of its `.qi`, whose messages lie in the `.qs` or the shared store.
+"""One segment of a version-2 queue, read: the entries of its `.qi` and where their messages lie.
 
 Source: rabbitmq.md 8. An acknowledged entry is zeroed there, so none is ever seen.
 """
@@ -10,13 +10,14 @@ import numpy as np
 from storage_core.errors import FormatError
 from storage_core.formats.rabbitmq import queue_v2
 from storage_core.rabbitmq.damage import Damage
-from storage_core.rabbitmq.entries import NOWHERE, OWN, PERSISTENT, IndexFile, Publishes, new_entries, nothing
+from storage_core.rabbitmq.entries import NOWHERE, OWN, PERSISTENT, Entries, IndexFile, Publishes, new_entries, nothing
 from storage_core.rabbitmq.span_reader import read_file
 
 
 def read_segment(path: str, name: str, file: int, own_file: int, own_size: int) -> IndexFile:
     """The entries of the `.qi` at `path`, called `name` below the store; `own_file` is its `.qs` in the list, of
-    `own_size` bytes. A place behind the end of the `.qs` is a damage."""
+    `own_size` bytes. A place behind the end of the `.qs` is a damage.
+    """
     data = np.frombuffer(read_file(path), np.uint8)
     none = np.empty(0, np.int64)
     try:
@@ -49,5 +50,5 @@ def read_segment(path: str, name: str, file: int, own_file: int, own_size: int) 
     return IndexFile(Publishes(entries[keep], ids, stored), none, damages)
 
 
-def _behind(entries: np.ndarray, row: int) -> str:  # type: ignore[type-arg]
+def _behind(entries: Entries, row: int) -> str:
     return f"the message of sequence id {int(entries['sequence_id'][row])} lies behind the end of its .qs file"

@@ -56,18 +56,17 @@ class PagingQueue:
         self.state = state
 
     def start(self, terms: QueueTerms | None, recovered: Recovered | None) -> None:
-        """Takes up what the index recovered: everything is in delta, and one chunk of it is loaded."""
+        """Takes up what the index recovered (None after a clean stop): all is in delta, one chunk of it is loaded."""
         state = self.state
         low, high = state.index.bounds()
         if terms is not None:
             state.next_seq_id, state.next_deliver_seq_id = terms.next_seq_id, terms.next_deliver_seq_id
             count, size = terms.persistent_count, terms.persistent_bytes
         else:
-            found = recovered or Recovered(0, 0)
             state.next_seq_id = state.next_deliver_seq_id = high
-            count, size = found.count, found.bytes
+            count, size = (recovered.count, recovered.bytes) if recovered else (0, 0)
         state.transient_threshold = state.next_seq_id
-        if count or terms is not None:
+        if count or recovered is None:
             state.delta = Delta(low, count, 0, state.next_seq_id)
         state.count = state.persistent_count = count
         state.bytes = state.persistent_bytes = size

@@ -1,0 +1,213 @@
+"""One queue directory as a node would see it after a start: its entries in order, each with its place.
+
+Joins what `journal`, `segment` and `segment_v2` read with the message store, under the verdict of `recovery`.
+Source: rabbitmq.md 3.1, 4.2, 4.3, 8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.errors import FormatError
+from storage_core.files import system
+from storage_core.formats.rabbitmq import paths, queue_v2
+from storage_core.formats.rabbitmq.paths import QueueName
+from storage_core.rabbitmq import journal, recovery, segment, segment_v2
+from storage_core.rabbitmq.damage import Damage
+from storage_core.rabbitmq.entries import (
+    ACKED,
+    DIRTY,
+    MISSING,
+    PERSISTENT,
+    REDELIVERED,
+    SHARED,
+    Entries,
+    IndexFile,
+    flagged,
+    new_entries,
+    nothing,
+)
+from storage_core.rabbitmq.message_store import MessagePlaces
+from storage_core.rabbitmq.recovery_terms import QueueTerms
+from storage_core.rabbitmq.span_reader import read_file
+
+
+@dataclass(frozen=True)
+class QueueDirectory:
+    """A directory below `queues/`: its name, and what its stub says, None without a readable one.
+
+    `sizes` are the lengths of its files by name.
+    """
+
+    directory: str
+    name: QueueName | None
+    sizes: dict[str, int]
+
+    @property
+    def version(self) -> int:
+        """Version of the classic queue, by the files that are there."""
+        return 2 if any(name.endswith(paths.INDEX2_SUFFIX) for name in self.sizes) else 1
+
+
+@dataclass
+class QueueFiles:
+    """The persistent entries of one directory by sequence id, served or acknowledged, and what was found beside them.
+
+    `files` are the paths below the store that the entries' file numbers mean.
+    """
+
+    directory: QueueDirectory
+    entries: Entries
+    files: list[str]
+    next_sequence_id: int
+    verdict: recovery.Verdict
+    transient_count: int = 0
+    damages: list[Damage] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def served(self) -> Entries:
+        """The entries that are not acknowledged."""
+        found: Entries = self.entries[~flagged(self.entries, ACKED)]
+        return found
+
+
+def list_directories(root: str) -> list[QueueDirectory]:
+    """All directories below `queues/` of the store `root`, by name."""
+    folder = f"{root}/{paths.QUEUES_FOLDER}"
+    try:
+        names = sorted(e.name for e in system.entries(folder) if e.is_directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [_directory(folder, name) for name in names]
+
+
+def _directory(folder: str, directory: str) -> QueueDirectory:
+    try:
+        name = paths.parse_stub(read_file(f"{folder}/{directory}/{paths.STUB_FILE}"))
+    except FormatError:
+        name = None
+    try:
+        sizes = {e.name: e.size for e in system.entries(f"{folder}/{directory}") if not e.is_directory}
+    except FileNotFoundError:
+        sizes = {}
+    return QueueDirectory(directory, name, sizes)
+
+
+def read_queue(
+    root: str, directory: QueueDirectory, entry_count: int, places: MessagePlaces, terms: QueueTerms | None, trust: bool
+) -> QueueFiles:
+    """Reads one directory of the store `root`, whose segments have `entry_count` ordinals; `trust` as in `judge`."""
+    if terms is not None and terms.version != directory.version and directory.sizes:
+        terms = replace(terms, segments=None)
+    verdict = recovery.judge(terms, places.clean, trust)
+    files, found = _read_files(root, directory, entry_count)
+    damages = [damage for file in found for damage in file.damages]
+    entries, ids, stored, transient = _combined(found)
+    _place(entries, ids, stored, places, files)
+    entries["flags"] |= np.uint8(DIRTY if verdict.dirty else 0)
+    below = verdict.redelivered_below
+    redelivered = np.ones(len(entries), bool) if below is None else entries["sequence_id"] < below
+    entries["flags"] |= np.where(redelivered, REDELIVERED, 0).astype(np.uint8)
+    queue = QueueFiles(directory, entries, files, 0, verdict, transient, damages)
+    _apply(queue, root)
+    last = int(queue.served["sequence_id"][-1]) if len(queue.served) else None
+    count = queue_v2.SEGMENT_ENTRY_COUNT if directory.version == 2 else entry_count
+    queue.next_sequence_id = recovery.next_sequence_id(verdict, last, count)
+    return queue
+
+
+def _read_files(root: str, directory: QueueDirectory, entry_count: int) -> tuple[list[str], list[IndexFile]]:
+    prefix = f"{paths.QUEUES_FOLDER}/{directory.directory}"
+    folder = f"{root}/{prefix}"
+    files: list[str] = []
+    found = []
+    for name in _numbered(directory, paths.SEGMENT_SUFFIX):
+        number = paths.number_of(name, paths.SEGMENT_SUFFIX)
+        if number is not None:
+            files.append(f"{prefix}/{name}")
+            found.append(segment.read_segment(f"{folder}/{name}", files[-1], number, entry_count, len(files) - 1))
+    if paths.JOURNAL_FILE in directory.sizes:
+        files.append(f"{prefix}/{paths.JOURNAL_FILE}")
+        found.append(journal.read_journal(folder, files[-1], len(files) - 1))
+    for name in _numbered(directory, paths.INDEX2_SUFFIX):
+        own = name.removesuffix(paths.INDEX2_SUFFIX) + paths.STORE2_SUFFIX
+        files += [f"{prefix}/{name}", f"{prefix}/{own}"]
+        index, store = len(files) - 2, len(files) - 1
+        size = directory.sizes.get(own, 0)
+        found.append(segment_v2.read_segment(f"{folder}/{name}", files[index], index, store, size))
+    return files, found
+
+
+def _numbered(directory: QueueDirectory, suffix: str) -> list[str]:
+    names = {paths.number_of(name, suffix): name for name in directory.sizes}
+    return [names[number] for number in sorted(number for number in names if number is not None)]
+
+
+def _combined(found: list[IndexFile]) -> tuple[Entries, npt.NDArray[np.void], npt.NDArray[np.bool_], int]:
+    """The persistent entries of all files by sequence id, ids and `stored` beside them; how many live transient ones.
+
+    An entry is acknowledged when its segment has two marks for it or the journal an ack. Of two publishes of one
+    sequence id, which a crash between a flush and the cut of the journal leaves, the segment's counts.
+    """
+    publishes = [file.publishes for file in found] or [nothing()]
+    entries = np.concatenate([part.entries for part in publishes])
+    ids = np.concatenate([part.ids for part in publishes])
+    stored = np.concatenate([part.stored for part in publishes])
+    _, first = np.unique(entries["sequence_id"], return_index=True)
+    entries, ids, stored = entries[first], ids[first], stored[first]
+    acked = np.concatenate([file.acked for file in found]) if found else np.empty(0, np.int64)
+    dead = np.isin(entries["sequence_id"], acked)
+    entries["flags"] |= np.where(dead, ACKED, 0).astype(np.uint8)
+    persistent = flagged(entries, PERSISTENT)
+    return entries[persistent], ids[persistent], stored[persistent], int((~persistent & ~dead).sum())
+
+
+def _place(
+    entries: Entries,
+    ids: npt.NDArray[np.void],
+    stored: npt.NDArray[np.bool_],
+    places: MessagePlaces,
+    files: list[str],
+) -> None:
+    """Gives the entries whose message is in the shared store their place there; the others stay where they are."""
+    wanted = np.flatnonzero(stored)
+    if not len(wanted):
+        return
+    rows = places.find(ids[wanted])
+    known = places.rows[rows]
+    gone = (rows < 0) | ((known["references"] == 0) & ~flagged(entries[wanted], ACKED))
+    absent = wanted[gone]
+    entries["flags"][absent] |= np.uint8(MISSING)
+    wanted, known = wanted[~gone], known[~gone]
+    numbers = np.unique(known["file"])
+    first = len(files)
+    files += [places.files.get(number, f"{paths.PERSISTENT_FOLDER}/{number}.rdq") for number in numbers.tolist()]
+    entries["file"][wanted] = first + np.searchsorted(numbers, known["file"])
+    entries["position"][wanted], entries["length"][wanted] = known["position"], known["size"]
+    entries["kind"][wanted] = SHARED
+
+
+def _apply(queue: QueueFiles, root: str) -> None:
+    """Drops what a node drops without calling it damage, and says so."""
+    entries, verdict = queue.entries, queue.verdict
+    path = f"{root}/{paths.QUEUES_FOLDER}/{queue.directory.directory}"
+    missing = flagged(entries, MISSING) & ~flagged(entries, ACKED)
+    if verdict.dirty and missing.any():
+        count = int(missing.sum())
+        queue.warnings.append(f"{path}: {count} messages are in no message file; a node forgets them when it starts")
+        queue.entries = entries = entries[~missing]
+    live = int((~flagged(entries, ACKED)).sum())
+    if verdict.hidden and live:
+        queue.warnings.append(
+            f"{path}: recovery.dets says that the queue is empty, so a node shows none of its {live} messages; "
+            "the option recovery=none reads them"
+        )
+        queue.entries = new_entries(0)
+    elif verdict.expected_count not in {None, live}:
+        queue.warnings.append(
+            f"{path}: {live} messages, recovery.dets says {verdict.expected_count}; a node may refuse this queue"
+        )
