@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_mqstore import java
+from tools import environment
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -139,3 +140,15 @@ def test_the_wheels_java_starts_behind_a_wrapper_that_drops_the_missing_module(
     command = [f"{home}/bin/java", "-cp", "a b", "--add-modules=jdk.incubator.vector", "-Dx='1'", "Main", ""]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["<-cp>", "<a b>", "<-Dx='1'>", "<Main>", "<>"]
+
+
+def test_a_python_that_cannot_make_environments_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(environment, "works", lambda *command: False)
+    assert environment.main([".venv-none", "spark"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("mqstore: this Python has neither ensurepip nor pip nor virtualenv")
+    assert "apt-get install python3-venv" in error
+    assert error.count("\n") == 1
+    assert not (ROOT / ".venv-none").exists()
