@@ -57,7 +57,7 @@ pages: $(VENV)/.ready-test ## write docs/format/ anew from the layouts in storag
 	@$(RUN) -m tools.format_pages
 
 docs: $(VENV)/.ready-docs ## build the documentation into site/, failing on a broken link
-	@$(RUN) -m mkdocs build --strict --quiet && echo "mqstore: open site/index.html"
+	@$(RUN) -m mkdocs build --strict && echo "mqstore: open site/index.html"
 
 clean: ## remove environments, caches and what the demo wrote
 	rm -rf $(VENV) $(VENV_42) build dist site *.egg-info demo-output spark-warehouse metastore_db derby.log
