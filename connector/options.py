@@ -236,7 +236,7 @@ def _unknown(name: str, text: str, from_kafka: bool) -> OptionError:
         return OptionError(name, text, "belongs to Kafka; it is ignored with layout=kafka, otherwise leave it out")
     known = [each for option in OPTIONS for each in (option.name, *option.aliases)]
     near = closest(name, known) or [each for each in known if name.lower() in each.lower()][:3]
-    hint = f"did you mean {' or '.join(near)}?" if near else f"the options of a read are {_read_names()}"
+    hint = f"did you mean {values.either(near)}?" if near else f"the options of a read are {_read_names()}"
     return OptionError(name, text, f"there is no such option; {hint}")
 
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from connector.values import listing
+from connector.values import either, listing
 from storage_core.errors import OptionError, closest
 
 # What a user's schema may ask for instead of the column's own type, besides that type itself.
@@ -61,7 +61,7 @@ def check_user_schema(wanted: StructType, available: pa.Schema) -> None:
         own = available.field(field.name).type
         if field.type != own and field.type not in _CASTS.get(own, ()):
             allowed = to_spark(pa.schema([pa.field("c", each) for each in (own, *_CASTS.get(own, ()))]))
-            names = " or ".join(each.dataType.simpleString() for each in allowed.fields)
+            names = either([each.dataType.simpleString() for each in allowed.fields])
             raise OptionError(
                 "schema",
                 wanted.simpleString(),
@@ -92,5 +92,5 @@ def fit(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
 
 def _no_column(name: str, available: pa.Schema) -> str:
     near = closest(name, list(available.names))
-    hint = f"did you mean {' or '.join(near)}?" if near else f"the columns are {listing(available.names, 40)}"
+    hint = f"did you mean {either(near)}?" if near else f"the columns are {listing(available.names, 40)}"
     return f"there is no column {name}; {hint}"

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connector.values import listing
+from connector.values import either, listing
 from storage_core.errors import OptionError, closest
 from storage_core.store import QueueInfo, ScanRequest
 
@@ -23,7 +23,7 @@ def topics_by_store(queues: Mapping[str, Sequence[QueueInfo]], topics: Sequence[
     for topic in topics:
         if topic not in known:
             near = closest(topic, known)
-            hint = f"did you mean {' or '.join(near)}? " if near else ""
+            hint = f"did you mean {either(near)}? " if near else ""
             raise OptionError(
                 "topic", topic, f"is in none of the {len(queues)} stores; {hint}the topics are {listing(known)}"
             )

@@ -121,6 +121,11 @@ def json_object(name: str, text: str, example: str) -> dict[str, Any]:
     return value
 
 
+def either(items: Sequence[str]) -> str:
+    """`a, b or c`."""
+    return " or ".join(filter(None, (", ".join(items[:-1]), items[-1])))
+
+
 def listing(items: Sequence[str], limit: int = 20) -> str:
     """Names for an error message, cut after `limit`."""
     shown = ", ".join(items[:limit])

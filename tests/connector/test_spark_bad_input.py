@@ -36,7 +36,7 @@ def test_another_scheme_names_the_host(load) -> None:
 def test_an_unknown_option_names_the_close_ones(load, shop: str) -> None:
     assert failure(lambda: load(shop, startingOfset="earliest")) == (
         "OptionError: option 'startingofset' = 'earliest': there is no such option; "
-        "did you mean startingOffsets or startingTimestamp?"
+        "did you mean startingOffsets, endingOffsets or startingTimestamp?"
     )
 
 
