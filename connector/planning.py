@@ -38,6 +38,10 @@ class NamedStore:
     store: Store
 
 
+Chosen = tuple[NamedStore, Snapshot, ScanRequest]
+"""A store that the selection touches, what it serves, and its part of the selection."""
+
+
 class Load:
     """The stores of one `load()`, open while it is planned. A context manager.
 
@@ -145,7 +149,7 @@ class Load:
             store_name=named.name,
         )
 
-    def _requests(self, columns: tuple[str, ...]) -> list[tuple[NamedStore, Snapshot, ScanRequest]]:
+    def _requests(self, columns: tuple[str, ...]) -> list[Chosen]:
         """Each store that the selection touches, with its part of the selection."""
         all_of_them = [(named, named.store.snapshot(), self._request(named, columns)) for named in self._stores]
         if not self._several:
@@ -167,12 +171,11 @@ class Load:
             if own[named.name]
         ]
 
-    def _shared(self, chosen: Sequence[tuple[NamedStore, Snapshot, ScanRequest]]) -> list[list[ScanPartition]]:
-        """The plan of each store; where more partitions are wanted than it has, shares by size."""
+    def _shared(self, chosen: Sequence[Chosen]) -> list[list[ScanPartition]]:
+        """The plan of each store; over several, partitions are shared out by size."""
         wanted = self._options.min_partitions
-        if wanted is not None and len(chosen) == 1:
-            _, snapshot, request = chosen[0]
-            return [snapshot.plan(replace(request, min_partitions=wanted))]
+        if len(chosen) == 1:
+            return [_plan_alone(chosen[0], wanted)]
         plans = [snapshot.plan(request) for _, snapshot, request in chosen]
         sizes = [sum(piece.estimated_bytes for piece in plan) for plan in plans]
         if wanted is None:
@@ -216,6 +219,17 @@ class Load:
             )  # fmt: skip
             pieces.append(MqStorePartition(named.store.path, piece))
         return pieces
+
+
+def _plan_alone(chosen: Chosen, wanted: int | None) -> list[ScanPartition]:
+    """The plan of one store. Without `minPartitions` a large store, whose planning costs, is planned once."""
+    _, snapshot, request = chosen
+    plan = snapshot.plan(replace(request, min_partitions=wanted or driver_cores()))
+    if wanted is None:
+        enough = max(1, sum(piece.estimated_bytes for piece in plan) // SMALLEST_PARTITION_BYTES)
+        if enough < min(driver_cores(), len(plan)):
+            return snapshot.plan(replace(request, min_partitions=enough))
+    return plan
 
 
 def driver_cores() -> int:
