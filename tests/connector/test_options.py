@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from connector.options import LOOKUP, OPTIONS, RABBITMQ, READ, SPARK, STREAM, WRITE, read_options
@@ -184,3 +187,12 @@ def test_times(text: str, ms: int) -> None:
 def test_store_options() -> None:
     options = read_options({"recovery": "5.X", "commitLogPath": "/a, /b"})
     assert options.store_options == {"recovery": "5.x", "commitLogPath": "/a,/b"}
+
+
+def test_the_page_of_options_lists_those_of_a_read() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "options.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"^\| `(\w+)`(?: \(`\w+`\))? \|", page, re.MULTILINE))
+    known = {option.name for option in OPTIONS if option.use == READ}
+    assert known - told == set()
+    aliases = set(re.findall(r"^\| `\w+` \(`(\w+)`\) \|", page, re.MULTILINE))
+    assert aliases == {alias for option in OPTIONS for alias in option.aliases}
