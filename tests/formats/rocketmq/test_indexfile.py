@@ -1,4 +1,4 @@
-"""Index layouts against bytes of the real store: the golden vectors of rocketmq.md 11.1."""
+"""Index layouts against bytes that the real 4.9.3 wrote for one message (topic T, KEYS `k1 k2`, UNIQ_KEY `U1`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BEGIN = 0x18BCFE56800
 HEAD = bytes.fromhex(
     "0000018bcfe56800 0000018bcfe56800 0000000000000000 0000000000000000 00000003 00000004".replace(" ", "")
 )
-SLOTS = b"".join(number.to_bytes(4) for number in (0, 0, 0, 1, 2, 3, 0, 0, 0, 0))
+SLOTS = b"".join(number.to_bytes(4) for number in (0, 0, 0, 1, 0, 2, 3, 0, 0, 0))
 HASHES = {"U1": 0x0026BD0B, "k1": 0x0026BFB5, "k2": 0x0026BFB6}
 ENTRIES = bytes(20) + b"".join(value.to_bytes(4) + bytes(16) for value in HASHES.values())
 REAL = (HEAD + SLOTS + ENTRIES).ljust(480, b"\0")
