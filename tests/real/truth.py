@@ -46,7 +46,7 @@ def ask(version: str, store: Path, settings: Settings) -> Truth:
     try:
         with Oracle(version, copy, _without_writer_settings(settings), timeout_s=25.0) as oracle:
             if not oracle.loaded:
-                raise RuntimeError(f"the real {version} store does not load {store}")
+                raise NeverAnswersError("the real store refuses to load the directory")
             oracle.ask(op="wait")
             for topic, queue_ids in oracle.ask(op="queues")["queues"].items():
                 for queue_id in queue_ids:

@@ -1,8 +1,8 @@
 """What a stock store serves after it opened a directory: the slow, obvious twin of the recovery judge.
 
 It keeps small stores in memory and does, one record and one queue unit at a time, what sections 3.3 to 3.5, 5.4, 5.5
-and 6.1 of the format page say of 4.9.3 and 5.3.3. It was compared with both real stores on hundreds of random directories
-(`tests/real`). It knows no light queues.
+and 6.1 of the format page say of 4.9.3 and 5.3.3. `tests/real` compares it with both real stores on random
+directories. It knows no light queues.
 """
 
 from __future__ import annotations
