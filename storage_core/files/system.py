@@ -166,3 +166,14 @@ def entries(path: str) -> Iterator[FileStat]:
 def names(path: str) -> list[str]:
     """The names in a folder, sorted."""
     return sorted(os.listdir(path))
+
+
+def memory_used() -> int:
+    """Bytes of memory that this process holds (resident)."""
+    with open("/proc/self/statm", "rb") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def memory_total() -> int:
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
