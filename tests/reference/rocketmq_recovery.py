@@ -19,8 +19,8 @@ UNIT = 20
 BLANK_UNIT = (0, 0x7FFFFFFF)
 UNITS_A_CALL = 800
 
-Served = tuple[str, int, int, int]
-"""Topic, queue id, queue offset, physical offset."""
+Served = tuple[str, int, int, int, int]
+"""Topic, queue id, queue offset, physical offset, and the size that the unit tells: bytes that are served."""
 
 
 @dataclass
@@ -345,11 +345,11 @@ class Recovered:
         for (topic, queue_id), queue in sorted(self.queues.items()):
             offset, stop = queue.min_offset // UNIT, queue.chain.stop // UNIT
             while offset < stop:
-                offset, physical_offset = self._pull(queue, offset)
-                if physical_offset is not None:
-                    yield topic, queue_id, offset - 1, physical_offset
+                offset, found = self._pull(queue, offset)
+                if found:
+                    yield topic, queue_id, offset - 1, *found
 
-    def _pull(self, queue: Queue, offset: int) -> tuple[int, int | None]:
+    def _pull(self, queue: Queue, offset: int) -> tuple[int, tuple[int, int] | None]:
         """The next offset to ask for, and the message found before it."""
         per_file = self.queue_file_size // UNIT
         file = queue.chain.find(offset * UNIT) if offset * UNIT >= queue.min_offset else None
@@ -363,7 +363,7 @@ class Recovered:
             if hidden is not None and phy < hidden:
                 continue
             if self._readable(phy, size):
-                return offset, phy
+                return offset, (phy, size)
             hidden = phy + self.log.size - phy % self.log.size
         return offset, None
 

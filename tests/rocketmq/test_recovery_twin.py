@@ -1,0 +1,86 @@
+"""Harmed copies of real stores: what mqstore serves is what the slow twin of both stock stores serves.
+
+The twin itself is compared with the real stores by `make test-real`. Here it stands in for them, without Java, in more
+cases than they could answer.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from storage_core import open_store
+from tests.golden import archive
+from tests.real.damage import Harm, harm
+from tests.real.store_files import log_files
+from tests.reference.rocketmq_record import Damaged, Log, NotARecord
+from tests.reference.rocketmq_recovery import Recovered
+from tests.reference.served import AS_BROKER, differences, in_partitions, place, read
+
+BASES = [name for name in archive.names() if not name.startswith(("shop", "defaults", "broker-killed"))]
+RECOVERY = {"493": "4.9", "533": "5.x"}
+CASES = 20
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {name: archive.unpack(name, tmp_path_factory.mktemp(name)) for name in BASES}
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_rows_of_harmed_stores(name: str, unpacked: dict[str, Path], tmp_path: Path) -> None:
+    for number in range(CASES):
+        r = random.Random(f"{name} {number}")
+        directory = tmp_path / str(number) / "store"
+        shutil.copytree(unpacked[name], directory)
+        done = _harm(directory, r)
+        for version in RECOVERY:
+            problems = compare(name, directory, version, done, r.choice((1, 2, 7, 30)))
+            assert not problems, f"{name} {number}, as {version}, {directory}: {'; '.join(done.story)}: {problems}"
+        shutil.rmtree(directory.parent)
+
+
+def _harm(directory: Path, r: random.Random) -> Harm:
+    files = log_files(directory)
+    expired = files[: r.randrange(len(files))] if r.random() < 0.4 else []
+    for path in expired:
+        path.unlink()
+    done = harm(directory, r)
+    if expired:
+        done.story.insert(0, f"{len(expired)} oldest log files deleted")
+    return done
+
+
+def compare(name: str, directory: Path, version: str, done: Harm, partitions: int) -> list[str]:
+    """Rows and queue ends that differ from the twin's."""
+    settings = archive.info(name)["settings"]
+    try:
+        twin = Recovered(
+            directory, version, settings["mappedFileSizeCommitLog"], settings["mappedFileSizeConsumeQueue"]
+        )
+    except TimeoutError:
+        return []
+    log, strict, loose = Log(directory / "commitlog"), [], set()
+    for topic, queue_id, queue_offset, physical_offset, size in twin.served():
+        try:
+            row = log.row(physical_offset)
+        except Damaged:
+            continue
+        except NotARecord:
+            loose.add((topic, queue_id, queue_offset))
+            continue
+        if physical_offset in done.touched or row["physicalOffset"] != physical_offset or row["size"] != size:
+            loose.add((topic, queue_id, queue_offset))
+        else:
+            strict.append({**row, "topic": topic, "queueId": queue_id, "queueOffset": queue_offset})
+    rows = read(directory, in_partitions(partitions, **AS_BROKER), recovery=RECOVERY[version])
+    with open_store(str(directory), recovery=RECOVERY[version]) as store:
+        ends = {(queue.topic, queue.queue_id): queue.stop for queue in store.queues()}
+    wanted = {key: queue.chain.stop // 20 for key, queue in twin.queues.items() if queue.chain.stop}
+    wrong_ends = [
+        f"queue {key} ends at {ends.get(key)}, not {stop}" for key, stop in wanted.items() if ends.get(key) != stop
+    ]
+    return wrong_ends + differences(strict, [row for row in rows if place(row) not in loose])
