@@ -1,0 +1,135 @@
+"""One vhost's directory as a store: its names and settings, and the way to snapshots and views.
+
+Leaves to `snapshot` what it serves, to `views` the tables about it. Source: rabbitmq.md 1, interface.md 28.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from storage_core.errors import FormatError, OptionError, StoreClosedError, StoreNotFoundError, closest
+from storage_core.files import system
+from storage_core.formats.rabbitmq import paths
+from storage_core.rabbitmq import views
+from storage_core.rabbitmq.settings import Settings
+from storage_core.rabbitmq.snapshot import VhostSnapshot
+from storage_core.rabbitmq.span_reader import read_file
+from storage_core.store import ScanRequest, Store
+
+RECOVERIES = ("auto", "none")
+_MARKS = frozenset({paths.PERSISTENT_FOLDER, paths.TRANSIENT_FOLDER, paths.QUEUES_FOLDER, paths.RECOVERY_FILE})
+
+
+def looks_like_store(path: str) -> bool:
+    """Whether `path` is a vhost's directory, under any name: a message store, or queues beside a vhost's own files."""
+    names = _names(path)
+    if paths.PERSISTENT_FOLDER in names:
+        return system.stat(f"{path}/{paths.PERSISTENT_FOLDER}").is_directory
+    own = {paths.VHOST_FILE, paths.CONFIG_FILE, paths.RECOVERY_FILE}
+    return paths.QUEUES_FOLDER in names and bool(names & own)
+
+
+def stores_below(path: str) -> list[str]:
+    """The vhost directories of a `vhosts` folder, of a `msg_stores` folder, or of a node's data directory, sorted."""
+    for folder in (path, f"{path}/vhosts", f"{path}/msg_stores/vhosts"):
+        found = [f"{folder}/{name}" for name in sorted(_names(folder)) if looks_like_store(f"{folder}/{name}")]
+        if found:
+            return found
+    return []
+
+
+def _names(path: str) -> frozenset[str]:
+    try:
+        return frozenset(system.names(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return frozenset()
+    except PermissionError:
+        raise StoreNotFoundError(f"{path} may not be read; check its permissions") from None
+
+
+class VhostStore(Store):
+    """The store in the directory `path`. Opening reads two small files.
+
+    `options`: `recovery` (`auto`: as a node would serve it; `none`: what the files hold, whatever the terms of the
+    last stop say), and RabbitMQ's own settings. Raises OptionError, StoreNotFoundError, FormatError for a `.config`
+    that a node could not read.
+    """
+
+    engine = "rabbitmq"
+
+    def __init__(self, path: str, options: Mapping[str, Any] | None = None) -> None:
+        self.path = path.rstrip("/") or "/"
+        if not looks_like_store(self.path):
+            raise StoreNotFoundError(f"{path} is no RabbitMQ vhost directory; it has no {paths.PERSISTENT_FOLDER}")
+        self._recovery, self.settings = _parsed(options or {})
+        self._closed = False
+        self.segment_entry_count = self._entry_count()
+        self.vhost = self._vhost_name()
+
+    def _entry_count(self) -> int:
+        """Of `.config`; a missing one means 16384."""
+        file = f"{self.path}/{paths.CONFIG_FILE}"
+        data = read_file(file)
+        if not data and paths.CONFIG_FILE not in _names(self.path):
+            return paths.LEGACY_SEGMENT_ENTRY_COUNT
+        try:
+            return paths.parse_config(data)
+        except FormatError as error:
+            raise error.at(file) from None
+
+    def _vhost_name(self) -> str:
+        """Of `.vhost`, else of a queue's stub, else the directory's name (`/` where that is its hash)."""
+        data = read_file(f"{self.path}/{paths.VHOST_FILE}")
+        if data:
+            return data.decode("utf-8", "replace")
+        folder = f"{self.path}/{paths.QUEUES_FOLDER}"
+        for name in sorted(_names(folder)):
+            try:
+                return paths.parse_stub(read_file(f"{folder}/{name}/{paths.STUB_FILE}")).vhost.decode(
+                    "utf-8", "replace"
+                )
+            except (FormatError, NotADirectoryError):
+                continue
+        return "/" if self.name == paths.vhost_directory(b"/") else self.name
+
+    def snapshot(self) -> VhostSnapshot:
+        """What a node would serve from the directory as it is now."""
+        if self._closed:
+            raise StoreClosedError(f"{self.path}: the store is closed; open it again")
+        return VhostSnapshot(self.path, self.name, self.vhost, self.segment_entry_count, self._recovery != "none")
+
+    def view_schema(self, name: str) -> pa.Schema:
+        """Schema of a view; OptionError with the names of the views when there is none called `name`."""
+        return views.schema_of(name)
+
+    def view(self, name: str, request: ScanRequest | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows of a view: `queues`, `segments` or `damage`."""
+        views.schema_of(name)
+        return views.rows_of(name, self.snapshot(), request or ScanRequest())
+
+    def close(self) -> None:
+        """Nothing is held open; StoreClosedError afterwards."""
+        self._closed = True
+
+
+def _parsed(options: Mapping[str, Any]) -> tuple[str, Settings]:
+    known = {name.lower(): name for name in ("recovery", *Settings.__dataclass_fields__)}
+    settings: dict[str, Any] = {}
+    recovery = "auto"
+    for name, value in options.items():
+        canonical = known.get(name.lower())
+        if canonical is None:
+            near = closest(name, sorted(known.values())) or sorted(known.values())
+            raise OptionError(
+                name, str(value), f"a RabbitMQ store has no such option; close ones are {', '.join(near)}"
+            )
+        if canonical != "recovery":
+            settings[canonical] = value
+        elif str(value).lower() in RECOVERIES:
+            recovery = str(value).lower()
+        else:
+            raise OptionError(name, str(value), f"of a RabbitMQ store it is one of {', '.join(RECOVERIES)}")
+    return recovery, Settings().with_options(settings)

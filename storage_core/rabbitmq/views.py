@@ -1,0 +1,240 @@
+"""Tables about a vhost's store: its queues, its files with live and garbage bytes, its damages.
+
+Source: DESIGN 7.4. Leaves to `queue_files` and `message_store` what the files hold, to `node` what the node says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from storage_core.errors import OptionError
+from storage_core.formats.rabbitmq import paths
+from storage_core.rabbitmq import message_store, node, selection
+from storage_core.rabbitmq.damage import Damage
+from storage_core.rabbitmq.entries import ACKED, REDELIVERED, Entries, flagged
+from storage_core.rabbitmq.message_store import file_sizes
+from storage_core.rabbitmq.queue_files import QueueFiles
+from storage_core.rabbitmq.snapshot import NamedQueue, VhostSnapshot
+from storage_core.store import ScanRequest
+
+QUEUES = pa.schema(
+    [
+        ("vhost", pa.string()),
+        ("queue", pa.string()),
+        ("type", pa.string()),
+        ("durable", pa.bool_()),
+        ("arguments", pa.string()),
+        ("version", pa.int32()),
+        ("minOffset", pa.int64()),
+        ("maxOffset", pa.int64()),
+        ("messages", pa.int64()),
+        ("ready", pa.int64()),
+        ("unacknowledged", pa.int64()),
+        ("bytes", pa.int64()),
+        ("acked", pa.int64()),
+        ("transient", pa.int64()),
+        ("cleanStop", pa.bool_()),
+        ("directories", pa.list_(pa.string())),
+        ("store", pa.string()),
+    ]
+)
+SEGMENTS = pa.schema(
+    [
+        ("vhost", pa.string()),
+        ("queue", pa.string()),
+        ("file", pa.string()),
+        ("kind", pa.string()),
+        ("bytes", pa.int64()),
+        ("liveBytes", pa.int64()),
+        ("garbageBytes", pa.int64()),
+        ("messages", pa.int64()),
+        ("minOffset", pa.int64()),
+        ("maxOffset", pa.int64()),
+        ("store", pa.string()),
+    ]
+)
+DAMAGE = pa.schema(
+    [
+        ("file", pa.string()),
+        ("position", pa.int64()),
+        ("length", pa.int64()),
+        ("kind", pa.string()),
+        ("reason", pa.string()),
+        ("repairable", pa.bool_()),
+        ("queue", pa.string()),
+        ("store", pa.string()),
+    ]
+)
+
+Row = dict[str, Any]
+
+
+def schema_of(name: str) -> pa.Schema:
+    """Schema of the view `name`. OptionError with the names that there are."""
+    found = _VIEWS.get(name)
+    if found is None:
+        raise OptionError("view", name, f"of a RabbitMQ store it is one of messages, {', '.join(_VIEWS)}")
+    return found[0]
+
+
+def rows_of(name: str, snapshot: VhostSnapshot, request: ScanRequest) -> Iterator[pa.RecordBatch]:
+    """The rows of the view `name`; the request's selection of queues narrows them."""
+    schema, rows = _VIEWS[name]
+    store = request.store_name or snapshot.store
+    listed = [{**row, "store": store} for row in rows(snapshot, request)]
+    yield pa.RecordBatch.from_pylist(listed, schema=schema)
+
+
+def _chosen(snapshot: VhostSnapshot, request: ScanRequest) -> list[NamedQueue]:
+    named = snapshot.named(request.topics or ())
+    return [named[name] for name in selection.queues_of(request, named)]
+
+
+def _queues(snapshot: VhostSnapshot, request: ScanRequest) -> Iterator[Row]:
+    declared = node.declared_queues(snapshot.root)
+    seen = set()
+    for queue in _chosen(snapshot, request):
+        seen.add(queue.name)
+        yield _queue_row(snapshot, queue, declared.get((snapshot.vhost, queue.name)))
+    for (vhost, name), known in sorted(declared.items()):
+        wanted = request.topics is None or name in request.topics
+        if vhost == snapshot.vhost and name not in seen and wanted and request.topic_pattern is None:
+            counts = {"messages": 0, "ready": 0, "bytes": 0} if known.kind == "classic" else {}
+            yield {"vhost": vhost, "queue": name, "directories": [], **known.columns(), **counts}
+
+
+def _queue_row(snapshot: VhostSnapshot, queue: NamedQueue, known: node.DeclaredQueue | None) -> Row:
+    parts = [snapshot.files(directory) for directory in queue.directories]
+    info = snapshot.info(queue)
+    served = np.concatenate([part.served for part in parts])
+    clean = all(part.verdict.redelivered_below is not None for part in parts)
+    # Handed out before the stop and not acknowledged; a node has them ready again when it starts.
+    delivered = int(flagged(served, REDELIVERED).sum()) if clean else None
+    return {
+        "vhost": snapshot.vhost,
+        "queue": queue.name,
+        "version": max(directory.version for directory in queue.directories),
+        "minOffset": info.start,
+        "maxOffset": info.stop,
+        "messages": len(served),
+        "ready": len(served) - (delivered or 0),
+        "unacknowledged": delivered,
+        "bytes": int(served["size"].sum(dtype=np.int64)),
+        "acked": sum(int(flagged(part.entries, ACKED).sum()) for part in parts),
+        "transient": sum(part.transient_count for part in parts),
+        "cleanStop": clean,
+        "directories": [directory.directory for directory in queue.directories],
+        **(known.columns() if known else {"type": "classic"}),
+    }
+
+
+def _segments(snapshot: VhostSnapshot, request: ScanRequest) -> Iterator[Row]:
+    everything = request.topics is None and request.topic_pattern is None and request.assign is None
+    live: list[tuple[QueueFiles, Entries]] = []
+    for queue in _chosen(snapshot, request):
+        for directory in queue.directories:
+            files = snapshot.files(directory)
+            live.append((files, files.served))
+            yield from _index_rows(snapshot, queue.name, files)
+    if everything:
+        yield from _message_rows(snapshot, live)
+
+
+def _index_rows(snapshot: VhostSnapshot, name: str, files: QueueFiles) -> Iterator[Row]:
+    served = files.served
+    own = {path: number for number, path in enumerate(files.files)}
+    prefix = f"{paths.QUEUES_FOLDER}/{files.directory.directory}"
+    for file, size in sorted(files.directory.sizes.items()):
+        kind = _KINDS.get(file if file == paths.JOURNAL_FILE else "." + file.rsplit(".", 1)[-1])
+        if kind is None:
+            continue
+        entries = served[served["file"] == own.get(f"{prefix}/{file}", -1)]
+        known = kind != "index v2"
+        bytes_live = int(entries["length"].sum())
+        yield {
+            "vhost": snapshot.vhost,
+            "queue": name,
+            "file": f"{prefix}/{file}",
+            "kind": kind,
+            "bytes": size,
+            "liveBytes": bytes_live if known else None,
+            "garbageBytes": size - bytes_live if known else None,
+            "messages": len(entries),
+            "minOffset": int(entries["sequence_id"][0]) if len(entries) else None,
+            "maxOffset": int(entries["sequence_id"][-1]) + 1 if len(entries) else None,
+        }
+
+
+_KINDS = {
+    paths.JOURNAL_FILE: "journal",
+    paths.SEGMENT_SUFFIX: "index",
+    paths.INDEX2_SUFFIX: "index v2",
+    paths.STORE2_SUFFIX: "store v2",
+}
+
+
+def _message_rows(snapshot: VhostSnapshot, live: list[tuple[QueueFiles, Entries]]) -> Iterator[Row]:
+    """Live are the bytes of records that at least one queue still points at, each record once."""
+    places = _live_places(live)
+    for folder, kind in ((paths.PERSISTENT_FOLDER, "message file"), (paths.TRANSIENT_FOLDER, "transient message file")):
+        for file, size in file_sizes(snapshot.root, folder).items():
+            lengths = places.get(file, np.empty(0, np.int64))
+            bytes_live = int(lengths.sum())
+            yield {
+                "vhost": snapshot.vhost,
+                "file": file,
+                "kind": kind,
+                "bytes": size,
+                "liveBytes": bytes_live,
+                "garbageBytes": size - bytes_live,
+                "messages": len(lengths),
+            }
+
+
+def _live_places(live: list[tuple[QueueFiles, Entries]]) -> dict[str, npt.NDArray[np.int64]]:
+    """Lengths of the records that queues point at, by path."""
+    positions: dict[str, list[Entries]] = {}
+    for files, entries in live:
+        for number in np.unique(entries["file"]).tolist():
+            positions.setdefault(files.files[number], []).append(entries[entries["file"] == number])
+    found = {}
+    for path, parts in positions.items():
+        joined = np.concatenate(parts)
+        found[path] = joined["length"][np.unique(joined["position"], return_index=True)[1]]
+    return found
+
+
+def _damages(snapshot: VhostSnapshot, request: ScanRequest) -> Iterator[Row]:
+    for queue in _chosen(snapshot, request):
+        for directory in queue.directories:
+            yield from (_damage_row(damage, queue.name) for damage in snapshot.files(directory).damages)
+    store = snapshot.places.damages
+    if snapshot.places.clean:
+        store = []
+        for file in file_sizes(snapshot.root):
+            message_store.scan_file(f"{snapshot.root}/{file}", file, store)
+    yield from (_damage_row(damage, None) for damage in store)
+
+
+def _damage_row(damage: Damage, queue: str | None) -> Row:
+    return {
+        "file": damage.file,
+        "position": damage.position,
+        "length": damage.length,
+        "kind": damage.kind,
+        "reason": damage.reason,
+        "repairable": not damage.served,
+        "queue": queue,
+    }
+
+
+_VIEWS: dict[str, tuple[pa.Schema, Callable[[VhostSnapshot, ScanRequest], Iterator[Row]]]] = {
+    "queues": (QUEUES, _queues),
+    "segments": (SEGMENTS, _segments),
+    "damage": (DAMAGE, _damages),
+}
