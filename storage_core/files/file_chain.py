@@ -88,7 +88,8 @@ class FileChain:
 def find_chain(folders: Sequence[str]) -> FileChain:
     """The chain whose files lie in `folders` (several when a broker spreads its log over disks).
 
-    Names that are not 20 digits are ignored. A full file's length is the one that the files have; where they differ,
+    Names that are not 20 digits are ignored, and files of length zero, which a crash leaves between creating and sizing
+    one: a broker deletes them or does not start. A full file's length is the one that the files have; where they differ,
     the distance of their names tells. Missing folders count as empty.
     """
     found = [file for folder in folders for file in _chain_files(folder)]
@@ -101,7 +102,7 @@ def _chain_files(folder: str) -> Iterable[ChainFile]:
     try:
         for entry in system.entries(folder):
             name = entry.name
-            if len(name) == NAME_LENGTH and name.isascii() and name.isdigit() and not entry.is_directory:
+            if len(name) == NAME_LENGTH and name.isascii() and name.isdigit() and not entry.is_directory and entry.size:
                 yield ChainFile(int(name), entry.size, os.path.join(folder, name), entry.mtime_ns)
     except (FileNotFoundError, NotADirectoryError):
         return
@@ -110,7 +111,7 @@ def _chain_files(folder: str) -> Iterable[ChainFile]:
 def _file_size(files: tuple[ChainFile, ...]) -> int:
     if not files:
         return 0
-    common = Counter(file.size for file in files if file.size).most_common(1)
+    common = Counter(file.size for file in files).most_common(1)
     length = common[0][0] if common else 0
     distances = {b.base_offset - a.base_offset for a, b in zip(files, files[1:], strict=False)}
     if length and all(distance % length == 0 for distance in distances | {files[0].base_offset}):
