@@ -1,0 +1,69 @@
+"""The snapshots of real nodes: unpacking, their truth, and rows of ours to compare with it."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import tarfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from storage_core.rabbitmq import open_vhost
+from storage_core.store import ScanRequest
+
+SNAPSHOTS = Path(__file__).parents[1] / "golden" / "rabbitmq" / "snapshots"
+NAMES = sorted(path.name[: -len(".tar.gz")] for path in SNAPSHOTS.glob("*.tar.gz"))
+DEFAULT_VHOST = "628WB79CIFDYO9LJI6DKMI09L"
+
+
+def unpack(name: str, target: Path) -> Path:
+    """The `vhosts` folder of a snapshot, unpacked below `target`."""
+    with tarfile.open(SNAPSHOTS / f"{name}.tar.gz") as archive:
+        archive.extractall(target, filter="tar")
+    return target / "vhosts"
+
+
+@cache
+def truth(name: str) -> dict[str, Any]:
+    """What the node said."""
+    found: dict[str, Any] = json.loads(gzip.decompress((SNAPSHOTS / f"{name}.json.gz").read_bytes()))
+    return found
+
+
+def table(path: Path, **request: Any) -> pa.Table:
+    """All rows of one store."""
+    wanted = ScanRequest(**request)
+    with open_vhost(str(path)) as store:
+        snapshot = store.snapshot()
+        batches = [batch for partition in snapshot.plan(wanted) for batch in partition.read()]
+        return pa.Table.from_batches(batches, snapshot.schema(wanted))
+
+
+def by_queue(found: pa.Table) -> dict[str, list[dict[str, Any]]]:
+    """Rows by queue, in their order. Times stay out: Python cannot hold all of them."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for row in found.to_pylist():
+        rows.setdefault(row["queue"], []).append(row)
+    return rows
+
+
+def as_delivered(row: dict[str, Any]) -> dict[str, Any]:
+    """A row in the words of the truth files."""
+    return {
+        "body_sha256": hashlib.sha256(row["body"]).hexdigest(),
+        "body_size": row["size"],
+        "props_bin": row["rawProperties"].hex(),
+        "exchange": row["exchange"],
+        "routing_key": row["routingKeys"][0],
+        "redelivered": row["redelivered"],
+        "persistent": row["persistent"],
+    }
+
+
+def without_properties(message: dict[str, Any]) -> dict[str, Any]:
+    """A message of the truth without what its property bytes say again."""
+    return {name: value for name, value in message.items() if name not in {"properties", "headers"}}
