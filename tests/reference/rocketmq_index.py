@@ -1,91 +1,70 @@
-"""A model of RocketMQ's index files, one key at a time: the slow twin of what writes and reads them.
-
-From the reference model of the format page, which was compared byte for byte with both real stores.
-"""
+"""The slow twin of the index writer: one key at a time. From the reference model of the format page."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from tests.reference.rocketmq_model import java_hash
 
-HEADER_SIZE, SLOT_SIZE, ENTRY_SIZE = 40, 4, 20
-
 
 def key_hash(topic: str, key: str) -> int:
-    """The hash of `topic#key` as an index holds it."""
+    """Hash of an index entry; that of -2^31 is 0."""
     value = java_hash(f"{topic}#{key}")
     return 0 if value == -(1 << 31) else abs(value)
 
 
-@dataclass
-class IndexFile:
-    """One index file in memory; `before` is the full file that it follows."""
+class Index:
+    """One index file; `before` is the full file before it, or None."""
 
-    slots: int
-    entries: int
-    before: IndexFile | None = None
-
-    def __post_init__(self) -> None:
-        self.data = bytearray(HEADER_SIZE + SLOT_SIZE * self.slots + ENTRY_SIZE * self.entries)
+    def __init__(self, slots: int, entries: int, before: Index | None = None) -> None:
+        self.slots, self.entries, self.data = slots, entries, bytearray(40 + 4 * slots + 20 * entries)
         self.count, self.slot_count, self.count_on_disk = 1, 0, 0
-        before = self.before
         self.begin_ms = self.end_ms = before.end_ms if before and before.end_ms > 0 else 0
-        self.begin_offset = self.end_offset = before.end_offset if before and before.end_offset > 0 else 0
+        self.begin_place = self.end_place = before.end_place if before and before.end_place > 0 else 0
 
     @property
     def full(self) -> bool:
+        """Whether the next key needs a new file."""
         return self.count >= self.entries
 
-    def put(self, topic: str, key: str, physical_offset: int, store_ms: int) -> None:
-        value = key_hash(topic, key)
-        at = HEADER_SIZE + SLOT_SIZE * (value % self.slots)
-        previous = struct.unpack_from(">i", self.data, at)[0]
-        if not 0 < previous <= self.count:
+    def put(self, topic: str, key: str, place: int, store_ms: int) -> None:
+        """One key of a record at `place`."""
+        found = key_hash(topic, key)
+        at = 40 + 4 * (found % self.slots)
+        (previous,) = struct.unpack_from(">i", self.data, at)
+        if previous <= 0 or previous > self.count:
             previous = 0
-        seconds = 0
-        if self.begin_ms > 0 and store_ms >= self.begin_ms:
-            seconds = min((store_ms - self.begin_ms) // 1000, 0x7FFFFFFF)
-        place = HEADER_SIZE + SLOT_SIZE * self.slots + ENTRY_SIZE * self.count
-        struct.pack_into(">iqii", self.data, place, value, physical_offset, seconds, previous)
+        early = self.begin_ms <= 0 or store_ms < self.begin_ms
+        seconds = 0 if early else min((store_ms - self.begin_ms) // 1000, 0x7FFFFFFF)
+        entry = 40 + 4 * self.slots + 20 * self.count
+        struct.pack_into(">iqii", self.data, entry, found, place, seconds, previous)
         struct.pack_into(">i", self.data, at, self.count)
         if self.count <= 1:
-            self.begin_offset, self.begin_ms = physical_offset, store_ms
+            self.begin_place, self.begin_ms = place, store_ms
         self.slot_count += previous == 0
         self.count += 1
-        self.count_on_disk, self.end_offset, self.end_ms = self.count, physical_offset, store_ms
+        self.count_on_disk, self.end_place, self.end_ms = self.count, place, store_ms
 
     def content(self) -> bytes:
-        numbers = (self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.slot_count, self.count_on_disk)
-        struct.pack_into(">qqqqii", self.data, 0, *numbers)
+        """The file as it lies on disk."""
+        times = (self.begin_ms, self.end_ms, self.begin_place, self.end_place)
+        struct.pack_into(">qqqqii", self.data, 0, *times, self.slot_count, self.count_on_disk)
         return bytes(self.data)
 
 
-@dataclass
-class ModelIndex:
-    """All index files of a store."""
+def dispatch(
+    files: list[Index], slots: int, entries: int, topic: str, place: int, store_ms: int, sys_flag: int,
+    properties: dict[str, str],
+) -> None:  # fmt: skip
+    """The index part of a broker's dispatch of one record."""
 
-    slots: int
-    entries: int
-    files: list[IndexFile] = field(default_factory=list)
+    def last() -> Index:
+        if not files or files[-1].full:
+            files.append(Index(slots, entries, files[-1] if files else None))
+        return files[-1]
 
-    def dispatch(
-        self, topic: str, physical_offset: int, store_ms: int, sys_flag: int, properties: Mapping[str, str]
-    ) -> None:
-        """Indexes the keys of one record, as the store's dispatcher does."""
-        if physical_offset < self._last().end_offset or sys_flag & 12 == 12:
-            return
-        keys = [properties["UNIQ_KEY"]] if "UNIQ_KEY" in properties else []
-        for key in [*keys, *(word for word in properties.get("KEYS", "").split(" ") if word)]:
-            self._last().put(topic, key, physical_offset, store_ms)
-
-    def contents(self, first_name: int = 20231114221320000) -> dict[str, bytes]:
-        """Relative path and content of every file; names a broker would choose at some later time."""
-        return {f"index/{first_name + number}": file.content() for number, file in enumerate(self.files)}
-
-    def _last(self) -> IndexFile:
-        if not self.files or self.files[-1].full:
-            self.files.append(IndexFile(self.slots, self.entries, self.files[-1] if self.files else None))
-        return self.files[-1]
+    if place < last().end_place or sys_flag & 12 == 12:
+        return
+    unique = [properties["UNIQ_KEY"]] if "UNIQ_KEY" in properties else []
+    for key in unique + [word for word in properties.get("KEYS", "").split(" ") if word]:
+        last().put(topic, key, place, store_ms)

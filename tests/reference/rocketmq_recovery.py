@@ -82,11 +82,15 @@ class Dispatch:
 
 @dataclass
 class Checked:
-    """The store's verdict about the bytes at a position: `size` 0 is a blank record, negative is nothing known."""
+    """The store's verdict about the bytes at a position: `size` 0 is a blank record, negative is nothing known.
+
+    `read` is what the fields took where they do not add up to `size`.
+    """
 
     good: bool
     size: int
     dispatch: Dispatch | None = None
+    read: int = 0
 
 
 def check_record(data: bytearray, at: int, five: bool, crc: bool = True) -> Checked:
@@ -136,7 +140,7 @@ def _check_fields(data: bytearray, at: int, size: int, magic: int, crc: bool) ->
             int(named["DELAY"])
     length = 74 + width + born + stored + max(body_size, 0) + topic_size + max(properties_size, 0)
     if length != size:
-        return Checked(False, size)
+        return Checked(False, size, read=length)
     return Checked(True, size, Dispatch(topic, queue_id, queue_offset, phy, size, sys_flag))
 
 
@@ -330,15 +334,25 @@ class Recovered:
             file = self.log.find(at, at == 0)
             if file is None:
                 raise TimeoutError("the real store waits for ever at a missing log file")
-            while at < min(self.log.stop, file.base + file.written):
-                found = check_record(file.data[: file.written], at - file.base, self.five, crc=False)
-                if found.good and found.dispatch:
-                    self._dispatch(found.dispatch)
-                if found.size > 0:
-                    at += found.size
-                else:
-                    at = file.base + (self.log.size if found.good else file.written)
-                    break
+            at = self._catch_up_file(file, at)
+
+    def _catch_up_file(self, file: StoreFile, at: int) -> int:
+        """Dispatches one file from `at` on; where the dispatcher stands then. After a record whose fields do not add
+        up to its size, it counts by that size and reads on behind the fields.
+        """
+        position, left = at - file.base, file.written - (at - file.base)
+        while left > 0:
+            found = check_record(file.data[: file.written], position, self.five, crc=False)
+            if found.good and not found.dispatch:
+                return at + self.log.size - at % self.log.size
+            if found.size <= 0:
+                return at + left
+            at += found.size
+            position += found.size if found.good else found.read
+            if found.dispatch:
+                left -= found.size
+                self._dispatch(found.dispatch)
+        return at
 
     def served(self) -> Iterator[Served]:
         """Section 6.1: what pulling each queue from its smallest offset gives, one message a call."""
