@@ -6,6 +6,7 @@ Counting references belongs to `message_store_writer`. Source: rabbitmq.md 6.6.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from storage_core.files import system
@@ -31,7 +32,7 @@ def next_pair(files: Mapping[int, MessageFile], current: int, file_size_limit: i
     if total <= 2 * file_size_limit or (total - valid) / total <= GARBAGE_FRACTION:
         return None
     numbers = sorted(files)
-    for left, right in zip(numbers, numbers[1:], strict=False):
+    for left, right in pairwise(numbers):
         sizes = files[left].valid_size, files[right].valid_size
         if right != current and min(sizes) > 0 and sum(sizes) <= file_size_limit:
             return FilePair(left, right)
@@ -100,9 +101,7 @@ def _move_behind(
     return prefix + len(data)
 
 
-def _append_right(
-    store: MessageStore, pair: FilePair, descriptor: int, position: int, places: list[Location]
-) -> None:
+def _append_right(store: MessageStore, pair: FilePair, descriptor: int, position: int, places: list[Location]) -> None:
     source = system.open_read(store.path(pair.right))
     try:
         data = b"".join([system.pread(source, place.size, place.position) for place in places])

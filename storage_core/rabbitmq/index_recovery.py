@@ -45,7 +45,8 @@ def recover_clean(index: QueueIndex, terms: IndexTerms) -> None:
 
 def recover_dirty(index: QueueIndex, durable: bool, stopped: bool, contains: Contains) -> Recovered:
     """After a crash, or a stop whose message store is not clean (`stopped`): entries whose message is gone are
-    dropped, missing delivers are added (not when `stopped`), and everything is flushed."""
+    dropped, missing delivers are added (not when `stopped`), and everything is flushed.
+    """
     journals = {number: (flags, bodies) for number, flags, bodies in _journal(index)}
     count = size = 0
     for number in sorted({*journals, *index.segment_numbers_on_disk()}):
@@ -60,7 +61,7 @@ def recover_dirty(index: QueueIndex, durable: bool, stopped: bool, contains: Con
             segment.set_journal(flags, bodies)
         flags = segment.journal_flags
         run = segment.read(0, index.entry_count)
-        size += run.bytes(run.has(status.PERSISTENT))
+        size += run.body_bytes(run.has(status.PERSISTENT))
         kept = _found(run, contains) if durable else np.zeros(len(run), np.bool_)
         delivered = ((flags | file.flags)[run.seqs % index.entry_count] & DELIVERED) != 0
         relatives = run.seqs % index.entry_count

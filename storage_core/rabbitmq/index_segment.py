@@ -180,5 +180,3 @@ def remove(path: str) -> None:
 def _live(flags: Flags) -> npt.NDArray[np.bool_]:
     found: npt.NDArray[np.bool_] = (flags & (PUBLISHED | ACKED)) == PUBLISHED
     return found
-
-

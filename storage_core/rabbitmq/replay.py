@@ -9,7 +9,8 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,18 @@ from storage_core.rabbitmq.replay_operations import Player, ScriptError
 from storage_core.rabbitmq.replay_state import state_of
 
 
-def replay(script: str, directory: str) -> Iterator[dict[str, Any]]:
-    """The lines of a replay of the text `script`, run in `directory`. ScriptError for what the queue refuses."""
+def replay(script: str, directory: str, clock: Callable[[], float] = time.monotonic) -> Iterator[dict[str, Any]]:
+    """The lines of a replay of the text `script`, run in `directory`. ScriptError for what the queue refuses.
+
+    `clock` gives seconds; it plays a part only after the operation `real_rates`.
+    """
     try:
         terms = erlang_text.parse(script)
     except FormatError as error:
         raise ScriptError(str(error)) from None
     if not terms or not isinstance(terms[0], tuple) or terms[0][0] != "config":
         raise ScriptError("the first line must be {config, #{...}}.")
-    player = Player(terms[0][1], directory)
+    player = Player(terms[0][1], directory, clock)
     try:
         yield {"n": 0, "op": "init", "result": None, **state_of(player.queue.state)}
         for number, operation in enumerate(terms[1:], 1):
@@ -53,14 +57,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with tempfile.TemporaryDirectory(prefix="mqstore-replay-") as directory:
                 _print(script, directory)
     except (MqStoreError, OSError) as error:
-        print(error, file=sys.stderr)
+        sys.stderr.write(f"{error}\n")
         return 1
     return 0
 
 
 def _print(script: str, directory: str) -> None:
     for line in replay(script, directory):
-        print(json.dumps(line), flush=True)
+        sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -32,11 +32,11 @@ class ScriptError(MqStoreError):
 class Player:
     """A queue in `directory`, the stores it uses, and the numbering of the messages published so far."""
 
-    def __init__(self, config: dict[Any, Any], directory: str) -> None:
+    def __init__(self, config: dict[Any, Any], directory: str, clock: Callable[[], float]) -> None:
         given = {str(name): value for name, value in config.get("env", [])}
         self.settings = Settings().with_options(given)
         self.durable = str(config.get("durable", "true")) == "true"
-        self.directory = directory
+        self.directory, self.clock = directory, clock
         limit = self.settings.msg_store_file_size_limit
         self.persistent = MessageStore(f"{directory}/{paths.PERSISTENT_FOLDER}", limit, durable=True)
         self.transient = MessageStore(f"{directory}/{paths.TRANSIENT_FOLDER}", limit, durable=False)
@@ -54,15 +54,15 @@ class Player:
         index = QueueIndex(
             folder, stub, settings.queue_index_segment_entry_count, settings.queue_index_max_journal_entries
         )
-        state = QueueState(index, self.persistent, self.transient, settings, self.durable, time.monotonic)
+        state = QueueState(index, self.persistent, self.transient, settings, self.durable, self.clock)
         state.rates.frozen = not self.real_rates
         return state
 
     def close(self) -> None:
-        """Stops cleanly."""
-        self.queue.state.index.close()
-        self.persistent.close()
-        self.transient.close()
+        """Lets go of the files as they are: what is still in memory is not written."""
+        self.queue.state.index.abandon()
+        self.persistent.abandon()
+        self.transient.abandon()
 
     def play(self, operation: Any) -> Any:
         """Carries out one operation; its result as it is printed."""
@@ -119,7 +119,8 @@ class Player:
         if self.queue.state.count:
             return "skipped"
         plain = {name: value for name, value in options.items() if name not in ("expiry", "props_len")}
-        return self.queue.publish_delivered(self._messages(count, plain)[0]).tolist()
+        seqs: list[int] = self.queue.publish_delivered(self._messages(count, plain)[0]).tolist()
+        return seqs
 
     def _fetch(self, count: int, ack_required: str) -> list[Any]:
         taken = self.queue.fetch(count, ack_required == "true")
@@ -211,7 +212,8 @@ class Player:
 
     def _real_rates(self) -> None:
         self.real_rates = True
-        self.queue.state.rates.frozen = False
+        rates = self.queue.state.rates
+        rates.frozen, rates.updated = False, self.clock()
 
     def _sleep(self, milliseconds: int) -> None:
         time.sleep(milliseconds / 1000)
@@ -224,11 +226,32 @@ class Player:
         self.queue.set_ram_duration_target(float("inf") if seconds == "infinity" else float(seconds))
 
 
-OPERATIONS = (
-    "publish batch_publish publish_delivered batch_publish_delivered fetch drop ack requeue target rates mode "
-    "dropwhile fetchwhile fold purge purge_acks resume timeout pre_hibernate restart "
-    "real_rates sleep ram_duration duration_target"
-).split()
+OPERATIONS = [
+    "publish",
+    "batch_publish",
+    "publish_delivered",
+    "batch_publish_delivered",
+    "fetch",
+    "drop",
+    "ack",
+    "requeue",
+    "target",
+    "rates",
+    "mode",
+    "dropwhile",
+    "fetchwhile",
+    "fold",
+    "purge",
+    "purge_acks",
+    "resume",
+    "timeout",
+    "pre_hibernate",
+    "restart",
+    "real_rates",
+    "sleep",
+    "ram_duration",
+    "duration_target",
+]
 
 
 def _delivered(options: dict[Any, Any]) -> bool:
@@ -250,5 +273,3 @@ def _properties(row: Rows | None) -> list[int | None] | None:
 def numbers(run: MessageRun) -> list[int]:
     """The numbers of a script's messages, which are their ids."""
     return [int.from_bytes(message_id, "big") for message_id in run.ids.tolist()]
-
-

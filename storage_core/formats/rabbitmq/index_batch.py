@@ -58,7 +58,7 @@ def segment_block(relatives: Numbers, flags: Flags, bodies: Sequence[bytes | Non
     heads = publish.astype(">u2").tobytes()
     marks = (segment.MARK_BITS | relatives).astype(">u2").tobytes()
     mark_counts = ((flags & DELIVERED) != 0).astype(int) + ((flags & ACKED) != 0)
-    parts = []
+    parts: list[bytes] = []
     at = 2 * len(relatives)
     for body, count in zip(reversed(bodies), mark_counts[::-1].tolist(), strict=True):
         at -= 2

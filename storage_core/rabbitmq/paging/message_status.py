@@ -66,7 +66,7 @@ class MessageRun:
         """Number of messages with `flag`."""
         return int(np.count_nonzero(self.rows["flags"] & flag))
 
-    def bytes(self, mask: Mask | None = None) -> int:
+    def body_bytes(self, mask: Mask | None = None) -> int:
         """Body bytes of all messages, or of those in `mask`."""
         sizes = self.rows["size"]
         return int(sizes.sum() if mask is None else sizes[mask].sum())

@@ -75,9 +75,7 @@ class PagingQueue:
     def terms(self) -> QueueTerms:
         """What to note at a clean stop."""
         state = self.state
-        return QueueTerms(
-            state.next_seq_id, state.next_deliver_seq_id, state.persistent_count, state.persistent_bytes
-        )
+        return QueueTerms(state.next_seq_id, state.next_deliver_seq_id, state.persistent_count, state.persistent_bytes)
 
     # publish
 
@@ -93,7 +91,7 @@ class PagingQueue:
         if state.lazy:
             state.into_delta(written, None if own is None else ~own)
             state.count += len(written)
-            state.bytes += written.bytes()
+            state.bytes += written.body_bytes()
             state.count_persistent(written, 1)
         else:
             (state.q1 if len(state.q3) else state.q4).push_back(written)
@@ -111,7 +109,7 @@ class PagingQueue:
         run.rows["seq"] = np.arange(state.next_seq_id, state.next_seq_id + len(run))
         written = state.write_index(state.write_payloads(run, state.lazy), state.lazy, batch)
         state.pending.add(written)
-        state.unacked_bytes += written.bytes()
+        state.unacked_bytes += written.body_bytes()
         state.count_persistent(written, 1)
         state.count_in_memory(written, 1, ready=False)
         state.next_seq_id += len(run)
@@ -194,7 +192,7 @@ class PagingQueue:
         state = self.state
         run = state.pending.take(seqs)
         self._discard(run, one_by_one=False)
-        state.unacked_bytes -= run.bytes()
+        state.unacked_bytes -= run.body_bytes()
         state.count_in_memory(run, -1, ready=False)
         state.count_persistent(run, -1)
         state.rates.count(acked=len(seqs))
@@ -250,7 +248,7 @@ class PagingQueue:
         return loaded, stays
 
     def _collect(self, predicate: Predicate) -> tuple[MessageRun, Rows | None]:
-        taken = []
+        taken: list[MessageRun] = []
         while True:
             run = self.state.take_front(1)
             if not len(run):
@@ -361,5 +359,3 @@ class PagingQueue:
         marks[len(whole) - len(pending) :] = True
         order = np.argsort(whole.seqs, kind="stable")
         return state.read_payloads(whole[order]), marks[order]
-
-

@@ -116,7 +116,8 @@ class SequenceSet:
 
 class PendingAcks:
     """The three sets: `ram` (payload in memory, meant for the store), `disk` (payload not in memory), `index`
-    (payload in memory, meant for the queue index: it can never be paged out)."""
+    (payload in memory, meant for the queue index: it can never be paged out).
+    """
 
     def __init__(self) -> None:
         self.ram, self.disk, self.index = SequenceSet(), SequenceSet(), SequenceSet()

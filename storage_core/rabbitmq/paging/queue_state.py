@@ -86,7 +86,7 @@ class QueueState:
 
     def count_ready(self, run: MessageRun, sign: int) -> None:
         """Messages enter (1) or leave (-1) the ready ones for good or from outside."""
-        size = run.bytes()
+        size = run.body_bytes()
         self.count += sign * len(run)
         self.bytes += sign * size
         self.count_in_memory(run, sign)
@@ -97,17 +97,17 @@ class QueueState:
         held = run.has(IN_RAM)
         if ready:
             self.ram_msg_count += sign * int(np.count_nonzero(held))
-        self.ram_bytes += sign * run.bytes(held)
+        self.ram_bytes += sign * run.body_bytes(held)
 
     def count_persistent(self, run: MessageRun, sign: int) -> None:
         """Persistent messages enter (1) or leave (-1) the queue, ready or pending."""
         kept = run.has(PERSISTENT)
         self.persistent_count += sign * int(np.count_nonzero(kept))
-        self.persistent_bytes += sign * run.bytes(kept)
+        self.persistent_bytes += sign * run.body_bytes(kept)
 
     def count_pending(self, run: MessageRun, sign: int) -> None:
         """Ready messages become pending (1), or pending ones ready again (-1), with what they hold in memory."""
-        size = run.bytes()
+        size = run.body_bytes()
         self.count -= sign * len(run)
         self.bytes -= sign * size
         self.unacked_bytes += sign * size
@@ -182,7 +182,7 @@ class QueueState:
         if not len(run):
             return
         volatile = ~run.has(PERSISTENT)
-        self.delta_transient_bytes += run.bytes(volatile)
+        self.delta_transient_bytes += run.body_bytes(volatile)
         self.delta = self.delta.expanded(run.seqs, volatile if transient is None else transient)
 
     def deliver(self, seqs: Seqs) -> None:
@@ -213,7 +213,7 @@ class QueueState:
                 self.q3.append_queue(self.q2)
             else:
                 volatile = ~kept.has(PERSISTENT)
-                self.delta_transient_bytes -= kept.bytes(volatile)
+                self.delta_transient_bytes -= kept.body_bytes(volatile)
                 left = self.delta.transient - int(np.count_nonzero(volatile))
                 self.delta = Delta(upper, self.delta.count - len(kept), left, stop)
             return
