@@ -1,0 +1,91 @@
+"""The broker's config files: read as fastjson writes them, and topics merged into `topics.json`.
+
+Where the files lie belongs to the engine. Source of the rules: rocketmq.md 1.5, rocketmq-broker-needs.md.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from storage_core.errors import FormatError
+
+_STRING_OR_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|(?<=[{,])(\s*)(-?\d+)(\s*):')
+
+
+def decode_config(data: bytes) -> dict[str, Any]:
+    """The content of a config file; integer keys may lack their quotes, and become text.
+
+    Raises FormatError when it is no JSON object.
+    """
+    text = data.decode("utf-8", "replace")
+    try:
+        found = json.loads(_STRING_OR_KEY.sub(_quoted, text))
+    except json.JSONDecodeError as error:
+        raise FormatError(error.pos, f"no JSON: {error.msg}") from None
+    if not isinstance(found, dict):
+        raise FormatError(0, "no JSON object")
+    return found
+
+
+def _quoted(match: re.Match[str]) -> str:
+    return match.group(0) if match.group(2) is None else f'{match.group(1)}"{match.group(2)}"{match.group(3)}:'
+
+
+def encode_config(content: Mapping[str, Any]) -> bytes:
+    """Valid JSON in the broker's own layout; other letters than ASCII escaped, whatever charset a broker reads in."""
+    return json.dumps(content, indent="\t", separators=(",", ":")).encode("ascii")
+
+
+def queue_counts(topics: Mapping[str, Any]) -> dict[str, int]:
+    """Queues that a producer may write to, by topic, of the content of `topics.json`."""
+    table = topics.get("topicConfigTable")
+    return {
+        name: _whole(entry.get("writeQueueNums"), 16)
+        for name, entry in (table if isinstance(table, dict) else {}).items()
+        if isinstance(entry, dict)
+    }
+
+
+def merged_topics(topics: Mapping[str, Any], wanted: Mapping[str, int], now_ms: int) -> dict[str, Any] | None:
+    """`topics` with at least `wanted` read and write queues for each topic; None when nothing changes.
+
+    What else stands there stays. An entry without counts has a broker's default of 16.
+    """
+    table = topics.get("topicConfigTable")
+    table = dict(table) if isinstance(table, dict) else {}
+    changed = False
+    for name, count in wanted.items():
+        entry = table.get(name)
+        if not isinstance(entry, dict):
+            table[name] = _new_topic(name, count)
+            changed = True
+            continue
+        raised = {key: count for key in ("readQueueNums", "writeQueueNums") if _whole(entry.get(key), 16) < count}
+        if raised:
+            table[name] = {**entry, **raised}
+            changed = True
+    if not changed:
+        return None
+    version = topics.get("dataVersion")
+    version = dict(version) if isinstance(version, dict) else {}
+    version["counter"], version["timestamp"] = _whole(version.get("counter"), 0) + 1, now_ms
+    return {**topics, "dataVersion": version, "topicConfigTable": table}
+
+
+def _new_topic(name: str, count: int) -> dict[str, Any]:
+    return {
+        "order": False,
+        "perm": 6,
+        "readQueueNums": count,
+        "topicFilterType": "SINGLE_TAG",
+        "topicName": name,
+        "topicSysFlag": 0,
+        "writeQueueNums": count,
+    }
+
+
+def _whole(value: Any, default: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else default

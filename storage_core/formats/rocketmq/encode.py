@@ -1,0 +1,179 @@
+"""Many messages as commit-log bytes: one C++ join for a whole batch.
+
+Which rows may be written, and where the records go, belongs to the engine. Source of the rules: rocketmq.md 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage_core.formats.checksum import body_crcs
+from storage_core.formats.layout import Bytes, Positions
+from storage_core.formats.rocketmq.message import (
+    AFTER_HOSTS,
+    BLANK,
+    BORN_HOST_V6,
+    HEADER,
+    HEADER_V4,
+    HOST_V4,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_SIZE,
+    STORE_HOST_V6,
+)
+from storage_core.formats.spans import offsets_of
+
+LONGEST_V1_TOPIC = 127
+QUEUE_OFFSET_AT, PHYSICAL_OFFSET_AT = 20, 28
+STORE_MS_AT, STORE_MS_AT_V6 = 56, 68
+
+Numbers = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Messages to encode, column by column; every column has n elements and no null.
+
+    Numbers are arrays of shape (n,) or one value for all. Hosts are packed: 4 or 16 address bytes, 4 of port.
+    """
+
+    topics: pa.BinaryArray
+    bodies: pa.BinaryArray
+    properties: pa.BinaryArray
+    born_hosts: pa.BinaryArray
+    store_hosts: pa.BinaryArray
+    queue_id: Numbers
+    flag: Numbers | int
+    sys_flag: Numbers | int
+    born_ms: Numbers
+    reconsume_times: Numbers | int
+    queue_offset: Numbers | int = 0
+    physical_offset: Numbers | int = 0
+    store_ms: Numbers | int = 0
+    prepared_offset: Numbers | int = 0
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Records one behind the other: their bytes, the n + 1 positions between them, their SYSFLAG."""
+
+    data: pa.Buffer
+    bounds: npt.NDArray[np.int32]
+    sys_flags: npt.NDArray[np.int32]
+
+    @property
+    def sizes(self) -> Positions:
+        """TOTALSIZE of each record. Shape (n,)."""
+        return np.diff(self.bounds).astype(np.int64)
+
+
+def lengths(array: pa.Array) -> Positions:
+    """Byte length of each element of a binary or string array. Shape (n,)."""
+    return np.diff(offsets_of(array)).astype(np.int64)
+
+
+def sizes(rows: Rows) -> Positions:
+    """TOTALSIZE that each row's record will have. Shape (n,)."""
+    topic_size = lengths(rows.topics)
+    fixed = MIN_SIZE - 2 * HOST_V4 + (topic_size > LONGEST_V1_TOPIC)
+    hosts = lengths(rows.born_hosts) + lengths(rows.store_hosts)
+    return np.asarray(fixed + hosts + topic_size + lengths(rows.bodies) + lengths(rows.properties), np.int64)
+
+
+def encode(rows: Rows) -> Encoded:
+    """The records of `rows`, in order. Together they must be shorter than 2 GiB.
+
+    A topic of more than 127 bytes gets the V2 magic; the IPv6 bits of SYSFLAG follow from the hosts.
+    """
+    born, stored = lengths(rows.born_hosts), lengths(rows.store_hosts)
+    flags = np.broadcast_to(np.asarray(rows.sys_flag, np.int32), len(rows)).copy()
+    flags |= np.where(born > HOST_V4, np.int32(BORN_HOST_V6), np.int32(0))
+    flags |= np.where(stored > HOST_V4, np.int32(STORE_HOST_V6), np.int32(0))
+    mixed = bool((flags & (BORN_HOST_V6 | STORE_HOST_V6)).any())
+    heads = _mixed_heads(rows, flags) if mixed else [_v4_heads(rows, flags)]
+    sized = fixed_width(lengths(rows.properties).astype(">i2"))
+    joined = pc.binary_join_element_wise(*heads, rows.bodies, _sized_topics(rows.topics), sized, rows.properties, b"")
+    bounds = offsets_of(joined)
+    data = joined.buffers()[2]
+    if bounds[0]:
+        data = data.slice(int(bounds[0]))
+        bounds = bounds - bounds[0]
+    return Encoded(data, bounds, flags)
+
+
+def fixed_width(values: npt.NDArray[Any]) -> pa.BinaryArray:
+    """The bytes of each element of a contiguous array as a binary array, without a copy."""
+    offsets = np.arange(0, (len(values) + 1) * values.itemsize, values.itemsize, dtype=np.int32)
+    parts = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(values).view(np.uint8))]
+    return pa.BinaryArray.from_buffers(pa.binary(), len(values), parts)
+
+
+def _v4_heads(rows: Rows, flags: npt.NDArray[np.int32]) -> pa.BinaryArray:
+    head = np.empty(len(rows), HEADER_V4.dtype)
+    _fill(head, rows, flags)
+    for name, hosts in (("born", rows.born_hosts), ("store", rows.store_hosts)):
+        packed = np.frombuffer(hosts.buffers()[2], np.uint8)[int(offsets_of(hosts)[0]) :][: len(rows) * HOST_V4]
+        pairs = packed.view([("address", ">u4"), ("port", ">i4")])
+        head[f"{name}_address"], head[f"{name}_port"] = pairs["address"], pairs["port"]
+    head["store_ms"] = rows.store_ms
+    _fill_tail(head, rows)
+    return fixed_width(head)
+
+
+def _mixed_heads(rows: Rows, flags: npt.NDArray[np.int32]) -> list[pa.BinaryArray]:
+    """Headers whose hosts have different widths, in five columns."""
+    head, tail = np.empty(len(rows), HEADER.dtype), np.empty(len(rows), AFTER_HOSTS.dtype)
+    _fill(head, rows, flags)
+    _fill_tail(tail, rows)
+    stored = np.broadcast_to(np.asarray(rows.store_ms), len(rows)).astype(">i8")
+    return [fixed_width(head), rows.born_hosts, fixed_width(stored), rows.store_hosts, fixed_width(tail)]
+
+
+def _fill(head: npt.NDArray[Any], rows: Rows, flags: npt.NDArray[np.int32]) -> None:
+    head["total_size"] = sizes(rows)
+    head["magic"] = np.where(lengths(rows.topics) > LONGEST_V1_TOPIC, np.uint32(MAGIC_V2), np.uint32(MAGIC_V1))
+    head["body_crc"] = body_crcs(rows.bodies)
+    head["queue_id"], head["flag"] = rows.queue_id, rows.flag
+    head["queue_offset"], head["physical_offset"] = rows.queue_offset, rows.physical_offset
+    head["sys_flag"], head["born_ms"] = flags, rows.born_ms
+
+
+def _fill_tail(tail: npt.NDArray[Any], rows: Rows) -> None:
+    tail["reconsume_times"], tail["prepared_offset"] = rows.reconsume_times, rows.prepared_offset
+    tail["body_length"] = lengths(rows.bodies)
+
+
+def _sized_topics(topics: pa.BinaryArray) -> pa.BinaryArray:
+    """Each topic behind its length: one byte, or two for a long one. Few differ, so each is made once."""
+    coded = topics.dictionary_encode()
+    sized = [
+        len(topic).to_bytes(2 if len(topic) > LONGEST_V1_TOPIC else 1, "big") + topic
+        for topic in coded.dictionary.to_pylist()
+    ]
+    return pa.array(sized, pa.binary()).take(coded.indices)
+
+
+def patch(data: Bytes, starts: Positions, offsets: Positions, places: Positions, store_ms: int, v6: Numbers) -> None:
+    """Writes QUEUEOFFSET, PHYSICALOFFSET and STORETIMESTAMP into the records that begin at `starts` of `data`.
+
+    `v6` (shape (n,)) says whose born host is IPv6, which moves the store time.
+    """
+    longs: npt.NDArray[Any] = np.ndarray((len(data) - 7,), ">i8", data, strides=(1,))
+    longs[starts + QUEUE_OFFSET_AT] = offsets
+    longs[starts + PHYSICAL_OFFSET_AT] = places
+    longs[starts + np.where(v6, STORE_MS_AT_V6, STORE_MS_AT)] = store_ms
+
+
+def blank_record(size: int) -> bytes:
+    """The record that fills a file's last `size` bytes."""
+    return np.array([(size, MAGIC_BLANK)], BLANK.dtype).tobytes()
