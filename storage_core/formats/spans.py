@@ -31,7 +31,7 @@ def with_gaps(buffer: Bytes | pa.Buffer, starts: Positions, stops: Positions) ->
     offsets = np.empty(2 * count + 1, np.int32)
     offsets[0 : 2 * count : 2] = starts
     offsets[1 : 2 * count : 2] = stops
-    offsets[2 * count] = stops[-1] if count else 0
+    offsets[2 * count] = len(buffer)
     return pa.BinaryArray.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(offsets), _as_buffer(buffer)])
 
 

@@ -33,10 +33,14 @@ _SCHEDULE = SCHEDULE_TOPIC.encode()
 
 @dataclass(frozen=True)
 class Checks:
-    """What makes a record valid for a walk: which magics, and whether bodies must fit their CRC."""
+    """What makes a record valid for a walk: which magics, whether bodies must fit their CRC, and whether
+    PHYSICALOFFSET must be the record's place (a broker does not ask). `broker` adds what stops a broker's dispatch.
+    """
 
     magics: tuple[int, ...] = (MAGIC_V1, MAGIC_V2)
     crc: bool = True
+    place: bool = False
+    broker: bool = True
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,13 @@ class Stretch:
     def end_offset(self) -> int:
         """Address one past the last record."""
         return int(self.messages.starts[-1] + self.sizes[-1] + self.base_offset)
+
+    def head(self, count: int) -> Stretch:
+        """The first `count` records."""
+        if count == len(self.sizes):
+            return self
+        messages = decode(self.messages.buffer, self.messages.starts[:count], self.sizes[:count])
+        return Stretch(messages, self.sizes[:count], self.base_offset)
 
     def tail(self, first: int) -> Stretch:
         """The records from number `first` on."""
@@ -99,9 +110,7 @@ class FileWalk:
             size = self.window_size if right else size * 4
 
 
-def _valid(
-    buffer: Bytes, starts: Positions, sizes: Positions, base: int, checks: Checks
-) -> tuple[int, Stretch]:
+def _valid(buffer: Bytes, starts: Positions, sizes: Positions, base: int, checks: Checks) -> tuple[int, Stretch]:
     """How many records, from the first on, pass the checks, and those records."""
     messages = decode(buffer, starts, sizes)
     wrong = messages.flaws != 0
@@ -109,7 +118,10 @@ def _valid(
         wrong |= ~np.isin(messages.column("magic"), checks.magics)
     if checks.crc:
         wrong |= wrong_crcs(messages)
-    wrong |= _bad_delays(messages)
+    if checks.place:
+        wrong |= messages.column("physical_offset") != messages.starts + base
+    if checks.broker:
+        wrong |= _bad_delays(messages)
     count = int(wrong.argmax()) if wrong.any() else len(starts)
     if count < len(starts):
         messages = decode(buffer, starts[:count], sizes[:count])
@@ -143,5 +155,3 @@ def _is_java_int(text: str) -> bool:
     if not digits or not all(c.isdecimal() for c in digits):
         return False
     return -(1 << 31) <= int(text) < 1 << 31
-
-

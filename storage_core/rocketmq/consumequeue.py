@@ -73,6 +73,11 @@ class ConsumeQueue:
                 break
         return count, reach, peak
 
+    def valid_count(self, files: OpenFiles) -> int:
+        """Units before the first that is not valid in the last file, counted from the chain's start."""
+        last = len(self.chain.files) - 1
+        return (self.chain.files[last].base_offset - self.chain.start) // UNIT.size + self.valid_stop(files, last)[0]
+
     def truncated_stop(self, files: OpenFiles, index: int, log_end: int) -> tuple[int, int]:
         """How many units of file number `index` a broker keeps when the log ends at `log_end`, and the last one's end.
 

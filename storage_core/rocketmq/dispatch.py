@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from storage_core.formats.layout import Positions
-from storage_core.formats.rocketmq.message import TRANSACTION_MASK, COMMIT, Messages
+from storage_core.formats.rocketmq.message import COMMIT, TRANSACTION_MASK, Messages
 from storage_core.formats.spans import text
 from storage_core.rocketmq.commitlog import Stretch
 from storage_core.store import QueueKey
@@ -37,13 +37,17 @@ class QueueTail:
 
 @dataclass(frozen=True)
 class Appended:
-    """Units that the dispatcher appends, in log order: which queue (an index into `keys`), ordinal, place, size."""
+    """Units that the dispatcher appends, in log order: which queue (an index into `keys`), ordinal, place, size.
+
+    `rows` are the numbers of their records in the stretch.
+    """
 
     keys: tuple[QueueKey, ...]
     queue: npt.NDArray[np.int32]
     ordinals: Positions
     places: Positions
     sizes: Positions
+    rows: npt.NDArray[np.intp]
 
 
 class Dispatcher:
@@ -69,9 +73,10 @@ class Dispatcher:
             order = rows[np.argsort(queue[rows], kind="stable")]
             bounds = np.flatnonzero(np.diff(queue[order])) + 1
             for group in np.split(order, bounds):
-                ordinals[group] = self._append(keys[queue[group[0]]], offsets[group], places[group], stretch.sizes[group])
+                key, sizes = keys[queue[group[0]]], stretch.sizes[group]
+                ordinals[group] = self._append(key, offsets[group], places[group], sizes)
         rows = np.flatnonzero(ordinals >= 0)
-        return Appended(keys, queue[rows], ordinals[rows], places[rows], stretch.sizes[rows])
+        return Appended(keys, queue[rows], ordinals[rows], places[rows], stretch.sizes[rows], rows)
 
     def _append(self, key: QueueKey, offsets: Positions, places: Positions, sizes: Positions) -> Positions:
         """Ordinals that the records get in their queue, -1 for those that the rules ignore."""

@@ -48,7 +48,8 @@ def looks_like_store(root: str) -> bool:
         names = system.names(root)
     except (FileNotFoundError, NotADirectoryError):
         return False
-    return any(name in (paths.COMMIT_LOG, paths.CONSUME_QUEUE) or name.startswith(paths.DLEDGER_PREFIX) for name in names)
+    marks = (paths.COMMIT_LOG, paths.CONSUME_QUEUE)
+    return any(name in marks or name.startswith(paths.DLEDGER_PREFIX) for name in names)
 
 
 def list_store(root: str, commit_log_paths: Sequence[str] = ()) -> Listing:
@@ -83,8 +84,8 @@ def _refuse_missing_log(root: str, folders: list[str]) -> None:
         )
     if not any(system.is_folder(folder) for folder in folders):
         raise UnsupportedFormatError(
-            f"UnsupportedFormatError: {folders[0]}: there is no commit log here, but queues that point into one; it often "
-            "lies elsewhere (the broker's storePathCommitLog): name that directory with option commitLogPath"
+            f"UnsupportedFormatError: {folders[0]}: there is no commit log here, but queues that point into one; it "
+            "often lies elsewhere (the broker's storePathCommitLog): name that directory with option commitLogPath"
         )
 
 

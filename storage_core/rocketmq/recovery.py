@@ -15,7 +15,7 @@ import numpy as np
 from storage_core.files import system
 from storage_core.files.file_chain import FileChain
 from storage_core.files.window import OpenFiles
-from storage_core.formats.rocketmq.message import HEADER_V4, BORN_HOST_V6, MAGIC_V1, MAGIC_V2, Stop
+from storage_core.formats.rocketmq.message import BORN_HOST_V6, HEADER_V4, MAGIC_V1, MAGIC_V2, Stop
 from storage_core.rocketmq.commitlog import Checks, FileWalk, Stretch
 from storage_core.rocketmq.consumequeue import ConsumeQueue
 from storage_core.rocketmq.dispatch import Dispatcher, QueueTail
@@ -71,6 +71,11 @@ class Verdict:
     marks: tuple[Mark, ...] = ()
     reason: Stop = Stop.END
     units_per_file: int = DEFAULT_UNITS_PER_FILE
+
+    @property
+    def jumps_over_new_fillers(self) -> bool:
+        """Whether a pull stumbles over fillers that this very start wrote: 4.9 with a log from 0 (rocketmq.md 3.3)."""
+        return self.rules is Rules.V4 and self.log_start == 0
 
 
 @dataclass
@@ -130,7 +135,7 @@ def _recover(case: _Case, overall: int) -> Verdict:
     before = {key: state.tail for key, state in case.states.items()}
     dispatcher = Dispatcher(before, units_per_file)
     start = _scan_start(case, overall)
-    # 4.9 dispatches after a clean scan, from where the queues end; every other case dispatches while it scans.
+    # 4.9 dispatches from where the queues end when the scan is over; all but its clean start dispatch while they scan.
     threshold = -1 if listing.abort else overall
     during = listing.abort or case.rules is Rules.V5
     for stretch in _scan(case, start):
@@ -139,7 +144,7 @@ def _recover(case: _Case, overall: int) -> Verdict:
     if overall >= case.log_end:
         for key, state in case.states.items():
             _truncate(case, key, state, dispatcher)
-    if case.rules is Rules.V4 and not listing.abort:
+    if case.rules is Rules.V4:
         _dispatch_behind(case, dispatcher)
     on_disk = {key: state.tail.ordinal for key, state in case.states.items() if state.tail.has_files}
     queues = {
@@ -225,17 +230,21 @@ def _first_store_ms(case: _Case, index: int) -> int:
     head = system.pread(case.files.descriptor(file.path), HEADER_V4.size, 0)
     if len(head) < HEADER_V4.size:
         return 0
-    magics = (MAGIC_V1,) if case.rules is Rules.V4 else (MAGIC_V1, MAGIC_V2)
-    if int.from_bytes(head[4:8], "big") not in magics:
+    if int.from_bytes(head[4:8], "big") not in known_magics(case.rules):
         return 0
     at = 68 if int.from_bytes(head[36:40], "big") & BORN_HOST_V6 else 56
     return int.from_bytes(head[at : at + 8], "big", signed=True)
 
 
+def known_magics(rules: Rules) -> tuple[int, ...]:
+    """Magics of records that a broker takes for records: 4.9 knows no V2."""
+    return (MAGIC_V1,) if rules is Rules.V4 else (MAGIC_V1, MAGIC_V2)
+
+
 def _scan(case: _Case, index: int) -> Iterator[Stretch]:
     """Valid records from file number `index` on; sets the end of the log."""
     chain = case.listing.log
-    checks = Checks((MAGIC_V1,) if case.rules is Rules.V4 else (MAGIC_V1, MAGIC_V2), crc=True)
+    checks = Checks(known_magics(case.rules), crc=True)
     for file in chain.files[index:]:
         walk = FileWalk(chain, case.files, file, file.base_offset, checks)
         yield from walk
@@ -262,15 +271,16 @@ def _dispatch_behind(case: _Case, dispatcher: Dispatcher) -> None:
     """4.9's start: everything behind the furthest queue is dispatched, with no look at CRCs (rocketmq.md 5.5)."""
     chain = case.listing.log
     offset = max([chain.start, *(tail.reach for tail in dispatcher.tails.values())])
-    for walk in walk_from(chain, case.files, offset, case.log_end):
+    for walk in walk_from(chain, case.files, offset, case.log_end, case.rules):
         for stretch in walk:
             _dispatch(case, dispatcher, stretch, -1)
 
 
-def walk_from(chain: FileChain, files: OpenFiles, offset: int, stop: int) -> Iterator[FileWalk]:
+def walk_from(chain: FileChain, files: OpenFiles, offset: int, stop: int, rules: Rules) -> Iterator[FileWalk]:
     """Walks of the log from `offset` to `stop`, file by file, as the dispatcher goes: no CRC, damage skips the file."""
+    checks = Checks(known_magics(rules), crc=False)
     for file in chain.files:
         if file.end <= offset or file.base_offset >= stop:
             continue
         clipped = replace(file, size=min(file.end, stop) - file.base_offset)
-        yield FileWalk(chain, files, clipped, max(offset, file.base_offset), Checks(crc=False))
+        yield FileWalk(chain, files, clipped, max(offset, file.base_offset), checks)

@@ -1,6 +1,6 @@
-"""A record's property bytes: one property of many messages, all pairs of many messages, and the slow way for one.
+r"""A record's property bytes: one property of many messages, all pairs of many messages, and the slow way for one.
 
-Text is `\\x02`-separated `name \\x01 value` pairs. Source of the rules: rocketmq.md 2.4 (4.9.1 and later): a piece
+Text is `\x02`-separated `name \x01 value` pairs. Source of the rules: rocketmq.md 2.4 (4.9.1 and later): a piece
 counts when it has at least 3 characters, its first 0x01 is not at its start and something follows it; of repeated
 names the last wins and keeps the place of the first.
 """
@@ -153,8 +153,9 @@ class PropertyColumn:
         return gather(self._data, self._pairs.starts[at], self._pairs.middles[at])
 
 
-def _mark(first: Any, length: Any) -> Any:
-    return np.asarray(first).astype(np.int32) | (np.asarray(length).astype(np.int32) << 8)
+def _mark(first: npt.ArrayLike, length: npt.ArrayLike) -> npt.NDArray[np.int32]:
+    marks: npt.NDArray[np.int32] = np.asarray(first).astype(np.int32) | (np.asarray(length).astype(np.int32) << 8)
+    return marks
 
 
 def with_nulls(values: pa.StringArray, valid: npt.NDArray[np.bool_]) -> pa.StringArray:

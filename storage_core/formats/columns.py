@@ -1,0 +1,75 @@
+"""Arrow columns out of numpy columns: times, hosts, hex ids, words, nulls. Knows no engine.
+
+Each function is vectorised; what is done a value at a time is done once per distinct value.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv6Address
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage_core.formats.spans import data_of, offsets_of
+
+TIMESTAMP = pa.timestamp("us", "UTC")
+
+_HEX = np.frombuffer(b"".join(b"%02X" % i for i in range(256)), "<u2").copy()
+
+
+def timestamps(ms: npt.NDArray[np.int64]) -> pa.TimestampArray:
+    """Epoch milliseconds as timestamp[us, UTC]."""
+    return pa.array(ms * 1000, pa.int64()).view(TIMESTAMP)
+
+
+def masked(values: pa.Array, valid: npt.NDArray[np.bool_]) -> pa.Array:
+    """The same values, null where `valid` is false (and where they were null)."""
+    if valid.all():
+        return values
+    return pc.if_else(pa.array(valid), values, pa.scalar(None, values.type))
+
+
+def host_text(packed: pa.BinaryArray) -> pa.StringArray:
+    """Packed hosts (4 or 16 address bytes, 4 bytes of port) as `ip:port`; IPv6 in brackets, RFC 5952."""
+    hosts = packed.dictionary_encode()
+    texts = pa.array([_host(value) for value in hosts.dictionary.to_pylist()], pa.string())
+    return texts.take(hosts.indices)
+
+
+def _host(value: bytes) -> str:
+    port = int.from_bytes(value[-4:], "big", signed=True) if len(value) >= 4 else 0
+    address = value[:-4]
+    if len(address) == 16:
+        return f"[{IPv6Address(address)}]:{port}"
+    return f"{'.'.join(map(str, address))}:{port}"
+
+
+def hex_text(packed: pa.BinaryArray) -> pa.StringArray:
+    """Bytes as upper-case hex."""
+    digits = _HEX[data_of(packed)[offsets_of(packed)[0] : offsets_of(packed)[-1]]]
+    offsets = (offsets_of(packed) - offsets_of(packed)[0]) * 2
+    return pa.StringArray.from_buffers(len(packed), pa.py_buffer(offsets), pa.py_buffer(digits))
+
+
+def joined(left: pa.BinaryArray, right: npt.NDArray[np.int64]) -> pa.BinaryArray:
+    """Each element of `left` followed by the 8 big-endian bytes of `right`."""
+    tail = np.arange(0, 8 * len(right) + 1, 8, dtype=np.int32)
+    numbers = pa.BinaryArray.from_buffers(
+        pa.binary(), len(right), [None, pa.py_buffer(tail), pa.py_buffer(right.astype(">i8"))]
+    )
+    return pc.binary_join_element_wise(left, numbers, b"")
+
+
+def words(texts: pa.StringArray) -> pa.ListArray:
+    """Texts split at single spaces, empty pieces dropped; null stays null."""
+    split = pc.split_pattern(texts, " ")
+    pieces = split.values
+    lengths = np.diff(offsets_of(pieces))
+    if (lengths > 0).all():
+        return split
+    kept = np.concatenate(([0], np.cumsum(lengths > 0))).astype(np.int32)
+    offsets = kept[np.frombuffer(split.buffers()[1], np.int32, len(split) + 1, split.offset * 4)]
+    mask = split.is_null() if split.null_count else None
+    return pa.ListArray.from_arrays(pa.array(offsets), pieces.filter(pa.array(lengths > 0)), mask=mask)

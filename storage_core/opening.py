@@ -1,0 +1,114 @@
+"""From a path to stores: what lies in a directory decides the engine.
+
+What an engine calls a store is its own affair; here only the question is asked.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+from storage_core.errors import OptionError, StoreNotFoundError, UnsupportedFormatError
+from storage_core.files import system
+from storage_core.store import Store
+
+ENGINES = ("rocketmq", "rabbitmq")
+LEVELS = 2
+MOST_SHOWN = 8
+
+
+def open_directory(path: str, engine: str | None, options: Mapping[str, Any]) -> Store:
+    """The store in one directory. Raises StoreNotFoundError, UnsupportedFormatError, OptionError."""
+    root = _local(path)
+    _check_directory(root)
+    found = _engines(root, engine)
+    if not found:
+        raise _no_store(root)
+    if len(found) > 1:
+        raise UnsupportedFormatError(
+            f"UnsupportedFormatError: {root}: stores of two engines lie here ({' and '.join(found)}); "
+            "choose one with option engine"
+        )
+    opened: Store = import_module(f"storage_core.{found[0]}").open_store(root, options)
+    return opened
+
+
+def find_directories(path: str, engine: str | None) -> list[str]:
+    """The store directories at a path, a glob or a folder of stores (two levels deep), sorted."""
+    pattern = _local(path)
+    roots = [pattern] if system.exists(pattern) or not glob.has_magic(pattern) else sorted(glob.glob(pattern))
+    if not roots:
+        raise StoreNotFoundError(f"StoreNotFoundError: {pattern}: nothing matches this pattern; check the path")
+    found: list[str] = []
+    for root in roots:
+        _check_directory(root)
+        found += _search(root, engine, LEVELS)
+    if not found:
+        raise _no_store(roots[0])
+    return sorted(dict.fromkeys(found))
+
+
+def _search(root: str, engine: str | None, levels: int) -> list[str]:
+    if _engines(root, engine):
+        return [root]
+    if not levels:
+        return []
+    folders = sorted(e.name for e in system.entries(root) if e.is_directory and not e.name.startswith("."))
+    return [found for name in folders for found in _search(os.path.join(root, name), engine, levels - 1)]
+
+
+def _engines(root: str, engine: str | None) -> list[str]:
+    if engine not in (None, "auto", *ENGINES):
+        raise OptionError("engine", str(engine), f"it is one of auto, {', '.join(ENGINES)}")
+    asked = ENGINES if engine in (None, "auto") else (engine,)
+    return [name for name in asked if _looks_like(name)(root)]
+
+
+def _looks_like(engine: str | None) -> Callable[[str], bool]:
+    looks: Callable[[str], bool] = import_module(f"storage_core.{engine}").looks_like_store
+    return looks
+
+
+def _local(path: str) -> str:
+    """The path on this machine: `file:` is taken off, another scheme is refused."""
+    scheme, separator, rest = path.partition(":")
+    if separator and scheme == "file":
+        return os.path.abspath("/" + rest.lstrip("/"))
+    if separator and "/" not in scheme and rest.startswith("//"):
+        raise UnsupportedFormatError(
+            f"UnsupportedFormatError: {path}: mqstore on host {os.uname().nodename} reads local and mounted "
+            f"directories, not {scheme}:; copy the store to a disk or mount it"
+        )
+    return os.path.abspath(path)
+
+
+def _check_directory(root: str) -> None:
+    host = os.uname().nodename
+    if not system.exists(root):
+        raise StoreNotFoundError(
+            f"StoreNotFoundError: {root}: there is no such directory on host {host}; check the path"
+        )
+    if not system.is_folder(root):
+        raise StoreNotFoundError(
+            f"StoreNotFoundError: {root}: this is a file; give the directory of the store, which holds commitlog"
+        )
+    try:
+        system.names(root)
+    except PermissionError:
+        raise StoreNotFoundError(
+            f"StoreNotFoundError: {root}: permission denied on host {host}; read as a user who may, or copy the store"
+        ) from None
+
+
+def _no_store(root: str) -> StoreNotFoundError:
+    names = system.names(root)
+    if not names:
+        return StoreNotFoundError(f"StoreNotFoundError: {root}: the directory is empty; give the directory of a store")
+    shown = ", ".join(names[:MOST_SHOWN]) + (f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else "")
+    return StoreNotFoundError(
+        f"StoreNotFoundError: {root}: no store lies here or two levels below; a RocketMQ store holds commitlog, "
+        f"a RabbitMQ vhost holds .vhost; here are {shown}"
+    )

@@ -1,0 +1,226 @@
+"""The index files of a store: which of them can be proven right, and which part of the log they cover.
+
+The index never changes an answer: what is not proven is not used, and that part of the log is scanned. Walking chains
+is for `lookup`. Source of the rules: rocketmq.md 4, interface.md 11.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from storage_core.files import system
+from storage_core.files.file_chain import FileChain
+from storage_core.files.window import OpenFiles, Window
+from storage_core.formats.columns import words
+from storage_core.formats.layout import Positions
+from storage_core.formats.rocketmq import paths
+from storage_core.formats.rocketmq.indexfile import (
+    ENTRY,
+    HEADER,
+    Geometry,
+    IndexHeader,
+    decode_header,
+    key_hashes,
+)
+from storage_core.formats.rocketmq.message import BLANK, HEADER_V4, MAGIC_BLANK, Messages, decode
+from storage_core.formats.rocketmq.properties import KEYS, UNIQ_KEY, PropertyColumn
+from storage_core.formats.spans import text
+from storage_core.rocketmq.index_geometry import found_geometry
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class IndexFile:
+    """An index file that was proven right, or `flaw` says why it is not used."""
+
+    path: str
+    geometry: Geometry
+    header: IndexHeader
+    flaw: str = ""
+
+    @property
+    def entries(self) -> int:
+        """Number of entries."""
+        return self.header.count
+
+
+@dataclass(frozen=True)
+class Index:
+    """Proven files in the order of their names, and what they cover.
+
+    `covered` holds for each file the span of the log whose records it indexes. The keys of a record at the edge of a
+    file may lie in the file before or behind, which may be lost: `edge_hashes` are all their hashes, `edge_places`
+    their addresses.
+    """
+
+    files: tuple[IndexFile, ...]
+    covered: tuple[Span, ...]
+    edge_hashes: npt.NDArray[np.int32]
+    edge_places: Positions
+    unused: tuple[IndexFile, ...] = ()
+
+
+def index_paths(root: str) -> list[str]:
+    """The index files of a store, in the order in which a broker reads them: by name."""
+    folder = os.path.join(root, paths.INDEX)
+    try:
+        found = [entry.name for entry in system.entries(folder) if not entry.is_directory]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [os.path.join(folder, name) for name in sorted(found) if name.isascii() and name.isdigit()]
+
+
+def open_index(
+    root: str, log: FileChain, log_start: int, log_end: int, files: OpenFiles, noted: Geometry | None = None
+) -> Index:
+    """Proves the index files of a store against its log [log_start, log_end).
+
+    `noted` is the geometry that mqstore wrote down when it made the store; None when a broker made it.
+    """
+    judged: list[IndexFile] = []
+    covered: list[Span] = []
+    edges: list[Messages] = []
+    known = noted
+    for path in index_paths(root):
+        try:
+            file = _open(path, files, known)
+        except FileNotFoundError:
+            continue
+        if not file.flaw and file.entries:
+            file, span, messages = _prove(file, log, log_start, log_end, files)
+            covered += span
+            edges += messages
+            known = known if file.flaw else file.geometry
+        judged.append(file)
+    used = tuple(file for file in judged if not file.flaw and file.entries)
+    hashes = [hashes_of(messages) for messages in edges]
+    return Index(
+        used,
+        tuple(covered),
+        np.concatenate([np.empty(0, np.int32), *(found for found, _ in hashes)]),
+        np.concatenate(
+            [np.empty(0, np.int64)]
+            + [messages.column("physical_offset")[row] for messages, (_, row) in zip(edges, hashes, strict=True)]
+        ),
+        tuple(file for file in judged if file.flaw),
+    )
+
+
+def hashes_of(messages: Messages) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    """The hashes under which right records are indexed, and the row of the record that has each."""
+    properties = PropertyColumn(messages.buffer, messages.properties_start, messages.properties_size)
+    unique, listed = properties.values(UNIQ_KEY), words(properties.values(KEYS))
+    unique_rows = np.flatnonzero(unique.is_valid().to_numpy(zero_copy_only=False))
+    word_rows = np.repeat(np.arange(len(messages)), np.nan_to_num(_lengths(listed)).astype(np.int64))
+    rows = np.concatenate((unique_rows, word_rows)).astype(np.int64)
+    keys = pa.concat_arrays([unique.take(pa.array(unique_rows)), listed.flatten()])
+    topics = text(messages.topics()).take(pa.array(rows))
+    return key_hashes(topics, keys), rows
+
+
+def _lengths(listed: pa.ListArray) -> npt.NDArray[np.float64]:
+    lengths: npt.NDArray[np.float64] = listed.value_lengths().to_numpy(zero_copy_only=False).astype(np.float64)
+    return lengths
+
+
+def _open(path: str, files: OpenFiles, known: Geometry | None) -> IndexFile:
+    """Header and geometry of a file; what it says of itself must fit its length and its first and last entry."""
+    descriptor = files.descriptor(path)
+    size = system.stat(path).size
+    head = system.pread(descriptor, HEADER.size, 0)
+    if len(head) < HEADER.size:
+        return IndexFile(path, Geometry(), IndexHeader(0, 0, 0, 0, 0, 0), f"it has {size} bytes, less than a header")
+    header = decode_header(head)
+    if header.count == 0:
+        return IndexFile(path, known or Geometry(), header)
+    if header.begin_offset < 0 or header.end_offset < header.begin_offset or header.count < 1:
+        return IndexFile(path, known or Geometry(), header, "its header makes no sense")
+    for geometry in dict.fromkeys([known or Geometry(), Geometry()]):
+        if geometry.file_size == size:
+            fits = ends_fit(descriptor, geometry, header)
+            return IndexFile(path, geometry, header, "" if fits else "its first or last entry is not what its header says")
+    found = found_geometry(descriptor, size, header)
+    if found is None:
+        return IndexFile(path, Geometry(), header, f"no number of slots and entries explains its {size} bytes")
+    return IndexFile(path, found, header)
+
+
+def ends_fit(descriptor: int, geometry: Geometry, header: IndexHeader) -> bool:
+    """Whether the first and the last entry point where the header says."""
+    if header.entry_count > geometry.entries:
+        return False
+    wanted = {1: header.begin_offset, header.count: header.end_offset}
+    for number, offset in wanted.items():
+        data = system.pread(descriptor, ENTRY.size, int(geometry.entry_positions(np.array([number]))[0]))
+        if len(data) < ENTRY.size or int.from_bytes(data[4:12], "big", signed=True) != offset:
+            return False
+    return True
+
+
+def _prove(
+    file: IndexFile, log: FileChain, log_start: int, log_end: int, files: OpenFiles
+) -> tuple[IndexFile, list[Span], list[Messages]]:
+    """Compares a file with the records at its two ends; its span of the log, and those records."""
+    header = file.header
+    if header.end_offset < log_start:
+        return file, [], []
+    last = record_at(log, files, header.end_offset, log_end)
+    if last is None or int(last.column("store_ms")[0]) != header.end_ms:
+        return _unused(file, f"its last entry points to {header.end_offset}, where no such record ends the index"), [], []
+    edges = [last]
+    start = log_start
+    if header.begin_offset >= log_start:
+        first = record_at(log, files, header.begin_offset, log_end)
+        if first is None or int(first.column("store_ms")[0]) != header.begin_ms:
+            text_ = f"its first entry points to {header.begin_offset}, where no such record begins the index"
+            return _unused(file, text_), [], []
+        edges.append(first)
+        start = header.begin_offset
+    return file, [(start, header.end_offset + int(last.column("total_size")[0]))], edges
+
+
+def _unused(file: IndexFile, flaw: str) -> IndexFile:
+    return IndexFile(file.path, file.geometry, file.header, flaw)
+
+
+def record_at(log: FileChain, files: OpenFiles, place: int, log_end: int) -> Messages | None:
+    """The record at an address; None when there is no right one below the end of the log."""
+    file = log.file_at(place)
+    stop = None if file is None else min(file.end, log_end)
+    if stop is None or place + HEADER_V4.size > stop:
+        return None
+    window = Window(log, files)
+    size = int.from_bytes(window.load(place, place + 4).tobytes(), "big", signed=True)
+    if size < HEADER_V4.size or place + size > stop:
+        return None
+    messages = decode(window.load(place, place + size), np.zeros(1, np.int64), np.array([size]))
+    wrong = messages.flaws[0] != 0 or int(messages.column("physical_offset")[0]) != place
+    return None if wrong else messages
+
+
+def uncovered(covered: list[Span], log: FileChain, files: OpenFiles, log_start: int, log_end: int) -> list[Span]:
+    """What is left of the log [log_start, log_end) outside of the spans, without holes that hold no record."""
+    left: list[Span] = []
+    at = log_start
+    for start, stop in [*sorted(covered), (log_end, log_end)]:
+        if start > at and not _is_blank(log, files, at, start):
+            left.append((at, start))
+        at = max(at, stop)
+    return left
+
+
+def _is_blank(log: FileChain, files: OpenFiles, start: int, stop: int) -> bool:
+    """Whether [start, stop) is the blank record at the end of a file, or lies in no file."""
+    file = log.file_at(start)
+    if file is None:
+        return all(each.base_offset >= stop or each.end <= start for each in log.files)
+    if stop != file.end or stop - start < BLANK.size:
+        return False
+    head = system.pread(files.descriptor(file.path), BLANK.size, start - file.base_offset)
+    return int.from_bytes(head[4:8], "big") == MAGIC_BLANK

@@ -1,0 +1,160 @@
+"""Record batches of one request: its columns, the checks of each message, and the three modes for damaged ones.
+
+Source of the rules: interface.md 9, 40, 41.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage_core.errors import CorruptionError
+from storage_core.files.file_chain import FileChain
+from storage_core.formats.columns import masked
+from storage_core.formats.rocketmq.message import FLAWS, Flaw, Messages
+from storage_core.formats.rocketmq.paths import LIGHT_QUEUE_PREFIX
+from storage_core.formats.rocketmq.properties import MULTI_DISPATCH, PropertyColumn
+from storage_core.rocketmq.rows import Found, Queues, Rows, unit_column
+from storage_core.rocketmq.schema import UNIT_COLUMNS, message_schema
+from storage_core.store import Mode, ScanRequest
+
+
+class RowBuilder:
+    """Turns found messages into record batches. Counts what it leaves out."""
+
+    def __init__(
+        self, request: ScanRequest, queues: Queues, rebuilt: npt.NDArray[np.bool_], log: FileChain, store_name: str
+    ) -> None:
+        """`rebuilt` tells, by queue index, where ordinals need not equal QUEUEOFFSET (interface.md 41)."""
+        self.request = request
+        self.schema = message_schema(request)
+        self._queues = queues
+        self._rebuilt = rebuilt
+        self._log = log
+        self._store_name = store_name
+        self.left_out = 0
+
+    @property
+    def needs_log(self) -> bool:
+        """Whether some requested column is not in the consume queues."""
+        return not set(self.schema.names) <= UNIT_COLUMNS
+
+    def from_units(self, found: Found) -> pa.RecordBatch:
+        """Rows whose columns the consume queues answer alone."""
+        columns = [unit_column(name, found, self._queues, self._store_name) for name in self.schema.names]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def from_queue(self, messages: Messages, found: Found) -> pa.RecordBatch:
+        """Rows of messages found through their queues. Raises CorruptionError with FAILFAST."""
+        messages.mark(messages.column("physical_offset") != found.places, Flaw.PLACE)
+        self._check_queue(messages, found)
+        return self._batch(Rows(messages, found.places, self.request, self._store_name), found)
+
+    def from_log(self, messages: Messages, places: npt.NDArray[np.int64]) -> pa.RecordBatch:
+        """Rows of records in their own right. Raises CorruptionError with FAILFAST."""
+        return self._batch(Rows(messages, places, self.request, self._store_name), None)
+
+    def damage(self, found: Found, reasons: Sequence[str]) -> pa.RecordBatch | None:
+        """What becomes of messages that cannot be reached; None when they are left out.
+
+        Raises CorruptionError for the first one with FAILFAST.
+        """
+        if self.request.mode is Mode.FAILFAST:
+            raise self._error(int(found.places[0]), reasons[0])
+        if self.request.mode is Mode.DROPMALFORMED:
+            self.left_out += len(found)
+            return None
+        columns = []
+        for column in self.schema:
+            if column.name == "corruption":
+                texts = [self._place(p, why) for p, why in zip(found.places.tolist(), reasons, strict=True)]
+                columns.append(pa.array(texts, pa.string()))
+            elif column.name in UNIT_COLUMNS and (len(self._queues.keys) or column.name in ("store", "physicalOffset")):
+                columns.append(unit_column(column.name, found, self._queues, self._store_name))
+            else:
+                columns.append(pa.nulls(len(found), column.type))
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def report(self) -> None:
+        """One line on this process's stderr that counts the messages left out (option mode)."""
+        if self.left_out:
+            print(
+                f"mqstore: {self._store_name}: {self.left_out} damaged messages left out (mode=DROPMALFORMED)",
+                file=sys.stderr,
+            )
+
+    def _check_queue(self, messages: Messages, found: Found) -> None:
+        expected = self._queues.topics(found.queue).view(pa.binary())
+        wrong = messages.column("queue_id") != self._queues.ids(found.queue)
+        wrong |= pc.not_equal(messages.topics(), expected).to_numpy(zero_copy_only=False)
+        shifted = messages.column("queue_offset") != found.ordinals
+        if shifted.any():
+            wrong |= shifted & ~self._rebuilt[found.queue]
+        wrong &= messages.flaws == 0
+        if wrong.any():
+            rows = np.flatnonzero(wrong)
+            wrong[rows] = ~self._through_light_queue(messages, found, rows)
+            messages.mark(wrong, Flaw.QUEUE)
+
+    def _through_light_queue(
+        self, messages: Messages, found: Found, rows: npt.NDArray[np.intp]
+    ) -> npt.NDArray[np.bool_]:
+        """Whether a queue that is not the record's own may serve it (rocketmq.md 3.8)."""
+        starts, sizes = messages.properties_start[rows], messages.properties_size[rows]
+        lists = PropertyColumn(messages.buffer, starts, sizes).values(MULTI_DISPATCH).to_pylist()
+        topics = [self._queues.keys[index][0] for index in found.queue[rows].tolist()]
+        return np.array(
+            [
+                topic.startswith(LIGHT_QUEUE_PREFIX) or topic in (names or "").split(",")
+                for topic, names in zip(topics, lists, strict=True)
+            ],
+            bool,
+        )
+
+    def _batch(self, rows: Rows, found: Found | None) -> pa.RecordBatch:
+        bodies = rows.checked_bodies() if "body" in self.schema.names else None
+        flaws = rows.messages.flaws
+        damaged = bool(flaws.any())
+        if damaged and self.request.mode is Mode.FAILFAST:
+            first = int(np.flatnonzero(flaws)[0])
+            raise self._error(int(rows.places[first]), FLAWS[flaws[first]].value)
+        columns = [self._column(name, rows, found, bodies) for name in self.schema.names]
+        batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        if damaged and self.request.mode is Mode.DROPMALFORMED:
+            self.left_out += int((flaws != 0).sum())
+            return batch.filter(pa.array(flaws == 0))
+        return batch
+
+    def _column(self, name: str, rows: Rows, found: Found | None, bodies: pa.Array | None) -> pa.Array:
+        """A column; of a damaged row what names its place, and else null (PERMISSIVE)."""
+        if name == "corruption":
+            return self._corruption(rows)
+        if found is not None and name in UNIT_COLUMNS:
+            return unit_column(name, found, self._queues, self._store_name)
+        values = bodies if name == "body" else rows.column(name)
+        return values if name == "store" else masked(values, rows.messages.flaws == 0)
+
+    def _corruption(self, rows: Rows) -> pa.StringArray:
+        """Null, or where a message is damaged and why."""
+        texts: list[str | None] = [None] * len(rows.messages)
+        for index in np.flatnonzero(rows.messages.flaws).tolist():
+            reason = FLAWS[rows.messages.flaws[index]].value
+            texts[index] = self._place(int(rows.places[index]), reason)
+        return pa.array(texts, pa.string())
+
+    def _error(self, place: int, reason: str) -> CorruptionError:
+        file = self._log.file_at(place)
+        hint = "option mode=DROPMALFORMED leaves such messages out"
+        if file is None:
+            return CorruptionError(f"commit log of {self._store_name}", place, f"{reason}; {hint}")
+        return CorruptionError(file.path, place - file.base_offset, f"{reason}; {hint}")
+
+    def _place(self, place: int, reason: str) -> str:
+        file = self._log.file_at(place)
+        where = f"physical offset {place}" if file is None else f"{file.path} at {place - file.base_offset}"
+        return f"{where}: {reason}"

@@ -1,0 +1,64 @@
+"""A RocketMQ store directory behind the door: opening it, and what is remembered of it in this process.
+
+Opening reads no log. Where the log ends is judged at the first question that needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from storage_core.errors import OptionError, StoreClosedError
+from storage_core.rocketmq.listing import list_store
+from storage_core.rocketmq.recovery import Rules
+from storage_core.rocketmq.remembered import remembered_verdict
+from storage_core.rocketmq.snapshot import RocketSnapshot
+from storage_core.rocketmq.views import view_batches, view_schema
+from storage_core.store import ScanRequest, Store
+
+RECOVERY = {"auto": None, "4.9": Rules.V4, "5.x": Rules.V5, "none": Rules.NONE}
+OPTIONS = ("recovery", "commitLogPath")
+
+
+class RocketStore(Store):
+    """One RocketMQ store.
+
+    Options: `recovery`, whose rules say what a crashed store serves; `commitLogPath`, where its log lies.
+    """
+
+    engine = "rocketmq"
+
+    def __init__(self, path: str, options: Mapping[str, Any]) -> None:
+        self.path = path
+        unknown = [name for name in options if name not in OPTIONS]
+        if unknown:
+            raise OptionError(unknown[0], str(options[unknown[0]]), f"a RocketMQ store takes {', '.join(OPTIONS)}")
+        recovery = str(options.get("recovery") or "auto")
+        if recovery not in RECOVERY:
+            raise OptionError("recovery", recovery, f"it is one of {', '.join(RECOVERY)}")
+        self._rules = RECOVERY[recovery]
+        paths = options.get("commitLogPath") or ()
+        names = paths.split(",") if isinstance(paths, str) else paths
+        self._log_paths = tuple(name.strip() for name in names if name.strip())
+        self._closed = False
+
+    def snapshot(self) -> RocketSnapshot:
+        """What the store serves now."""
+        if self._closed:
+            raise StoreClosedError(f"StoreClosedError: {self.path}: the store was closed; open it again")
+        listing = list_store(self.path, self._log_paths)
+        return RocketSnapshot(listing, remembered_verdict(listing, self._rules), self.name)
+
+    def view_schema(self, name: str) -> pa.Schema:
+        """Schema of a view."""
+        return view_schema(name)
+
+    def view(self, name: str, request: ScanRequest | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows of a view."""
+        return view_batches(self.snapshot(), name, request or ScanRequest())
+
+    def close(self) -> None:
+        """Every descriptor is closed where it was opened; only further questions are refused."""
+        self._closed = True
