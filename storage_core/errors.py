@@ -90,6 +90,14 @@ class OptionError(MqStoreError):
         self.name, self.value, self.allowed = name, value, allowed
 
 
+class RowError(MqStoreError):
+    """A row that may not be written: which column and value, which rule, which row of its task (from 0)."""
+
+    def __init__(self, column: str, value: str, rule: str, row: int) -> None:
+        super().__init__(f"RowError: row {row} of its task: column '{column}' is {value}: {rule}")
+        self.column, self.rule, self.row = column, rule, row
+
+
 def shorten(value: str, limit: int = 80) -> str:
     """`value` cut to `limit` characters for an error message."""
     return value if len(value) <= limit else value[: limit - 1] + "…"

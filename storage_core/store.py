@@ -143,6 +143,47 @@ class Snapshot(ABC):
         return ()
 
 
+@dataclass(frozen=True)
+class StagedFile:
+    """A file that a task staged: its name in the job's staging folder, its length in bytes, its CRC-32."""
+
+    name: str
+    size: int
+    crc: int
+
+
+@dataclass(frozen=True)
+class StagedPart:
+    """What one task staged, as its message to the driver says it. `detail` is the engine's, and JSON."""
+
+    partition: int
+    rows: int
+    files: tuple[StagedFile, ...]
+    detail: Mapping[str, Any]
+
+
+class WriteJob(ABC):
+    """One atomic job: tasks stage, then one process commits or aborts. Picklable."""
+
+    @abstractmethod
+    def stage(
+        self, batches: Iterator[pa.RecordBatch], partition: int = 0, attempt: int = 0, task: int = 0
+    ) -> StagedPart:
+        """Writes the rows of one task aside. A bad row raises RowError; nothing of the task stays then."""
+
+    @abstractmethod
+    def commit(self, parts: Sequence[StagedPart]) -> int:
+        """Puts all rows into the store: tasks in the order of their partitions. Returns the number of rows.
+
+        Raises StoreLockedError, OptionError, MqStoreError: nothing was written then, unless the text says that the
+        job is committed and will be finished at the next opening for writing.
+        """
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Drops what was staged. Never undoes a commit, never raises for what is not there."""
+
+
 class Store(ABC):
     """One directory that one broker, node or vhost would own. A context manager."""
 

@@ -7,7 +7,9 @@ and never keep a reference to a function.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -177,3 +179,72 @@ def memory_used() -> int:
 def memory_total() -> int:
     """Bytes of memory of this machine."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def try_lock(descriptor: int) -> bool:
+    """Takes the lock of byte 0 for this open file, as a Java process sees it; False when someone else has it.
+
+    An open-file-description lock: `lockf` locks go when any descriptor of the file closes in this process.
+    """
+    wanted = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, wanted)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def data_spans(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """The parts of [start, stop) that may hold other bytes than zeros: holes of a sparse file are left out."""
+    position = start
+    while position < stop:
+        try:
+            position = os.lseek(descriptor, position, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return
+            raise
+        end = min(os.lseek(descriptor, position, os.SEEK_HOLE), stop)
+        if position < end:
+            yield position, end
+        position = end
+
+
+def holders(path: str) -> list[int]:
+    """Other processes of this machine that have the file open, as far as this user may see them."""
+    wanted, own, found = os.path.realpath(path), os.getpid(), []
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == own:
+            continue
+        try:
+            if any(os.readlink(f"/proc/{name}/fd/{fd}") == wanted for fd in os.listdir(f"/proc/{name}/fd")):
+                found.append(int(name))
+        except OSError:  # the process, or the descriptor, is gone or belongs to someone else
+            continue
+    return found
+
+
+def process_start(pid: int) -> int | None:
+    """When a process of this machine began, in clock ticks since boot; None when there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except (OSError, IndexError):
+        return None
+
+
+def session_process(marks: tuple[bytes, ...]) -> int:
+    """This process, or the nearest parent whose command line holds none of `marks`: who started the workers."""
+    pid = os.getpid()
+    while pid > 1:
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = file.read()
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                parent = int(file.read().rpartition(b")")[2].split()[1])
+        except OSError:
+            break
+        if not any(mark in words for mark in marks):
+            return pid
+        pid = parent
+    return os.getpid()

@@ -46,3 +46,9 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
     padded = data[: CHECKPOINT.size].ljust(CHECKPOINT.size, b"\0")
     values = np.frombuffer(padded, CHECKPOINT.dtype)[0].item()
     return Checkpoint(*values)
+
+
+def encode_times(before: bytes, physic_ms: int, logics_ms: int, index_ms: int) -> bytes:
+    """The file with other times; every byte behind them stays as it was in `before`, which may be short."""
+    times = np.array([physic_ms, logics_ms, index_ms], ">i8").tobytes()
+    return times + before[len(times) : FILE_SIZE].ljust(FILE_SIZE - len(times), b"\0")

@@ -32,3 +32,18 @@ def leading_valid(units: npt.NDArray[Any]) -> int:
     """How many units, from the first on, have offset >= 0 and size > 0 (rocketmq.md 3.4)."""
     invalid = (units["physical_offset"].astype(np.int64) < 0) | (units["size"].astype(np.int32) <= 0)
     return int(invalid.argmax()) if invalid.any() else len(units)
+
+
+def encode_units(
+    places: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], tags_codes: npt.NDArray[np.int64]
+) -> npt.NDArray[Any]:
+    """Units in disk byte order. Shape (n,)."""
+    units = np.empty(len(places), UNIT.dtype)
+    units["physical_offset"], units["size"], units["tags_code"] = places, sizes, tags_codes
+    return units
+
+
+def filler_units(count: int) -> npt.NDArray[Any]:
+    """The units that a broker puts before a queue's first message (rocketmq.md 3.3). Shape (count,)."""
+    blank = np.zeros(count, np.int64)
+    return encode_units(blank, np.full(count, BLANK_SIZE), blank)

@@ -1,0 +1,85 @@
+"""A new file that only grows: staged bytes with a running length and CRC, forced to the disk at the end.
+
+What the bytes are, and what becomes of the file, belongs to the engine.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+from zlib import crc32
+
+from storage_core.files import system
+
+CHUNK_SIZE = 4 << 20
+
+
+class AppendFile:
+    """Creates a file that must not exist; its folder must. A context manager that closes without a sync."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.size = 0
+        self.crc = 0
+        self._parts: list[memoryview] = []
+        self._waiting = 0
+        self._descriptor = system.open_write(path, create=True, exclusive=True)
+
+    def append(self, data: bytes | memoryview) -> None:
+        """Adds bytes, which must not change afterwards: they are written when enough are together."""
+        view = memoryview(data).cast("B")
+        self.crc = crc32(view, self.crc)
+        self._parts.append(view)
+        self._waiting += len(view)
+        if self._waiting >= CHUNK_SIZE:
+            self._write()
+
+    def sync(self) -> None:
+        """Writes what waits and forces it to the disk."""
+        self._write()
+        system.fsync(self._descriptor)
+
+    def _write(self) -> None:
+        for view in self._parts:
+            system.pwrite(self._descriptor, view, self.size)
+            self.size += len(view)
+        self._parts.clear()
+        self._waiting = 0
+
+    def close(self) -> None:
+        """Closes the file; what still waits is lost."""
+        system.close(self._descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def write_aside(path: str, data: bytes) -> None:
+    """Puts `data` in the place of `path` in one step that survives a power failure."""
+    aside = path + ".tmp"
+    descriptor = system.open_write(aside, create=True)
+    try:
+        system.truncate(descriptor, 0)
+        system.pwrite(descriptor, data, 0)
+        system.fsync(descriptor)
+    finally:
+        system.close(descriptor)
+    system.rename(aside, path)
+    system.sync_folder(path.rpartition("/")[0] or ".")
+
+
+def content(path: str) -> bytes | None:
+    """All bytes of a small file; None when there is none."""
+    try:
+        descriptor = system.open_read(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        return system.pread(descriptor, system.stat(path).size, 0)
+    finally:
+        system.close(descriptor)

@@ -1,0 +1,143 @@
+"""Changes of files that can be taken back: what is overwritten, moved or made until a commit point is passed.
+
+Which changes belong together, and when they are final, is for the callers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from storage_core.files import system
+
+CHUNK_SIZE = 8 << 20
+
+
+class Changes:
+    """Remembers how to take back what it did. Nothing is remembered across processes."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+
+    def undo(self) -> None:
+        """Takes everything back, the last change first. A step that fails does not keep the others from running."""
+        failed: OSError | None = None
+        while self._undo:
+            try:
+                self._undo.pop()()
+            except OSError as error:
+                failed = error
+        if failed is not None:
+            raise failed
+
+    def folder(self, path: str) -> None:
+        """Creates a folder and its missing parents."""
+        missing = []
+        while path and not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        for each in reversed(missing):
+            system.make_folder(each)
+            self._undo.append(lambda each=each: system.remove_folder(each))  # type: ignore[misc]
+
+    def move(self, source: str, target: str) -> None:
+        """Renames a file; the target's folder must be there."""
+        system.rename(source, target)
+        self._undo.append(lambda: system.rename(target, source))
+
+    def create(self, path: str, data: bytes = b"") -> None:
+        """Makes a file that must not exist, on the disk when this returns."""
+        descriptor = system.open_write(path, create=True, exclusive=True)
+        self._undo.append(lambda: system.unlink(path))
+        try:
+            system.pwrite(descriptor, data, 0)
+            system.fsync(descriptor)
+        finally:
+            system.close(descriptor)
+
+    def made(self, path: str) -> None:
+        """Takes note of a file that someone else made just now."""
+        self._undo.append(lambda: system.unlink(path))
+
+    def overwrite(self, path: str, position: int, data: bytes | memoryview) -> None:
+        """Writes into a file; what stood there is kept in memory. On the disk when this returns."""
+        self._keep_times(path)
+        descriptor = system.open_write(path)
+        try:
+            old = system.pread(descriptor, len(data), position)
+            self._undo.append(lambda: _write(path, position, old))
+            system.pwrite(descriptor, data, position)
+            system.fsync(descriptor)
+        finally:
+            system.close(descriptor)
+
+    def reserve(self, path: str, position: int, size: int) -> None:
+        """Makes sure that bytes of a file can be written; OSError ENOSPC when the disk is full."""
+        self._keep_times(path)
+        descriptor = system.open_write(path)
+        try:
+            system.reserve(descriptor, position, size)
+        finally:
+            system.close(descriptor)
+
+    def zero(self, path: str, start: int, stop: int, kept: str) -> int:
+        """Zeroes the bytes [start, stop) of a file after copying what is there to the new file `kept`.
+
+        Position p of `kept` holds byte start + p. Returns the number of bytes that may have been other than zero; with
+        none, there is no `kept`.
+        """
+        self._keep_times(path)
+        descriptor = system.open_write(path)
+        try:
+            spans = [s for s in system.data_spans(descriptor, start, stop) if _any_set(descriptor, s)]
+            if not spans:
+                return 0
+            self.create(kept)
+            _copy(descriptor, kept, [(a, a - start, b - a) for a, b in spans])
+            self._undo.append(lambda: _copy_back(kept, path, [(a - start, a, b - a) for a, b in spans]))
+            for a, b in spans:
+                for at in range(a, b, CHUNK_SIZE):
+                    system.pwrite(descriptor, bytes(min(CHUNK_SIZE, b - at)), at)
+            system.fsync(descriptor)
+        finally:
+            system.close(descriptor)
+        return sum(b - a for a, b in spans)
+
+    def _keep_times(self, path: str) -> None:
+        times = system.stat(path).mtime_ns
+        self._undo.append(lambda: system.set_times(path, times, times))
+
+
+def _any_set(descriptor: int, span: tuple[int, int]) -> bool:
+    start, stop = span
+    return any(
+        system.pread(descriptor, min(CHUNK_SIZE, stop - at), at).strip(b"\0") for at in range(start, stop, CHUNK_SIZE)
+    )
+
+
+def _write(path: str, position: int, data: bytes) -> None:
+    descriptor = system.open_write(path)
+    try:
+        system.pwrite(descriptor, data, position)
+    finally:
+        system.close(descriptor)
+
+
+def _copy(source: int, target: str, parts: list[tuple[int, int, int]]) -> None:
+    descriptor = system.open_write(target)
+    try:
+        for position, to, size in parts:
+            for at in range(0, size, CHUNK_SIZE):
+                data = system.pread(source, min(CHUNK_SIZE, size - at), position + at)
+                system.pwrite(descriptor, data, to + at)
+        system.fsync(descriptor)
+    finally:
+        system.close(descriptor)
+
+
+def _copy_back(source: str, target: str, parts: list[tuple[int, int, int]]) -> None:
+    descriptor = system.open_read(source)
+    try:
+        _copy(descriptor, target, parts)
+    finally:
+        system.close(descriptor)

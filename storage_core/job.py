@@ -1,0 +1,221 @@
+"""The commit protocol's common part: staging folders and their owners, the intent, the marks of finished jobs.
+
+What is staged, what an intent means and how it is published belongs to the engines. DESIGN 5; docs/commit-protocol.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any
+from zlib import crc32
+
+from storage_core.errors import MqStoreError
+from storage_core.files import system
+from storage_core.files.append_file import content, write_aside
+from storage_core.store import StagedFile, StagedPart
+
+FOLDER = ".mqstore"
+OTHER_HOST_S = 24 * 3600
+SPARK_WORKERS = (b"pyspark.daemon", b"pyspark/daemon.py", b"pyspark.worker", b"pyspark.sql.worker")
+
+Intent = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class JobFolder:
+    """The places of `.mqstore` in one store directory."""
+
+    root: str
+
+    @property
+    def folder(self) -> str:
+        """`.mqstore`."""
+        return os.path.join(self.root, FOLDER)
+
+    @property
+    def lock(self) -> str:
+        """The lock among writers of mqstore."""
+        return os.path.join(self.folder, "lock")
+
+    @property
+    def intent(self) -> str:
+        """What a job that passed its commit point is going to do."""
+        return os.path.join(self.folder, "intent.json")
+
+    @property
+    def state(self) -> str:
+        """What the last finished job left behind."""
+        return os.path.join(self.folder, "state.json")
+
+    @property
+    def cut(self) -> str:
+        """Where bytes are kept that recovery cut from a file of the store."""
+        return os.path.join(self.folder, "cut")
+
+    def staging(self, job: str = "") -> str:
+        """The staging folder of a job, or that of all."""
+        return os.path.join(self.folder, "staging", job) if job else os.path.join(self.folder, "staging")
+
+    def mark(self, query: str) -> str:
+        """The file that says which batch of a query, or version of an application, was written last."""
+        name = hashlib.sha256(query.encode()).hexdigest()[:32]
+        return os.path.join(self.folder, "queries", name)
+
+
+def new_job_id() -> str:
+    """A name for a job that no other has."""
+    return f"{time.strftime('%Y%m%d%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:12]}"
+
+
+# -- staging
+
+def open_staging(places: JobFolder, job: str, application: str = "") -> str:
+    """Creates the staging folder of a job with the note of its owner; its path."""
+    folder = places.staging(job)
+    system.make_folder(folder, exist_ok=False)
+    pid = system.session_process(SPARK_WORKERS)
+    owner = {"host": socket.gethostname(), "pid": pid, "start": system.process_start(pid), "application": application}
+    write_aside(os.path.join(folder, "owner.json"), json.dumps(owner).encode())
+    return folder
+
+
+def drop_staging(places: JobFolder, job: str) -> None:
+    """Removes what a job staged; nothing when it is not there."""
+    drop_tree(places.staging(job))
+    _drop_empty(places.staging())
+
+
+def drop_orphans(places: JobFolder, keep: set[str]) -> None:
+    """Removes staging folders whose owner is gone. To be called under the lock; `keep` names jobs to spare."""
+    for job in _names(places.staging()):
+        if job not in keep and _is_orphan(places.staging(job)):
+            drop_staging(places, job)
+
+
+def _is_orphan(folder: str) -> bool:
+    noted = content(os.path.join(folder, "owner.json"))
+    age_s = time.time() - system.stat(folder).mtime_ns / 1e9
+    try:
+        owner = json.loads(noted or b"")
+    except json.JSONDecodeError:
+        return age_s > OTHER_HOST_S
+    if owner.get("host") != socket.gethostname():
+        return age_s > OTHER_HOST_S
+    return bool(owner.get("start") != system.process_start(int(owner.get("pid", 0))))
+
+
+def drop_tree(folder: str) -> None:
+    """Removes a folder with all that is in it; nothing when it is not there."""
+    try:
+        found = list(system.entries(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in found:
+        path = os.path.join(folder, entry.name)
+        if entry.is_directory:
+            drop_tree(path)
+        else:
+            system.unlink(path)
+    system.remove_folder(folder)
+
+
+def _drop_empty(folder: str) -> None:
+    try:
+        system.remove_folder(folder)
+    except OSError:  # other jobs are staged, or there is no such folder
+        return
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return system.names(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def check_staged(places: JobFolder, job: str, parts: list[StagedPart], crc: bool) -> None:
+    """Raises MqStoreError, one line, when a staged file is missing or not what its task wrote."""
+    for part in parts:
+        for file in part.files:
+            path = os.path.join(places.staging(job), file.name)
+            try:
+                size = system.stat(path).size
+            except FileNotFoundError:
+                size = -1
+            if size != file.size or (crc and _crc(path) != file.crc):
+                raise MqStoreError(
+                    f"{path} is not what a task staged ({file.size} bytes); all tasks must write to one file system: "
+                    "use a path that every machine shares"
+                )
+
+
+def _crc(path: str) -> int:
+    descriptor, position, value = system.open_read(path), 0, 0
+    try:
+        while data := system.pread(descriptor, 8 << 20, position):
+            value = crc32(data, value)
+            position += len(data)
+    finally:
+        system.close(descriptor)
+    return value
+
+
+def part_to_json(part: StagedPart) -> dict[str, Any]:
+    """A part as an intent keeps it."""
+    files = [[file.name, file.size, file.crc] for file in part.files]
+    return {"partition": part.partition, "rows": part.rows, "files": files, "detail": dict(part.detail)}
+
+
+def part_from_json(noted: dict[str, Any]) -> StagedPart:
+    """The part that `part_to_json` noted."""
+    files = tuple(StagedFile(name, size, crc) for name, size, crc in noted["files"])
+    return StagedPart(noted["partition"], noted["rows"], files, noted["detail"])
+
+
+# -- intent, state, marks
+
+def read_json(path: str) -> dict[str, Any] | None:
+    """A small JSON object of `.mqstore`; None when it is missing or none (a crash cannot leave half of one)."""
+    try:
+        found = json.loads(content(path) or b"")
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def write_json(path: str, value: dict[str, Any]) -> None:
+    """Puts a JSON object in place in one step that survives a power failure."""
+    write_aside(path, json.dumps(value, separators=(",", ":")).encode())
+
+
+def pending_intent(root: str) -> Intent | None:
+    """The intent of a job that is committed and not yet done; None when there is none.
+
+    A reader that sees one answers as if the job were absent. A finished job's intent counts as none.
+    """
+    places = JobFolder(root)
+    intent = read_json(places.intent)
+    if intent is None:
+        return None
+    state = read_json(places.state)
+    return None if state is not None and state.get("job") == intent["job"] else intent
+
+
+def is_marked(root: str, query: str, version: int) -> bool:
+    """Whether this version of a query (a batch, a transaction) was written already."""
+    noted = read_json(JobFolder(root).mark(query))
+    return noted is not None and noted["query"] == query and int(noted["version"]) >= version
+
+
+def set_mark(root: str, query: str, version: int) -> None:
+    """Notes that this version was written, and all before it."""
+    path = JobFolder(root).mark(query)
+    system.make_folder(os.path.dirname(path))
+    if not is_marked(root, query, version):
+        write_json(path, {"query": query, "version": version})
