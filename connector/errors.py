@@ -45,8 +45,8 @@ def one_line(error: BaseException) -> str | None:
         return _flat(text if bare else f"{kind}: {text}")
     if isinstance(error, PermissionError) and error.filename is not None:
         return _flat(
-            f"{kind}: {error.filename} may not be read by the user of this process on host {host_name()}; "
-            "give that user read access to the store, or copy it"
+            f"{kind}: {error.filename}: permission denied on host {host_name()}; "
+            "read as a user who may, or copy the store"
         )
     if isinstance(error, OSError) and error.filename is not None:
         return _flat(

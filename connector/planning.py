@@ -19,7 +19,7 @@ from connector.errors import warn
 from connector.options import ReadOptions
 from connector.partition import KafkaPiece, MqStorePartition, ViewPiece
 from connector.paths import store_names
-from connector.selection import refuse_common_topics, topics_by_store
+from connector.selection import check_named_queues, refuse_common_topics, topics_by_store
 from connector.values import listing
 from storage_core.errors import OptionError, UnsupportedFormatError
 from storage_core.store import Mode, Scan, ScanPartition, ScanRequest, Snapshot, Store
@@ -74,6 +74,11 @@ class Load:
         if options.view != "messages":
             self._check_view(schema := first.view_schema(options.view))
             return schema.append(STORE_COLUMN) if self._several and "store" not in schema.names else schema
+        if options.kafka and first.engine != "rocketmq":
+            raise UnsupportedFormatError(
+                f"{first.path}: layout=kafka of {first.engine} stores is not in this version of mqstore; "
+                "use layout=native"
+            )
         if options.kafka:
             return kafka_layout.schema(options.include_headers)
         return first.snapshot().schema(ScanRequest(mode=Mode(options.mode), scan=Scan(options.scan)))
@@ -92,7 +97,7 @@ class Load:
         pieces = self._shared(chosen)
         for named, snapshot, _ in chosen:
             for line in snapshot.warnings():
-                warn(f"{named.name}: {line}" if self._several else line)
+                warn(line if line.startswith(f"{named.name}: ") else f"{named.name}: {line}")
         return [
             MqStorePartition(named.store.path, KafkaPiece(piece, columns) if self._options.kafka else piece)
             for (named, _, _), found in zip(chosen, pieces, strict=True)
@@ -152,12 +157,13 @@ class Load:
     def _requests(self, columns: tuple[str, ...]) -> list[Chosen]:
         """Each store that the selection touches, with its part of the selection."""
         all_of_them = [(named, named.store.snapshot(), self._request(named, columns)) for named in self._stores]
+        if self._options.scan == "queues":
+            for _, snapshot, request in all_of_them:
+                check_named_queues(snapshot, request)
         if not self._several:
             return all_of_them
         if self._options.kafka:
-            refuse_common_topics(
-                {named.name: snapshot.queues() for named, snapshot, _ in all_of_them}, all_of_them[0][2]
-            )
+            refuse_common_topics([(named.name, snapshot.queues(), request) for named, snapshot, request in all_of_them])
         if self._options.assign is not None:
             return [entry for entry in all_of_them if entry[2].assign]
         if self._options.topics is None or self._options.scan == "log":

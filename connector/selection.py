@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from connector.values import either, listing
 from storage_core.errors import OptionError, closest
-from storage_core.store import QueueInfo, ScanRequest
+from storage_core.store import QueueInfo, ScanRequest, Snapshot
 
 
 def topics_by_store(queues: Mapping[str, Sequence[QueueInfo]], topics: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -30,11 +30,25 @@ def topics_by_store(queues: Mapping[str, Sequence[QueueInfo]], topics: Sequence[
     return {store: tuple(topic for topic in topics if topic in own) for store, own in found.items()}
 
 
-def refuse_common_topics(queues: Mapping[str, Sequence[QueueInfo]], request: ScanRequest) -> None:
+def check_named_queues(snapshot: Snapshot, request: ScanRequest) -> None:
+    """OptionError when `startingOffsets` or `endingOffsets` names a queue that is not there: most likely a typo."""
+    for option, bound in (("startingOffsets", request.start), ("endingOffsets", request.stop)):
+        if not bound.offsets:
+            continue
+        known = {(queue.topic, queue.queue_id) for queue in snapshot.queues()}
+        for topic, queue_id in bound.offsets:
+            if (topic, queue_id) not in known:
+                ids = [str(each) for name, each in sorted(known) if name == topic]
+                topics = sorted({name for name, _ in known})
+                there = f"its queues are {listing(ids)}" if ids else f"the topics are {listing(topics)}"
+                raise OptionError(option, f"{topic}/{queue_id}", f"there is no such queue in the store; {there}")
+
+
+def refuse_common_topics(stores: Sequence[tuple[str, Sequence[QueueInfo], ScanRequest]]) -> None:
     """OptionError when a selected topic is in two stores: Kafka's columns could not tell their offsets apart."""
     place: dict[str, str] = {}
-    for store, listed in queues.items():
-        for topic in sorted({queue.topic for queue in listed}):
+    for store, queues, request in stores:
+        for topic in sorted({queue.topic for queue in queues}):
             if not _selected(topic, request):
                 continue
             if topic in place:

@@ -18,7 +18,7 @@ from connector.partition import MqStorePartition
 from connector.paths import absolute, load_paths, store_names
 from storage_core.errors import CorruptionError, DataLossError, MqStoreError, OptionError, StoreNotFoundError
 
-GIVE = "give that user read access to the store, or copy it"
+GIVE = "read as a user who may, or copy the store"
 CHECK = "check that the store is there and readable on every machine that runs Spark"
 
 
@@ -40,7 +40,7 @@ def in_worker(monkeypatch) -> None:
         (StoreNotFoundError("two\nlines"), "StoreNotFoundError: two lines"),
         (
             PermissionError(13, "Permission denied", "/s/commitlog"),
-            f"PermissionError: /s/commitlog may not be read by the user of this process on host {host_name()}; {GIVE}",
+            f"PermissionError: /s/commitlog: permission denied on host {host_name()}; {GIVE}",
         ),
         (
             OSError(5, "Input/output error", "/s/commitlog/0"),

@@ -162,6 +162,27 @@ def test_two_engines_in_one_load(stores) -> None:
     assert b.closed
 
 
+def test_offsets_of_a_queue_that_is_not_there(stores) -> None:
+    stores(FakeStore("/d/a", {("x", 0): 5, ("x", 2): 5, ("y", 0): 1}))
+    with pytest.raises(OptionError) as caught:
+        planned("/d/a", startingOffsets='{"x": {"1": 0}}')
+    assert str(caught.value) == (
+        "OptionError: option 'startingOffsets' = 'x/1': there is no such queue in the store; its queues are 0, 2"
+    )
+    with pytest.raises(OptionError) as caught:
+        planned("/d/a", endingOffsets='{"z": {"0": 1}}')
+    assert str(caught.value) == (
+        "OptionError: option 'endingOffsets' = 'z/0': there is no such queue in the store; the topics are x, y"
+    )
+    assert rows(planned("/d/a", endingOffsets='{"z": {"0": 1}}', scan="log")).num_rows == 11
+
+
+def test_the_kafka_layout_of_rabbitmq_comes_later(stores) -> None:
+    stores(FakeStore("/d/a", {}, engine="rabbitmq"))
+    with pytest.raises(UnsupportedFormatError, match="/d/a: layout=kafka of rabbitmq stores is not in this version"):
+        planned("/d/a", layout="kafka")
+
+
 def test_one_commit_log_path_for_several_stores(stores) -> None:
     stores(FakeStore("/d/a", {}), FakeStore("/d/b", {}))
     with pytest.raises(OptionError, match="goes with one store, and here are 2: /d/a, /d/b; load one at a time"):
@@ -175,7 +196,7 @@ def test_warnings_are_said_once_with_their_store(stores, capsys) -> None:
     planned("/d/a", layout="kafka", **{"kafka.bootstrap.servers": "h", "kafka.group.id": "g"})
     assert capsys.readouterr().err == (
         "mqstore: layout=kafka ignores these options of the Kafka source: kafka.bootstrap.servers, kafka.group.id\n"
-        "mqstore: 7 bytes are cut\n"
+        "mqstore: a: 7 bytes are cut\n"
     )
 
 
