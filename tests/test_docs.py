@@ -10,7 +10,9 @@ import pytest
 
 from connector import kafka_layout
 from connector.options import OPTIONS, READ
+from connector.schema import to_spark
 from storage_core import errors
+from storage_core.rocketmq.schema import CORRUPTION, NATIVE, UNIT_COLUMNS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -46,6 +48,18 @@ def test_the_columns_of_the_kafka_layout() -> None:
     text = (ROOT / "docs" / "options.md").read_text()
     section = text.split("### `layout=kafka`")[1].split("## Views")[0]
     assert [cells[0].strip("`") for cells in rows(section)] == kafka_layout.SCHEMA.names
+
+
+def test_the_columns_and_their_types() -> None:
+    section = (ROOT / "docs" / "options.md").read_text().split("## Columns")[1].split("### ")[0]
+    schema = to_spark(NATIVE.append(CORRUPTION))
+    spoken = {"bigint": "long"}
+    names = {field.name: field.dataType.simpleString() for field in schema.fields}
+    assert {cells[0].strip("`"): cells[1] for cells in rows(section)} == {
+        name: spoken.get(kind, kind) for name, kind in names.items()
+    }
+    (fast,) = [line for line in section.splitlines() if "come from the consume queues alone" in line]
+    assert set(re.findall(r"`(\w+)`", fast)) == UNIT_COLUMNS
 
 
 def test_every_error_has_its_row() -> None:
