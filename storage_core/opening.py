@@ -5,7 +5,6 @@ What an engine calls a store is its own affair; here only the question is asked.
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -39,7 +38,8 @@ def open_directory(path: str, engine: str | None, options: Mapping[str, Any]) ->
 def find_directories(path: str, engine: str | None) -> list[str]:
     """The store directories at a path, a glob or a folder of stores (two levels deep), sorted."""
     pattern = _local(path)
-    roots = [pattern] if system.exists(pattern) or not glob.has_magic(pattern) else sorted(glob.glob(pattern))
+    plain = system.exists(pattern) or not set(pattern) & set("*?[")
+    roots = [pattern] if plain else system.matching(pattern)
     if not roots:
         raise StoreNotFoundError(f"StoreNotFoundError: {pattern}: nothing matches this pattern; check the path")
     found: list[str] = []

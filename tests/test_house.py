@@ -55,7 +55,18 @@ SPARK = {"pyspark", "py4j", "pandas"}
 DISK = {"mmap", "pathlib", "shutil", "tempfile", "glob", "fcntl", "subprocess", "fileinput"}
 PURE_FORBIDDEN = DISK | {"os", "threading", "multiprocessing", "socket", "_thread", "concurrent", "asyncio"}
 # Of `os`, what neither reads nor writes a file.
-HARMLESS_OS = {"environ", "getpid", "cpu_count", "sched_getaffinity", "fspath", "fsencode", "fsdecode", "sep", "getcwd"}
+HARMLESS_OS = {
+    "environ",
+    "getpid",
+    "cpu_count",
+    "sched_getaffinity",
+    "uname",
+    "fspath",
+    "fsencode",
+    "fsdecode",
+    "sep",
+    "getcwd",
+}
 PURE_PATH = {
     "join",
     "basename",

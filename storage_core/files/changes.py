@@ -33,7 +33,7 @@ class Changes:
     def folder(self, path: str) -> None:
         """Creates a folder and its missing parents."""
         missing = []
-        while path and not os.path.isdir(path):
+        while path and not system.is_folder(path):
             missing.append(path)
             path = os.path.dirname(path)
         for each in reversed(missing):

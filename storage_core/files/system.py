@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import os
 import struct
 from collections.abc import Iterator
@@ -168,6 +169,11 @@ def entries(path: str) -> Iterator[FileStat]:
 def names(path: str) -> list[str]:
     """The names in a folder, sorted."""
     return sorted(os.listdir(path))
+
+
+def matching(pattern: str) -> list[str]:
+    """The paths that match a shell pattern, sorted."""
+    return sorted(glob.glob(pattern))
 
 
 def memory_used() -> int:
