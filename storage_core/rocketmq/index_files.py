@@ -7,7 +7,7 @@ is for `lookup`. Source of the rules: rocketmq.md 4, interface.md 11.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -56,7 +56,7 @@ class Index:
 
     `covered` holds for each file the span of the log whose records it indexes. The keys of a record at the edge of a
     file may lie in the file before or behind, which may be lost: `edge_hashes` are all their hashes, `edge_places`
-    their addresses.
+    their addresses. `unused` are the files that could not be proven right; expired and empty ones are in neither.
     """
 
     files: tuple[IndexFile, ...]
@@ -83,37 +83,35 @@ def open_index(
 
     `noted` is the geometry that mqstore wrote down when it made the store; None when a broker made it.
     """
-    judged: list[IndexFile] = []
+    used: list[IndexFile] = []
+    unused: list[IndexFile] = []
     covered: list[Span] = []
-    edges: list[Messages] = []
-    known = noted
+    hashes, places = [np.empty(0, np.int32)], [np.empty(0, np.int64)]
     for path in index_paths(root):
         try:
-            file = _open(path, files, known)
+            file = _open(path, files, used[-1].geometry if used else noted)
         except FileNotFoundError:
             continue
-        if not file.flaw and file.entries:
-            file, span, messages = _prove(file, log, log_start, log_end, files)
-            covered += span
-            edges += messages
-            known = known if file.flaw else file.geometry
-        judged.append(file)
-    used = tuple(file for file in judged if not file.flaw and file.entries)
-    hashes = [hashes_of(messages) for messages in edges]
-    return Index(
-        used,
-        tuple(covered),
-        np.concatenate([np.empty(0, np.int32), *(found for found, _ in hashes)]),
-        np.concatenate(
-            [np.empty(0, np.int64)]
-            + [messages.column("physical_offset")[row] for messages, (_, row) in zip(edges, hashes, strict=True)]
-        ),
-        tuple(file for file in judged if file.flaw),
-    )
+        edges: list[Messages] = []
+        if not file.flaw:
+            if not file.entries or file.header.end_offset < log_start:
+                continue
+            file, edges = _prove(file, log, log_start, log_end, files)
+        if file.flaw:
+            unused.append(file)
+            continue
+        used.append(file)
+        last = file.header.end_offset
+        covered.append((max(file.header.begin_offset, log_start), last + int(edges[0].column("total_size")[0])))
+        for messages in edges:
+            own, _ = hashes_of(messages)
+            hashes.append(own)
+            places.append(np.repeat(messages.column("physical_offset"), len(own)))
+    return Index(tuple(used), tuple(covered), np.concatenate(hashes), np.concatenate(places), tuple(unused))
 
 
 def hashes_of(messages: Messages) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-    """The hashes under which right records are indexed, and the row of the record that has each."""
+    """The hashes under which records are indexed, and the row of the record that has each; none for flawed ones."""
     properties = PropertyColumn(messages.buffer, messages.properties_start, messages.properties_size)
     unique, listed = properties.values(UNIQ_KEY), words(properties.values(KEYS))
     unique_rows = np.flatnonzero(unique.is_valid().to_numpy(zero_copy_only=False))
@@ -121,7 +119,8 @@ def hashes_of(messages: Messages) -> tuple[npt.NDArray[np.int32], npt.NDArray[np
     rows = np.concatenate((unique_rows, word_rows)).astype(np.int64)
     keys = pa.concat_arrays([unique.take(pa.array(unique_rows)), listed.flatten()])
     topics = text(messages.topics()).take(pa.array(rows))
-    return key_hashes(topics, keys), rows
+    right = messages.flaws[rows] == 0
+    return key_hashes(topics, keys)[right], rows[right]
 
 
 def _lengths(listed: pa.ListArray) -> npt.NDArray[np.float64]:
@@ -143,8 +142,8 @@ def _open(path: str, files: OpenFiles, known: Geometry | None) -> IndexFile:
         return IndexFile(path, known or Geometry(), header, "its header makes no sense")
     for geometry in dict.fromkeys([known or Geometry(), Geometry()]):
         if geometry.file_size == size:
-            fits = ends_fit(descriptor, geometry, header)
-            return IndexFile(path, geometry, header, "" if fits else "its first or last entry is not what its header says")
+            flaw = "" if ends_fit(descriptor, geometry, header) else "its first or last entry is not that of its header"
+            return IndexFile(path, geometry, header, flaw)
     found = found_geometry(descriptor, size, header)
     if found is None:
         return IndexFile(path, Geometry(), header, f"no number of slots and entries explains its {size} bytes")
@@ -165,28 +164,20 @@ def ends_fit(descriptor: int, geometry: Geometry, header: IndexHeader) -> bool:
 
 def _prove(
     file: IndexFile, log: FileChain, log_start: int, log_end: int, files: OpenFiles
-) -> tuple[IndexFile, list[Span], list[Messages]]:
-    """Compares a file with the records at its two ends; its span of the log, and those records."""
+) -> tuple[IndexFile, list[Messages]]:
+    """Compares a file with the last and, unless that is expired, the first record it indexes; those records."""
     header = file.header
-    if header.end_offset < log_start:
-        return file, [], []
-    last = record_at(log, files, header.end_offset, log_end)
-    if last is None or int(last.column("store_ms")[0]) != header.end_ms:
-        return _unused(file, f"its last entry points to {header.end_offset}, where no such record ends the index"), [], []
-    edges = [last]
-    start = log_start
+    ends = [(header.end_offset, header.end_ms)]
     if header.begin_offset >= log_start:
-        first = record_at(log, files, header.begin_offset, log_end)
-        if first is None or int(first.column("store_ms")[0]) != header.begin_ms:
-            text_ = f"its first entry points to {header.begin_offset}, where no such record begins the index"
-            return _unused(file, text_), [], []
-        edges.append(first)
-        start = header.begin_offset
-    return file, [(start, header.end_offset + int(last.column("total_size")[0]))], edges
-
-
-def _unused(file: IndexFile, flaw: str) -> IndexFile:
-    return IndexFile(file.path, file.geometry, file.header, flaw)
+        ends.append((header.begin_offset, header.begin_ms))
+    edges = []
+    for place, store_ms in ends:
+        record = record_at(log, files, place, log_end)
+        if record is None or int(record.column("store_ms")[0]) != store_ms:
+            flaw = f"its header names a record at {place} of store time {store_ms}, which is not there"
+            return replace(file, flaw=flaw), []
+        edges.append(record)
+    return file, edges
 
 
 def record_at(log: FileChain, files: OpenFiles, place: int, log_end: int) -> Messages | None:

@@ -66,7 +66,7 @@ class LogScan(ScanPartition):
     def _batches(self, item: Stretch | Damage, builder: RowBuilder, rows: int) -> Iterator[pa.RecordBatch]:
         if isinstance(item, Damage):
             batch = builder.damage(item.found, [item.reason])
-            if batch is not None:
+            if batch is not None and batch.num_rows:
                 yield batch
             return
         places = item.places
@@ -79,11 +79,14 @@ class LogScan(ScanPartition):
             part = slice(start, stop)
             messages = decode(item.messages.buffer, item.messages.starts[part], item.sizes[part])
             kept = self.selected(messages)
-            if kept.all():
-                yield builder.from_log(messages, places[part])
-            elif kept.any():
+            matching = builder.filter.matching_bytes(messages.buffer, messages.starts, item.sizes[part], places[part])
+            kept = kept if matching is None else kept & matching
+            if not kept.all():
                 messages = decode(messages.buffer, messages.starts[kept], item.sizes[part][kept])
-                yield builder.from_log(messages, places[part][kept])
+            if len(messages):
+                batch = builder.from_log(messages, places[part][kept])
+                if batch.num_rows:
+                    yield batch
             start, rows = stop, ROWS
 
     def selected(self, messages: Messages) -> npt.NDArray[np.bool_]:

@@ -6,7 +6,7 @@ Every candidate is only a candidate: the message itself decides (`row_filter`). 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,11 +18,11 @@ from storage_core.files.scattered import PAGE_SIZE, read_scattered
 from storage_core.files.window import OpenFiles, Window
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.indexfile import ENTRY, SLOT, key_hashes
-from storage_core.formats.rocketmq.message import HEADER_V4, Messages, decode
-from storage_core.rocketmq.index_files import Index, IndexFile, Span, hashes_of, uncovered
+from storage_core.formats.rocketmq.message import MIN_SIZE, Flaw, Messages, decode
+from storage_core.rocketmq.index_files import Index, Span, hashes_of, uncovered
 
 MOST_CANDIDATES = 50_000
-RECORD_GUESS = 2048
+RECORDS_AT_ONCE = 1024
 
 
 @dataclass
@@ -75,7 +75,8 @@ class _Chains:
             entries = self._read(file, self._base[file] + ENTRY.size * numbers, ENTRY.size).view(ENTRY.dtype).ravel()
             hashes, places = entries["key_hash"].astype(np.int64), entries["physical_offset"].astype(np.int64)
             previous = entries["previous"].astype(np.int64)
-            bad = (hashes < 0) | (hashes % self._slots[file] != slot) | (places > ceiling) | (places < self._begin[file])
+            bad = (hashes < 0) | (hashes % self._slots[file] != slot)
+            bad |= (places > ceiling) | (places < self._begin[file])
             bad |= (entries["seconds"] < 0) | (previous < 0) | (previous >= numbers)
             self._condemn(file, bad)
             hit = (hashes == wanted) & ~bad
@@ -120,21 +121,23 @@ def look_up(
     places, owners, found = places[here], owners[here], found[here]
     if len(places) > MOST_CANDIDATES:
         return Lookup(np.empty(0, np.int64), [(log_start, log_end)], len(chains.pages))
-    edges = index.edge_places[np.isin(index.edge_hashes, hashes)]
     distinct, row = np.unique(places, return_inverse=True)
     proven = _proven(distinct, row, found, log, files, log_end)
     chains.wrong[owners[~proven]] = True
-    right = proven & ~chains.wrong[owners] if len(owners) else proven
-    spans = [span for span, wrong in zip(index.covered, _wrong_spans(index, chains.wrong), strict=True) if not wrong]
-    return Lookup(
-        np.union1d(places[right], edges),
-        uncovered(spans, log, files, log_start, log_end),
-        len(chains.pages),
-    )
+    spans = [span for span, wrong in zip(index.covered, chains.wrong.tolist(), strict=True) if not wrong]
+    left = uncovered(spans, log, files, log_start, log_end)
+    edges = index.edge_places[np.isin(index.edge_hashes, hashes)]
+    return Lookup(_outside(np.union1d(places[proven], edges), left), left, len(chains.pages))
 
 
-def _wrong_spans(index: Index, wrong: npt.NDArray[np.bool_]) -> list[bool]:
-    return [bool(wrong[owner]) for owner in index.owners]
+def _outside(places: Positions, spans: Sequence[Span]) -> Positions:
+    """The addresses that lie in none of the spans, which are ascending."""
+    if not spans:
+        return places
+    starts, stops = np.array(spans, np.int64).T
+    span = np.searchsorted(starts, places, "right") - 1
+    left: Positions = places[(span < 0) | (places >= stops[span])]
+    return left
 
 
 def _proven(
@@ -146,55 +149,41 @@ def _proven(
     log_end: int,
 ) -> npt.NDArray[np.bool_]:
     """Whether the record at `places[row]` is right and has a key of the hash, for each hash. Shape of `hashes`."""
-    if not len(hashes):
-        return np.zeros(0, bool)
-    known: list[npt.NDArray[np.int64]] = []
+    known = [np.empty(0, np.int64)]
     for first, messages in read_records(places, log, files, log_end):
-        right = np.flatnonzero(messages.flaws == 0)
-        kept = decode(messages.buffer, messages.starts[right], messages.column("total_size")[right].astype(np.int64))
-        own, at = hashes_of(kept)
-        known.append((right[at] + first) << 32 | own.astype(np.int64))
-    wanted = row.astype(np.int64) << 32 | hashes.astype(np.int64)
-    return np.isin(wanted, np.concatenate(known))
+        own, at = hashes_of(messages)
+        known.append((at + first) << 32 | own.astype(np.int64))
+    proven: npt.NDArray[np.bool_] = np.isin(row.astype(np.int64) << 32 | hashes, np.concatenate(known))
+    return proven
 
 
 def read_records(
     places: Positions, log: FileChain, files: OpenFiles, log_end: int
-) -> list[tuple[int, Messages]]:
-    """The records at ascending addresses, read a bounded number of bytes at a time; flawed ones are marked.
+) -> Iterator[tuple[int, Messages]]:
+    """The records at ascending addresses, some at a time; the number of the first of them, and what was decoded.
 
-    Each element: the number of its first record among `places`, and the decoded records.
+    Where no right record below the end of the log begins at an address, the decoded one is flawed. Valid until the
+    next step.
     """
     window = Window(log, files)
-    sizes = np.zeros(len(places), np.int64)
-    room = np.zeros(len(places), np.int64)
-    for number, place in enumerate(places.tolist()):
-        file = log.file_at(place)
-        room[number] = 0 if file is None else max(0, min(file.end, log_end) - place)
-    guess = np.minimum(room, RECORD_GUESS)
-    out: list[tuple[int, Messages]] = []
-    step = 4096
-    for first in range(0, len(places), step):
-        part = slice(first, first + step)
-        sizes[part] = _sizes(window, places[part], guess[part], room[part])
-        buffer, starts = window.load_runs(places[part], places[part] + sizes[part])
-        buffer = buffer.copy() if len(buffer) >= HEADER_V4.size else np.zeros(HEADER_V4.size, np.uint8)
-        messages = decode(buffer, starts, sizes[part])
-        messages.flaws[(messages.column("physical_offset") != places[part]) & (messages.flaws == 0)] = 1
-        out.append((first, messages))
-    return out
+    room = _room(places, log, log_end)
+    for first in range(0, len(places), RECORDS_AT_ONCE):
+        part = slice(first, first + RECORDS_AT_ONCE)
+        heads, _ = window.load_runs(places[part], places[part] + np.where(room[part] >= MIN_SIZE, 4, 0))
+        sizes = np.zeros(len(room[part]), np.int64)
+        sizes[room[part] >= MIN_SIZE] = heads.view(">i4")
+        sizes = np.where((sizes >= MIN_SIZE) & (sizes <= room[part]), sizes, 0)
+        buffer, starts = window.load_runs(places[part], places[part] + sizes)
+        messages = decode(buffer, starts, sizes)
+        messages.mark(messages.column("physical_offset") != places[part], Flaw.PLACE)
+        yield first, messages
 
 
-def _sizes(window: Window, places: Positions, guess: Positions, room: Positions) -> Positions:
-    """TOTALSIZE of each record, 0 where none fits."""
-    guess = np.minimum(guess, 4) * (room >= HEADER_V4.size)
-    right = guess == 4
-    sizes = np.zeros(len(places), np.int64)
-    heads, _ = window.load_runs(places[right], places[right] + 4)
-    sizes[right] = heads.view(">i4").astype(np.int64)
-    return np.where((sizes >= HEADER_V4.size) & (sizes <= room), sizes, 0)
-
-
-def unproven(files: Sequence[IndexFile]) -> list[str]:
-    """One line for each index file that is not used."""
-    return [f"{file.path}: {file.flaw}" for file in files]
+def _room(places: Positions, log: FileChain, log_end: int) -> Positions:
+    """Bytes of the log from each address on, in its file and below the end of the log; 0 in a hole."""
+    if not log.files:
+        return np.zeros(len(places), np.int64)
+    file = np.searchsorted(log.base_array, places, "right") - 1
+    room: Positions = np.maximum(np.minimum(log.end_array[file], log_end) - places, 0)
+    room[file < 0] = 0
+    return room

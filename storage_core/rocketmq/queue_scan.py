@@ -22,6 +22,7 @@ from storage_core.rocketmq.dispatch import Dispatcher
 from storage_core.rocketmq.pull import LOOK_BACK, jumped_over, jumped_over_fillers
 from storage_core.rocketmq.recovery import Mark, Verdict, walk_from
 from storage_core.rocketmq.row_builder import RowBuilder
+from storage_core.rocketmq.row_filter import may_have_tag
 from storage_core.rocketmq.rows import Found, Queues
 from storage_core.store import ScanPartition, ScanRequest
 
@@ -129,6 +130,8 @@ class QueueScan(ScanPartition):
             kept &= ~self._jumped(files, queue, start - lead, places, readable)
             kept &= self._on_disk(queue, start - lead, stop)
         kept[:lead] = False
+        if self.request.tags is not None:
+            kept &= may_have_tag(self.request.tags, queue.topic, units["tags_code"])
         ordinals = np.arange(start - lead, stop)
         found = Found(np.full(len(ordinals), index, np.int32), ordinals, places, sizes)
         return found if kept.all() else found.take(kept)
@@ -199,7 +202,7 @@ class QueueScan(ScanPartition):
         if not readable.all():
             lost = found.take(~readable)
             batch = builder.damage(lost, [Flaw.OUTSIDE.value] * len(lost))
-            if batch is not None:
+            if batch is not None and batch.num_rows:
                 yield batch
             found = found.take(readable)
         start, rows = 0, first_rows
@@ -209,15 +212,22 @@ class QueueScan(ScanPartition):
             stop = int(np.searchsorted(ends, before + BATCH_SIZE, "right"))
             stop = max(start + 1, min(stop, start + rows, len(found)))
             part = found.part(start, stop) if stop - start < len(found) else found
-            yield self._batch(part, builder, window)
+            batch = self._batch(part, builder, window)
+            if batch is not None and batch.num_rows:
+                yield batch
             start, rows = stop, ROWS
 
-    def _batch(self, found: Found, builder: RowBuilder, window: Window) -> pa.RecordBatch:
+    def _batch(self, found: Found, builder: RowBuilder, window: Window) -> pa.RecordBatch | None:
         if not builder.needs_log:
             return builder.from_units(found)
         starts, stops, run = runs(found.places, found.sizes, self.log)
         buffer, places = window.load_runs(starts, stops)
         positions = found.places - starts[run] + places[run]
+        kept = builder.filter.matching_bytes(buffer, positions, found.sizes, found.places)
+        if kept is not None:
+            positions, found = positions[kept], found.take(kept)
+            if not len(found):
+                return None
         return builder.from_queue(decode(buffer, positions, found.sizes), found)
 
 

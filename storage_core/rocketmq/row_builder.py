@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 from storage_core.errors import CorruptionError
 from storage_core.files.file_chain import FileChain
 from storage_core.formats.columns import masked
-from storage_core.formats.rocketmq.message import FLAWS, Flaw, Messages
+from storage_core.formats.rocketmq.message import FLAWS, Flaw, Messages, decode
 from storage_core.formats.rocketmq.paths import LIGHT_QUEUE_PREFIX
 from storage_core.formats.rocketmq.properties import MULTI_DISPATCH, PropertyColumn
+from storage_core.rocketmq.row_filter import Condition, RowFilter, all_hold
 from storage_core.rocketmq.rows import Found, Queues, Rows, unit_column
 from storage_core.rocketmq.schema import UNIT_COLUMNS, message_schema
 from storage_core.store import Mode, ScanRequest
@@ -33,6 +34,7 @@ class RowBuilder:
         """`rebuilt` tells, by queue index, where ordinals need not equal QUEUEOFFSET (interface.md 41)."""
         self.request = request
         self.schema = message_schema(request)
+        self.filter = RowFilter(request)
         self._queues = queues
         self._rebuilt = rebuilt
         self._log = log
@@ -41,22 +43,39 @@ class RowBuilder:
 
     @property
     def needs_log(self) -> bool:
-        """Whether some requested column is not in the consume queues."""
-        return not set(self.schema.names) <= UNIT_COLUMNS
+        """Whether some column that is requested, or asked by a condition, is not in the consume queues."""
+        return not self.filter.columns.union(self.schema.names) <= UNIT_COLUMNS
+
+    def wanted(self, found: Found) -> Found:
+        """The found messages that the conditions on queue, ordinal and place leave."""
+        if not self.filter.units or not len(found):
+            return found
+        kept = all_hold(self.filter.units, lambda name: self._unit_column(name, found), len(found))
+        return found if kept.all() else found.take(kept)
 
     def from_units(self, found: Found) -> pa.RecordBatch:
         """Rows whose columns the consume queues answer alone."""
-        columns = [unit_column(name, found, self._queues, self._store_name) for name in self.schema.names]
+        columns = [self._unit_column(name, found) for name in self.schema.names]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def from_queue(self, messages: Messages, found: Found) -> pa.RecordBatch:
         """Rows of messages found through their queues. Raises CorruptionError with FAILFAST."""
         messages.mark(messages.column("physical_offset") != found.places, Flaw.PLACE)
         self._check_queue(messages, found)
+        for conditions in (self.filter.header, self.filter.properties):
+            rows = Rows(messages, found.places, self.request, self._store_name)
+            kept = self._left(conditions, rows, found)
+            if not kept.all():
+                messages, found = _taken(messages, found.sizes, kept), found.take(kept)
         return self._batch(Rows(messages, found.places, self.request, self._store_name), found)
 
     def from_log(self, messages: Messages, places: npt.NDArray[np.int64]) -> pa.RecordBatch:
-        """Rows of records in their own right. Raises CorruptionError with FAILFAST."""
+        """Rows of right records in their own right. Raises CorruptionError with FAILFAST."""
+        for conditions in ([] if self._permissive else self.filter.units, self.filter.header, self.filter.properties):
+            kept = self._left(conditions, Rows(messages, places, self.request, self._store_name), None)
+            if not kept.all():
+                sizes = messages.column("total_size").astype(np.int64)
+                messages, places = _taken(messages, sizes, kept), places[kept]
         return self._batch(Rows(messages, places, self.request, self._store_name), None)
 
     def damage(self, found: Found, reasons: Sequence[str]) -> pa.RecordBatch | None:
@@ -69,16 +88,36 @@ class RowBuilder:
         if self.request.mode is Mode.DROPMALFORMED:
             self.left_out += len(found)
             return None
-        columns = []
-        for column in self.schema:
-            if column.name == "corruption":
-                texts = [self._place(p, why) for p, why in zip(found.places.tolist(), reasons, strict=True)]
-                columns.append(pa.array(texts, pa.string()))
-            elif column.name in UNIT_COLUMNS and (len(self._queues.keys) or column.name in ("store", "physicalOffset")):
-                columns.append(unit_column(column.name, found, self._queues, self._store_name))
-            else:
-                columns.append(pa.nulls(len(found), column.type))
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        columns = [self._damage_column(name, found, reasons) for name in self.schema.names]
+        batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        conditions = self.filter.last + ([] if self._queues.keys else self.filter.units)
+        kept = all_hold(conditions, lambda name: self._damage_column(name, found, reasons), len(found))
+        return batch if kept.all() else batch.filter(pa.array(kept))
+
+    def _damage_column(self, name: str, found: Found, reasons: Sequence[str]) -> pa.Array:
+        if name == "corruption":
+            texts = [self._place(p, why) for p, why in zip(found.places.tolist(), reasons, strict=True)]
+            return pa.array(texts, pa.string())
+        if name in UNIT_COLUMNS and (self._queues.keys or name in ("store", "physicalOffset")):
+            return self._unit_column(name, found)
+        return pa.nulls(len(found), message_schema(ScanRequest(columns=(name,))).field(0).type)
+
+    def _unit_column(self, name: str, found: Found) -> pa.Array:
+        return unit_column(name, found, self._queues, self._store_name)
+
+    @property
+    def _permissive(self) -> bool:
+        return self.request.mode is Mode.PERMISSIVE
+
+    def _left(self, conditions: Sequence[Condition], rows: Rows, found: Found | None) -> npt.NDArray[np.bool_]:
+        """Which rows the conditions leave; damaged ones stay, for `mode` to decide."""
+
+        def columns(name: str) -> pa.Array:
+            return rows.column(name) if found is None or name not in UNIT_COLUMNS else self._unit_column(name, found)
+
+        kept = all_hold(conditions, columns, len(rows.messages))
+        kept |= rows.messages.flaws != 0
+        return kept
 
     def report(self) -> None:
         """One line on this process's stderr that counts the messages left out (option mode)."""
@@ -117,7 +156,10 @@ class RowBuilder:
         )
 
     def _batch(self, rows: Rows, found: Found | None) -> pa.RecordBatch:
-        bodies = rows.checked_bodies() if "body" in self.schema.names else None
+        last = self.filter.last + (self.filter.units if self._permissive and found is None else [])
+        bodies = None
+        if "body" in self.schema.names or any("body" in each.columns for each in last):
+            bodies = rows.checked_bodies()
         flaws = rows.messages.flaws
         damaged = bool(flaws.any())
         if damaged and self.request.mode is Mode.FAILFAST:
@@ -125,17 +167,18 @@ class RowBuilder:
             raise self._error(int(rows.places[first]), FLAWS[flaws[first]].value)
         columns = [self._column(name, rows, found, bodies) for name in self.schema.names]
         batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        kept = all_hold(last, lambda name: self._column(name, rows, found, bodies), len(flaws))
         if damaged and self.request.mode is Mode.DROPMALFORMED:
             self.left_out += int((flaws != 0).sum())
-            return batch.filter(pa.array(flaws == 0))
-        return batch
+            kept &= flaws == 0
+        return batch if kept.all() else batch.filter(pa.array(kept))
 
     def _column(self, name: str, rows: Rows, found: Found | None, bodies: pa.Array | None) -> pa.Array:
         """A column; of a damaged row what names its place, and else null (PERMISSIVE)."""
         if name == "corruption":
             return self._corruption(rows)
         if found is not None and name in UNIT_COLUMNS:
-            return unit_column(name, found, self._queues, self._store_name)
+            return self._unit_column(name, found)
         values = bodies if name == "body" else rows.column(name)
         return values if name == "store" else masked(values, rows.messages.flaws == 0)
 
@@ -158,3 +201,10 @@ class RowBuilder:
         file = self._log.file_at(place)
         where = f"physical offset {place}" if file is None else f"{file.path} at {place - file.base_offset}"
         return f"{where}: {reason}"
+
+
+def _taken(messages: Messages, sizes: npt.NDArray[np.int64], kept: npt.NDArray[np.bool_]) -> Messages:
+    """Some of the messages, with what is known to be wrong with them."""
+    taken = decode(messages.buffer, messages.starts[kept], sizes[kept])
+    taken.flaws[:] = messages.flaws[kept]
+    return taken
