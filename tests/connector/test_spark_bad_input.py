@@ -144,8 +144,8 @@ def test_two_engines_in_one_directory(load, tmp_path: Path, golden) -> None:
 def test_queues_in_rocksdb(load, tmp_path: Path, golden) -> None:
     shutil.copytree(golden("delay-4.9.3"), tmp_path / "store")
     shutil.rmtree(tmp_path / "store" / "consumequeue")
-    (tmp_path / "store" / "consumequeue_r").mkdir()
-    (tmp_path / "store" / "consumequeue_r" / "CURRENT").write_text("MANIFEST-000005\n")
+    (tmp_path / "store" / "consumequeue").mkdir()
+    (tmp_path / "store" / "consumequeue" / "CURRENT").write_text("MANIFEST-000005\n")
     text = failure(lambda: load(str(tmp_path / "store")).count())
     assert text.startswith("UnsupportedFormatError: ")
     assert "RocksDB" in text
