@@ -27,12 +27,13 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 class MessagePlaces:
     """Where messages lie. `rows` are of dtype INDEX_ROW (`references` is -1 when a scan found them), any order.
 
-    `files` maps file numbers to paths below the store; `clean` says that the tables of a clean stop were used,
-    `why` what was missing otherwise.
+    `files` maps file numbers to paths below the store, `sizes` to their lengths; `clean` says that the tables of a
+    clean stop were used, `why` what was missing otherwise.
     """
 
     rows: npt.NDArray[np.void]
     files: dict[int, str]
+    sizes: dict[int, int]
     clean: bool
     why: str = ""
     damages: list[Damage] = field(default_factory=list)
@@ -82,7 +83,7 @@ def read_places(root: str, clients: Iterable[bytes]) -> MessagePlaces:
     try:
         names = system.names(folder)
     except (FileNotFoundError, NotADirectoryError):
-        return MessagePlaces(np.empty(0, ets_dump.INDEX_ROW), {}, False, "there is no message store")
+        return MessagePlaces(np.empty(0, ets_dump.INDEX_ROW), {}, {}, False, "there is no message store")
     why = ""
     if any(paths.number_of(name, paths.COMPACTION_SUFFIX) is not None for name in names):
         why = "a compaction was interrupted"
@@ -90,10 +91,15 @@ def read_places(root: str, clients: Iterable[bytes]) -> MessagePlaces:
     if not why:
         try:
             rows = ets_dump.decode_index(read_file(f"{folder}/{paths.INDEX_FILE}"))
-            return MessagePlaces(rows, _message_files(names), True)
+            files = _message_files(names)
+            return MessagePlaces(rows, files, _sizes(root, files), True)
         except FormatError as error:
             why = f"{paths.INDEX_FILE} cannot be read ({error.reason})"
-    return _scanned(folder, names, why)
+    return _scanned(root, names, why)
+
+
+def _sizes(root: str, files: dict[int, str]) -> dict[int, int]:
+    return {number: system.stat(f"{root}/{path}").size for number, path in files.items()}
 
 
 def _message_files(names: list[str]) -> dict[int, str]:
@@ -107,6 +113,9 @@ def _number(item: tuple[int | None, str]) -> int:
 
 def _unclean(folder: str, clients: set[bytes]) -> str:
     """Why a node would not trust the tables; empty when it would."""
+    for name in (paths.CLEAN_FILE, paths.SUMMARY_FILE, paths.INDEX_FILE):
+        if not system.exists(f"{folder}/{name}"):
+            return f"there is no {name}: the store was not stopped cleanly"
     try:
         ets_dump.decode_summary(read_file(f"{folder}/{paths.SUMMARY_FILE}"))
         terms = erlang_text.parse(read_file(f"{folder}/{paths.CLEAN_FILE}").decode("utf-8", "replace"))
@@ -132,21 +141,21 @@ class _Scan:
     reason: str
 
 
-def _scanned(folder: str, names: list[str], why: str) -> MessagePlaces:
+def _scanned(root: str, names: list[str], why: str) -> MessagePlaces:
     files = _message_files(names)
     damages: list[Damage] = []
     parts = []
     for number, path in list(files.items()):
-        scan = scan_file(f"{folder}/{path.rsplit('/', 1)[1]}", path, damages)
+        scan = scan_file(f"{root}/{path}", path, damages)
         parts.append(_rows(number, scan))
         leftover = f"{number}{paths.COMPACTION_SUFFIX}"
         if leftover in names and scan.reason == "end":
             # A node appends the leftover to the file; what lies behind a blank or torn record it never sees.
             extra = -1 - number
             files[extra] = f"{paths.PERSISTENT_FOLDER}/{leftover}"
-            parts.append(_rows(extra, scan_file(f"{folder}/{leftover}", files[extra], damages)))
+            parts.append(_rows(extra, scan_file(f"{root}/{files[extra]}", files[extra], damages)))
     rows = np.concatenate(parts) if parts else np.empty(0, ets_dump.INDEX_ROW)
-    return MessagePlaces(_youngest(rows), files, False, why, damages)
+    return MessagePlaces(_youngest(rows), files, _sizes(root, files), False, why, damages)
 
 
 def _rows(number: int, scan: _Scan) -> npt.NDArray[np.void]:

@@ -7,6 +7,7 @@ Source: rabbitmq.md 3.1, 4.2, 4.3, 8.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -68,7 +69,7 @@ class QueueFiles:
     damages: list[Damage] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
-    @property
+    @cached_property
     def served(self) -> Entries:
         """The entries that are not acknowledged."""
         found: Entries = self.entries[~flagged(self.entries, ACKED)]
@@ -180,6 +181,10 @@ def _place(
     rows = places.find(ids[wanted])
     known = places.rows[rows]
     gone = (rows < 0) | ((known["references"] == 0) & ~flagged(entries[wanted], ACKED))
+    # A table of a clean stop may name a place that the file, cut or lost since, does not have.
+    named, which = np.unique(known["file"], return_inverse=True)
+    sizes = np.array([places.sizes.get(number, 0) for number in named.tolist()], np.int64)
+    gone |= known["position"] + known["size"] > sizes[which]
     absent = wanted[gone]
     entries["flags"][absent] |= np.uint8(MISSING)
     wanted, known = wanted[~gone], known[~gone]

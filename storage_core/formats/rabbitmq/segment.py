@@ -59,7 +59,25 @@ def walk(data: bytes) -> SegmentRecords:
     reason = walker.walk()
     if reason == "corrupt" and walker.position == 0 and not any(data):
         reason = "blank"
-    return SegmentRecords(_joined(walker.publishes), _joined(walker.marks), walker.position, reason)
+    return SegmentRecords(walker.publishes.joined(), walker.marks.joined(), walker.position, reason)
+
+
+class _Places:
+    """Positions that come one at a time (`single`) and in runs."""
+
+    def __init__(self) -> None:
+        self.single: list[int] = []
+        self._parts: list[Positions] = []
+
+    def add_run(self, positions: Positions) -> None:
+        if self.single:
+            self._parts.append(np.array(self.single, np.int64))
+            self.single.clear()
+        self._parts.append(positions)
+
+    def joined(self) -> Positions:
+        self.add_run(np.empty(0, np.int64))
+        return np.concatenate(self._parts)
 
 
 class _Walker:
@@ -67,12 +85,11 @@ class _Walker:
         self.data = data
         self.buffer: Bytes = np.frombuffer(data, np.uint8)
         self.position = 0
-        self.publishes: list[int | Positions] = []
-        self.marks: list[int | Positions] = []
+        self.publishes, self.marks = _Places(), _Places()
 
     def walk(self) -> str:
         data, stop, embedded_at = self.data, len(self.data), _EMBEDDED.unpack_from
-        publishes, marks = self.publishes, self.marks
+        publishes, marks = self.publishes.single, self.marks.single
         position, last_start, last_step, pause, wait = 0, -1, -1, 0, 1
         while position < stop:
             head = data[position]
@@ -136,32 +153,15 @@ class _Walker:
 
     def take(self, start: int, step: int, length: int, count: int) -> None:
         starts = start + step * np.arange(count, dtype=np.int64)
-        self.publishes.append(starts)
+        self.publishes.add_run(starts)
         if step > length:
             offsets = np.arange(length, step, MARK.size, dtype=np.int64)
-            self.marks.append((starts[:, None] + offsets).ravel())
+            self.marks.add_run((starts[:, None] + offsets).ravel())
 
 
 def view_of(number: int) -> Bytes:
     """The four bytes of a big-endian number."""
     return np.frombuffer(_EMBEDDED.pack(number), np.uint8)
-
-
-def _joined(parts: list[int | Positions]) -> Positions:
-    """Single positions and runs of them as one array."""
-    pieces: list[Positions] = []
-    single: list[int] = []
-    for part in parts:
-        if isinstance(part, int):
-            single.append(part)
-            continue
-        if single:
-            pieces.append(np.array(single, np.int64))
-            single = []
-        pieces.append(part)
-    if single:
-        pieces.append(np.array(single, np.int64))
-    return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
 
 def encode_publish(

@@ -1,0 +1,244 @@
+"""Damaged files of real stores: what each mode makes of them, and that nothing but a named error ever comes out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage_core.errors import CorruptionError, MqStoreError
+from storage_core.formats.rabbitmq import paths
+from storage_core.rabbitmq import open_vhost
+from storage_core.store import Mode, ScanRequest
+from tests.rabbitmq import golden
+
+S1_ROWS, S3_ROWS = 182, 210
+
+
+@pytest.fixture
+def clean(tmp_path: Path) -> Path:
+    return golden.unpack("s1_mixed_clean_idle", tmp_path) / golden.DEFAULT_VHOST
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Path:
+    return golden.unpack("s3_mixed_kill9", tmp_path) / golden.DEFAULT_VHOST
+
+
+def queue_file(store: Path, queue: str, name: str) -> Path:
+    return store / "queues" / paths.queue_directory(b"/", queue.encode()) / name
+
+
+def edit(path: Path, change: Callable[[bytearray], None]) -> None:
+    data = bytearray(path.read_bytes())
+    change(data)
+    path.write_bytes(bytes(data))
+
+
+def first_record(store: Path, queue: str) -> tuple[Path, int]:
+    """File and position of the first message of `queue` that lies in the message store."""
+    rows = golden.by_queue(golden.table(store, columns=("queue", "location", "file", "position")))[queue]
+    row = next(row for row in rows if row["location"] == "store")
+    return store / row["file"], row["position"]
+
+
+def check_modes(store: Path, rows: int, lost: int, damaged: int, where: str, reason: str) -> None:
+    """FAILFAST names the place; DROPMALFORMED has `lost` rows less; PERMISSIVE has `damaged` rows that say why."""
+    with pytest.raises(CorruptionError, match=reason) as error:
+        golden.table(store)
+    assert where in str(error.value)
+    assert "\n" not in str(error.value)
+    assert golden.table(store, mode=Mode.DROPMALFORMED).num_rows == rows - lost
+    permissive = golden.table(store, mode=Mode.PERMISSIVE)
+    said = [text for text in permissive["corruption"].to_pylist() if text]
+    assert len(said) == damaged
+    assert all("CorruptionError" in text and reason in text for text in said)
+    assert permissive.num_rows == rows - lost + damaged
+
+
+def test_a_record_of_a_clean_store_without_its_marker(clean: Path) -> None:
+    path, position = first_record(clean, "b.large")
+
+    def clear(data: bytearray) -> None:
+        size = int.from_bytes(data[position : position + 8], "big")
+        data[position + 8 + size] = 0
+
+    edit(path, clear)
+    check_modes(clean, S1_ROWS, 1, 1, f"0.rdq at {position}: ", "the record is not the one")
+    damaged = golden.table(clean, mode=Mode.PERMISSIVE).filter(
+        ~golden.table(clean, mode=Mode.PERMISSIVE)["corruption"].is_null().to_numpy()
+    )
+    row = damaged.to_pylist()[0]
+    assert (row["queue"], row["file"], row["position"]) == ("b.large", "msg_store_persistent/0.rdq", position)
+    assert row["body"] is None
+    assert row["exchange"] is None
+    assert row["sequenceId"] is not None
+
+
+def test_a_message_of_a_clean_store_that_does_not_decode(clean: Path) -> None:
+    path, position = first_record(clean, "b.large")
+    edit(path, lambda data: data.__setitem__(position + 26, 99))
+    check_modes(clean, S1_ROWS, 1, 1, f"0.rdq at {position}: ", "cannot be decoded")
+
+
+def test_a_message_file_of_a_clean_store_that_ends_early(clean: Path) -> None:
+    path = clean / "msg_store_persistent" / "0.rdq"
+    path.write_bytes(path.read_bytes()[:-100])
+    check_modes(clean, S1_ROWS, 1, 1, "/0.idx at ", "its message is not in the message store")
+
+
+def test_records_that_the_recovery_of_a_killed_store_skips(killed: Path) -> None:
+    path, position = first_record(killed, "b.large")
+
+    def clear(data: bytearray) -> None:
+        size = int.from_bytes(data[position : position + 8], "big")
+        data[position + 8 + size] = 0
+
+    edit(path, clear)
+    for mode in Mode:
+        assert golden.table(killed, mode=mode).num_rows == S3_ROWS - 1
+    with open_vhost(str(killed)) as store:
+        snapshot = store.snapshot()
+        snapshot.plan(ScanRequest())
+        assert [line for line in snapshot.warnings() if "1 messages are in no message file" in line]
+        listed = next(store.view("damage")).to_pylist()
+    assert [(row["file"], row["position"], row["repairable"]) for row in listed] == [
+        ("msg_store_persistent/0.rdq", position, True)
+    ]
+
+
+@pytest.mark.parametrize("tail", [bytes(70000), random.Random(5).randbytes(5000)])
+def test_bytes_behind_the_last_record_of_a_killed_store(killed: Path, tail: bytes) -> None:
+    path = killed / "msg_store_persistent" / "0.rdq"
+    path.write_bytes(path.read_bytes() + tail)
+    assert golden.table(killed).num_rows == S3_ROWS
+
+
+def test_a_cut_last_record_of_a_killed_store(tmp_path: Path) -> None:
+    store = golden.unpack("s13_jzeros_kill9", tmp_path) / golden.DEFAULT_VHOST
+    path = store / "msg_store_persistent" / "0.rdq"
+    path.write_bytes(path.read_bytes()[:-100])
+    assert golden.table(store).num_rows == 39
+
+
+def test_an_interrupted_compaction_is_read_behind_its_file(killed: Path) -> None:
+    path = killed / "msg_store_persistent" / "0.rdq"
+    before = golden.table(killed, columns=("queue", "sequenceId", "body"))
+    found = golden.table(killed, columns=("file", "position", "location")).to_pylist()
+    cut = sorted({row["position"] for row in found if row["location"] == "store"})[10]
+    data = path.read_bytes()
+    path.write_bytes(data[:cut])
+    path.with_name("0.rdt").write_bytes(data[cut:])
+    assert golden.table(killed, columns=("queue", "sequenceId", "body")).equals(before)
+
+
+@pytest.mark.parametrize("tail", [b"\x40", b"\0\0", b"\xc0\x01abc"])
+def test_bytes_behind_the_last_record_of_a_segment(clean: Path, tail: bytes) -> None:
+    path = queue_file(clean, "a.small", "0.idx")
+    position = path.stat().st_size
+    path.write_bytes(path.read_bytes() + tail)
+    check_modes(clean, S1_ROWS, 0, 1, f"0.idx at {position}: ", "a node does not start a vhost with such a segment")
+    # A damaged queue does not hide the others.
+    assert golden.table(clean, topics=("b.large",)).num_rows == 13
+
+
+def test_a_segment_of_zeros_is_an_empty_one(clean: Path) -> None:
+    path = queue_file(clean, "a.small", "0.idx")
+    path.write_bytes(bytes(path.stat().st_size))
+    assert golden.table(clean).num_rows == S1_ROWS - 39
+
+
+def test_a_third_mark(clean: Path) -> None:
+    path = queue_file(clean, "a.small", "0.idx")
+    position = path.stat().st_size
+    path.write_bytes(path.read_bytes() + bytes([0x40, 20, 0x40, 20]))
+    check_modes(clean, S1_ROWS, 1, 1, f"0.idx at {position + 2}: ", "a third mark of ordinal 20")
+
+
+def test_a_publish_twice(clean: Path) -> None:
+    path = queue_file(clean, "q ünïcödé ☃/..", "0.idx")
+    data = path.read_bytes()
+    path.write_bytes(data + data[:-2])
+    check_modes(clean, S1_ROWS, 0, 1, f"0.idx at {len(data)}: ", "a second publish of ordinal 0")
+
+
+def test_a_journal_with_an_action_that_no_node_writes(killed: Path) -> None:
+    path = queue_file(killed, "q ünïcödé ☃/..", "journal.jif")
+    data = path.read_bytes()
+    path.write_bytes(data + data[-8:])
+    check_modes(killed, S3_ROWS, 0, 1, f"journal.jif at {len(data)}: ", "the deliver of sequence id 0 does not follow")
+
+
+def test_a_journal_that_repeats_what_the_segment_says(clean: Path) -> None:
+    idx = queue_file(clean, "q ünïcödé ☃/..", "0.idx")
+    for name in ("clean.dot", "file_summary.ets", "msg_store_index.ets"):
+        (clean / "msg_store_persistent" / name).unlink()
+    (clean / "recovery.dets").unlink()
+    publish = idx.read_bytes()[:-2]
+    assert publish[:2] == b"\xc0\0"
+    idx.with_name("journal.jif").write_bytes(bytes(8) + publish[2:] + (2 << 62).to_bytes(8, "big"))
+    assert golden.table(clean, topics=("q ünïcödé ☃/..",)).num_rows == 1
+
+
+def test_stale_terms_hide_messages_as_they_do_for_a_node(clean: Path, tmp_path: Path) -> None:
+    other = golden.unpack("s3_mixed_kill9", tmp_path / "second") / golden.DEFAULT_VHOST
+    (other / "recovery.dets").write_bytes((clean / "recovery.dets").read_bytes())
+    with open_vhost(str(other)) as store:
+        snapshot = store.snapshot()
+        plan = snapshot.plan(ScanRequest(topics=("h.f3",)))
+        assert not [batch for partition in plan for batch in partition.read() if batch.num_rows]
+        assert any("recovery.dets says that the queue is empty" in line for line in snapshot.warnings())
+    with open_vhost(str(other), {"recovery": "none"}) as store:
+        plan = store.snapshot().plan(ScanRequest(topics=("h.f3",)))
+        assert sum(batch.num_rows for partition in plan for batch in partition.read()) == 12
+
+
+def test_an_unreadable_dets_file_counts_as_an_unclean_stop(clean: Path) -> None:
+    (clean / "recovery.dets").write_bytes(b"no table")
+    rows = golden.table(clean, columns=("redelivered",))
+    assert rows["redelivered"].to_pylist() == [True] * rows.num_rows
+    assert rows.num_rows == S1_ROWS
+
+
+def test_a_damaged_segment_of_version_2(tmp_path: Path) -> None:
+    store = golden.unpack("s11_cqv2_clean", tmp_path) / golden.DEFAULT_VHOST
+    path = queue_file(store, "v2.q", "1.qs")
+    rows = golden.table(store, columns=("file", "position", "body")).to_pylist()
+    position, body = next((row["position"], row["body"]) for row in rows if row["file"].endswith("1.qs"))
+    place = path.read_bytes().index(body, position)
+    edit(path, lambda data: data.__setitem__(place, data[place] ^ 1))
+    check_modes(store, 1173, 1, 1, f"1.qs at {position}: ", "the stored message fails its checksum")
+    assert golden.table(store, verify_crc=False).num_rows == 1173
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("name", ["s1_mixed_clean_idle", "s3_mixed_kill9", "s11_cqv2_clean"])
+def test_flipped_bytes_anywhere(name: str, seed: int, tmp_path: Path) -> None:
+    """One file after the other gets a few wrong bytes: rows or a named one-line error; lenient modes always rows."""
+    store = golden.unpack(name, tmp_path) / golden.DEFAULT_VHOST
+    chance = random.Random(seed)
+    files = sorted(path for path in store.rglob("*") if path.is_file() and path.stat().st_size)
+    for path in chance.sample(files, min(12, len(files))):
+        before = path.read_bytes()
+        damaged = bytearray(before)
+        for _ in range(chance.choice([1, 1, 3, 20])):
+            damaged[chance.randrange(len(damaged))] ^= 1 << chance.randrange(8)
+        if chance.random() < 0.3:
+            del damaged[chance.randrange(len(damaged)) :]
+        path.write_bytes(bytes(damaged))
+        for mode in Mode:
+            error = outcome(store, mode)
+            assert error is None or mode is Mode.FAILFAST or path.name == ".config", (path, mode, error)
+        path.write_bytes(before)
+
+
+def outcome(store: Path, mode: Mode) -> str | None:
+    """None when the store gives rows, else the named error, which is one line."""
+    try:
+        golden.table(store, mode=mode).validate(full=True)
+    except MqStoreError as error:
+        text = str(error)
+        return text if "\n" not in text else pytest.fail(f"more than a line: {text}")
+    return None
