@@ -193,6 +193,8 @@ def test_warnings_are_said_once_with_their_store(stores, capsys) -> None:
     stores(FakeStore("/d/a", {("x", 0): 1}, notes=("7 bytes are cut",)), FakeStore("/d/b", {("y", 0): 1}))
     planned("/d", minPartitions="2")
     assert capsys.readouterr().err == "mqstore: a: 7 bytes are cut\n"
+    planned("/d/a", scan="log")
+    assert capsys.readouterr().err == ""
     planned("/d/a", layout="kafka", **{"kafka.bootstrap.servers": "h", "kafka.group.id": "g"})
     assert capsys.readouterr().err == (
         "mqstore: layout=kafka ignores these options of the Kafka source: kafka.bootstrap.servers, kafka.group.id\n"
