@@ -1,0 +1,64 @@
+"""Slow, obvious readers of RabbitMQ's index and message files, one record at a time. Source: rabbitmq.md 2, 3, 6.1."""
+
+from __future__ import annotations
+
+import struct
+
+
+def journal(data: bytes) -> tuple[list[tuple[int, int, int, int]], int]:
+    """(kind, sequence id, position, embedded size) of each record, and where the reader stopped."""
+    found = []
+    position = 0
+    while position + 8 <= len(data):
+        (head,) = struct.unpack_from(">Q", data, position)
+        kind, sequence_id = head >> 62, head & (1 << 62) - 1
+        if kind >= 2:
+            found.append((kind, sequence_id, position, 0))
+            position += 8
+            continue
+        if position + 40 > len(data) or data[position : position + 40] == bytes(40):
+            break
+        (embedded,) = struct.unpack_from(">I", data, position + 36)
+        if position + 40 + embedded > len(data):
+            break
+        found.append((kind, sequence_id, position, embedded))
+        position += 40 + embedded
+    return found, position
+
+
+def segment(data: bytes) -> tuple[list[int], list[int], int]:
+    """Positions of publishes and of marks, and where the reader stopped."""
+    publishes, marks = [], []
+    position = 0
+    while position < len(data):
+        top = data[position] >> 6
+        if top >= 2:
+            if position + 34 > len(data):
+                break
+            (embedded,) = struct.unpack_from(">I", data, position + 30)
+            if position + 34 + embedded > len(data):
+                break
+            publishes.append(position)
+            position += 34 + embedded
+        elif top == 1 and position + 2 <= len(data):
+            marks.append(position)
+            position += 2
+        else:
+            break
+    return publishes, marks, position
+
+
+def message_file(data: bytes) -> tuple[list[tuple[int, int]], list[int], int]:
+    """(position, size) of each whole record, positions of those without their marker, where the reader stopped."""
+    found, unmarked = [], []
+    position = 0
+    while position + 8 <= len(data):
+        (length,) = struct.unpack_from(">Q", data, position)
+        if length == 0 or position + length + 9 > len(data):
+            break
+        if length >= 16 and data[position + length + 8] == 255:
+            found.append((position, length + 9))
+        else:
+            unmarked.append(position)
+        position += length + 9
+    return found, unmarked, position
