@@ -17,7 +17,12 @@ from storage_core.rabbitmq import recovery_terms
 from tests.rabbitmq import golden
 
 ATOMS = st.text(st.characters(codec="utf-8"), max_size=20).map(et.Atom)
-SCALARS = st.one_of(ATOMS, st.integers(-(1 << 2100), 1 << 2100), st.floats(allow_nan=False), st.binary(max_size=20))
+SCALARS = st.one_of(
+    ATOMS,
+    st.integers(-(1 << 2100), 1 << 2100),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.binary(max_size=20),
+)
 KEYS = st.one_of(ATOMS, st.integers(), st.binary(max_size=5))
 TERMS: st.SearchStrategy[Any] = st.recursive(
     SCALARS,
