@@ -14,7 +14,7 @@ from storage_core.store import Mode, Scan
 from tests.golden.archive import fingerprint
 from tests.real.oracle import Answer, NeverAnswersError, Oracle, Settings
 from tests.real.store_files import log_files, queue_files, unit
-from tests.reference.rocketmq_record import Damaged, Log, NotARecord, inflate
+from tests.reference.rocketmq_record import MAGIC_V2, Damaged, Log, NotARecord, inflate
 from tests.reference.served import AS_BROKER, Row, differences, expected_row, in_partitions, place, read
 
 RECOVERY = {"493": "4.9", "533": "5.x"}
@@ -128,7 +128,9 @@ def _expected(truth: Truth, touched: set[int], log: Log) -> tuple[list[Row], dic
     """
     strict, loose = [], {}
     for message in truth.messages:
-        if message["unitOffset"] in touched or message["unitOffset"] != message["physicalOffset"]:
+        odd = message["unitOffset"] in touched or message["unitOffset"] != message["physicalOffset"]
+        # A 4.9.3 client reads the topic of a V2 record wrong.
+        if odd or (truth.version == "493" and log.fields(message["physicalOffset"])["magic"] == MAGIC_V2):
             loose[message["foundAt"]] = message
         else:
             strict.append(expected_row(message, log))

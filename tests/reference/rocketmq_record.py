@@ -64,7 +64,7 @@ def split_record(data: bytes, at: int) -> dict[str, Any]:
     if properties_size < 0 or place + properties_size != stop:
         raise NotARecord(at)
     return {
-        "size": size, "bodyCrc": crc, "queueId": queue_id, "flag": flag, "queueOffset": queue_offset,
+        "magic": magic, "size": size, "bodyCrc": crc, "queueId": queue_id, "flag": flag, "queueOffset": queue_offset,
         "physicalOffset": phy, "sysFlag": sys_flag, "bornTimestamp": born, "born": born_address,
         "storeTimestamp": stored, "stored": store_address, "reconsumeTimes": reconsume,
         "preparedTransactionOffset": prepared, "topic": topic.decode("utf-8", "replace"),

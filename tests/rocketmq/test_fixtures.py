@@ -15,7 +15,7 @@ from storage_core import open_store
 from storage_core.errors import MqStoreError
 from storage_core.store import Mode, Scan
 from tests.golden import archive
-from tests.reference.rocketmq_record import NATIVE_COLUMNS, Log
+from tests.reference.rocketmq_record import NATIVE_COLUMNS, Damaged, Log
 from tests.reference.served import AS_BROKER, Row, differences, expected_row, in_partitions, place, read
 
 NAMES = archive.names()
@@ -73,11 +73,12 @@ def test_rows_equal_the_truth_in_every_column(fixture: Fixture, partitions: int)
 
 
 def test_seven_partitions_are_seven_and_keep_each_queue_in_order(fixture: Fixture) -> None:
+    """Units that only a dispatcher would write are walked in one piece; everything else is divided."""
     with open_store(str(fixture.directory)) as store:
         partitions = store.snapshot().plan(in_partitions(7, **AS_BROKER))
     rows = read(fixture.directory, in_partitions(7, columns=("topic", "queueId", "queueOffset"), **AS_BROKER))
 
-    assert len(partitions) >= min(7, len(fixture.expected))
+    assert len(partitions) >= (1 if fixture.name == "damaged-queues-lost-4.9.3" else 7)
     by_queue: dict[tuple[str, int], list[int]] = {}
     for row in rows:
         by_queue.setdefault((row["topic"], row["queueId"]), []).append(row["queueOffset"])
@@ -131,7 +132,12 @@ def test_queue_ends_are_those_of_the_real_store(fixture: Fixture) -> None:
 @pytest.mark.parametrize("partitions", [1, 7])
 def test_log_scan_holds_every_right_record(fixture: Fixture, partitions: int) -> None:
     rows = read(fixture.directory, in_partitions(partitions, scan=Scan.LOG, **AS_BROKER))
-    expected = [fixture.log.row(fields["physicalOffset"]) for fields in fixture.log.right_records()]
+    expected = []
+    for fields in fixture.log.right_records():
+        try:
+            expected.append(fixture.log.row(fields["physicalOffset"]))
+        except Damaged:
+            assert (fixture.name, fields["physicalOffset"]) == ("damaged-flipped-body-late-4.9.3", 116229)
 
     assert differences(expected, rows) == []
     assert [row["physicalOffset"] for row in rows] == sorted(row["physicalOffset"] for row in rows)
@@ -139,13 +145,14 @@ def test_log_scan_holds_every_right_record(fixture: Fixture, partitions: int) ->
 
 
 BEYOND_THE_LOG_ALONE = {
-    "damaged-flipped-body-late-4.9.3": {"intact behind the cut": 119},
+    "damaged-flipped-body-late-4.9.3": {"intact behind the cut": 118},
     "mixed-4.9.3": {"prepared": 99, "rollback": 84},
     "mixed-5.3.3": {"prepared": 60, "rollback": 62},
 }
 """What `scan=log` holds that the real store does not serve from the commit log alone; nothing for all other stores.
 
-Prepared and rollback records have no queue. Behind a wrong CRC, recovery throws the rest of the log away."""
+Prepared and rollback records have no queue. Behind a wrong CRC, recovery throws the rest of the log away;
+the record with the wrong CRC is compressed and does not inflate any more, so it is no row either."""
 
 
 def test_log_scan_contains_what_the_real_store_finds_in_the_log_alone(fixture: Fixture) -> None:
