@@ -19,10 +19,11 @@ from storage_core.files.window import OpenFiles, Window
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.indexfile import ENTRY, SLOT, key_hashes
 from storage_core.formats.rocketmq.message import MIN_SIZE, Flaw, Messages, decode
-from storage_core.rocketmq.index_files import Index, Span, hashes_of, uncovered
+from storage_core.rocketmq.index_files import Index, IndexFile, Span, hashes_of, uncovered
 
 MOST_CANDIDATES = 50_000
 RECORDS_AT_ONCE = 1024
+FILES_AT_ONCE = 128
 
 
 @dataclass
@@ -41,7 +42,7 @@ class Lookup:
 class _Chains:
     """The chains of some hashes in all files at once. One element a chain that has not ended, in each array."""
 
-    index: Index
+    files: Sequence[IndexFile]
     hashes: npt.NDArray[np.int32]
     descriptors: list[int]
     places: list[Positions] = field(default_factory=list)
@@ -50,7 +51,7 @@ class _Chains:
     pages: set[tuple[int, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        files = self.index.files
+        files = self.files
         self.wrong = np.zeros(len(files), bool)
         self._slots = np.array([file.geometry.slots for file in files], np.int64)
         self._base = np.array([file.geometry.entries_position for file in files], np.int64)
@@ -60,8 +61,8 @@ class _Chains:
 
     def walk(self) -> None:
         """Follows every chain to its end; files with a chain that cannot be right are marked in `wrong`."""
-        file = np.repeat(np.arange(len(self.index.files)), len(self.hashes))
-        wanted = np.tile(self.hashes, len(self.index.files)).astype(np.int64)
+        file = np.repeat(np.arange(len(self.files)), len(self.hashes))
+        wanted = np.tile(self.hashes, len(self.files)).astype(np.int64)
         slot = wanted % self._slots[file]
         numbers = self._read(file, 40 + SLOT.size * slot, SLOT.size).view(SLOT.dtype)["entry"].ravel().astype(np.int64)
         self._condemn(file, (numbers < 0) | (numbers > self._counts[file]))
@@ -110,24 +111,37 @@ def look_up(
     A file with a chain that makes no sense, or with an entry that points to a record without such a key, is not
     believed: its span is among those to be scanned.
     """
-    chains = _Chains(index, hashes, [files.descriptor(file.path) for file in index.files])
-    if len(hashes) and index.files:
-        chains.walk()
-    places, owners, found = (
-        np.concatenate([np.empty(0, kind), *parts])
-        for kind, parts in ((np.int64, chains.places), (np.int64, chains.owners), (np.int32, chains.found_hashes))
-    )
-    here = (places >= log_start) & ~chains.wrong[owners] if len(owners) else np.zeros(0, bool)
+    places, owners, found, wrong, pages = _walked(index.files, hashes)
+    here = (places >= log_start) & ~wrong[owners]
     places, owners, found = places[here], owners[here], found[here]
     if len(places) > MOST_CANDIDATES:
-        return Lookup(np.empty(0, np.int64), [(log_start, log_end)], len(chains.pages))
+        return Lookup(np.empty(0, np.int64), [(log_start, log_end)], pages)
     distinct, row = np.unique(places, return_inverse=True)
     proven = _proven(distinct, row, found, log, files, log_end)
-    chains.wrong[owners[~proven]] = True
-    spans = [span for span, wrong in zip(index.covered, chains.wrong.tolist(), strict=True) if not wrong]
+    wrong[owners[~proven]] = True
+    spans = [span for span, wrong in zip(index.covered, wrong.tolist(), strict=True) if not wrong]
     left = uncovered(spans, log, files, log_start, log_end)
     edges = index.edge_places[np.isin(index.edge_hashes, hashes)]
-    return Lookup(_outside(np.union1d(places[proven], edges), left), left, len(chains.pages))
+    return Lookup(_outside(np.union1d(places[proven], edges), left), left, pages)
+
+
+def _walked(
+    files: Sequence[IndexFile], hashes: npt.NDArray[np.int32]
+) -> tuple[Positions, npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.bool_], int]:
+    """Entries with one of the hashes: address, number of the file, hash. Which files are wrong; pages read."""
+    places, owners = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    found, wrong, pages = [np.empty(0, np.int32)], np.zeros(len(files), bool), 0
+    for first in range(0, len(files), FILES_AT_ONCE):
+        part = files[first : first + FILES_AT_ONCE]
+        with OpenFiles(FILES_AT_ONCE) as opened:
+            chains = _Chains(part, hashes, [opened.descriptor(file.path) for file in part])
+            chains.walk()
+        places += chains.places
+        owners += [owner + first for owner in chains.owners]
+        found += chains.found_hashes
+        wrong[first : first + FILES_AT_ONCE] = chains.wrong
+        pages += len(chains.pages)
+    return np.concatenate(places), np.concatenate(owners), np.concatenate(found), wrong, pages
 
 
 def _outside(places: Positions, spans: Sequence[Span]) -> Positions:
