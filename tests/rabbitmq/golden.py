@@ -23,7 +23,9 @@ DEFAULT_VHOST = "628WB79CIFDYO9LJI6DKMI09L"
 def unpack(name: str, target: Path) -> Path:
     """The `vhosts` folder of a snapshot, unpacked below `target`."""
     with tarfile.open(SNAPSHOTS / f"{name}.tar.gz") as archive:
-        archive.extractall(target, filter="tar")
+        # Python before 3.11.4 (Debian 12) knows no `filter`, and does what "tar" says.
+        archive.extraction_filter = getattr(tarfile, "tar_filter", None)
+        archive.extractall(target)
     return target / "vhosts"
 
 
