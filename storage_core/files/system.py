@@ -254,3 +254,17 @@ def session_process(marks: tuple[bytes, ...]) -> int:
             return pid
         pid = parent
     return os.getpid()
+
+
+def holders_below(folder: str) -> list[int]:
+    """Other processes of this machine that have a file below the folder open, as far as this user may see them."""
+    start, own, found = os.path.realpath(folder) + "/", os.getpid(), []
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == own:
+            continue
+        try:
+            if any(os.readlink(f"/proc/{name}/fd/{fd}").startswith(start) for fd in os.listdir(f"/proc/{name}/fd")):
+                found.append(int(name))
+        except OSError:  # the process, or the descriptor, is gone or belongs to someone else
+            continue
+    return found
