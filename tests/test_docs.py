@@ -13,6 +13,7 @@ from connector.options import OPTIONS, READ
 from connector.schema import to_spark
 from storage_core import errors
 from storage_core.rocketmq.schema import CORRUPTION, NATIVE, UNIT_COLUMNS
+from storage_core.rocketmq.views import view_schema
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -60,6 +61,15 @@ def test_the_columns_and_their_types() -> None:
     }
     (fast,) = [line for line in section.splitlines() if "come from the consume queues alone" in line]
     assert set(re.findall(r"`(\w+)`", fast)) == UNIT_COLUMNS
+
+
+def test_the_columns_of_the_views() -> None:
+    section = (ROOT / "docs" / "options.md").read_text().split("## Views")[1]
+    documented = {cells[0].strip("`"): re.findall(r"`(\w+)`", cells[1]) for cells in rows(section)}
+    with pytest.raises(errors.OptionError) as caught:
+        view_schema("none of them")
+    known = str(caught.value).split("The views are messages, ")[1].split(", ")
+    assert documented == {name: view_schema(name).names for name in known}
 
 
 def test_every_error_has_its_row() -> None:
