@@ -1,6 +1,6 @@
 """The RabbitMQ engine: a vhost directory read as a node would read it, written as a node would write it.
 
-What lies at a path is asked with `looks_like_store` and `stores_below`; `open_vhost` opens one store.
+What lies at a path is asked with `looks_like_store` and `stores_below`; `open_store` opens one store.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any
 
 from storage_core.rabbitmq.vhost import VhostStore, looks_like_store, stores_below
 
-__all__ = ["VhostStore", "looks_like_store", "open_vhost", "stores_below"]
+__all__ = ["VhostStore", "looks_like_store", "open_store", "stores_below"]
 
 
-def open_vhost(path: str, options: Mapping[str, Any] | None = None) -> VhostStore:
+def open_store(path: str, options: Mapping[str, Any] | None = None) -> VhostStore:
     """The store in the vhost directory `path`. Raises StoreNotFoundError, OptionError, CorruptionError."""
     return VhostStore(path, options)

@@ -96,7 +96,9 @@ def rows_of(request: ScanRequest, queue: QueueInfo, sequence_ids: npt.NDArray[np
     keep = np.ones(len(sequence_ids), bool)
     start, stop = _bound(request.start, queue, True), _bound(request.stop, queue, False)
     if start is not None and stop is not None and start > stop:
-        raise OffsetOutOfRangeError(f"queue {queue.topic}: startingOffsets {start} lie behind endingOffsets {stop}")
+        raise OffsetOutOfRangeError(
+            f"OffsetOutOfRangeError: queue {queue.topic}: startingOffsets {start} lie behind endingOffsets {stop}"
+        )
     if start is not None:
         keep &= sequence_ids >= start
     if stop is not None:
@@ -116,7 +118,9 @@ def _bound(bound: OffsetBound, queue: QueueInfo, starts: bool) -> int | None:
         return queue.stop if starts else None
     if value > queue.stop:
         name = "startingOffsets" if starts else "endingOffsets"
-        raise OffsetOutOfRangeError(f"queue {queue.topic}: {name} {value} lies behind the end, {queue.stop}")
+        raise OffsetOutOfRangeError(
+            f"OffsetOutOfRangeError: queue {queue.topic}: {name} {value} lies behind the end, {queue.stop}"
+        )
     return value
 
 

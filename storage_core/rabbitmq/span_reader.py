@@ -24,7 +24,7 @@ def read_file(path: str) -> bytes:
     except FileNotFoundError:
         return b""
     except PermissionError:
-        raise StoreNotFoundError(f"{path} may not be read; check its permissions") from None
+        raise StoreNotFoundError(f"StoreNotFoundError: {path} may not be read; check its permissions") from None
     try:
         parts = []
         position = 0

@@ -47,7 +47,7 @@ def _names(path: str) -> frozenset[str]:
     except (FileNotFoundError, NotADirectoryError):
         return frozenset()
     except PermissionError:
-        raise StoreNotFoundError(f"{path} may not be read; check its permissions") from None
+        raise StoreNotFoundError(f"StoreNotFoundError: {path} may not be read; check its permissions") from None
 
 
 class VhostStore(Store):
@@ -63,7 +63,9 @@ class VhostStore(Store):
     def __init__(self, path: str, options: Mapping[str, Any] | None = None) -> None:
         self.path = path.rstrip("/") or "/"
         if not looks_like_store(self.path):
-            raise StoreNotFoundError(f"{path} is no RabbitMQ vhost directory; it has no {paths.PERSISTENT_FOLDER}")
+            raise StoreNotFoundError(
+                f"StoreNotFoundError: {path} is no RabbitMQ vhost directory; it has no {paths.PERSISTENT_FOLDER}"
+            )
         self._recovery, self.settings = _parsed(options or {})
         self._closed = False
         self.segment_entry_count = self._entry_count()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage_core.rabbitmq import open_vhost
+from storage_core.rabbitmq import open_store
 from storage_core.store import ScanRequest
 
 SNAPSHOTS = Path(__file__).parents[1] / "golden" / "rabbitmq" / "snapshots"
@@ -39,7 +39,7 @@ def truth(name: str) -> dict[str, Any]:
 def table(path: Path, **request: Any) -> pa.Table:
     """All rows of one store."""
     wanted = ScanRequest(**request)
-    with open_vhost(str(path)) as store:
+    with open_store(str(path)) as store:
         snapshot = store.snapshot()
         batches = [batch for partition in snapshot.plan(wanted) for batch in partition.read()]
         return pa.Table.from_batches(batches, snapshot.schema(wanted))

@@ -10,7 +10,7 @@ import pytest
 
 from storage_core.errors import CorruptionError, MqStoreError
 from storage_core.formats.rabbitmq import paths
-from storage_core.rabbitmq import open_vhost
+from storage_core.rabbitmq import open_store
 from storage_core.store import Mode, ScanRequest
 from tests.rabbitmq import golden
 
@@ -99,7 +99,7 @@ def test_records_that_the_recovery_of_a_killed_store_skips(killed: Path) -> None
     edit(path, clear)
     for mode in Mode:
         assert golden.table(killed, mode=mode).num_rows == S3_ROWS - 1
-    with open_vhost(str(killed)) as store:
+    with open_store(str(killed)) as store:
         snapshot = store.snapshot()
         snapshot.plan(ScanRequest())
         assert [line for line in snapshot.warnings() if "1 messages are in no message file" in line]
@@ -185,12 +185,12 @@ def test_a_journal_that_repeats_what_the_segment_says(clean: Path) -> None:
 def test_stale_terms_hide_messages_as_they_do_for_a_node(clean: Path, tmp_path: Path) -> None:
     other = golden.unpack("s3_mixed_kill9", tmp_path / "second") / golden.DEFAULT_VHOST
     (other / "recovery.dets").write_bytes((clean / "recovery.dets").read_bytes())
-    with open_vhost(str(other)) as store:
+    with open_store(str(other)) as store:
         snapshot = store.snapshot()
         plan = snapshot.plan(ScanRequest(topics=("h.f3",)))
         assert not [batch for partition in plan for batch in partition.read() if batch.num_rows]
         assert any("recovery.dets says that the queue is empty" in line for line in snapshot.warnings())
-    with open_vhost(str(other), {"recovery": "none"}) as store:
+    with open_store(str(other), {"recovery": "none"}) as store:
         plan = store.snapshot().plan(ScanRequest(topics=("h.f3",)))
         assert sum(batch.num_rows for partition in plan for batch in partition.read()) == 12
 

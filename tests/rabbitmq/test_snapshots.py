@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storage_core.rabbitmq import open_vhost, stores_below
+from storage_core.rabbitmq import open_store, stores_below
 from storage_core.store import Mode, ScanRequest
 from tests.golden.archive import fingerprint
 from tests.rabbitmq import golden
@@ -123,7 +123,7 @@ def test_columns_and_their_order(tmp_path: Path) -> None:
 
 def test_partitions_pickle_and_cut_by_records(tmp_path: Path) -> None:
     path = golden.unpack("s6_2048_clean_busy", tmp_path) / golden.DEFAULT_VHOST
-    with open_vhost(str(path)) as store:
+    with open_store(str(path)) as store:
         request = ScanRequest(max_records_per_partition=1000, columns=("sequenceId",))
         plan = pickle.loads(pickle.dumps(store.snapshot().plan(request)))
     sizes = [sum(batch.num_rows for batch in partition.read()) for partition in plan]
