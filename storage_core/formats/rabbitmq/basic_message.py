@@ -112,7 +112,7 @@ class MessageSpans:
 
 
 @dataclass(frozen=True)
-class _Spelling:
+class Spelling:
     """The constant bytes between the variable parts, in one of the two spellings of atoms."""
 
     head: bytes
@@ -123,12 +123,12 @@ class _Spelling:
     false: bytes
 
 
-def _spelling(tag: int, width: int) -> _Spelling:
+def _spelling(tag: int, width: int) -> Spelling:
     def atom(name: str) -> bytes:
         return bytes((tag,)) + len(name).to_bytes(width, "big") + name.encode()
 
     tuples, binary = bytes((et.SMALL_TUPLE,)), bytes((et.BINARY,))
-    return _Spelling(
+    return Spelling(
         bytes((et.VERSION,)) + tuples + b"\6" + atom("basic_message") + tuples + b"\4" + atom("resource") + binary,
         atom("exchange") + binary,
         tuples + b"\6" + atom("content") + bytes((et.SMALL_INTEGER, CLASS_BASIC)) + atom("none") + binary,
@@ -138,9 +138,10 @@ def _spelling(tag: int, width: int) -> _Spelling:
     )
 
 
-_SPELLINGS = (_spelling(et.ATOM, 2), _spelling(et.SMALL_ATOM_UTF8, 1))
+SPELLING = _spelling(et.ATOM, 2)
+_SPELLINGS = (SPELLING, _spelling(et.SMALL_ATOM_UTF8, 1))
 _ONE_ITEM = bytes((et.LIST, 0, 0, 0, 1, et.BINARY))
-_ID = bytes((et.BINARY, 0, 0, 0, 16))
+ID_HEAD = bytes((et.BINARY, 0, 0, 0, 16))
 
 
 def locate(buffer: Bytes, starts: Positions, stops: Positions) -> MessageSpans:
@@ -152,7 +153,7 @@ def locate(buffer: Bytes, starts: Positions, stops: Positions) -> MessageSpans:
     return _merged(spans, others, _locate(buffer, starts[others], stops[others], _SPELLINGS[1]))
 
 
-def _locate(buffer: Bytes, starts: Positions, stops: Positions, spelling: _Spelling) -> MessageSpans:
+def _locate(buffer: Bytes, starts: Positions, stops: Positions, spelling: Spelling) -> MessageSpans:
     cursor = Cursor(buffer, starts, stops)
     cursor.expect(spelling.head)
     cursor.counted(">u4")
@@ -163,7 +164,7 @@ def _locate(buffer: Bytes, starts: Positions, stops: Positions, spelling: _Spell
     listed = cursor.counted(">u4")
     cursor.expect(spelling.protocol)
     body = _body(cursor)
-    cursor.expect(_ID)
+    cursor.expect(ID_HEAD)
     id_starts = cursor.position
     cursor.move(16)
     persistent = cursor.at(f"S{len(spelling.true)}", cursor.position) == spelling.true
