@@ -92,6 +92,7 @@ class Changes:
             spans = [s for s in system.data_spans(descriptor, start, stop) if _any_set(descriptor, s)]
             if not spans:
                 return 0
+            self.folder(os.path.dirname(kept))
             self.create(kept)
             _copy(descriptor, kept, [(a, a - start, b - a) for a, b in spans])
             self._undo.append(lambda: _copy_back(kept, path, [(a - start, a, b - a) for a, b in spans]))

@@ -77,6 +77,12 @@ class FileChain:
         index = self.index_at(offset)
         return None if index is None else self.files[index]
 
+    def name_of(self, offset: int) -> str:
+        """The path that a file with `offset` would have, whether it is there or not."""
+        folder = os.path.dirname(self.files[0].path) if self.files else ""
+        base = offset // max(self.file_size, 1) * self.file_size
+        return os.path.join(folder, f"{base:0{NAME_LENGTH}d}")
+
     def contains(self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which spans [start, stop) lie inside of one file. Shape (n,)."""
         if not self.files:

@@ -53,7 +53,7 @@ def hex_text(packed: pa.BinaryArray) -> pa.StringArray:
     return pa.StringArray.from_buffers(len(packed), pa.py_buffer(offsets), pa.py_buffer(digits))
 
 
-def joined(left: pa.BinaryArray, right: npt.NDArray[np.int64]) -> pa.BinaryArray:
+def followed_by(left: pa.BinaryArray, right: npt.NDArray[np.int64]) -> pa.BinaryArray:
     """Each element of `left` followed by the 8 big-endian bytes of `right`."""
     tail = np.arange(0, 8 * len(right) + 1, 8, dtype=np.int32)
     numbers = pa.BinaryArray.from_buffers(

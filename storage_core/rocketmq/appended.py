@@ -17,18 +17,17 @@ def first_appended_at(
     """For each wanted queue the first appended ordinal whose store time is not before `time_ms`; absent: none."""
     left = set(wanted)
     found: dict[QueueKey, int] = {}
-    if not verdict.marks:
-        return found
-    dispatcher = Dispatcher(verdict.marks[0].tails, verdict.units_per_file)
-    for walk in walk_from(log, files, verdict.marks[0].offset, verdict.log_end, verdict.rules):
-        for stretch in walk:
-            units = dispatcher.feed(stretch)
-            late = stretch.messages.column("store_ms")[units.rows] >= time_ms
-            for queue, ordinal in zip(units.queue[late].tolist(), units.ordinals[late].tolist(), strict=True):
-                key = units.keys[queue]
-                if key in left:
-                    left.remove(key)
-                    found[key] = ordinal
-            if not left:
-                return found
+    for replay in verdict.replays:
+        dispatcher = Dispatcher(replay.tails, verdict.units_per_file)
+        for walk in walk_from(log, files, replay.start, replay.stop, verdict.rules):
+            for stretch in walk:
+                units = dispatcher.feed(stretch)
+                late = stretch.messages.column("store_ms")[units.rows] >= time_ms
+                for queue, ordinal in zip(units.queue[late].tolist(), units.ordinals[late].tolist(), strict=True):
+                    key = units.keys[queue]
+                    if key in left and key not in replay.void:
+                        left.remove(key)
+                        found[key] = ordinal
+                if not left:
+                    return found
     return found

@@ -35,6 +35,11 @@ class ConsumeQueue:
         """Units that a full file holds."""
         return self.chain.file_size // UNIT.size
 
+    def file_ordinals(self) -> Iterator[tuple[int, int]]:
+        """First unit and one past the last that each file has room for."""
+        for file in self.chain.files:
+            yield file.base_offset // UNIT.size, file.end // UNIT.size
+
     def units(self, files: OpenFiles, start: int, stop: int) -> npt.NDArray[Any]:
         """Units [start, stop) in disk byte order; those of a missing file come back as zeros. Shape (stop - start,).
 
@@ -100,12 +105,16 @@ class ConsumeQueue:
     def first_readable(self, files: OpenFiles, stop: int, log_start: int) -> int:
         """The first ordinal below `stop` that is no filler and whose record is not expired; `stop` when there is none.
 
-        Fillers and expired units come first in a queue, so this bisects (rocketmq.md 3.5, the robust reader).
+        Fillers and expired units come first in a queue, so this bisects (rocketmq.md 3.5, the robust reader). An
+        ordinal whose file is missing counts as the last one before the hole.
         """
         low = self.chain.start // UNIT.size
         high = max(stop, low)
 
         def gone(ordinal: int) -> bool:
+            if self.chain.index_at(ordinal * UNIT.size) is None:
+                before = [file.end for file in self.chain.files if file.end <= ordinal * UNIT.size]
+                ordinal = max(before, default=UNIT.size) // UNIT.size - 1
             unit = self.units(files, ordinal, ordinal + 1)[0]
             return int(unit["physical_offset"]) < log_start or int(unit["size"]) == BLANK_SIZE
 

@@ -132,3 +132,42 @@ def number(queue: npt.NDArray[np.int64], counted: npt.NDArray[np.bool_], next_or
     values[order] = np.arange(len(order)) - np.repeat(first, counts) + np.repeat(next_ordinals[queues], counts)
     next_ordinals[queues] += counts
     return Ordinals(values, order, queues, bounds)
+
+
+def number_preserved(
+    queue: npt.NDArray[np.int64],
+    counted: npt.NDArray[np.bool_],
+    offsets: Positions,
+    next_ordinals: Positions,
+    firsts: dict[int, int],
+) -> Ordinals:
+    """Ordinals for records that bring their QUEUEOFFSET, as a broker's dispatcher gives them (rocketmq.md 3.3).
+
+    A queue whose next ordinal is -1 begins at its first record's offset, which `firsts` notes. An offset that is too
+    small is ignored unless it is 0, one that is too large closes up.
+    """
+    rows = np.flatnonzero(counted)
+    order = rows[np.argsort(queue[rows], kind="stable")]
+    first = np.flatnonzero(np.diff(queue[order], prepend=-1))
+    values = np.full(len(queue), -1, np.int64)
+    for group in np.split(order, first[1:]):
+        if not len(group):
+            continue
+        number_of = int(queue[group[0]])
+        expected = int(next_ordinals[number_of])
+        if expected < 0:
+            expected = int(offsets[group[0]])
+            firsts[number_of] = expected
+        straight = np.arange(expected, expected + len(group))
+        if (offsets[group] == straight).all():
+            values[group] = straight
+            next_ordinals[number_of] = expected + len(group)
+            continue
+        for row in group.tolist():
+            if offsets[row] == 0 or offsets[row] >= expected:
+                values[row] = expected
+                expected += 1
+        next_ordinals[number_of] = expected
+    kept = order[values[order] >= 0]
+    first = np.flatnonzero(np.diff(queue[kept], prepend=-1))
+    return Ordinals(values, kept, queue[kept][first], np.append(first, len(kept)))

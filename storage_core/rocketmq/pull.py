@@ -1,7 +1,7 @@
 """Which units of a queue a consumer gets when it pulls one by one: unreadable units make a broker jump.
 
 After a unit whose record it cannot read, a broker skips every unit that points below the next log file, until it
-serves one or has looked at 800 units. Source of the rule: rocketmq.md 3.3 (the trap), 6.1.
+serves one, the queue file ends, or it has looked at 800 units. Source of the rule: rocketmq.md 3.3 (the trap), 6.1.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import numpy.typing as npt
 from storage_core.formats.layout import Positions
 
 UNITS_PER_PULL = 800
-LOOK_BACK = 4096
 
 
 def jumped_over(places: Positions, readable: npt.NDArray[np.bool_], file_size: int) -> npt.NDArray[np.bool_]:
-    """Readable units that a pull jumps over. Units in queue order, the first one being where a pull begins. Shape (n,).
+    """Readable units that a pull jumps over. All are of one queue file, the first one begins it. Shape (n,).
 
     Sane queues are answered without a loop: there an unreadable unit's log file holds nothing readable.
     """

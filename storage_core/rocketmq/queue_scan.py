@@ -19,12 +19,14 @@ from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE
 from storage_core.formats.rocketmq.message import Flaw, decode
 from storage_core.rocketmq.consumequeue import ConsumeQueue
 from storage_core.rocketmq.dispatch import Dispatcher
-from storage_core.rocketmq.pull import LOOK_BACK, jumped_over, jumped_over_fillers
-from storage_core.rocketmq.recovery import Mark, Verdict, walk_from
+from storage_core.rocketmq.pull import UNITS_PER_PULL, jumped_over, jumped_over_fillers
+from storage_core.rocketmq.recovery import Replay, Verdict, walk_from
 from storage_core.rocketmq.row_builder import RowBuilder
 from storage_core.rocketmq.row_filter import may_have_tag
-from storage_core.rocketmq.rows import Found, Queues
+from storage_core.rocketmq.rows import Found, Queues, joined
 from storage_core.store import ScanPartition, ScanRequest
+
+Flags = npt.NDArray[np.bool_]
 
 FIRST_ROWS, ROWS = 1_000, 16_000
 BATCH_SIZE = 16 << 20
@@ -41,18 +43,10 @@ class Ranges:
 
 
 @dataclass(frozen=True)
-class WalkSpan:
-    """A part of the log whose units are in no queue file: the dispatcher's state where it begins, and its end."""
-
-    mark: Mark
-    stop: int
-
-
-@dataclass(frozen=True)
 class QueueScan(ScanPartition):
-    """Ranges of units that lie in queue files, in slices of bounded size; or a span of the log to dispatch anew.
+    """Ranges of units that lie in queue files, in slices of bounded size; or parts of the log to dispatch anew.
 
-    `wanted` gives the selected ordinals of every queue, for the walked spans. `rebuilt` marks queues whose ordinals
+    `wanted` gives the selected ordinals of every queue, for the replays. `rebuilt` marks queues whose ordinals
     need not equal QUEUEOFFSET.
     """
 
@@ -60,11 +54,11 @@ class QueueScan(ScanPartition):
     log_start: int
     log_end: int
     queues: tuple[ConsumeQueue, ...]
-    rebuilt: npt.NDArray[np.bool_]
+    rebuilt: Flags
     request: ScanRequest
     store_name: str
     slices: tuple[Ranges, ...] = ()
-    spans: tuple[WalkSpan, ...] = ()
+    replays: tuple[Replay, ...] = ()
     wanted: Ranges | None = None
     verdict: Verdict | None = None
     weight: int = 0
@@ -91,8 +85,8 @@ class QueueScan(ScanPartition):
         for ranges in self.slices:
             yield self._sorted_units(files, ranges)
         if self.verdict and self.wanted:
-            for span in self.spans:
-                yield from self.walked(files, span, self.verdict, self.wanted)
+            for replay in self.replays:
+                yield from self.replayed(files, replay, self.verdict, self.wanted)
 
     # -- units in queue files
 
@@ -107,73 +101,62 @@ class QueueScan(ScanPartition):
         ]
         if len(parts) == 1 and (np.diff(parts[0].places) >= 0).all():
             return parts[0]
-        if not parts:
-            none = np.empty(0, np.int64)
-            return Found(np.empty(0, np.int32), none, none, none)
-        found = Found(
-            np.concatenate([part.queue for part in parts]),
-            np.concatenate([part.ordinals for part in parts]),
-            np.concatenate([part.places for part in parts]),
-            np.concatenate([part.sizes for part in parts]),
-        )
+        found = joined(parts)
         return found.take(np.argsort(found.places, kind="stable"))
 
     def units(self, files: OpenFiles, index: int, start: int, stop: int) -> Found:
-        """Units [start, stop) of one queue, without fillers, expired ones, and those a pull jumps over."""
+        """Units [start, stop) of one queue, without fillers, expired ones, and those a pull jumps over.
+
+        Ordinals whose queue file is missing have no unit; a broker serves nothing for them.
+        """
         queue = self.queues[index]
-        lead = 1 if start * 20 > queue.chain.start else 0
-        units = queue.units(files, start - lead, stop)
+        parts = [
+            self._units_of_file(files, index, first, max(start, first), min(stop, end))
+            for first, end in queue.file_ordinals()
+            if first < stop and end > start
+        ]
+        return parts[0] if len(parts) == 1 else joined(parts)
+
+    def _units_of_file(self, files: OpenFiles, index: int, first: int, start: int, stop: int) -> Found:
+        """Units [start, stop), all of the queue file that begins with unit `first`."""
+        queue = self.queues[index]
+        back = min(start - first, UNITS_PER_PULL)
+        units = queue.units(files, start - back, stop)
         places, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
         readable = self.readable(places, sizes)
         kept = (places >= self.log_start) & (sizes != BLANK_SIZE)
         if not readable.all():
-            kept &= ~self._jumped(files, queue, start - lead, places, readable)
-            kept &= self._on_disk(queue, start - lead, stop)
-        kept[:lead] = False
-        if self.request.tags is not None:
-            kept &= may_have_tag(self.request.tags, queue.topic, units["tags_code"])
-        ordinals = np.arange(start - lead, stop)
+            kept &= ~self._jumped(files, queue, first, start - back, places, readable)
+        kept[:back] = False
+        ordinals = np.arange(start - back, stop)
         found = Found(np.full(len(ordinals), index, np.int32), ordinals, places, sizes)
-        return found if kept.all() else found.take(kept)
+        return found.part(back, len(found)) if kept[back:].all() else found.take(kept)
 
-    def _on_disk(self, queue: ConsumeQueue, start: int, stop: int) -> npt.NDArray[np.bool_]:
-        """Which ordinals have a unit in some file of the queue; a missing file's are served to nobody."""
-        there = np.zeros(stop - start, bool)
-        for file in queue.chain.files:
-            low, high = max(file.base_offset // 20, start), min(file.end // 20, stop)
-            if low < high:
-                there[low - start : high - start] = True
-        return there
-
-    def readable(self, places: Positions, sizes: Positions) -> npt.NDArray[np.bool_]:
+    def readable(self, places: Positions, sizes: Positions) -> Flags:
         """Whose record lies inside of one log file, below the end of the log (rocketmq.md 6.1)."""
         ends = places + sizes
         inside = (sizes > 0) & (places >= self.log_start) & (ends <= self.log_end)
         return inside & self.log.contains(places, ends)
 
     def _jumped(
-        self, files: OpenFiles, queue: ConsumeQueue, start: int, places: Positions, readable: npt.NDArray[np.bool_]
-    ) -> npt.NDArray[np.bool_]:
-        """Readable units that a pull jumps over; looks back to where the pull before them began."""
-        back = 0
-        if not readable[0]:
-            back = min(LOOK_BACK, start - queue.chain.start // 20)
-            units = queue.units(files, start - back, start)
-            before = units["physical_offset"].astype(np.int64)
-            fine = self.readable(before, units["size"].astype(np.int64))
-            begin = int(np.flatnonzero(fine)[-1]) + 1 if fine.any() else 0
-            back -= begin
-            places = np.concatenate((before[begin:], places))
-            readable = np.concatenate((fine[begin:], readable))
-        return jumped_over(places, readable, self.log.file_size)[back:]
+        self, files: OpenFiles, queue: ConsumeQueue, first: int, start: int, places: Positions, readable: Flags
+    ) -> Flags:
+        """Readable units that a pull jumps over. A pull ends with a queue file, so one begins at unit `first`."""
+        units = queue.units(files, first, start)
+        before = units["physical_offset"].astype(np.int64)
+        fine = self.readable(before, units["size"].astype(np.int64))
+        all_places, all_readable = np.concatenate((before, places)), np.concatenate((fine, readable))
+        return jumped_over(all_places, all_readable, self.log.file_size)[len(before) :]
 
     # -- units that only a dispatcher would write
 
-    def walked(self, files: OpenFiles, span: WalkSpan, verdict: Verdict, wanted: Ranges) -> Iterator[Found]:
-        """Units that the dispatcher would append for the records of a span, those that `wanted` selects."""
-        dispatcher = Dispatcher(span.mark.tails, verdict.units_per_file)
+    def replayed(self, files: OpenFiles, replay: Replay, verdict: Verdict, wanted: Ranges) -> Iterator[Found]:
+        """Units that the dispatcher would append for the records of a replay, those that `wanted` selects."""
+        dispatcher = Dispatcher(replay.tails, verdict.units_per_file)
         index = {(queue.topic, queue.queue_id): number for number, queue in enumerate(self.queues)}
-        for walk in walk_from(self.log, files, span.mark.offset, span.stop, verdict.rules):
+        for key in replay.void:
+            index.pop(key, None)
+        for walk in walk_from(self.log, files, replay.start, replay.stop, verdict.rules):
             for stretch in walk:
                 units = dispatcher.feed(stretch)
                 numbers = np.array([index.get(key, -1) for key in units.keys], np.int32)[units.queue]
@@ -182,7 +165,7 @@ class QueueScan(ScanPartition):
                 found = Found(numbers, units.ordinals, units.places, units.sizes).take(kept)
                 yield found.take(~self._jumped_fillers(found, verdict))
 
-    def _jumped_fillers(self, found: Found, verdict: Verdict) -> npt.NDArray[np.bool_]:
+    def _jumped_fillers(self, found: Found, verdict: Verdict) -> Flags:
         jumped = np.zeros(len(found), bool)
         if not verdict.jumps_over_new_fillers:
             return jumped

@@ -53,8 +53,8 @@ def _pieces(scan: QueueScan, files: OpenFiles) -> Iterator[Found]:
         for queue, start, stop in zip(part.queue.tolist(), part.start.tolist(), part.stop.tolist(), strict=True):
             yield scan.units(files, queue, start, stop)
     if scan.verdict and scan.wanted:
-        for span in scan.spans:
-            for found in scan.walked(files, span, scan.verdict, scan.wanted):
+        for replay in scan.replays:
+            for found in scan.replayed(files, replay, scan.verdict, scan.wanted):
                 for queue in np.unique(found.queue).tolist():
                     yield found.take(found.queue == queue)
 

@@ -25,7 +25,7 @@ from storage_core.store import QueueKey
 QUEUE_FILES_SCANNED = 3
 LOG_FILES_SCANNED = 3
 DEFAULT_UNITS_PER_FILE = 300_000
-MARK_DISTANCE = 64 << 20
+REPLAY_SIZE = 64 << 20
 
 
 class Rules(Enum):
@@ -50,25 +50,30 @@ class QueueVerdict:
 
 
 @dataclass(frozen=True)
-class Mark:
-    """The queues' tails when the dispatcher stands at one address: where a reader may begin to walk."""
+class Replay:
+    """A part of the log [start, stop) that is dispatched anew, and the queues' tails when the dispatcher enters it.
 
-    offset: int
+    What it appends to the queues in `void` is cut away again before the start is over.
+    """
+
+    start: int
+    stop: int
     tails: Mapping[QueueKey, QueueTail]
+    void: frozenset[QueueKey] = frozenset()
 
 
 @dataclass(frozen=True)
 class Verdict:
     """What the judge found. Addresses are half-open: the log is [log_start, log_end).
 
-    `marks` begin and divide the part of the log that is dispatched anew, up to `log_end`; empty when nothing is.
+    `replays` are the parts of the log that are dispatched anew, in the order in which that happens.
     """
 
     rules: Rules
     log_start: int
     log_end: int
     queues: Mapping[QueueKey, QueueVerdict]
-    marks: tuple[Mark, ...] = ()
+    replays: tuple[Replay, ...] = ()
     reason: Stop = Stop.END
     units_per_file: int = DEFAULT_UNITS_PER_FILE
 
@@ -98,7 +103,7 @@ class _Case:
     states: dict[QueueKey, _QueueState] = field(default_factory=dict)
     log_end: int = 0
     reason: Stop = Stop.END
-    marks: list[Mark] = field(default_factory=list)
+    replays: list[Replay] = field(default_factory=list)
 
 
 def judge(listing: Listing, rules: Rules | None = None) -> Verdict:
@@ -142,8 +147,8 @@ def _recover(case: _Case, overall: int) -> Verdict:
         if during:
             _dispatch(case, dispatcher, stretch, threshold)
     if overall >= case.log_end:
-        for key, state in case.states.items():
-            _truncate(case, key, state, dispatcher)
+        cut = [key for key, state in case.states.items() if _truncate(case, key, state, dispatcher)]
+        case.replays = [replace(replay, void=frozenset(cut)) for replay in case.replays]
     if case.rules is Rules.V4:
         _dispatch_behind(case, dispatcher)
     on_disk = {key: state.tail.ordinal for key, state in case.states.items() if state.tail.has_files}
@@ -152,7 +157,7 @@ def _recover(case: _Case, overall: int) -> Verdict:
         for key, tail in dispatcher.tails.items()
     }
     return Verdict(
-        case.rules, listing.log.start, case.log_end, queues, tuple(case.marks), case.reason, units_per_file
+        case.rules, listing.log.start, case.log_end, queues, tuple(case.replays), case.reason, units_per_file
     )
 
 
@@ -172,6 +177,7 @@ def _trusting(case: _Case) -> Verdict:
 
 # -- queues
 
+
 def _recover_queue(queue: ConsumeQueue, files: OpenFiles) -> _QueueState:
     """The last three files are scanned; the first unit that is not valid ends the queue (rocketmq.md 3.4)."""
     chain = queue.chain
@@ -190,12 +196,15 @@ def _recover_queue(queue: ConsumeQueue, files: OpenFiles) -> _QueueState:
     return _QueueState(queue, QueueTail(ordinal, reach, True), index + 1, peak)
 
 
-def _truncate(case: _Case, key: QueueKey, state: _QueueState, dispatcher: Dispatcher) -> None:
-    """Drops units at or behind the end of the log, as `truncateDirtyLogicFiles` does; file by file from the last."""
+def _truncate(case: _Case, key: QueueKey, state: _QueueState, dispatcher: Dispatcher) -> bool:
+    """Drops units at or behind the end of the log, as `truncateDirtyLogicFiles` does; file by file from the last.
+
+    Tells whether units went that the scan before had appended.
+    """
     end = case.log_end
     appended = dispatcher.tails[key].ordinal > state.tail.ordinal
     if state.kept and state.peak < end and (state.peak >= 0 or appended):
-        return
+        return False
     index = state.kept - 1
     while index >= 0:
         count, reach = state.queue.truncated_stop(case.files, index, end)
@@ -203,14 +212,16 @@ def _truncate(case: _Case, key: QueueKey, state: _QueueState, dispatcher: Dispat
             ordinal = state.queue.chain.files[index].base_offset // 20 + count
             state.tail = QueueTail(ordinal, reach, True)
             dispatcher.tails[key] = state.tail
-            return
+            return appended
         index -= 1
     state.tail = QueueTail(0, end, False)
-    if not appended:
+    if not appended or state.kept:
         dispatcher.tails[key] = state.tail
+    return appended and state.kept > 0
 
 
 # -- the log
+
 
 def _scan_start(case: _Case, overall: int) -> int:
     """Number of the log file at which the scan begins (rocketmq.md 5.4)."""
@@ -254,7 +265,7 @@ def _scan(case: _Case, index: int) -> Iterator[Stretch]:
 
 
 def _dispatch(case: _Case, dispatcher: Dispatcher, stretch: Stretch, threshold: int) -> None:
-    """Feeds records whose address lies above `threshold`; leaves a mark before the first that is appended."""
+    """Feeds records whose address lies above `threshold`; remembers where it began to append."""
     if threshold >= 0:
         first = int(np.searchsorted(stretch.messages.column("physical_offset"), threshold, "right"))
         if first == len(stretch.sizes):
@@ -263,8 +274,11 @@ def _dispatch(case: _Case, dispatcher: Dispatcher, stretch: Stretch, threshold: 
     before = dict(dispatcher.tails)
     place = int(stretch.places[0])
     appended = dispatcher.feed(stretch)
-    if len(appended.places) and (not case.marks or place - case.marks[-1].offset >= MARK_DISTANCE):
-        case.marks.append(Mark(place, before))
+    last = case.replays[-1] if case.replays else None
+    if last is not None and last.stop <= place < last.start + REPLAY_SIZE:
+        case.replays[-1] = replace(last, stop=stretch.end_offset)
+    elif len(appended.places):
+        case.replays.append(Replay(place, stretch.end_offset, before))
 
 
 def _dispatch_behind(case: _Case, dispatcher: Dispatcher) -> None:

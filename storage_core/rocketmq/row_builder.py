@@ -194,7 +194,8 @@ class RowBuilder:
         file = self._log.file_at(place)
         hint = "option mode=DROPMALFORMED leaves such messages out"
         if file is None:
-            return CorruptionError(f"commit log of {self._store_name}", place, f"{reason}; {hint}")
+            missing = self._log.name_of(place)
+            return CorruptionError(missing, place % max(self._log.file_size, 1), f"{reason}, in no file of it; {hint}")
         return CorruptionError(file.path, place - file.base_offset, f"{reason}; {hint}")
 
     def _place(self, place: int, reason: str) -> str:

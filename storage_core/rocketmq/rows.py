@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_core.formats.checksum import body_crcs
-from storage_core.formats.columns import hex_text, host_text, joined, timestamps, words
+from storage_core.formats.columns import followed_by, hex_text, host_text, timestamps, words
 from storage_core.formats.compression import InflateError, inflate
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.message import (
@@ -54,6 +54,19 @@ class Found:
         """The messages [start, stop), without a copy."""
         rows = slice(start, stop)
         return Found(self.queue[rows], self.ordinals[rows], self.places[rows], self.sizes[rows])
+
+
+def joined(parts: Sequence[Found]) -> Found:
+    """The messages of several parts, one behind the other."""
+    if not parts:
+        none = np.empty(0, np.int64)
+        return Found(np.empty(0, np.int32), none, none, none)
+    return Found(
+        np.concatenate([part.queue for part in parts]),
+        np.concatenate([part.ordinals for part in parts]),
+        np.concatenate([part.places for part in parts]),
+        np.concatenate([part.sizes for part in parts]),
+    )
 
 
 class Queues:
@@ -156,7 +169,7 @@ class Rows:
 
     def offset_ids(self) -> pa.StringArray:
         """Store host and physical offset in hex (rocketmq.md 2.10)."""
-        return hex_text(joined(self.store_hosts, self.messages.column("physical_offset")))
+        return hex_text(followed_by(self.store_hosts, self.messages.column("physical_offset")))
 
 
 def _header(name: str) -> Callable[[Rows], pa.Array]:

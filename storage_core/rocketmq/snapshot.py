@@ -21,8 +21,10 @@ from storage_core.formats.rocketmq.paths import LIGHT_QUEUE_PREFIX
 from storage_core.rocketmq.appended import first_appended_at
 from storage_core.rocketmq.config import committed_offsets
 from storage_core.rocketmq.consumequeue import ConsumeQueue
+from storage_core.rocketmq.finding import Served, parts_to_read
 from storage_core.rocketmq.listing import Listing
 from storage_core.rocketmq.log_scan import LogScan
+from storage_core.rocketmq.narrowing import bounds_of, may_hold
 from storage_core.rocketmq.planning import (
     SLICE_SIZE,
     Bounds,
@@ -33,8 +35,8 @@ from storage_core.rocketmq.planning import (
     sliced,
     whole_log,
 )
-from storage_core.rocketmq.queue_scan import QueueScan, Ranges, WalkSpan
-from storage_core.rocketmq.recovery import QueueVerdict, Verdict
+from storage_core.rocketmq.queue_scan import QueueScan, Ranges
+from storage_core.rocketmq.recovery import QueueVerdict, Rules, Verdict
 from storage_core.rocketmq.schema import message_schema
 from storage_core.rocketmq.selection import Selection, bounded, named_offsets, selected_queues
 from storage_core.rocketmq.time_search import TimeSearch
@@ -104,6 +106,10 @@ class RocketSnapshot(Snapshot):
         queue = self.listing.queues.get(key)
         if queue is None or not queue.chain.files or bounds.disk_stop <= bounds.first:
             return max(bounds.first, bounds.disk_stop)
+        if self.verdict.rules is Rules.V5 and self.verdict.log_start and bounds.stop == bounds.disk_stop:
+            # 5.x looks at the last unit first: when that is expired, none counts (rocketmq.md 3.5).
+            if int(queue.offsets(files, bounds.stop - 1, bounds.stop)[0]) < self.verdict.log_start:
+                return bounds.stop
         return queue.first_readable(files, bounds.disk_stop, self.verdict.log_start)
 
     def queue_files(self, key: QueueKey) -> ConsumeQueue:
@@ -114,8 +120,11 @@ class RocketSnapshot(Snapshot):
     # -- reading through the queues
 
     def _plan_queues(self, request: ScanRequest, files: OpenFiles) -> Sequence[ScanPartition]:
-        chosen = selected_queues(request, self._infos)
-        ranges = self._ranges(request, chosen, files)
+        chosen = [info for info in selected_queues(request, self._infos) if may_hold(request, info)]
+        low, high = bounds_of(request.predicates, "queueOffset")
+        ranges = [
+            (max(start, low), max(start, low, min(stop, high))) for start, stop in self._ranges(request, chosen, files)
+        ]
         queues = [self.queue_files((info.topic, info.queue_id)) for info in chosen]
         verdicts = [self.verdict.queues[info.topic, info.queue_id] for info in chosen]
         disk = [
@@ -125,8 +134,11 @@ class RocketSnapshot(Snapshot):
         narrow = len(chosen) < len(self._infos) or any(
             (info.start, info.stop) != pair for info, pair in zip(chosen, ranges, strict=True)
         )
-        weights = sampled(disk, files) if narrow else whole_log(self.verdict.log_start, self.verdict.log_end)
-        rows = sum(len(bound) for bound in disk)
+        found = parts_to_read(request, self._served(), disk, files)
+        parts, owners = (disk, np.arange(len(disk), dtype=np.int32)) if found is None else found
+        narrow |= found is not None
+        weights = sampled(parts, files) if narrow else whole_log(self.verdict.log_start, self.verdict.log_end)
+        rows = sum(len(part) for part in parts)
         count = partition_count(
             weights.total,
             rows,
@@ -135,26 +147,33 @@ class RocketSnapshot(Snapshot):
             request.max_records_per_partition,
         )
         slices = -(-max(count, -(-weights.total // SLICE_SIZE)) // count) * count
-        base = self._scan(request, queues, ranges, files)
-        groups = grouped(sliced(disk, weights.cuts(slices), files), count, request.max_records_per_partition)
+        base = self._scan(request, queues, np.unique(owners), files)
+        cut = [replace(part, queue=owners[part.queue]) for part in sliced(parts, weights.cuts(slices), files)]
+        groups = grouped(cut, count, request.max_records_per_partition)
         share = weights.total // max(len(groups), 1)
         partitions: list[ScanPartition] = [narrowed(replace(base, slices=group, weight=share)) for group in groups]
-        return partitions + self._walks(base, ranges, verdicts)
+        return partitions + self._replays(base, ranges, verdicts)
+
+    def _served(self) -> Served:
+        topics = sorted({topic for topic, _ in self.verdict.queues})
+        return Served(self.listing.root, self.listing.log, self.verdict.log_start, self.verdict.log_end, topics)
 
     def _scan(
-        self, request: ScanRequest, queues: list[ConsumeQueue], ranges: list[tuple[int, int]], files: OpenFiles
+        self, request: ScanRequest, queues: list[ConsumeQueue], used: npt.NDArray[np.int32], files: OpenFiles
     ) -> QueueScan:
+        rebuilt = np.ones(len(queues), bool)
+        rebuilt[used] = self._rebuilt([queues[index] for index in used.tolist()], files)
         return QueueScan(
             log=self.listing.log,
             log_start=self.verdict.log_start,
             log_end=self.verdict.log_end,
             queues=tuple(queues),
-            rebuilt=self._rebuilt(queues, files),
+            rebuilt=rebuilt,
             request=request,
             store_name=request.store_name or self._store_name,
         )
 
-    def _walks(
+    def _replays(
         self, base: QueueScan, ranges: list[tuple[int, int]], verdicts: list[QueueVerdict]
     ) -> list[ScanPartition]:
         """Partitions for units that are in no queue file, when the selection wants some of them."""
@@ -164,20 +183,18 @@ class RocketSnapshot(Snapshot):
         ]
         if not any(stop > start for start, stop in wanted):
             return []
-        marks = self.verdict.marks
-        stops = [mark.offset for mark in marks[1:]] + [self.verdict.log_end]
         table = np.array(wanted, np.int64).reshape(-1, 2)
         selected = Ranges(np.arange(len(table), dtype=np.int32), table[:, 0], table[:, 1])
         return [
             replace(
                 base,
-                spans=(WalkSpan(mark, stop),),
+                replays=(replay,),
                 wanted=selected,
-                verdict=replace(self.verdict, marks=()),
+                verdict=replace(self.verdict, replays=()),
                 rebuilt=np.ones(len(base.queues), bool),
-                weight=stop - mark.offset,
+                weight=replay.stop - replay.start,
             )
-            for mark, stop in zip(marks, stops, strict=True)
+            for replay in self.verdict.replays
         ]
 
     def _ranges(self, request: ScanRequest, chosen: Sequence[QueueInfo], files: OpenFiles) -> list[tuple[int, int]]:
@@ -240,7 +257,7 @@ class RocketSnapshot(Snapshot):
         queues = list(self.listing.queues.values())
         with OpenFiles() as files:
             spans = log_spans(log, count, queues if len(queues) <= MOST_QUEUES_TO_ALIGN else [], files)
-        per_partition = -(-len(spans) // count)
+        per_partition = max(1, -(-len(spans) // count))
         selection = Selection(request, named_offsets(request))
         name = request.store_name or self._store_name
         return [

@@ -1,0 +1,212 @@
+"""A committed job as numbers: where each staged record, unit and key goes. The same whenever it is computed.
+
+Nothing here changes a file: `prepare` makes a plan and its room, `publish` carries it out, once or again after a crash.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.errors import MqStoreError
+from storage_core.files import system
+from storage_core.formats.layout import Positions
+from storage_core.formats.rocketmq.index_put import EMPTY
+from storage_core.formats.rocketmq.indexfile import IndexHeader
+from storage_core.job import part_from_json, part_to_json
+from storage_core.rocketmq.ends import Ends, ends_from_json, ends_to_json
+from storage_core.rocketmq.placement import Blank, Ordinals, number, number_preserved, place, place_preserved, queued
+from storage_core.rocketmq.staging import DISPATCH, PLACE
+from storage_core.store import QueueKey, StagedPart
+
+CHUNK_COUNT = 1 << 18
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that publishing needs besides the staged files. `skip` records, from the first on, are in the log already.
+
+    `index_name` and `index_header` are the index file that is continued, `index_names` those that are made.
+    `files` maps each new file's path, relative to the store or absolute, to its name in the staging folder and length.
+    `queue_ids` is the number of queues that topics.json must give each topic.
+    """
+
+    job: str
+    parts: tuple[StagedPart, ...]
+    preserve: bool
+    store_ms: int
+    ends: Ends
+    after: Ends
+    folders: tuple[str, ...]
+    index_name: str | None = None
+    index_header: IndexHeader = EMPTY
+    index_from: int | None = None
+    index_names: tuple[str, ...] = ()
+    files: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    queue_ids: Mapping[str, int] = field(default_factory=dict)
+    query: str | None = None
+    version: int = 0
+    skip: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Records of the job."""
+        return sum(part.rows for part in self.parts)
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """The intent that says this plan."""
+    header = plan.index_header
+    return {
+        **{name: getattr(plan, name) for name in _PLAIN},
+        "parts": [part_to_json(part) for part in plan.parts],
+        "ends": ends_to_json(plan.ends),
+        "after": ends_to_json(plan.after),
+        "index_header": [getattr(header, name) for name in IndexHeader.__dataclass_fields__],
+    }
+
+
+def plan_from_json(intent: Mapping[str, Any]) -> Plan:
+    """The plan of an intent."""
+    plain = {name: intent[name] for name in _PLAIN}
+    plain["folders"], plain["index_names"] = tuple(plain["folders"]), tuple(plain["index_names"])
+    plain["files"] = {target: (name, length) for target, (name, length) in plain["files"].items()}
+    return Plan(
+        parts=tuple(part_from_json(part) for part in intent["parts"]),
+        ends=ends_from_json(intent["ends"]),
+        after=ends_from_json(intent["after"]),
+        index_header=IndexHeader(*intent["index_header"]),
+        **plain,
+    )
+
+
+_PLAIN = (
+    "job", "preserve", "store_ms", "folders", "index_name", "index_from", "index_names", "files", "queue_ids",
+    "query", "version", "skip",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Records that follow each other in one staged file, with all that the plan gives them. Arrays have shape (n,).
+
+    `position` is where the first one begins in the staged file `records`; `queue_offsets` is QUEUEOFFSET.
+    """
+
+    records: str
+    position: int
+    sizes: Positions
+    sys_flags: npt.NDArray[np.int32]
+    places: Positions
+    blanks: tuple[Blank, ...]
+    queue: npt.NDArray[np.int64]
+    ordinals: Ordinals
+    queue_offsets: Positions
+    tags_codes: Positions
+    store_ms: Positions
+    key_counts: npt.NDArray[np.int64]
+    hashes: npt.NDArray[np.int32]
+    stop: int
+
+
+class Course:
+    """One walk over a job's records in order. `keys` and `next_ordinals` grow with the queues it meets."""
+
+    def __init__(self, plan: Plan, folder: str) -> None:
+        self._plan, self._folder = plan, folder
+        self.keys: list[QueueKey] = list(plan.ends.queues)
+        self._numbers = {key: index for index, key in enumerate(self.keys)}
+        self.next_ordinals = np.fromiter(plan.ends.queues.values(), np.int64, len(self.keys))
+        self.firsts: dict[int, int] = {}
+        self.stop = plan.ends.log_end
+
+    def __iter__(self) -> Iterator[Chunk]:
+        left = self._plan.skip
+        for part in self._plan.parts:
+            if left >= part.rows:
+                left -= part.rows
+                continue
+            yield from self._part(part, left)
+            left = 0
+
+    def _part(self, part: StagedPart, skip: int) -> Iterator[Chunk]:
+        names = {file.name.rpartition(".")[2]: os.path.join(self._folder, file.name) for file in part.files}
+        numbers = self._queue_numbers(part)
+        position = key_position = 0
+        for start in range(0, part.rows, CHUNK_COUNT):
+            count = min(CHUNK_COUNT, part.rows - start)
+            dispatch = _structs(names["dispatch"], DISPATCH.dtype, start, count)
+            key_count = int(dispatch["key_count"].astype(np.int64).sum())
+            hashes = _structs(names["keys"], np.dtype("<i4"), key_position, key_count)
+            own = _structs(names["places"], PLACE.dtype, start, count) if self._plan.preserve else None
+            size = int(dispatch["size"].astype(np.int64).sum())
+            gone = max(min(skip - start, count), 0)
+            if gone < count:
+                before = dispatch[:gone]
+                yield self._chunk(
+                    names["records"],
+                    position + int(before["size"].astype(np.int64).sum()),
+                    dispatch[gone:],
+                    hashes[int(before["key_count"].astype(np.int64).sum()) :].astype(np.int32),
+                    None if own is None else own[gone:],
+                    numbers,
+                )
+            position, key_position = position + size, key_position + key_count
+
+    def _chunk(
+        self,
+        records: str,
+        position: int,
+        dispatch: npt.NDArray[Any],
+        hashes: npt.NDArray[np.int32],
+        own: npt.NDArray[Any] | None,
+        numbers: npt.NDArray[np.int64],
+    ) -> Chunk:
+        sizes = dispatch["size"].astype(np.int64)
+        flags = dispatch["sys_flag"].astype(np.int32)
+        queue = numbers[dispatch["queue"]]
+        file_size = self._plan.ends.log_file_size
+        if own is None:
+            placed = place(sizes, self.stop, file_size)
+            ordinals = number(queue, queued(flags), self.next_ordinals)
+            offsets = np.maximum(ordinals.values, 0)
+            store_ms = np.full(len(sizes), self._plan.store_ms)
+        else:
+            placed = place_preserved(own["physical_offset"].astype(np.int64), sizes, self.stop, file_size)
+            offsets = own["queue_offset"].astype(np.int64)
+            ordinals = number_preserved(queue, queued(flags), offsets, self.next_ordinals, self.firsts)
+            store_ms = own["store_ms"].astype(np.int64)
+        self.stop = placed.stop
+        codes = dispatch["tags_code"].astype(np.int64) + np.where(dispatch["delayed"] == 1, store_ms, 0)
+        return Chunk(
+            records, position, sizes, flags, placed.places, placed.blanks, queue, ordinals, offsets, codes, store_ms,
+            dispatch["key_count"].astype(np.int64), hashes, placed.stop,
+        )  # fmt: skip
+
+    def _queue_numbers(self, part: StagedPart) -> npt.NDArray[np.int64]:
+        """The course's number of each queue in the part's list; new queues start at 0, or where `preserve` says."""
+        fresh = -1 if self._plan.preserve else 0
+        for topic, queue_id in part.detail["queues"]:
+            if (topic, queue_id) not in self._numbers:
+                self._numbers[topic, queue_id] = len(self.keys)
+                self.keys.append((topic, queue_id))
+        missing = len(self.keys) - len(self.next_ordinals)
+        self.next_ordinals = np.concatenate((self.next_ordinals, np.full(missing, fresh, np.int64)))
+        return np.array([self._numbers[topic, queue_id] for topic, queue_id in part.detail["queues"]], np.int64)
+
+
+def _structs(path: str, dtype: np.dtype[Any], start: int, count: int) -> npt.NDArray[Any]:
+    descriptor = system.open_read(path)
+    try:
+        data = system.pread(descriptor, count * dtype.itemsize, start * dtype.itemsize)
+    finally:
+        system.close(descriptor)
+    if len(data) < count * dtype.itemsize:
+        raise MqStoreError(f"{path} is shorter than its task wrote it; the job cannot be finished without it")
+    return np.frombuffer(data, dtype)
+
