@@ -5,7 +5,7 @@ The three ways (clean, dirty with terms, dirty without) and what each may drop: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,9 +15,9 @@ from storage_core.files import system
 from storage_core.formats.rabbitmq import index_batch, journal
 from storage_core.formats.rabbitmq.index_batch import ACKED, DELIVERED, PERSISTENT, PUBLISHED, Flags
 from storage_core.rabbitmq import index_segment
-from storage_core.rabbitmq.index_segment import SegmentFile
+from storage_core.rabbitmq.index_segment import IndexSegment, SegmentFile
 from storage_core.rabbitmq.paging import message_status as status
-from storage_core.rabbitmq.paging.message_status import Mask, MessageRun, Terms
+from storage_core.rabbitmq.paging.message_status import Mask, MessageRun, Rows, Terms
 from storage_core.rabbitmq.queue_index import IndexTerms, QueueIndex
 
 TRUE_ATOM_END = b"\x04true"
@@ -47,18 +47,8 @@ def recover_dirty(index: QueueIndex, durable: bool, stopped: bool, contains: Con
     """After a crash, or a stop whose message store is not clean (`stopped`): entries whose message is gone are
     dropped, missing delivers are added (not when `stopped`), and everything is flushed.
     """
-    journals = {number: (flags, bodies) for number, flags, bodies in _journal(index)}
     count = size = 0
-    for number in sorted({*journals, *index.segment_numbers_on_disk()}):
-        segment = index.segment(number)
-        file = _load_whole(segment.path, index.entry_count)
-        if number in journals:
-            flags, bodies = journals[number]
-            flags &= ~file.flags
-            # An acknowledged segment was deleted after its entries: what is left of them in the journal is nothing.
-            flags[(file.flags & PUBLISHED == 0) & (flags & PUBLISHED == 0)] = 0
-            bodies[(flags & PUBLISHED) == 0] = None
-            segment.set_journal(flags, bodies)
+    for segment, file in _reconciled(index):
         flags = segment.journal_flags
         run = segment.read(0, index.entry_count)
         size += run.body_bytes(run.has(status.PERSISTENT))
@@ -72,6 +62,31 @@ def recover_dirty(index: QueueIndex, durable: bool, stopped: bool, contains: Con
         count += segment.unacked
     index.flush()
     return Recovered(count, size)
+
+
+def references(index: QueueIndex) -> Rows:
+    """The id of each live persistent message that lies in the shared store: what the store counts after a crash."""
+    found = []
+    for segment, _ in _reconciled(index):
+        run = segment.read(0, index.entry_count)
+        found.append(run.ids[run.where(status.PERSISTENT | status.TO_INDEX, status.PERSISTENT)])
+    return np.concatenate(found) if found else np.empty(0, "V16")
+
+
+def _reconciled(index: QueueIndex) -> Iterator[tuple[IndexSegment, SegmentFile]]:
+    """Every segment known, its share of the journal without what its file has already."""
+    journals = {number: (flags, bodies) for number, flags, bodies in _journal(index)}
+    for number in sorted({*journals, *index.segment_numbers_on_disk()}):
+        segment = index.segment(number)
+        file = _load_whole(segment.path, index.entry_count)
+        if number in journals:
+            flags, bodies = journals[number]
+            flags &= ~file.flags
+            # An acknowledged segment was deleted after its entries: what is left of them in the journal is nothing.
+            flags[(file.flags & PUBLISHED == 0) & (flags & PUBLISHED == 0)] = 0
+            bodies[(flags & PUBLISHED) == 0] = None
+            segment.set_journal(flags, bodies)
+        yield segment, file
 
 
 def _found(run: MessageRun, contains: Contains) -> Mask:
@@ -97,7 +112,7 @@ def _load_whole(path: str, entry_count: int) -> SegmentFile:
         return index_segment.load(path, entry_count)
 
 
-def _journal(index: QueueIndex) -> Iterable[tuple[int, Flags, Terms]]:
+def _journal(index: QueueIndex) -> Iterator[tuple[int, Flags, Terms]]:
     """The journal by segment: number, what it holds of each entry, the publishes' bodies."""
     data = index.journal.read()
     records = journal.walk(data)

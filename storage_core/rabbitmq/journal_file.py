@@ -10,9 +10,9 @@ from storage_core.formats.rabbitmq import paths
 
 
 class JournalFile:
-    """Created, with the queue's directory and its name stub, by the first append."""
+    """Created, with the queue's directory and its name stub (if it is known), by the first append."""
 
-    def __init__(self, directory: str, stub: bytes) -> None:
+    def __init__(self, directory: str, stub: bytes | None) -> None:
         self.directory, self._stub = directory, stub
         self.path = f"{directory}/{paths.JOURNAL_FILE}"
         self._descriptor: int | None = None
@@ -28,14 +28,18 @@ class JournalFile:
         """The descriptor; makes directory, stub and file when they are missing."""
         if self._descriptor is None:
             system.make_folder(self.directory)
-            stub = system.open_write(f"{self.directory}/{paths.STUB_FILE}", create=True)
-            try:
-                system.pwrite(stub, self._stub, 0)
-            finally:
-                system.close(stub)
+            if self._stub is not None:
+                self._write_stub(self._stub)
             self._descriptor = system.open_write(self.path, create=True)
             self._size = system.stat(self.path).size
         return self._descriptor
+
+    def _write_stub(self, stub: bytes) -> None:
+        descriptor = system.open_write(f"{self.directory}/{paths.STUB_FILE}", create=True)
+        try:
+            system.pwrite(descriptor, stub, 0)
+        finally:
+            system.close(descriptor)
 
     def read(self) -> bytes:
         """What is on disk."""

@@ -35,7 +35,7 @@ class IndexTerms:
 class QueueIndex:
     """Segment map, journal and dirty count. `hint` of a publish is the target_ram_count, None for infinity."""
 
-    def __init__(self, directory: str, stub: bytes, entry_count: int, max_journal_entries: int) -> None:
+    def __init__(self, directory: str, stub: bytes | None, entry_count: int, max_journal_entries: int) -> None:
         self.directory, self.entry_count, self.max_journal_entries = directory, entry_count, max_journal_entries
         self.journal = JournalFile(directory, stub)
         self.segments: dict[int, IndexSegment] = {}

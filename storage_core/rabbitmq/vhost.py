@@ -14,6 +14,7 @@ from storage_core.errors import FormatError, OptionError, StoreClosedError, Stor
 from storage_core.files import system
 from storage_core.formats.rabbitmq import paths
 from storage_core.rabbitmq import views
+from storage_core.rabbitmq.queue import Queue
 from storage_core.rabbitmq.settings import Settings
 from storage_core.rabbitmq.snapshot import VhostSnapshot
 from storage_core.rabbitmq.span_reader import read_file
@@ -111,6 +112,10 @@ class VhostStore(Store):
         """The rows of a view: `queues`, `segments` or `damage`."""
         views.schema_of(name)
         return views.rows_of(name, self.snapshot(), request or ScanRequest())
+
+    def queue(self, name: str, priority: int | None = None, durable: bool = True, lock_timeout_s: float = 60) -> Queue:
+        """The queue `name`, to publish into and to fetch from; see `Queue`. It takes the store's lock."""
+        return Queue(self.path, name, self.settings, self.vhost, priority, durable, lock_timeout_s)
 
     def close(self) -> None:
         """Nothing is held open; StoreClosedError afterwards."""

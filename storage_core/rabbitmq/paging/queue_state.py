@@ -21,6 +21,7 @@ from storage_core.rabbitmq.paging.message_status import (
     TO_INDEX,
     Mask,
     MessageRun,
+    Rows,
     Seqs,
 )
 from storage_core.rabbitmq.paging.pending_acks import PendingAcks
@@ -246,6 +247,13 @@ class QueueState:
             else:
                 self.q1, self.q4 = RunQueue(), self.q1
         return taken
+
+    def front_row(self) -> Rows | None:
+        """The ROW of the message that a take would give, None where that is not in memory."""
+        for queue in (self.q4, self.q3):
+            if len(queue):
+                return queue.first_row()
+        return None
 
     def put_back(self, run: MessageRun) -> None:
         """Returns the message that was just taken to the front."""

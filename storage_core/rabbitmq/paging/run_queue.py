@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from storage_core.rabbitmq.paging.message_status import ROW, MessageRun, by_sequence, empty_run, joined
+from storage_core.rabbitmq.paging.message_status import ROW, MessageRun, Rows, by_sequence, empty_run, joined
 
 TAIL_CAPACITY = 1024
 """Messages pushed in small numbers are gathered in tail runs of this many rows."""
@@ -31,6 +31,11 @@ class RunQueue:
 
     def __iter__(self) -> Iterator[MessageRun]:
         return iter(list(self._runs))
+
+    def first_row(self) -> Rows:
+        """ROW at the front; IndexError when empty."""
+        row: Rows = self._runs[0].rows[0]
+        return row
 
     def first_seq(self) -> int:
         """Sequence id at the front; IndexError when empty."""

@@ -1,0 +1,80 @@
+"""Messages as a consumer gets them from a queue: single ones, and batches that are taken apart only when looked at.
+
+Source: rabbitmq.md 6.3; the columns' names are DESIGN 7.2's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import overload
+
+import numpy as np
+
+from storage_core.formats.rabbitmq import basic_message, properties
+from storage_core.formats.rabbitmq.basic_message import Message
+from storage_core.rabbitmq.paging.message_status import Mask, Seqs, Terms
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """One message. `sequence_id` is what `ack` and `requeue` want."""
+
+    sequence_id: int
+    redelivered: bool
+    term: bytes
+
+    @cached_property
+    def message(self) -> Message:
+        """The message as it was published. FormatError when its term is damaged."""
+        return basic_message.decode(self.term)
+
+    @property
+    def body(self) -> bytes:
+        """What was published."""
+        return self.message.body
+
+    @cached_property
+    def properties(self) -> dict[str, object]:
+        """The properties that are set, by name: bytes, numbers, and a list of items for `headers`."""
+        return properties.decode(self.message.properties)
+
+
+class Deliveries(Sequence[Delivery]):
+    """Messages taken together, in queue order. `sequence_ids` and `redelivered` are arrays of shape (n,)."""
+
+    def __init__(self, sequence_ids: Seqs, redelivered: Mask, terms: Terms) -> None:
+        self.sequence_ids, self.redelivered, self.terms = sequence_ids, redelivered, terms
+
+    def __len__(self) -> int:
+        return len(self.sequence_ids)
+
+    @overload
+    def __getitem__(self, place: int) -> Delivery: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Deliveries: ...
+
+    def __getitem__(self, place: int | slice) -> Delivery | Deliveries:
+        if isinstance(place, slice):
+            return Deliveries(self.sequence_ids[place], self.redelivered[place], self.terms[place])
+        return Delivery(int(self.sequence_ids[place]), bool(self.redelivered[place]), self.terms[place])
+
+    def __iter__(self) -> Iterator[Delivery]:
+        rows = zip(self.sequence_ids.tolist(), self.redelivered.tolist(), self.terms.tolist(), strict=True)
+        return (Delivery(*row) for row in rows)
+
+    def bodies(self) -> list[bytes]:
+        """All bodies at once. FormatError when a term is damaged."""
+        terms = self.terms.tolist()
+        if not terms:
+            return []
+        data = b"".join(terms)
+        stops = np.cumsum(np.fromiter(map(len, terms), np.int64, len(terms)))
+        starts = np.concatenate(([0], stops[:-1]))
+        spans = basic_message.locate(np.frombuffer(data, np.uint8), starts, stops)
+        bodies = [data[a:b] for a, b in zip(spans.body_starts.tolist(), spans.body_stops.tolist(), strict=True)]
+        for row in np.flatnonzero(~spans.ok).tolist():
+            bodies[row] = basic_message.decode(terms[row]).body
+        return bodies

@@ -1,0 +1,132 @@
+"""One queue of a store that is open for writing: its paging queue, where it comes from and what it leaves behind.
+
+What a caller sees of it is `queue`'s, the store around it `live_vhost`'s. Source: rabbitmq.md 4.2, 4.3, 5.1, 7.9.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+from storage_core.formats.rabbitmq import paths
+from storage_core.formats.rabbitmq.paths import QueueName
+from storage_core.rabbitmq.index_recovery import recover_clean, recover_dirty
+from storage_core.rabbitmq.memory_monitor import REPORT_INTERVAL_S, MemoryMonitor
+from storage_core.rabbitmq.paging.message_status import Mask, MessageRun, Rows
+from storage_core.rabbitmq.paging.paging_queue import PagingQueue, QueueTerms
+from storage_core.rabbitmq.paging.queue_state import QueueState
+from storage_core.rabbitmq.queue_index import IndexTerms, QueueIndex
+from storage_core.rabbitmq.recovery_terms import QueueTerms as StoredTerms
+from storage_core.rabbitmq.settings import Settings
+
+if TYPE_CHECKING:
+    from storage_core.rabbitmq.live_vhost import LiveVhost
+
+HIBERNATE_AFTER_S = 1.0
+
+
+class LiveQueue:
+    """A running queue. Every call needs the vhost's mutex."""
+
+    def __init__(self, vhost: LiveVhost, directory: str, name: QueueName | None, durable: bool = True) -> None:
+        self.vhost, self.directory, self.name, self.durable = vhost, directory, name, durable
+        self.handles = 0
+        self.client = secrets.token_bytes(16)
+        self.index = open_index(vhost.root, directory, name, vhost.settings)
+        state = QueueState(self.index, vhost.persistent, vhost.transient, vhost.settings, durable, vhost.clock)
+        self.paging = PagingQueue(state)
+        self._used = self._reported = vhost.clock()
+
+    def start(self, terms: StoredTerms | None, store_clean: bool) -> None:
+        """Takes up what the last stop or crash left."""
+        noted = None
+        if terms is not None and terms.segments is not None:
+            noted = QueueTerms(
+                terms.next_sequence_id,
+                terms.next_deliver_sequence_id,
+                terms.persistent_count,
+                terms.persistent_bytes,
+            )
+            self.client = terms.client or self.client
+        if noted is not None and store_clean and terms is not None and terms.segments is not None:
+            recover_clean(self.index, IndexTerms(tuple(terms.segments.items())))
+            self.paging.start(noted, None)
+        else:
+            found = recover_dirty(self.index, self.durable, noted is not None, self._contained)
+            self.paging.start(noted, found)
+        self._begin()
+
+    def create(self) -> None:
+        """A queue that never was before."""
+        self._begin()
+
+    def _begin(self) -> None:
+        if self.vhost.settings.target_ram_count is not None:
+            self.paging.set_target_ram_count(self.vhost.settings.target_ram_count)
+        self.vhost.monitor.register(self.directory, self.paging.set_ram_duration_target)
+        self.paging.settle()
+
+    def _contained(self, run: MessageRun) -> Mask:
+        return self.vhost.persistent.contains(run.ids)
+
+    def used(self) -> None:
+        """Handles what an operation left to do, and notes that the queue is awake."""
+        self.paging.settle()
+        self._used = self.vhost.clock()
+
+    def drop_expired(self, now_us: int) -> None:
+        """Removes messages at the front whose time is over, as a node does before it delivers."""
+
+        def over(rows: Rows) -> Mask:
+            found: Mask = (rows["expiry"] != 0) & (rows["expiry"] <= now_us)
+            return found
+
+        front = self.paging.state.front_row()
+        if front is None or over(front):
+            self.paging.drop_while(over)
+
+    def sync(self) -> None:
+        """Forces to the disk what was published and acknowledged so far."""
+        self.vhost.persistent.sync()
+        self.index.sync()
+
+    def tick(self, now: float, monitor: MemoryMonitor) -> None:
+        """What a node does by the clock: sync, flush when idle, report to the memory monitor."""
+        if self.index.journal.pending:
+            self.sync()
+        idle = now - self._used >= HIBERNATE_AFTER_S
+        if idle and self.index.dirty_count:
+            self.index.flush_if_dirty()
+        if now - self._reported >= REPORT_INTERVAL_S and self.vhost.settings.target_ram_count is None:
+            self._reported = now
+            self.paging.set_ram_duration_target(monitor.report(self.directory, self.paging.ram_duration()))
+            self.paging.settle()
+
+    def stop(self) -> StoredTerms:
+        """A clean stop: what to write to recovery.dets. The files of a queue that is not durable go."""
+        self.vhost.monitor.deregister(self.directory)
+        if not self.durable:
+            self.index.reset()
+        segments = dict(self.index.close().segments)
+        noted = self.paging.terms()
+        return StoredTerms(
+            self.directory,
+            1,
+            segments,
+            noted.next_seq_id,
+            noted.next_deliver_seq_id,
+            self.client if self.durable else None,
+            noted.persistent_count,
+            noted.persistent_bytes,
+        )
+
+
+def open_index(root: str, directory: str, name: QueueName | None, settings: Settings) -> QueueIndex:
+    """The index of the queue directory called `directory`."""
+    stub = paths.encode_stub(name) if name is not None else None
+    return QueueIndex(
+        f"{root}/{paths.QUEUES_FOLDER}/{directory}",
+        stub,
+        settings.queue_index_segment_entry_count,
+        settings.queue_index_max_journal_entries,
+    )

@@ -1,0 +1,262 @@
+"""The Python door to one queue of a RabbitMQ store: publish, fetch, ack, requeue. Thread-safe; a context manager.
+
+`open_store(path).queue(name)` returns one. The store is stopped cleanly when its last queue is closed.
+How messages are paged belongs to `paging`, what a store is while it is written to `live_vhost`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from storage_core.errors import OptionError, StoreClosedError
+from storage_core.formats.rabbitmq import properties as property_list
+from storage_core.formats.rabbitmq.message_template import MessageTemplate
+from storage_core.rabbitmq import live_vhost
+from storage_core.rabbitmq.delivery import Deliveries, Delivery
+from storage_core.rabbitmq.paging import message_status as status
+from storage_core.rabbitmq.paging.message_status import ROW, MessageRun, Seqs, object_array
+from storage_core.rabbitmq.settings import Settings
+
+PERSISTENT_MODE, TRANSIENT_MODE = 2, 1
+LONGEST_SHORT_STRING = 255
+Tags = int | Delivery | Deliveries | Iterable[int]
+
+
+class Queue:
+    """One queue. Its directory is made by the first message that has to be on the disk."""
+
+    def __init__(
+        self,
+        root: str,
+        name: str,
+        settings: Settings | None = None,
+        vhost: str | None = None,
+        priority: int | None = None,
+        durable: bool = True,
+        lock_timeout_s: float = live_vhost.LOCK_TIMEOUT_S,
+    ) -> None:
+        """A store that is not there is made. `priority` picks one of the queues behind an `x-max-priority` queue.
+
+        Raises StoreLockedError, OptionError, UnsupportedFormatError, CorruptionError.
+        """
+        self.name = name
+        known = None if vhost is None else vhost.encode()
+        self._vhost = live_vhost.acquire(root, settings or Settings(), known, lock_timeout_s)
+        try:
+            with self._vhost.working():
+                self._queue = self._vhost.queue(name.encode(), priority, durable)
+        except BaseException:
+            live_vhost.release(self._vhost)
+            raise
+        self._templates: dict[tuple[Any, ...], tuple[MessageTemplate, int]] = {}
+        self._open = True
+
+    def _checked(self) -> None:
+        if not self._open:
+            raise StoreClosedError(f"StoreClosedError: queue {self.name} was closed; open it anew")
+
+    # publish
+
+    def publish(self, body: bytes | str, **how: Any) -> int:
+        """Publishes one message; its sequence id. `how` is as for `publish_many`."""
+        return int(self._publish([body], batch=False, **how)[0])
+
+    def publish_many(self, bodies: Sequence[bytes | str], **how: Any) -> Seqs:
+        """Publishes messages as one batch; their sequence ids, shape (n,).
+
+        `exchange` (default ""), `routing_keys` (default: the queue's name), `persistent` (default True),
+        `expires_at_us` (µs since 1970), `raw_properties` (a property list) or properties by name: `content_type`, `correlation_id`,
+        `headers` (a mapping of texts), … They hold for all `bodies`. On the disk for certain after `sync`.
+        """
+        return self._publish(bodies, batch=True, **how)
+
+    def _publish(
+        self,
+        bodies: Sequence[bytes | str],
+        batch: bool,
+        exchange: str = "",
+        routing_keys: Sequence[str] | None = None,
+        persistent: bool = True,
+        expires_at_us: int | None = None,
+        raw_properties: bytes | None = None,
+        **properties: Any,
+    ) -> Seqs:
+        self._checked()
+        keys = (self.name,) if routing_keys is None else tuple(routing_keys)
+        listed = _listed(properties, persistent) if raw_properties is None else raw_properties
+        template = self._template(exchange, keys, listed, persistent)
+        raw = [body.encode() if isinstance(body, str) else bytes(body) for body in bodies]
+        ids = secrets.token_bytes(16 * len(raw))
+        run = self._run(raw, ids, template, len(listed), persistent, expires_at_us)
+        with self._vhost.working():
+            own = np.full(len(run), persistent)
+            seqs = self._queue.paging.publish(run, own=own, batch=batch) if len(run) else run.seqs
+            self._queue.used()
+            return seqs.copy()
+
+    def _template(self, exchange: str, keys: tuple[str, ...], listed: bytes, persistent: bool) -> MessageTemplate:
+        wanted = (exchange, keys, listed, persistent)
+        found = self._templates.get(wanted)
+        if found is None:
+            encoded = [key.encode() for key in keys]
+            for text in (exchange.encode(), *encoded):
+                if len(text) > LONGEST_SHORT_STRING:
+                    raise OptionError("routingKeys", text.decode(), f"at most {LONGEST_SHORT_STRING} bytes")
+            made = MessageTemplate(self._vhost.name, exchange.encode(), encoded, listed, persistent)
+            if len(self._templates) >= 64:
+                self._templates.clear()
+            found = self._templates[wanted] = made, len(listed)
+        return found[0]
+
+    def _run(
+        self,
+        bodies: list[bytes],
+        ids: bytes,
+        template: MessageTemplate,
+        listed_size: int,
+        persistent: bool,
+        expires_at_us: int | None,
+    ) -> MessageRun:
+        rows = np.zeros(len(bodies), ROW)
+        sizes = np.fromiter(map(len, bodies), np.int64, len(bodies))
+        rows["id"], rows["size"], rows["expiry"] = np.frombuffer(ids, "V16"), sizes, expires_at_us or 0
+        kept = status.PERSISTENT if persistent and self._queue.durable else 0
+        below = sizes + listed_size < self._vhost.settings.queue_index_embed_msgs_below
+        rows["flags"] = status.IN_RAM | kept | np.where(below, status.TO_INDEX, 0)
+        return MessageRun(rows, object_array(template.terms(bodies, ids)))
+
+    # consume
+
+    def fetch(self, ack_required: bool = True) -> Delivery | None:
+        """The next message, None when the queue is empty. It stays the queue's until `ack`, or comes back."""
+        found = self.fetch_many(1, ack_required)
+        return found[0] if found else None
+
+    def fetch_many(self, count: int, ack_required: bool = True) -> Deliveries:
+        """Up to `count` messages."""
+        self._checked()
+        with self._vhost.working():
+            self._queue.drop_expired(time.time_ns() // 1000)
+            taken = self._queue.paging.fetch(count, ack_required)
+            self._queue.used()
+        return Deliveries(taken.run.seqs, taken.redelivered, taken.run.terms)
+
+    def __iter__(self) -> Iterator[Delivery]:
+        """Fetches until the queue is empty; what is not acknowledged comes back when the store is opened again."""
+        while (found := self.fetch()) is not None:
+            yield found
+
+    def ack(self, tags: Tags) -> int:
+        """Removes fetched messages for good; how many of them were pending."""
+        self._checked()
+        with self._vhost.working():
+            removed = self._queue.paging.ack(_sequence_ids(tags))
+            self._queue.used()
+        return len(removed)
+
+    def requeue(self, tags: Tags) -> int:
+        """Returns fetched messages to their places; how many of them were pending."""
+        self._checked()
+        with self._vhost.working():
+            returned = self._queue.paging.requeue(_sequence_ids(tags))
+            self._queue.used()
+        return len(returned)
+
+    def purge(self) -> int:
+        """Removes every message that is ready; their number."""
+        self._checked()
+        with self._vhost.working():
+            return self._queue.paging.purge()
+
+    def __len__(self) -> int:
+        """Messages that are ready."""
+        self._checked()
+        with self._vhost.working():
+            return self._queue.paging.state.count
+
+    def __bool__(self) -> bool:
+        """An empty queue is a queue."""
+        return True
+
+    @property
+    def unacknowledged(self) -> int:
+        """Messages fetched and not yet acknowledged."""
+        self._checked()
+        with self._vhost.working():
+            return len(self._queue.paging.state.pending)
+
+    # memory and disk
+
+    def set_ram_duration_target(self, seconds: float) -> None:
+        """How many seconds of the present traffic may be in memory; infinity lifts the limit."""
+        self._checked()
+        with self._vhost.working():
+            self._queue.paging.set_ram_duration_target(seconds)
+            self._queue.used()
+
+    def set_target_ram_count(self, count: int | None) -> None:
+        """How many messages may be in memory; None lifts the limit."""
+        self._checked()
+        with self._vhost.working():
+            self._queue.paging.set_target_ram_count(count)
+            self._queue.used()
+
+    def set_lazy(self, lazy: bool) -> None:
+        """Lazy queues keep messages on the disk from the start."""
+        self._checked()
+        with self._vhost.working():
+            self._queue.paging.set_lazy(lazy)
+            self._queue.used()
+
+    def sync(self) -> None:
+        """Returns when everything published, and every acknowledgement, is on the disk."""
+        self._checked()
+        with self._vhost.working():
+            self._queue.sync()
+
+    def close(self) -> None:
+        """Done with the queue; the last one closed stops the store cleanly."""
+        if self._open:
+            self._open = False
+            live_vhost.release(self._vhost)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _listed(values: dict[str, Any], persistent: bool) -> bytes:
+    """The property list of properties by name."""
+    given = dict(values)
+    given.setdefault("delivery_mode", PERSISTENT_MODE if persistent else TRANSIENT_MODE)
+    for name, value in given.items():
+        if name == "headers" and isinstance(value, Mapping):
+            given[name] = [(key.encode(), "S", str(text).encode()) for key, text in value.items()]
+        elif isinstance(value, str):
+            given[name] = value.encode()
+    try:
+        return property_list.encode(given)
+    except (ValueError, KeyError, TypeError) as error:
+        raise OptionError("properties", ", ".join(values), str(error)) from None
+
+
+def _sequence_ids(tags: Tags) -> Seqs:
+    if isinstance(tags, Delivery):
+        tags = tags.sequence_id
+    if isinstance(tags, int):
+        return np.array([tags], np.int64)
+    if isinstance(tags, Deliveries):
+        return tags.sequence_ids
+    found = np.array(list(tags), np.int64)
+    _, first = np.unique(found, return_index=True)
+    return found[np.sort(first)]
