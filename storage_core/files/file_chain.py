@@ -22,12 +22,15 @@ NAME_LENGTH = 20
 
 @dataclass(frozen=True)
 class ChainFile:
-    """One file of a chain: address of its first byte, its length on disk, its path."""
+    """One file of a chain: address of its first byte, its length on disk, its path.
+
+    `stamp` changes with every change of the file through the file system, also with one that sets the time back.
+    """
 
     base_offset: int
     size: int
     path: str
-    mtime_ns: int = 0
+    stamp: tuple[int, ...] = ()
 
     @property
     def end(self) -> int:
@@ -94,9 +97,9 @@ class FileChain:
 def find_chain(folders: Sequence[str]) -> FileChain:
     """The chain whose files lie in `folders` (several when a broker spreads its log over disks).
 
-    Names that are not 20 digits are ignored, and files of length zero, which a crash leaves between creating and sizing
-    one: a broker deletes them or does not start. A full file's length is the one that the files have; where they differ,
-    the distance of their names tells. Missing folders count as empty.
+    Names that are not 20 digits are ignored, and files of length zero, which a crash leaves between creating and
+    sizing one: a broker deletes them or does not start. A full file's length is the one that the files have; where
+    they differ, the distance of their names tells. Missing folders count as empty.
     """
     found = [file for folder in folders for file in _chain_files(folder)]
     found.sort(key=lambda file: file.base_offset)
@@ -109,7 +112,8 @@ def _chain_files(folder: str) -> Iterable[ChainFile]:
         for entry in system.entries(folder):
             name = entry.name
             if len(name) == NAME_LENGTH and name.isascii() and name.isdigit() and not entry.is_directory and entry.size:
-                yield ChainFile(int(name), entry.size, os.path.join(folder, name), entry.mtime_ns)
+                stamp = (entry.mtime_ns, entry.ctime_ns, entry.inode)
+                yield ChainFile(int(name), entry.size, os.path.join(folder, name), stamp)
     except (FileNotFoundError, NotADirectoryError):
         return
 

@@ -18,13 +18,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class FileStat:
-    """What a listing knows of a file: length in bytes, modification time in ns, inode."""
+    """What a listing knows of a file: length in bytes, times of modification and of any change in ns, inode."""
 
     name: str
     size: int
     mtime_ns: int
     inode: int
     is_directory: bool
+    ctime_ns: int = 0
 
 
 def open_read(path: str) -> int:
@@ -139,9 +140,10 @@ def set_times(path: str, access_ns: int, modify_ns: int) -> None:
 
 
 def stat(path: str) -> FileStat:
-    """Length, time and inode of a path; symbolic links are followed."""
+    """Length, times and inode of a path; symbolic links are followed."""
     found = os.stat(path)
-    return FileStat(os.path.basename(path), found.st_size, found.st_mtime_ns, found.st_ino, os.path.isdir(path))
+    name, folder = os.path.basename(path), os.path.isdir(path)
+    return FileStat(name, found.st_size, found.st_mtime_ns, found.st_ino, folder, found.st_ctime_ns)
 
 
 def exists(path: str) -> bool:
@@ -163,7 +165,7 @@ def entries(path: str) -> Iterator[FileStat]:
                 folder = entry.is_dir()
             except FileNotFoundError:
                 continue
-            yield FileStat(entry.name, info.st_size, info.st_mtime_ns, info.st_ino, folder)
+            yield FileStat(entry.name, info.st_size, info.st_mtime_ns, info.st_ino, folder, info.st_ctime_ns)
 
 
 def names(path: str) -> list[str]:

@@ -106,11 +106,15 @@ class RocketSnapshot(Snapshot):
         queue = self.listing.queues.get(key)
         if queue is None or not queue.chain.files or bounds.disk_stop <= bounds.first:
             return max(bounds.first, bounds.disk_stop)
-        if self.verdict.rules is Rules.V5 and self.verdict.log_start and bounds.stop == bounds.disk_stop:
-            # 5.x looks at the last unit first: when that is expired, none counts (rocketmq.md 3.5).
-            if int(queue.offsets(files, bounds.stop - 1, bounds.stop)[0]) < self.verdict.log_start:
-                return bounds.stop
+        if self._all_expired(queue, bounds, files):
+            return bounds.stop
         return queue.first_readable(files, bounds.disk_stop, self.verdict.log_start)
+
+    def _all_expired(self, queue: ConsumeQueue, bounds: QueueVerdict, files: OpenFiles) -> bool:
+        """5.x looks at the last unit first: when that is expired, none counts (rocketmq.md 3.5)."""
+        if self.verdict.rules is not Rules.V5 or not self.verdict.log_start or bounds.stop != bounds.disk_stop:
+            return False
+        return int(queue.offsets(files, bounds.stop - 1, bounds.stop)[0]) < self.verdict.log_start
 
     def queue_files(self, key: QueueKey) -> ConsumeQueue:
         """The files of a queue; one without files when only the log knows of it."""
