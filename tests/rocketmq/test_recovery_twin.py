@@ -22,7 +22,7 @@ from tests.reference.served import AS_BROKER, differences, in_partitions, place,
 
 BASES = [name for name in archive.names() if not name.startswith(("shop", "defaults", "broker-killed"))]
 RECOVERY = {"493": "4.9", "533": "5.x"}
-CASES = 20
+CASES = 12
 
 
 @pytest.fixture(scope="module")
