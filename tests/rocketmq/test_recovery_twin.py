@@ -15,14 +15,14 @@ import pytest
 from storage_core import open_store
 from tests.golden import archive
 from tests.real.damage import Harm, harm
-from tests.real.store_files import log_files
+from tests.real.store_files import log_files, overwrite, records
 from tests.reference.rocketmq_record import Damaged, Log, NotARecord
 from tests.reference.rocketmq_recovery import Recovered
 from tests.reference.served import AS_BROKER, differences, in_partitions, place, read
 
 BASES = [name for name in archive.names() if not name.startswith(("shop", "defaults", "broker-killed"))]
 RECOVERY = {"493": "4.9", "533": "5.x"}
-CASES = 12
+CASES = 6
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +41,19 @@ def test_rows_of_harmed_stores(name: str, unpacked: dict[str, Path], tmp_path: P
             problems = compare(name, directory, version, done, r.choice((1, 2, 7, 30)))
             assert not problems, f"{name} {number}, as {version}, {directory}: {'; '.join(done.story)}: {problems}"
         shutil.rmtree(directory.parent)
+
+
+def test_bytes_changed_behind_an_unchanged_time_are_seen(unpacked: dict[str, Path], tmp_path: Path) -> None:
+    name = "damaged-checkpoint-lost-4.9.3"
+    directory = tmp_path / "store"
+    shutil.copytree(unpacked[name], directory)
+    assert compare(name, directory, "493", Harm(), 1) == []
+    last = list(records(directory))[-1]
+
+    overwrite(last.path, last.position, bytes(last.size))
+
+    assert compare(name, directory, "493", Harm(), 1) == []
+    assert len(read(directory, in_partitions(1, **AS_BROKER))) == len(archive.truth(name)) - 1
 
 
 def _harm(directory: Path, r: random.Random) -> Harm:
