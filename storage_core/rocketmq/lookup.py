@@ -183,11 +183,13 @@ def read_records(
     room = _room(places, log, log_end)
     for first in range(0, len(places), RECORDS_AT_ONCE):
         part = slice(first, first + RECORDS_AT_ONCE)
-        heads, _ = window.load_runs(places[part], places[part] + np.where(room[part] >= MIN_SIZE, 4, 0))
-        sizes = np.zeros(len(room[part]), np.int64)
-        sizes[room[part] >= MIN_SIZE] = heads.view(">i4")
+        fits = room[part] >= MIN_SIZE
+        begin = np.where(fits, places[part], log.start)
+        heads, _ = window.load_runs(begin, begin + np.where(fits, 4, 0))
+        sizes = np.zeros(len(fits), np.int64)
+        sizes[fits] = heads.view(">i4")
         sizes = np.where((sizes >= MIN_SIZE) & (sizes <= room[part]), sizes, 0)
-        buffer, starts = window.load_runs(places[part], places[part] + sizes)
+        buffer, starts = window.load_runs(begin, begin + sizes)
         messages = decode(buffer, starts, sizes)
         messages.mark(messages.column("physical_offset") != places[part], Flaw.PLACE)
         yield first, messages
