@@ -16,12 +16,16 @@ from storage_core.store import Store
 
 ENGINES = ("rocketmq", "rabbitmq")
 LEVELS = 2
+# What a refused write may leave in a directory that holds no store.
+NEW_STORE_NAMES = {".mqstore", "lock"}
 MOST_SHOWN = 8
 
 
 def open_directory(path: str, engine: str | None, options: Mapping[str, Any]) -> Store:
     """The store in one directory. Raises StoreNotFoundError, UnsupportedFormatError, OptionError."""
     root = _local(path)
+    if engine in ENGINES and _is_new(root):
+        return _opened(engine, root, options)
     _check_directory(root)
     found = _engines(root, engine)
     if not found:
@@ -31,8 +35,17 @@ def open_directory(path: str, engine: str | None, options: Mapping[str, Any]) ->
             f"UnsupportedFormatError: {root}: stores of two engines lie here ({' and '.join(found)}); "
             "choose one with option engine"
         )
-    opened: Store = import_module(f"storage_core.{found[0]}").open_store(root, options)
+    return _opened(found[0], root, options)
+
+
+def _opened(engine: str, root: str, options: Mapping[str, Any]) -> Store:
+    opened: Store = import_module(f"storage_core.{engine}").open_store(root, options)
     return opened
+
+
+def _is_new(root: str) -> bool:
+    """Whether a path is free for a new store, which must be asked for by its engine."""
+    return not system.exists(root) or (system.is_folder(root) and not set(system.names(root)) - NEW_STORE_NAMES)
 
 
 def find_directories(path: str, engine: str | None) -> list[str]:

@@ -15,6 +15,8 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from storage_core.errors import UnsupportedFormatError
+
 
 class Mode(Enum):
     """What becomes of a message that cannot be decoded or fails its checksum."""
@@ -233,6 +235,23 @@ class Store(ABC):
         )
         for partition in self.snapshot().plan(request):
             yield from partition.read()
+
+    def begin_job(self, columns: Sequence[str] | None = None, application: str = "", **options: Any) -> WriteJob:
+        """Starts an atomic write. `columns` are checked now where they are known; `options` are those of a write.
+
+        Raises OptionError, StoreLockedError, MqStoreError.
+        """
+        raise UnsupportedFormatError(f"UnsupportedFormatError: {self.path}: {self.engine} stores are not written")
+
+    def append(self, table: pa.Table | pa.RecordBatch, **options: Any) -> int:
+        """Writes the rows of a table as one atomic job; their number. Columns as in a Spark write."""
+        job = self.begin_job(table.schema.names, **options)
+        try:
+            batches = table.to_batches() if isinstance(table, pa.Table) else [table]
+            return job.commit([job.stage(iter(batches))])
+        except BaseException:
+            job.abort()
+            raise
 
     def close(self) -> None:
         """Lets go of descriptors; StoreClosedError afterwards."""

@@ -33,7 +33,8 @@ class Plan:
 
     `index_name` and `index_header` are the index file that is continued, `index_names` those that are made.
     `files` maps each new file's path, relative to the store or absolute, to its name in the staging folder and length.
-    `queue_ids` is the number of queues that topics.json must give each topic.
+    `queue_ids` is the number of queues that topics.json must give each topic, `newest_ms` the largest store time.
+    `recover`: the log holds messages that queues or index do not list, or `abort` is there.
     """
 
     job: str
@@ -52,6 +53,8 @@ class Plan:
     query: str | None = None
     version: int = 0
     skip: int = 0
+    newest_ms: int = 0
+    recover: bool = False
 
     @property
     def rows(self) -> int:
@@ -87,7 +90,7 @@ def plan_from_json(intent: Mapping[str, Any]) -> Plan:
 
 _PLAIN = (
     "job", "preserve", "store_ms", "folders", "index_name", "index_from", "index_names", "files", "queue_ids",
-    "query", "version", "skip",
+    "query", "version", "skip", "newest_ms", "recover",
 )  # fmt: skip
 
 

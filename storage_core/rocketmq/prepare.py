@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from storage_core.errors import CorruptionError, MqStoreError, OptionError
 from storage_core.files import system
@@ -20,17 +21,16 @@ from storage_core.files.changes import Changes
 from storage_core.files.window import OpenFiles
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.consumequeue import UNIT
-from storage_core.formats.rocketmq.index_put import EMPTY, room
-from storage_core.formats.rocketmq.indexfile import ENTRY, HEADER, SLOT, Geometry, IndexHeader, decode_header
+from storage_core.formats.rocketmq.index_put import room
+from storage_core.formats.rocketmq.indexfile import ENTRY, HEADER, SLOT, Geometry, decode_header
 from storage_core.job import JobFolder
 from storage_core.rocketmq.ends import Ends, log_path, noted_geometry, trusted_ends
-from storage_core.rocketmq.index_build import PAGE_SLOTS, FileNeeds, slot_runs
-from storage_core.rocketmq.index_files import hashes_of, index_paths, open_index
+from storage_core.rocketmq.index_build import PAGE_SLOTS, FileNeeds
+from storage_core.rocketmq.index_files import index_paths, open_index
 from storage_core.rocketmq.listing import looks_like_store
 from storage_core.rocketmq.plan import Course, Plan
 from storage_core.rocketmq.queue_write import file_parts, queue_file
-from storage_core.rocketmq.recovery import Rules, walk_from
-from storage_core.rocketmq.repair import Found, cut, find_store, last_store_ms
+from storage_core.rocketmq.repair import Found, cut, find_store, last_store_ms, unindexed
 from storage_core.rocketmq.write_settings import DEFAULT_LOG_FILE_SIZE, WriteSettings
 from storage_core.store import QueueKey, StagedPart
 
@@ -40,7 +40,7 @@ NEW = "new"
 
 @dataclass
 class Prepared:
-    """A plan, and the store as it was judged; `found` is None when the last job's state was trusted, or there is none."""
+    """A plan, and the store as it was judged; None when the last job's state was trusted, or there was no store."""
 
     plan: Plan
     found: Found | None
@@ -121,7 +121,7 @@ def prepare(
 ) -> Prepared:  # fmt: skip
     """The plan of a job, with all files and bytes that it needs made or reserved.
 
-    `counts` are the queues of the topics that exist. Raises MqStoreError and its kinds; the caller takes `changes` back.
+    `counts` are the queues of the topics that exist. Raises MqStoreError; the caller takes `changes` back then.
     """
     folders = settings.commit_log_path or (os.path.join(root, paths.COMMIT_LOG),)
     ends, found = store_ends(root, settings, folders)
@@ -136,6 +136,7 @@ def prepare(
     plan = Plan(
         job, tuple(parts), settings.preserve, max(now_ms, ends.last_store_ms), ends, ends, tuple(folders),
         query=settings.query, version=settings.version, skip=skip,
+        recover=found is not None and (found.incomplete or found.listing.abort),
     )  # fmt: skip
     if ends.index is not None:
         plan = _with_index(root, plan, found)
@@ -159,7 +160,7 @@ def _with_index(root: str, plan: Plan, found: Found | None) -> Plan:
             proven = open_index(root, found.listing.log, ends.log_start, ends.log_end, opened, ends.index)
         if path not in [file.path for file in proven.files] and header.end_offset >= ends.log_start:
             return plan
-    behind = header.end_offset if header.count and ends.indexed_to is None else None
+    behind = header.end_offset if header.count and found is not None else None
     return replace(plan, index_name=os.path.basename(path), index_header=header, index_from=behind)
 
 
@@ -262,10 +263,11 @@ class _Room:
         return names
 
     def _old_keys(self) -> None:
-        for hashes, counts in old_keys(self._plan, self._found):
-            self._count_keys(hashes, bool(counts[-1]))
+        if self._found is not None and self._plan.index_from is not None:
+            for keys in unindexed(self._found, self._plan.index_from):
+                self._count_keys(keys.hashes, bool(keys.counts[-1]))
 
-    def _count_keys(self, hashes: np.ndarray, last: bool) -> None:  # type: ignore[type-arg]
+    def _count_keys(self, hashes: npt.NDArray[np.int32], last: bool) -> None:
         geometry = self._plan.ends.index
         if geometry is None:
             return
@@ -299,19 +301,13 @@ def make_file(path: str, length: int, parts: Sequence[tuple[int, int]] = ()) -> 
         system.close(descriptor)
 
 
-def slot_runs_of_pages(pages: np.ndarray) -> Iterator[tuple[int, int]]:  # type: ignore[type-arg]
+def slot_runs_of_pages(pages: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """Ranges of pages that follow each other."""
     if not len(pages):
         return
     cuts = np.flatnonzero(np.diff(pages) > 1) + 1
     for run in np.split(pages, cuts):
         yield int(run[0]), int(run[-1]) + 1
-
-
-def old_keys(plan: Plan, found: Found | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:  # type: ignore[type-arg]
-    """Hashes, and how many each record has, of records that lie behind the last indexed one."""
-    for keys in old_records(plan, found):
-        yield keys.hashes, keys.counts
 
 
 def _index_names(root: str, count: int) -> Iterator[str]:

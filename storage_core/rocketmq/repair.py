@@ -21,16 +21,23 @@ from storage_core.files.changes import Changes
 from storage_core.files.file_chain import ChainFile, FileChain
 from storage_core.files.window import OpenFiles
 from storage_core.formats.java_hash import java_hashes
-from storage_core.formats.layout import Positions
+from storage_core.formats.layout import Bytes, Positions
 from storage_core.formats.rocketmq.consumequeue import UNIT
-from storage_core.formats.rocketmq.message import BLANK, MAGIC_BLANK, Messages
+from storage_core.formats.rocketmq.message import (
+    BLANK,
+    MAGIC_BLANK,
+    ROLLBACK,
+    TRANSACTION_MASK,
+    Messages,
+)
 from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
 from storage_core.formats.rocketmq.properties import TAGS, PropertyColumn
 from storage_core.formats.rocketmq.property_pairs import mask
 from storage_core.formats.spans import text
 from storage_core.rocketmq.delay import delay_ms
 from storage_core.rocketmq.dispatch import Dispatcher
-from storage_core.rocketmq.index_files import record_at
+from storage_core.rocketmq.index_build import Keys
+from storage_core.rocketmq.index_files import hashes_of, record_at
 from storage_core.rocketmq.listing import Listing, list_store
 from storage_core.rocketmq.recovery import Verdict, judge, walk_from
 from storage_core.store import QueueKey
@@ -225,3 +232,50 @@ def tags_codes(messages: Messages) -> npt.NDArray[np.int64]:
                 codes[row] = int(times[row]) + delay
     return codes
 
+
+def unindexed(found: Found, after: int) -> Iterator[Keys]:
+    """Keys of the records behind the one at address `after`, which is the last that the index holds."""
+    verdict = found.verdict
+    with OpenFiles() as files:
+        for walk in walk_from(found.listing.log, files, after, verdict.log_end, verdict.rules):
+            for stretch in walk:
+                messages = stretch.messages
+                hashes, rows = hashes_of(messages)
+                counts = np.bincount(rows, minlength=len(messages))
+                places = messages.column("physical_offset")
+                kind = messages.column("sys_flag") & TRANSACTION_MASK
+                wanted = (places > after) & (kind != ROLLBACK)
+                if wanted.any():
+                    keep = wanted[rows]
+                    counts = np.where(wanted, counts, 0)[places > after]
+                    times = messages.column("store_ms")[places > after]
+                    yield Keys(_by_row(hashes[keep], rows[keep]), counts, places[places > after], times)
+
+
+def _by_row(hashes: npt.NDArray[np.int32], rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+    """Hashes in the order of their records; those of one record keep theirs: UNIQ_KEY first."""
+    return hashes[np.argsort(rows, kind="stable")]
+
+
+# -- what is there of an unfinished job
+
+def foreign_record(log: FileChain, place: int, wanted: Bytes, sizes: Positions) -> tuple[int, bool]:
+    """How many of the records in `wanted`, which belong at address `place`, lie there; and what follows the last one.
+
+    True when a right record of someone else begins where the next should.
+    """
+    file = log.file_at(place)
+    if file is None:
+        return 0, False
+    with OpenFiles() as files:
+        stop = min(file.end, place + len(wanted))
+        raw = system.pread(files.descriptor(file.path), stop - place, place - file.base_offset)
+        there = np.frombuffer(raw, np.uint8)
+        differs = np.flatnonzero(there != wanted[: len(there)])
+        right = int(differs[0]) if len(differs) else len(there)
+        ends = np.cumsum(sizes)
+        count = int(np.searchsorted(ends, right, "right"))
+        if count == len(sizes):
+            return count, False
+        at = place + (int(ends[count - 1]) if count else 0)
+        return count, record_at(log, files, at, file.end) is not None

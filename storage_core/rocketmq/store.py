@@ -5,7 +5,7 @@ Opening reads no log. Where the log ends is judged at the first question that ne
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +16,9 @@ from storage_core.rocketmq.recovery import Rules
 from storage_core.rocketmq.remembered import remembered_verdict
 from storage_core.rocketmq.snapshot import RocketSnapshot
 from storage_core.rocketmq.views import view_batches, view_schema
+from storage_core.rocketmq.write_job import RocketWriteJob, begin
+from storage_core.rocketmq.write_settings import NAMES as WRITE_OPTIONS
+from storage_core.rocketmq.write_settings import write_settings
 from storage_core.store import ScanRequest, Store
 
 RECOVERY = {"auto": None, "4.9": Rules.V4, "5.x": Rules.V5, "none": Rules.NONE}
@@ -32,9 +35,11 @@ class RocketStore(Store):
 
     def __init__(self, path: str, options: Mapping[str, Any]) -> None:
         self.path = path
-        unknown = [name for name in options if name not in OPTIONS]
+        unknown = [name for name in options if name not in (*OPTIONS, *WRITE_OPTIONS)]
         if unknown:
-            raise OptionError(unknown[0], str(options[unknown[0]]), f"a RocketMQ store takes {', '.join(OPTIONS)}")
+            known = ", ".join(dict.fromkeys((*OPTIONS, *WRITE_OPTIONS)))
+            raise OptionError(unknown[0], str(options[unknown[0]]), f"a RocketMQ store takes {known}")
+        self._write_options = {name: options[name] for name in options if name in WRITE_OPTIONS}
         recovery = str(options.get("recovery") or "auto")
         if recovery not in RECOVERY:
             raise OptionError("recovery", recovery, f"it is one of {', '.join(RECOVERY)}")
@@ -50,6 +55,13 @@ class RocketStore(Store):
             raise StoreClosedError(f"StoreClosedError: {self.path}: the store was closed; open it again")
         listing = list_store(self.path, self._log_paths)
         return RocketSnapshot(listing, remembered_verdict(listing, self._rules), self.name)
+
+    def begin_job(
+        self, columns: Sequence[str] | None = None, application: str = "", **options: Any
+    ) -> RocketWriteJob:
+        """Starts an atomic write. `options` go before those that the store was opened with."""
+        settings = write_settings({**self._write_options, **options})
+        return begin(self.path, settings, None if columns is None else list(columns), application)
 
     def view_schema(self, name: str) -> pa.Schema:
         """Schema of a view."""

@@ -1,0 +1,36 @@
+"""Hosts on their way to disk: `ip:port` as 4 or 16 address bytes and 4 of port (rocketmq.md 2.1, interface.md 1)."""
+
+from __future__ import annotations
+
+import ipaddress
+
+import pyarrow as pa
+
+
+def pack_host(text: str) -> bytes:
+    """The stored bytes of `ip:port` or `[ipv6]:port`. Raises ValueError, one line, when it is neither."""
+    address, separator, port = text.strip().rpartition(":")
+    bare = address.removeprefix("[").removesuffix("]")
+    try:
+        packed = ipaddress.ip_address(bare).packed
+        number = int(port)
+    except ValueError:
+        separator = ""
+    if not separator or not 0 <= number < 1 << 31:
+        raise ValueError("it is ip:port, or [ip]:port for IPv6")
+    return packed + number.to_bytes(4, "big")
+
+
+def pack_hosts(texts: pa.StringArray, default: bytes) -> tuple[pa.BinaryArray, int | None]:
+    """The stored bytes of each host, `default` for null; and the first row that is no host, if there is one."""
+    coded = texts.dictionary_encode()
+    packed: list[bytes] = []
+    wrong: int | None = None
+    for number, text in enumerate(coded.dictionary.to_pylist()):
+        try:
+            packed.append(pack_host(text))
+        except ValueError:
+            packed.append(default)
+            wrong = wrong if wrong is not None else coded.indices.to_pylist().index(number)
+    found = pa.array([*packed, default], pa.binary())
+    return found.take(coded.indices.fill_null(len(packed))), wrong

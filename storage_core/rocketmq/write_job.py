@@ -1,0 +1,296 @@
+"""One atomic write into a RocketMQ store: locks, guard, commit point, and finishing what a killed writer left.
+
+What is written is planned by `prepare` and carried out by `publish`; staging is `staging`'s. DESIGN 5; the steps and
+what may be found after a stop at each of them: docs/commit-protocol.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Self
+
+import pyarrow as pa
+
+from storage_core.errors import MqStoreError, StoreLockedError
+from storage_core.files import system
+from storage_core.files.changes import Changes
+from storage_core.files.file_chain import find_chain
+from storage_core.files.lock import FileLock
+from storage_core.formats.rocketmq import paths
+from storage_core.formats.rocketmq.config_json import queue_counts
+from storage_core.job import (
+    JobFolder,
+    check_staged,
+    drop_orphans,
+    drop_staging,
+    drop_tree,
+    is_marked,
+    new_job_id,
+    open_staging,
+    pending_intent,
+    read_json,
+    write_json,
+)
+from storage_core.rocketmq.config import read_config
+from storage_core.rocketmq.ends import log_folders
+from storage_core.rocketmq.incoming import check_columns
+from storage_core.rocketmq.plan import Course, Plan, plan_from_json, plan_to_json
+from storage_core.rocketmq.prepare import check_directory, prepare
+from storage_core.rocketmq.publish import Publisher, patched
+from storage_core.rocketmq.repair import foreign_record
+from storage_core.rocketmq.staging import Task, stage_task
+from storage_core.rocketmq.write_settings import WriteSettings
+from storage_core.store import StagedPart, WriteJob
+
+GUARD = "mqstore-unfinished-write"
+GUARD_TEXT = b"mqstore is writing here; no broker loads the store until the write is done or `mqstore repair` ran\n"
+
+
+@dataclass(frozen=True)
+class RocketWriteJob(WriteJob):
+    """A job that has its staging folder. Plain data, so it may be pickled to tasks and to the process that commits."""
+
+    root: str
+    settings: WriteSettings
+    job: str
+    queue_counts: dict[str, int]
+    log_file_size: int
+
+    def stage(
+        self, batches: Iterator[pa.RecordBatch], partition: int = 0, attempt: int = 0, task: int = 0
+    ) -> StagedPart:
+        """Stages the rows of one task. Raises RowError for a row that may not be written, and OptionError."""
+        folder = JobFolder(self.root).staging(self.job)
+        if not system.exists(folder):
+            raise MqStoreError(
+                f"{folder} is not there for a task; every machine that writes must see the store at this path"
+            )
+        state = Task(self.settings, self.queue_counts, partition, self.log_file_size)
+        return stage_task(folder, f"{partition}-{attempt}-{task}", state, batches, partition)
+
+    def commit(self, parts: Sequence[StagedPart]) -> int:
+        """Puts the staged rows into the store; 0 when this version of the query was written before."""
+        places = JobFolder(self.root)
+        with locked(self.root, self.settings.lock_timeout_s) as locks:
+            finish_pending(self.root, self.settings)
+            drop_orphans(places, {self.job})
+            written = self.settings.query is not None and is_marked(
+                self.root, self.settings.query, self.settings.version
+            )
+            rows = 0 if written else sum(part.rows for part in parts)
+            if rows:
+                check_staged(places, self.job, list(parts), crc=False)
+                plan = self._pass_commit_point(parts, locks)
+                _carry_out(self.root, plan)
+            drop_staging(places, self.job)
+        return rows
+
+    def _pass_commit_point(self, parts: Sequence[StagedPart], locks: ExitStack) -> Plan:
+        """Prepare, guard, intent. An error in between leaves every file as it was."""
+        changes = Changes()
+        counts = _queue_counts(self.root)
+        try:
+            plan = prepare(self.root, self.settings, self.job, parts, counts, changes).plan
+            _raise_guard(plan, changes)
+            if not system.exists(os.path.join(self.root, paths.LOCK)):
+                changes.create(os.path.join(self.root, paths.LOCK), b"lock")
+                locks.enter_context(_broker_lock(self.root))
+            _write_intent(self.root, plan)
+        except BaseException as error:
+            changes.undo()
+            if isinstance(error, OSError):
+                raise _one_line(self.root, error) from error
+            raise
+        return plan
+
+    def abort(self) -> None:
+        """Drops what was staged, unless the job passed its commit point."""
+        places = JobFolder(self.root)
+        intent = read_json(places.intent)
+        if intent is None or intent["job"] != self.job:
+            drop_staging(places, self.job)
+
+
+def begin(
+    root: str, settings: WriteSettings, columns: list[str] | None = None, application: str = ""
+) -> RocketWriteJob:
+    """Starts a job: checks what can be checked now, finishes what a killed writer left, makes the staging folder.
+
+    Raises OptionError, StoreLockedError, MqStoreError.
+    """
+    if columns is not None:
+        check_columns(columns, settings)
+    check_directory(root)
+    places = JobFolder(root)
+    folders = log_folders(root, settings.commit_log_path)
+    unfinished = system.exists(places.intent) or system.exists(os.path.join(folders[0], GUARD))
+    if unfinished:
+        with locked(root, settings.lock_timeout_s):
+            finish_pending(root, settings)
+    else:
+        _broker_lock(root).close()
+    size = find_chain(folders).file_size or settings.log_file_size
+    job = RocketWriteJob(root, settings, new_job_id(), _queue_counts(root), size)
+    open_staging(places, job.job, application)
+    return job
+
+
+def locked(root: str, timeout_s: float) -> ExitStack:
+    """Both locks: among writers of mqstore (waits), then the broker's (does not wait). Released when it is closed."""
+    places = JobFolder(root)
+    with ExitStack() as stack:
+        system.make_folder(places.folder)
+        stack.enter_context(FileLock(places.lock, timeout_s, "another writer of mqstore; try again when it is done"))
+        stack.enter_context(_broker_lock(root))
+        return stack.pop_all()
+
+
+class _NoLock:
+    """In the place of a lock that a store without a broker does not have."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _broker_lock(root: str) -> FileLock | _NoLock:
+    """The lock that a broker holds while it runs. A broker that is booting has the file open and no lock yet."""
+    path = os.path.join(root, paths.LOCK)
+    if not system.exists(path):
+        return _NoLock()
+    advice = "a running broker; stop it, or write into a copy of its store"
+    lock = FileLock(path, 0, advice)
+    others = system.holders(path)
+    if others:
+        lock.close()
+        raise StoreLockedError(f"StoreLockedError: {path} is about to be locked by {advice} (process {others[0]})")
+    return lock
+
+
+def _queue_counts(root: str) -> dict[str, int]:
+    """Queues of each topic that exists: of topics.json, else those on disk."""
+    counts: dict[str, int] = {}
+    folder = os.path.join(root, paths.CONSUME_QUEUE)
+    for topic in _names(folder):
+        ids = [int(name) for name in _names(os.path.join(folder, topic)) if name.isascii() and name.isdigit()]
+        if ids:
+            counts[topic] = max(ids) + 1
+    return {**counts, **queue_counts(read_config(root, "topics.json"))}
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return system.names(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+# -- commit point and redo
+
+def _raise_guard(plan: Plan, changes: Changes) -> None:
+    """The file that keeps a stock broker from loading the store."""
+    folder = plan.folders[0]
+    changes.folder(folder)
+    if not system.exists(os.path.join(folder, GUARD)):
+        changes.create(os.path.join(folder, GUARD), GUARD_TEXT)
+        system.sync_folder(folder)
+        system.sync_folder(os.path.dirname(folder))
+
+
+def _write_intent(root: str, plan: Plan) -> None:
+    """The commit point. When it fails, no intent is left; if even that fails, the job counts as committed."""
+    path = JobFolder(root).intent
+    try:
+        write_json(path, plan_to_json(plan))
+    except OSError:
+        for each in (path, path + ".tmp"):
+            if system.exists(each):
+                system.unlink(each)
+        raise
+
+
+def _carry_out(root: str, plan: Plan) -> None:
+    publisher = Publisher(root, plan)
+    try:
+        publisher.publish()
+        publisher.done(os.path.join(plan.folders[0], GUARD))
+    except (OSError, MqStoreError) as error:
+        raise MqStoreError(
+            f"{root}: the job is committed but not finished ({_text(error)}); do not run it again: the next write, or "
+            f"`mqstore repair {root} --in-place`, finishes it"
+        ) from error
+
+
+def finish_pending(root: str, settings: WriteSettings) -> bool:
+    """Finishes the job whose intent a killed writer left, and says whether there was one. The locks must be held."""
+    places = JobFolder(root)
+    intent = read_json(places.intent)
+    if intent is None:
+        guard = os.path.join(log_folders(root, settings.commit_log_path)[0], GUARD)
+        if system.exists(guard):
+            system.unlink(guard)
+            system.sync_folder(os.path.dirname(guard))
+        return False
+    plan = plan_from_json(intent)
+    guard = os.path.join(plan.folders[0], GUARD)
+    if pending_intent(root) is None:
+        Publisher(root, plan).done(guard)
+    else:
+        check_staged(places, plan.job, list(plan.parts), crc=True)
+        _carry_out(root, _replanned(root, plan))
+    drop_staging(places, plan.job)
+    return True
+
+
+def _replanned(root: str, plan: Plan) -> Plan:
+    """The plan, or, where someone else's record lies in its place, a new one for what is not in the log yet."""
+    present = _foreign_at(root, plan)
+    if present is None:
+        return plan
+    settings = WriteSettings(
+        preserve=plan.preserve, commit_log_path=plan.folders, query=plan.query, version=plan.version
+    )
+    changes = Changes()
+    _drop_new(root, plan.job)
+    found = prepare(root, settings, plan.job, plan.parts, _queue_counts(root), changes, present).plan
+    _raise_guard(found, changes)
+    _write_intent(root, found)
+    return found
+
+
+def _drop_new(root: str, job: str) -> None:
+    drop_tree(os.path.join(JobFolder(root).staging(job), "new"))
+
+
+def _foreign_at(root: str, plan: Plan) -> int | None:
+    """How many of the job's records are in the log when a record of someone else follows them; None when none does."""
+    staging, log = JobFolder(root).staging(plan.job), find_chain(plan.folders)
+    present = plan.skip
+    for chunk in Course(plan, staging):
+        for first, last, data in patched(plan, staging, chunk):
+            place, sizes = int(chunk.places[first]), chunk.sizes[first:last]
+            there, foreign = foreign_record(log, place, data, sizes)
+            present += there
+            if foreign:
+                return present
+            if there < last - first:
+                return None
+    return None
+
+
+def _one_line(root: str, error: OSError) -> MqStoreError:
+    return MqStoreError(f"{root}: {_text(error)}; nothing was written")
+
+
+def _text(error: Exception) -> str:
+    if not isinstance(error, OSError):
+        return str(error)
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
