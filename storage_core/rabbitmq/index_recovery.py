@@ -12,12 +12,13 @@ import numpy as np
 
 from storage_core.errors import TornWriteError
 from storage_core.files import system
+from storage_core.formats.layout import structs_at
 from storage_core.formats.rabbitmq import index_batch, journal
-from storage_core.formats.rabbitmq.index_batch import ACKED, DELIVERED, PERSISTENT, PUBLISHED, Flags
+from storage_core.formats.rabbitmq.index_batch import ACKED, DELIVERED, PERSISTENT, PUBLISHED
 from storage_core.rabbitmq import index_segment
-from storage_core.rabbitmq.index_segment import IndexSegment, SegmentFile
+from storage_core.rabbitmq.index_segment import IndexSegment, JournalShare, SegmentFile
 from storage_core.rabbitmq.paging import message_status as status
-from storage_core.rabbitmq.paging.message_status import Mask, MessageRun, Rows, Terms
+from storage_core.rabbitmq.paging.message_status import Mask, MessageRun, Rows, object_array
 from storage_core.rabbitmq.queue_index import IndexTerms, QueueIndex
 
 TRUE_ATOM_END = b"\x04true"
@@ -37,8 +38,8 @@ class Recovered:
 
 def recover_clean(index: QueueIndex, terms: IndexTerms) -> None:
     """After a clean stop: the journal goes into memory as it is, the unacked counts come from the terms."""
-    for number, flags, bodies in _journal(index):
-        index.segment(number).set_journal(flags, bodies)
+    for number, share in _journal(index):
+        index.segment(number).set_journal(share)
     for number, unacked in terms.segments:
         index.segment(number).unacked = unacked
 
@@ -49,7 +50,7 @@ def recover_dirty(index: QueueIndex, durable: bool, stopped: bool, contains: Con
     """
     count = size = 0
     for segment, file in _reconciled(index):
-        flags = segment.journal_flags
+        flags = segment.journal.flags
         run = segment.read(0, index.entry_count)
         size += run.body_bytes(run.has(status.PERSISTENT))
         kept = _found(run, contains) if durable else np.zeros(len(run), np.bool_)
@@ -75,17 +76,16 @@ def references(index: QueueIndex) -> Rows:
 
 def _reconciled(index: QueueIndex) -> Iterator[tuple[IndexSegment, SegmentFile]]:
     """Every segment known, its share of the journal without what its file has already."""
-    journals = {number: (flags, bodies) for number, flags, bodies in _journal(index)}
+    journals = dict(_journal(index))
     for number in sorted({*journals, *index.segment_numbers_on_disk()}):
         segment = index.segment(number)
         file = _load_whole(segment.path, index.entry_count)
         if number in journals:
-            flags, bodies = journals[number]
-            flags &= ~file.flags
+            share = journals[number]
+            share.flags &= ~file.flags
             # An acknowledged segment was deleted after its entries: what is left of them in the journal is nothing.
-            flags[(file.flags & PUBLISHED == 0) & (flags & PUBLISHED == 0)] = 0
-            bodies[(flags & PUBLISHED) == 0] = None
-            segment.set_journal(flags, bodies)
+            share.forget((file.flags & PUBLISHED == 0) & (share.flags & PUBLISHED == 0))
+            segment.set_journal(share)
         yield segment, file
 
 
@@ -112,24 +112,25 @@ def _load_whole(path: str, entry_count: int) -> SegmentFile:
         return index_segment.load(path, entry_count)
 
 
-def _journal(index: QueueIndex) -> Iterator[tuple[int, Flags, Terms]]:
-    """The journal by segment: number, what it holds of each entry, the publishes' bodies."""
+def _journal(index: QueueIndex) -> Iterator[tuple[int, JournalShare]]:
+    """The journal by segment."""
     data = index.journal.read()
     records = journal.walk(data)
     index.journal.cut(records.stop)
     numbers, relatives = np.divmod(records.sequence_ids, index.entry_count)
     added = np.array([PUBLISHED | PERSISTENT, PUBLISHED, DELIVERED, ACKED], np.uint8)[records.kinds]
+    buffer = np.frombuffer(data, np.uint8)
     for number in np.unique(numbers).tolist():
         chosen = np.flatnonzero(numbers == number)
-        flags = np.zeros(index.entry_count, np.uint8)
-        np.bitwise_or.at(flags, relatives[chosen], added[chosen])
-        bodies = np.empty(index.entry_count, np.object_)
-        for at in chosen[records.kinds[chosen] <= journal.PUBLISH_TRANSIENT].tolist():
-            start = int(records.positions[at]) + journal.MARK.size
-            stop = start + index_batch.BODY.size + int(records.embedded_sizes[at])
-            bodies[relatives[at]] = data[start:stop]
+        share = JournalShare.empty(index.entry_count)
+        np.bitwise_or.at(share.flags, relatives[chosen], added[chosen])
+        published = chosen[records.kinds[chosen] <= journal.PUBLISH_TRANSIENT]
+        starts = records.positions[published] + journal.MARK.size
+        share.bodies[relatives[published]] = structs_at(buffer, index_batch.BODY.dtype, starts)
+        starts += index_batch.BODY.size
+        stops = starts + records.embedded_sizes[published]
+        terms = [data[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+        share.terms[relatives[published]] = object_array(terms)
         whole = PUBLISHED | DELIVERED | ACKED
-        gone = (flags & whole) == whole
-        flags[gone] = 0
-        bodies[gone] = None
-        yield number, flags, bodies
+        share.forget((share.flags & whole) == whole)
+        yield number, share

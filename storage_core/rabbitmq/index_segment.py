@@ -5,7 +5,6 @@ When it is flushed belongs to `queue_index`. Source: rabbitmq.md 3 and 5.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +35,7 @@ class SegmentFile:
         begins = starts + segment.PUBLISH.size
         ends = begins + fixed["embedded_size"].astype(np.int64)
         terms = [self.data[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
-        return _loaded(base + relatives, fixed, terms, self.flags[relatives])
+        return _loaded(base + relatives, fixed, object_array(terms), self.flags[relatives])
 
 
 def load(path: str, entry_count: int) -> SegmentFile:
@@ -74,15 +73,39 @@ def load(path: str, entry_count: int) -> SegmentFile:
     return SegmentFile(data, flags, positions)
 
 
-def _loaded(seqs: Numbers, fixed: npt.NDArray[np.void], terms: Sequence[bytes], flags: Flags) -> MessageRun:
+def _loaded(seqs: Numbers, fixed: npt.NDArray[np.void], payloads: Terms, flags: Flags) -> MessageRun:
     rows = np.empty(len(seqs), ROW)
     rows["seq"], rows["id"], rows["expiry"], rows["size"] = seqs, fixed["id"], fixed["expiry"], fixed["size"]
     embedded = fixed["embedded_size"] > 0
     rows["flags"] = np.where(embedded, status.IN_RAM | status.TO_INDEX, status.IN_STORE) | status.INDEX_ON_DISK
     rows["flags"] |= np.where(flags & PERSISTENT, status.PERSISTENT, 0).astype(np.uint8)
-    payloads = object_array(terms)
     payloads[~embedded] = None
     return MessageRun(rows, payloads)
+
+
+@dataclass
+class JournalShare:
+    """What the journal adds to a segment, by relative sequence; `terms` are b"" for messages in the shared store."""
+
+    flags: Flags
+    bodies: npt.NDArray[np.void]
+    terms: Terms
+
+    @classmethod
+    def empty(cls, entry_count: int) -> JournalShare:
+        """Nothing yet."""
+        bodies = np.zeros(entry_count, index_batch.BODY.dtype)
+        return cls(np.zeros(entry_count, np.uint8), bodies, np.empty(entry_count, np.object_))
+
+    def forget(self, gone: npt.NDArray[np.bool_]) -> None:
+        """Drops entries that are whole, or that the segment's file has already."""
+        self.flags[gone] = 0
+        self.terms[(self.flags & PUBLISHED) == 0] = None
+
+    def block(self) -> bytes:
+        """What a flush appends."""
+        used = np.flatnonzero(self.flags)[::-1]
+        return index_batch.segment_block(used, self.flags[used], self.bodies[used], self.terms[used].tolist())
 
 
 class IndexSegment:
@@ -92,48 +115,43 @@ class IndexSegment:
         self.number, self.entry_count = number, entry_count
         self.path = f"{directory}/{number}{paths.SEGMENT_SUFFIX}"
         self.unacked = 0
-        self._flags: Flags | None = None
-        self._bodies: Terms | None = None
-
-    def _journal(self) -> tuple[Flags, Terms]:
-        if self._flags is None or self._bodies is None:
-            self._flags = np.zeros(self.entry_count, np.uint8)
-            self._bodies = np.empty(self.entry_count, np.object_)
-        return self._flags, self._bodies
+        self._share: JournalShare | None = None
 
     @property
-    def journal_flags(self) -> Flags:
-        """What the journal holds of each entry, by relative sequence."""
-        return self._journal()[0]
+    def journal(self) -> JournalShare:
+        """What the journal holds of the segment, to be changed."""
+        if self._share is None:
+            self._share = JournalShare.empty(self.entry_count)
+        return self._share
 
-    def publish(self, relatives: Numbers, persistent: npt.NDArray[np.bool_], bodies: Sequence[bytes]) -> None:
-        """Adds publishes."""
-        flags, kept = self._journal()
-        flags[relatives] = np.where(persistent, PUBLISHED | PERSISTENT, PUBLISHED).astype(np.uint8)
-        kept[relatives] = object_array(bodies)
+    def publish(self, relatives: Numbers, flags: Flags, bodies: npt.NDArray[np.void], terms: Terms) -> None:
+        """Adds publishes; `flags` are PUBLISHED, with PERSISTENT where that holds."""
+        share = self.journal
+        share.flags[relatives], share.bodies[relatives], share.terms[relatives] = flags, bodies, terms
         self.unacked += len(relatives)
 
     def deliver(self, relatives: Numbers) -> None:
         """Adds delivers."""
-        self._journal()[0][relatives] |= np.uint8(DELIVERED)
+        self.journal.flags[relatives] |= np.uint8(DELIVERED)
 
     def ack(self, relatives: Numbers) -> None:
         """Adds acknowledgements; an entry whose publish is still in the journal disappears."""
-        flags, kept = self._journal()
+        share = self.journal
+        flags = share.flags
         whole = (flags[relatives] & (PUBLISHED | DELIVERED)) == PUBLISHED | DELIVERED
         flags[relatives] = np.where(whole, 0, flags[relatives] | ACKED).astype(np.uint8)
-        kept[relatives] = None
+        share.terms[relatives] = None
         self.unacked -= len(relatives)
 
-    def set_journal(self, flags: Flags, bodies: Terms) -> None:
+    def set_journal(self, share: JournalShare) -> None:
         """Takes what recovery found of the journal."""
-        self._flags, self._bodies = flags, bodies
+        self._share = share
 
     def highest(self) -> int:
         """One more than the highest relative sequence in the journal, 0 when there is none."""
-        if self._flags is None:
+        if self._share is None:
             return 0
-        used = np.flatnonzero(self._flags)
+        used = np.flatnonzero(self._share.flags)
         return int(used[-1]) + 1 if len(used) else 0
 
     def read(self, start: int, stop: int) -> MessageRun:
@@ -141,32 +159,33 @@ class IndexSegment:
         base = self.number * self.entry_count
         file = load(self.path, self.entry_count)
         on_disk = file.flags[start:stop]
-        if self._flags is None or self._bodies is None:
+        share = self._share
+        if share is None:
             return file.messages(start + np.flatnonzero(_live(on_disk)), base)
-        added = self._flags[start:stop]
+        added = share.flags[start:stop]
         live = _live(on_disk | added)
         from_file = file.messages(start + np.flatnonzero(live & ((on_disk & PUBLISHED) != 0)), base)
         relatives = start + np.flatnonzero(live & ((on_disk & PUBLISHED) == 0))
         if not len(relatives):
             return from_file
-        fixed, terms = index_batch.split_bodies(self._bodies[relatives].tolist())
-        from_journal = _loaded(base + relatives, fixed, terms, self._flags[relatives])
+        from_journal = _loaded(
+            base + relatives, share.bodies[relatives], share.terms[relatives], share.flags[relatives]
+        )
         return status.by_sequence(status.joined([from_file, from_journal]) if len(from_file) else from_journal)
 
     def flush(self) -> None:
         """Appends the journal's share to the file and syncs it; a segment without live entries loses its file."""
         if self.unacked == 0:
             remove(self.path)
-        elif self._flags is not None and self._bodies is not None and self._flags.any():
-            relatives = np.flatnonzero(self._flags)
-            block = index_batch.segment_block(relatives, self._flags[relatives], self._bodies[relatives].tolist())
+        elif self._share is not None and self._share.flags.any():
+            block = self._share.block()
             descriptor = system.open_write(self.path, create=True)
             try:
                 system.pwrite(descriptor, block, system.stat(self.path).size)
                 system.fsync(descriptor)
             finally:
                 system.close(descriptor)
-        self._flags = self._bodies = None
+        self._share = None
 
 
 def remove(path: str) -> None:

@@ -71,8 +71,9 @@ class Queue:
         """Publishes messages as one batch; their sequence ids, shape (n,).
 
         `exchange` (default ""), `routing_keys` (default: the queue's name), `persistent` (default True),
-        `expires_at_us` (µs since 1970), `raw_properties` (a property list) or properties by name: `content_type`, `correlation_id`,
-        `headers` (a mapping of texts), … They hold for all `bodies`. On the disk for certain after `sync`.
+        `expires_at_us` (µs since 1970), `raw_properties` (a property list) or properties by name: `content_type`,
+        `correlation_id`, `headers` (a mapping of texts), … They hold for all `bodies`. On the disk for certain after
+        `sync`.
         """
         return self._publish(bodies, batch=True, **how)
 
@@ -91,7 +92,7 @@ class Queue:
         keys = (self.name,) if routing_keys is None else tuple(routing_keys)
         listed = _listed(properties, persistent) if raw_properties is None else raw_properties
         template = self._template(exchange, keys, listed, persistent)
-        raw = [body.encode() if isinstance(body, str) else bytes(body) for body in bodies]
+        raw = _as_bytes(bodies)
         ids = secrets.token_bytes(16 * len(raw))
         run = self._run(raw, ids, template, len(listed), persistent, expires_at_us)
         with self._vhost.working():
@@ -233,6 +234,13 @@ class Queue:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _as_bytes(bodies: Sequence[bytes | str]) -> list[bytes]:
+    kinds = set(map(type, bodies))
+    if kinds <= {bytes}:
+        return list(bodies)  # type: ignore[arg-type]  # the types were just looked at
+    return [body.encode() if isinstance(body, str) else bytes(body) for body in bodies]
 
 
 def _listed(values: dict[str, Any], persistent: bool) -> bytes:

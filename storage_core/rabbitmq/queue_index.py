@@ -24,6 +24,8 @@ from storage_core.rabbitmq.paging.message_status import (
     joined,
 )
 
+PUBLISHED_PERSISTENT = index_batch.PUBLISHED | index_batch.PERSISTENT
+
 
 @dataclass(frozen=True)
 class IndexTerms:
@@ -40,7 +42,7 @@ class QueueIndex:
         self.journal = JournalFile(directory, stub)
         self.segments: dict[int, IndexSegment] = {}
         self.dirty_count = 0
-        self._batch: list[tuple[MessageRun, list[bytes]]] = []
+        self._batch: list[tuple[Seqs, bytes]] = []
         self._batch_size = 0
 
     def boundary_after(self, seq: int) -> int:
@@ -67,8 +69,7 @@ class QueueIndex:
         """Adds messages one by one: each publish, with its deliver right behind, and the flush checks of both."""
         for at in range(len(run)):
             one = run[at : at + 1]
-            bodies = self._add_publishes(one)
-            self.journal.append(index_batch.journal_publishes(one.seqs, one.has(PERSISTENT), bodies))
+            self.journal.append(self._add_publishes(one))
             self._maybe_flush(hint)
             self._deliver(one.seqs)
 
@@ -77,7 +78,7 @@ class QueueIndex:
         while len(run):
             part = run[: max(self.entry_count - self._batch_size, 1)]
             run = run[len(part) :]
-            self._batch.append((part, self._add_publishes(part)))
+            self._batch.append((part.seqs, self._add_publishes(part)))
             self._batch_size += len(part)
             if self._batch_size >= self.entry_count:
                 self.end_batch(hint)
@@ -86,27 +87,26 @@ class QueueIndex:
         """Writes the open batch to the journal: its publishes, then their delivers."""
         if self._batch:
             batch, self._batch, self._batch_size = self._batch, [], 0
-            run = joined([part for part, _ in batch])
-            bodies = [body for _, part in batch for body in part]
-            self.journal.append(index_batch.journal_publishes(run.seqs, run.has(PERSISTENT), bodies))
-            self._deliver(run.seqs)
+            for _, records in batch:
+                self.journal.append(records)
+            self._deliver(batch[0][0] if len(batch) == 1 else np.concatenate([seqs for seqs, _ in batch]))
         self._maybe_flush(hint)
 
-    def _add_publishes(self, run: MessageRun) -> list[bytes]:
+    def _add_publishes(self, run: MessageRun) -> bytes:
+        """Adds publishes to the segments; their journal records."""
         embedded = run.has(TO_INDEX)
-        terms = run.terms.tolist()
+        terms = run.terms
         if not embedded.all():
-            terms = [term if inside else b"" for term, inside in zip(terms, embedded.tolist(), strict=True)]
-        bodies = index_batch.publish_bodies(run.ids, run.rows["expiry"], run.rows["size"], terms)
+            terms = terms.copy()
+            terms[~embedded] = b""
+        listed = terms.tolist()
+        bodies = index_batch.publish_bodies(run.ids, run.rows["expiry"], run.rows["size"], listed)
         persistent, seqs = run.has(PERSISTENT), run.seqs
+        flags = np.where(persistent, PUBLISHED_PERSISTENT, index_batch.PUBLISHED).astype(np.uint8)
         for segment, where in self._pieces(seqs):
-            if isinstance(where, slice):
-                segment.publish(seqs % self.entry_count, persistent, bodies)
-            else:
-                chosen = [bodies[at] for at in np.flatnonzero(where).tolist()]
-                segment.publish(seqs[where] % self.entry_count, persistent[where], chosen)
+            segment.publish(seqs[where] % self.entry_count, flags[where], bodies[where], terms[where])
         self.dirty_count += len(run)
-        return bodies
+        return index_batch.journal_publishes(seqs, persistent, bodies, listed)
 
     def _deliver(self, seqs: Seqs) -> None:
         self.journal.append(journal.encode_marks(journal.DELIVER, seqs))

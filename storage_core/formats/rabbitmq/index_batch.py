@@ -29,46 +29,49 @@ Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.uint8]
 
 
-def publish_bodies(ids: npt.NDArray[Any], expiries: Numbers, sizes: Numbers, embedded: Sequence[bytes]) -> list[bytes]:
-    """What follows the head of each publish record; `embedded` is empty for messages in the shared store."""
+def publish_bodies(
+    ids: npt.NDArray[Any], expiries: Numbers, sizes: Numbers, embedded: Sequence[bytes]
+) -> npt.NDArray[np.void]:
+    """What lies between head and term of each publish record; `embedded` is empty for messages in the shared store."""
     fixed = np.empty(len(ids), BODY.dtype)
     fixed["id"], fixed["expiry"], fixed["size"] = ids, expiries, sizes
-    fixed["embedded_size"] = [len(term) for term in embedded]
-    raw = fixed.tobytes()
-    return [raw[at : at + 32] + term for at, term in zip(range(0, len(raw), 32), embedded, strict=True)]
+    fixed["embedded_size"] = np.fromiter(map(len, embedded), np.int64, len(embedded))
+    return fixed
 
 
-def journal_publishes(sequence_ids: Numbers, persistent: npt.NDArray[np.bool_], bodies: Sequence[bytes]) -> bytes:
+def journal_publishes(
+    sequence_ids: Numbers, persistent: npt.NDArray[np.bool_], bodies: npt.NDArray[np.void], embedded: Sequence[bytes]
+) -> bytes:
     """The publish records, one behind the other."""
     kinds = np.where(persistent, journal.PUBLISH_PERSISTENT, journal.PUBLISH_TRANSIENT).astype(np.uint64)
-    raw = (sequence_ids.astype(np.uint64) | kinds << np.uint64(journal.KIND_SHIFT)).astype(">u8").tobytes()
-    parts: list[bytes] = [b""] * (2 * len(bodies))
-    parts[::2] = [raw[at : at + 8] for at in range(0, len(raw), 8)]
-    parts[1::2] = bodies
+    parts: list[bytes] = [b""] * (2 * len(embedded))
+    parts[::2] = _headed(">u8", sequence_ids.astype(np.uint64) | kinds << np.uint64(journal.KIND_SHIFT), bodies)
+    parts[1::2] = embedded
     return b"".join(parts)
 
 
-def segment_block(relatives: Numbers, flags: Flags, bodies: Sequence[bytes | None]) -> bytes:
+def _headed(disk: str, heads: npt.NDArray[Any], bodies: npt.NDArray[np.void]) -> list[bytes]:
+    """Head and body of each record."""
+    fixed = np.empty(len(heads), np.dtype([("head", disk), ("body", BODY.dtype)]))
+    fixed["head"], fixed["body"] = heads, bodies
+    raw, size = fixed.tobytes(), fixed.dtype.itemsize
+    return [raw[at : at + size] for at in range(0, len(raw), size)]
+
+
+def segment_block(
+    relatives: Numbers, flags: Flags, bodies: npt.NDArray[np.void], embedded: Sequence[bytes | None]
+) -> bytes:
     """What a flush appends: by descending relative sequence, of each entry its publish, its deliver, its ack.
 
-    `relatives` ascend; `bodies` are None where `flags` hold no publish.
+    `relatives` descend; `bodies` and `embedded` mean nothing where `flags` hold no publish.
     """
     persistent = (flags & PERSISTENT) != 0
-    publish = segment.PUBLISH_BIT | np.where(persistent, segment.PERSISTENT_BIT, 0) | relatives
-    heads = publish.astype(">u2").tobytes()
+    published = ((flags & PUBLISHED) != 0).tolist()
+    heads = _headed(">u2", segment.PUBLISH_BIT | np.where(persistent, segment.PERSISTENT_BIT, 0) | relatives, bodies)
     marks = (segment.MARK_BITS | relatives).astype(">u2").tobytes()
-    mark_counts = ((flags & DELIVERED) != 0).astype(int) + ((flags & ACKED) != 0)
-    parts: list[bytes] = []
-    at = 2 * len(relatives)
-    for body, count in zip(reversed(bodies), mark_counts[::-1].tolist(), strict=True):
-        at -= 2
-        if body is not None:
-            parts += (heads[at : at + 2], body)
-        parts.append(marks[at : at + 2] * count)
+    counts = (((flags & DELIVERED) != 0).astype(np.int64) + ((flags & ACKED) != 0)).tolist()
+    parts: list[bytes] = [b""] * (3 * len(relatives))
+    parts[::3] = heads if all(published) else [h if there else b"" for h, there in zip(heads, published, strict=True)]
+    parts[1::3] = [term or b"" for term in embedded]
+    parts[2::3] = [marks[2 * at : 2 * at + 2] * count for at, count in enumerate(counts)]
     return b"".join(parts)
-
-
-def split_bodies(bodies: Sequence[bytes]) -> tuple[npt.NDArray[Any], list[bytes]]:
-    """The fixed parts (dtype of BODY) and the embedded terms of what `publish_bodies` made."""
-    fixed = np.frombuffer(b"".join([body[:32] for body in bodies]), BODY.dtype)
-    return fixed, [body[32:] for body in bodies]

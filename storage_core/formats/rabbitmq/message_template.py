@@ -1,4 +1,4 @@
-"""Message terms of many messages that differ only in body and id: one template, two joins a message.
+"""Message terms of many messages that differ only in body and id: one template, one join for all of them.
 
 The term itself is `basic_message`'s. Source: rabbitmq.md 6.3.
 """
@@ -6,6 +6,7 @@ The term itself is `basic_message`'s. Source: rabbitmq.md 6.3.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from struct import Struct as Packer
 
 from storage_core.formats.rabbitmq import basic_message
@@ -31,13 +32,18 @@ class MessageTemplate:
 
     def terms(self, bodies: Sequence[bytes], ids: bytes) -> list[bytes]:
         """The terms; `ids` holds 16 bytes a message. Each body is one fragment, an empty one none."""
-        head, binary, tail, pack = self.head, self.binary, self.tail, _ONE_FRAGMENT.pack
-        nil = bytes((et.NIL,))
-        return [
-            b"".join(
-                (head, pack(et.LIST, 1, et.BINARY, len(body)), body, nil, binary, ids[at : at + _ID_SIZE], tail)
-                if body
-                else (head, nil, binary, ids[at : at + _ID_SIZE], tail)
-            )
-            for at, body in zip(range(0, len(ids), _ID_SIZE), bodies, strict=True)
-        ]
+        count = len(bodies)
+        nil, pack = bytes((et.NIL,)), _ONE_FRAGMENT.pack
+        sizes = list(map(len, bodies))
+        heads = {size: self.head + (pack(et.LIST, 1, et.BINARY, size) if size else b"") for size in set(sizes)}
+        rest = len(nil) + len(self.binary) + _ID_SIZE + len(self.tail)
+        lengths = {size: len(head) + size + rest for size, head in heads.items()}
+        parts: list[bytes] = [b""] * (5 * count)
+        parts[::5] = map(heads.__getitem__, sizes)
+        parts[1::5] = bodies
+        parts[2::5] = [nil + self.binary] * count
+        parts[3::5] = [ids[at : at + _ID_SIZE] for at in range(0, len(ids), _ID_SIZE)]
+        parts[4::5] = [self.tail] * count
+        whole = b"".join(parts)
+        stops = list(accumulate(map(lengths.__getitem__, sizes)))
+        return [whole[start:stop] for start, stop in zip([0, *stops[:-1]], stops, strict=True)]
