@@ -156,6 +156,11 @@ def is_folder(path: str) -> bool:
     return os.path.isdir(path)
 
 
+def real_path(path: str) -> str:
+    """The absolute path with every symbolic link followed: one name for one place."""
+    return os.path.realpath(path)
+
+
 def entries(path: str) -> Iterator[FileStat]:
     """The entries of a folder in no particular order; broken links and names that vanish meanwhile are left out."""
     with os.scandir(path) as found:

@@ -6,7 +6,6 @@ share one. Source: rabbitmq.md 1, 4.1, 6.7; DESIGN 6.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -251,7 +250,7 @@ _REGISTRY = threading.Lock()
 
 def acquire(root: str, settings: Settings, vhost: bytes | None, lock_timeout_s: float) -> LiveVhost:
     """The running vhost of a directory, opened by its first user in this process."""
-    key = os.path.realpath(root)
+    key = system.real_path(root)
     with _REGISTRY:
         found = _RUNNING.get(key)
         if found is None or found.closed:
@@ -263,7 +262,7 @@ def acquire(root: str, settings: Settings, vhost: bytes | None, lock_timeout_s: 
 
 def release(vhost: LiveVhost) -> None:
     """A user is done; the last one stops the vhost cleanly."""
-    key = os.path.realpath(vhost.root)
+    key = system.real_path(vhost.root)
     with _REGISTRY:
         if _RUNNING.get(key) is not vhost:
             return

@@ -15,7 +15,7 @@ _ADVICE = "stop the node first, or write to a copy"
 
 def refuse_running_node(root: str) -> None:
     """StoreLockedError when the node that owns the vhost directory `root` runs."""
-    node = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(root))))
+    node = os.path.dirname(os.path.dirname(os.path.dirname(system.real_path(root))))
     pid = _noted_pid(f"{node}.pid")
     if pid is not None and system.process_start(pid) is not None:
         raise StoreLockedError(f"StoreLockedError: {root} is locked by a running node (process {pid}); {_ADVICE}")
