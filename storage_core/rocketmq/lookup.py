@@ -17,9 +17,9 @@ from storage_core.files.file_chain import FileChain
 from storage_core.files.scattered import PAGE_SIZE, read_scattered
 from storage_core.files.window import OpenFiles, Window
 from storage_core.formats.layout import Positions
-from storage_core.formats.rocketmq.indexfile import ENTRY, SLOT, key_hashes
+from storage_core.formats.rocketmq.indexfile import ENTRY, SLOT, key_hash, key_hashes
 from storage_core.formats.rocketmq.message import MIN_SIZE, Flaw, Messages, decode
-from storage_core.rocketmq.index_files import Index, IndexFile, Span, hashes_of, uncovered
+from storage_core.rocketmq.index_files import FEW, Index, IndexFile, Span, hashes_of, uncovered
 
 MOST_CANDIDATES = 50_000
 RECORDS_AT_ONCE = 1024
@@ -99,6 +99,8 @@ class _Chains:
 def hashes_to_find(topics: Sequence[str], keys: Sequence[str]) -> npt.NDArray[np.int32]:
     """The distinct hashes under which some keys of some topics may be indexed."""
     pairs = [(topic, key) for topic in topics for key in keys]
+    if len(pairs) <= FEW:
+        return np.unique(np.array([key_hash(topic, key) for topic, key in pairs], np.int32))
     first, second = (pa.array([pair[part] for pair in pairs], pa.string()) for part in (0, 1))
     return np.unique(key_hashes(first, second))
 

@@ -122,12 +122,17 @@ def pieces(
     owners: list[int] = []
     for row, bound in enumerate(bounds):
         found = [np.stack((each, each + 1), 1) for each in alone.get(row, ())]
-        if len(bound) and len(edges):
+        if len(bound) and len(edges) and _reaches(bound, int(edges[0]), files):
             found.append(bound.queue.lower_bounds(files, bound.start, bound.stop, edges).reshape(-1, 2))
         for start, stop in _joined(np.concatenate(found)) if found else ():
             parts.append(Bounds(bound.queue, start, stop))
             owners.append(row)
     return parts, np.array(owners, np.int32)
+
+
+def _reaches(bound: Bounds, place: int, files: OpenFiles) -> bool:
+    """Whether the last message of a range lies at or behind an address: one look instead of a bisection."""
+    return int(bound.queue.offsets(files, bound.stop - 1, bound.stop)[0]) >= place
 
 
 def _joined(ranges: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
