@@ -30,6 +30,7 @@ from storage_core.formats.rocketmq.message import BLANK, ROLLBACK, TRANSACTION_M
 from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
 from storage_core.formats.rocketmq.properties import KEYS, TAGS, UNIQ_KEY, PropertyColumn
 from storage_core.formats.rocketmq.property_pairs import encode_pairs, mask
+from storage_core.formats.spans import data_of, offsets_of
 from storage_core.rocketmq.delay import delay_ms
 from storage_core.rocketmq.incoming import (
     BORN_HOST,
@@ -141,9 +142,9 @@ class Task:
         need_values(given, dict.fromkeys(PRESERVED, "preserve=true needs every column of the record"))
         topics, raw = given.text("topic"), given.binary("rawProperties")
         check_folder_names(given, topics)
-        packed = pc.binary_join_element_wise("\x02", raw.view(pa.binary()), b"")
-        bounds = np.concatenate(([0], np.cumsum(lengths(packed))))
-        data = np.frombuffer(pa.concat_arrays([packed]).buffers()[2] or b"\x02", np.uint8)
+        packed = pc.binary_join_element_wise(b"\x02", raw, b"")
+        bounds = offsets_of(packed).astype(np.int64)
+        data = data_of(packed)
         read = PropertyColumn(data, bounds[:-1] + 1, np.diff(bounds) - 1)
         rows = Rows(
             topics=topics.cast(pa.binary()),
