@@ -57,7 +57,8 @@ class QueueDirectory:
 class QueueFiles:
     """The persistent entries of one directory by sequence id, served or acknowledged, and what was found beside them.
 
-    `files` are the paths below the store that the entries' file numbers mean.
+    `files` are the paths below the store that the entries' file numbers mean; `end_of_entries` lies behind every
+    sequence id that the files mention.
     """
 
     directory: QueueDirectory
@@ -66,6 +67,7 @@ class QueueFiles:
     next_sequence_id: int
     verdict: recovery.Verdict
     transient_count: int = 0
+    end_of_entries: int = 0
     damages: list[Damage] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -113,7 +115,7 @@ def read_queue(
     below = verdict.redelivered_below
     redelivered = np.ones(len(entries), bool) if below is None else entries["sequence_id"] < below
     entries["flags"] |= np.where(redelivered, REDELIVERED, 0).astype(np.uint8)
-    queue = QueueFiles(directory, entries, files, 0, verdict, transient, damages)
+    queue = QueueFiles(directory, entries, files, 0, verdict, transient, _end(found), damages)
     _apply(queue, root)
     last = int(queue.served["sequence_id"][-1]) if len(queue.served) else None
     count = queue_v2.SEGMENT_ENTRY_COUNT if directory.version == 2 else entry_count
@@ -141,6 +143,11 @@ def _read_files(root: str, directory: QueueDirectory, entry_count: int) -> tuple
         size = directory.sizes.get(own, 0)
         found.append(segment_v2.read_segment(f"{folder}/{name}", files[index], index, store, size))
     return files, found
+
+
+def _end(found: list[IndexFile]) -> int:
+    mentioned = [file.publishes.entries["sequence_id"] for file in found] + [file.acked for file in found]
+    return max((int(ids.max()) + 1 for ids in mentioned if len(ids)), default=0)
 
 
 def _numbered(directory: QueueDirectory, suffix: str) -> list[str]:

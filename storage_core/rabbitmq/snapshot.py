@@ -43,7 +43,7 @@ class VhostSnapshot(Snapshot):
     def __init__(self, root: str, store: str, vhost: str, entry_count: int, trust_terms: bool) -> None:
         self.root, self.store, self.vhost, self.entry_count = root, store, vhost, entry_count
         self._trust_terms = trust_terms
-        self._directories = queue_files.list_directories(root)
+        self.directories = queue_files.list_directories(root)
         self._read: dict[str, QueueFiles] = {}
         self._warnings: list[str] = []
 
@@ -71,7 +71,7 @@ class VhostSnapshot(Snapshot):
         """
         hashes = self._hashes(candidates)
         found: dict[str, list[tuple[int, QueueDirectory]]] = {}
-        for directory in self._directories:
+        for directory in self.directories:
             if directory.name is not None:
                 name, priority = directory.name.queue.decode("utf-8", "replace"), directory.name.priority
             else:
@@ -83,7 +83,7 @@ class VhostSnapshot(Snapshot):
         }
 
     def _hashes(self, candidates: Sequence[str]) -> dict[str, tuple[str, int | None]]:
-        if all(directory.name is not None for directory in self._directories):
+        if all(directory.name is not None for directory in self.directories):
             return {}
         vhost = self.vhost.encode()
         found: dict[str, tuple[str, int | None]] = {}

@@ -5,19 +5,22 @@ Leaves to `snapshot` what it serves, to `views` the tables about it. Source: rab
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from storage_core.errors import FormatError, OptionError, StoreClosedError, StoreNotFoundError, closest
 from storage_core.files import system
+from storage_core.files.append_file import write_aside
 from storage_core.formats.rabbitmq import paths
 from storage_core.rabbitmq import views
+from storage_core.rabbitmq.bulk_writer import StoreFacts, VhostWriteJob
 from storage_core.rabbitmq.queue import Queue
 from storage_core.rabbitmq.settings import Settings
 from storage_core.rabbitmq.snapshot import VhostSnapshot
 from storage_core.rabbitmq.span_reader import read_file
+from storage_core.rabbitmq.write_options import WriteOptions
 from storage_core.store import ScanRequest, Store
 
 RECOVERIES = ("auto", "none")
@@ -40,6 +43,23 @@ def stores_below(path: str) -> list[str]:
         if found:
             return found
     return []
+
+
+def create_store(path: str, vhost: str = "/", options: Mapping[str, Any] | None = None) -> VhostStore:
+    """A new, empty store in the directory `path`, which must not exist or be empty. Options as of `VhostStore`.
+
+    Raises OptionError, StoreNotFoundError when something lies there.
+    """
+    _, settings = _parsed(options or {})
+    if _names(path):
+        raise StoreNotFoundError(
+            f"StoreNotFoundError: {path} holds something that is no RabbitMQ store; give a new path"
+        )
+    for folder in (path, f"{path}/{paths.PERSISTENT_FOLDER}", f"{path}/{paths.QUEUES_FOLDER}"):
+        system.make_folder(folder)
+    write_aside(f"{path}/{paths.CONFIG_FILE}", paths.encode_config(settings.queue_index_segment_entry_count))
+    write_aside(f"{path}/{paths.VHOST_FILE}", vhost.encode())
+    return VhostStore(path, options)
 
 
 def _names(path: str) -> frozenset[str]:
@@ -116,6 +136,32 @@ class VhostStore(Store):
     def queue(self, name: str, priority: int | None = None, durable: bool = True, lock_timeout_s: float = 60) -> Queue:
         """The queue `name`, to publish into and to fetch from; see `Queue`. It takes the store's lock."""
         return Queue(self.path, name, self.settings, self.vhost, priority, durable, lock_timeout_s)
+
+    def begin_job(self, columns: Sequence[str] | None = None, application: str = "", **options: Any) -> VhostWriteJob:
+        """A job that adds rows. Options: `queue` (or `topic`) and `exchange` for all rows, `queueArguments` of that
+        queue, `lockTimeout` in seconds.
+
+        Raises OptionError, StoreLockedError when a node runs on the store.
+        """
+        return VhostWriteJob(
+            StoreFacts(self.path, self.vhost, self.segment_entry_count, self.settings),
+            WriteOptions.parsed(options, self._priorities()), columns, application,
+        )  # fmt: skip
+
+    def _priorities(self) -> dict[bytes, int]:
+        """The highest priority of each queue that has directories, or terms of the last stop, by priority."""
+        snapshot = self.snapshot()
+        found: dict[bytes, int] = {}
+        for directory in snapshot.directories:
+            if directory.name is not None and directory.name.priority is not None:
+                name = directory.name.queue
+                found[name] = max(found.get(name, 0), directory.name.priority)
+        vhost = self.vhost.encode()
+        for name, most in found.items():
+            while most < paths.MAX_PRIORITY and paths.queue_directory(vhost, name, most + 1) in snapshot.terms:
+                most += 1
+            found[name] = most
+        return found
 
     def close(self) -> None:
         """Nothing is held open; StoreClosedError afterwards."""

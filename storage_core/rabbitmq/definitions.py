@@ -1,0 +1,47 @@
+"""`definitions.json`: what a node must import before it serves a store, and the steps that lead there.
+
+A node learns of a queue from definitions, not from files: it removes directories of queues that it does not know.
+Source: rabbitmq.md 1.6.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from storage_core.files.append_file import content, write_aside
+
+FILE = "definitions.json"
+
+
+def definitions_path(root: str) -> str:
+    """Beside the vhost's directory."""
+    return f"{root.rstrip('/').rpartition('/')[0] or '.'}/{FILE}"
+
+
+def merged(known: bytes | None, vhost: str, queues: Mapping[str, Mapping[str, Any]]) -> bytes:
+    """The definitions `known` with the vhost and its queues added; `queues` maps names to arguments.
+
+    A queue that is already there keeps its arguments unless new ones are given.
+    """
+    try:
+        found = json.loads(known or b"{}")
+    except ValueError:
+        found = {}
+    found = found if isinstance(found, dict) else {}
+    vhosts = {item["name"]: item for item in found.get("vhosts", [])}
+    vhosts.setdefault(vhost, {"name": vhost})
+    listed = {(item["vhost"], item["name"]): item for item in found.get("queues", [])}
+    for name, arguments in queues.items():
+        item = {"name": name, "vhost": vhost, "durable": True, "auto_delete": False, "arguments": dict(arguments)}
+        old = listed.get((vhost, name))
+        listed[vhost, name] = item if old is None or arguments else old
+    found |= {"vhosts": [vhosts[name] for name in sorted(vhosts)], "queues": [listed[key] for key in sorted(listed)]}
+    return (json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def write(root: str, vhost: str, queues: Mapping[str, Mapping[str, Any]]) -> None:
+    """Adds queues to the definitions beside the store."""
+    path = definitions_path(root)
+    write_aside(path, merged(content(path), vhost, queues))
