@@ -78,17 +78,21 @@ class QueueFiles:
         return found
 
 
-def list_directories(root: str) -> list[QueueDirectory]:
-    """All directories below `queues/` of the store `root`, by name."""
+def list_directories(root: str, unseen: frozenset[str] = frozenset()) -> list[QueueDirectory]:
+    """All directories below `queues/` of the store `root`, by name; files whose paths are `unseen` are left out, and
+    directories that hold nothing else.
+    """
     folder = f"{root}/{paths.QUEUES_FOLDER}"
     try:
         names = sorted(e.name for e in system.entries(folder) if e.is_directory)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return [_directory(folder, name) for name in names]
+    found = [_directory(folder, name, unseen) for name in names]
+    hidden = {path.split("/")[1] for path in unseen if path.startswith(f"{paths.QUEUES_FOLDER}/")}
+    return [directory for directory in found if directory.sizes or directory.directory not in hidden]
 
 
-def _directory(folder: str, directory: str) -> QueueDirectory:
+def _directory(folder: str, directory: str, unseen: frozenset[str]) -> QueueDirectory:
     try:
         name = paths.parse_stub(read_file(f"{folder}/{directory}/{paths.STUB_FILE}"))
     except FormatError:
@@ -97,7 +101,8 @@ def _directory(folder: str, directory: str) -> QueueDirectory:
         sizes = {e.name: e.size for e in system.entries(f"{folder}/{directory}") if not e.is_directory}
     except FileNotFoundError:
         sizes = {}
-    return QueueDirectory(directory, name, sizes)
+    prefix = f"{paths.QUEUES_FOLDER}/{directory}/"
+    return QueueDirectory(directory, name, {file: size for file, size in sizes.items() if prefix + file not in unseen})
 
 
 def read_queue(
@@ -186,7 +191,7 @@ def _place(
     if not len(wanted):
         return
     rows = places.find(ids[wanted])
-    known = places.rows[rows]
+    known = places.rows[rows] if len(places.rows) else np.zeros(len(rows), places.rows.dtype)
     gone = (rows < 0) | ((known["references"] == 0) & ~flagged(entries[wanted], ACKED))
     # A table of a clean stop may name a place that the file, cut or lost since, does not have.
     named, which = np.unique(known["file"], return_inverse=True)

@@ -1,0 +1,209 @@
+"""A writer killed at every write point of publish, ack, flush, roll and combine: what the next opening finds.
+
+The functions of `files/system.py` are replaced: the n-th call that changes the disk does nothing, or half of it, and
+the writer is gone. Nothing that a sync confirmed may be lost, nothing whose removal it confirmed may come back.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage_core.files import system
+from storage_core.rabbitmq import live_vhost
+from storage_core.rabbitmq.queue import Queue
+from storage_core.rabbitmq.settings import Settings
+from storage_core.rabbitmq.vhost import VhostStore
+
+SMALL = Settings(
+    queue_index_segment_entry_count=8,
+    queue_index_max_journal_entries=40,
+    queue_index_embed_msgs_below=100,
+    msg_store_io_batch_size=4,
+    msg_store_file_size_limit=2500,
+    queue_explicit_gc_run_operation_threshold=2,
+)
+CHANGING = ("pwrite", "fsync", "truncate", "unlink", "rename", "sync_folder", "make_folder", "remove_folder")
+
+
+class KilledError(BaseException):
+    """The process is gone."""
+
+
+@dataclass
+class Killer:
+    """Stops the writer at the `at`-th change of the disk; `torn`: half of a write reaches it."""
+
+    at: int
+    torn: bool
+    seen: int = 0
+    names: set[str] = field(default_factory=set)
+
+    def wrap(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            self.seen += 1
+            if self.seen == self.at:
+                self.names.add(name)
+                if name == "pwrite" and self.torn:
+                    descriptor, data, position = arguments
+                    real(descriptor, bytes(data)[: len(data) // 2], position)
+                raise KilledError
+            return real(*arguments, **named)
+
+        return call
+
+
+@dataclass
+class Promises:
+    """What the caller was told: bodies that must be there, must not be there; `fetched` are pending."""
+
+    kept: set[bytes] = field(default_factory=set)
+    removed: set[bytes] = field(default_factory=set)
+    waiting: set[bytes] = field(default_factory=set)
+    leaving: set[bytes] = field(default_factory=set)
+    volatile: set[bytes] = field(default_factory=set)
+
+    def synced(self) -> None:
+        self.kept = (self.kept | self.waiting) - self.leaving
+        self.removed |= self.leaving
+        self.waiting, self.leaving = set(), set()
+
+
+def work(queue: Queue, promises: Promises, seed: int) -> None:
+    """Publishes, fetches, acknowledges, requeues and pages, small and large messages, with a sync now and then."""
+    chance = random.Random(seed)
+    number = 0
+    pending: dict[int, bytes] = {}
+    queue.set_target_ram_count(6)
+    for _ in range(26):
+        kind = chance.choice(["small", "large", "large", "volatile", "ack", "ack", "requeue", "sync", "page"])
+        if kind in ("small", "large", "volatile"):
+            size = 300 if kind == "large" else 20
+            bodies = [b"%06d" % (number + place) + b"." * size for place in range(chance.randint(1, 7))]
+            number += len(bodies)
+            (promises.volatile if kind == "volatile" else promises.waiting).update(bodies)
+            queue.publish_many(bodies, persistent=kind != "volatile")
+        elif kind == "ack":
+            taken = queue.fetch_many(chance.randint(1, 8))
+            pending |= dict(zip(taken.sequence_ids.tolist(), taken.bodies(), strict=True))
+            tags = chance.sample(sorted(pending), min(len(pending), chance.randint(1, 9)))
+            bodies = {pending.pop(tag) for tag in tags}
+            promises.leaving |= bodies
+            promises.kept -= bodies
+            queue.ack(tags)
+        elif kind == "requeue":
+            tags = sorted(pending)[: chance.randint(0, 4)]
+            queue.requeue(tags)
+            for tag in tags:
+                del pending[tag]
+        elif kind == "page":
+            queue.set_target_ram_count(chance.choice([0, 2, 6]))
+        else:
+            queue.sync()
+            promises.synced()
+
+
+def run(root: Path, promises: Promises, seed: int, killer: Killer) -> bool:
+    """Whether the work came to its end."""
+    queue = Queue(str(root), "q", SMALL)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in CHANGING:
+            patch.setattr(system, name, killer.wrap(name, getattr(system, name)))
+        try:
+            work(queue, promises, seed)
+        except KilledError as error:
+            queue._vhost.abandon(error)
+    ended = not queue._vhost.closed
+    if ended:
+        queue._vhost.abandon(KilledError())
+    queue.close()
+    return ended
+
+
+def served_by_reading(root: Path) -> list[bytes]:
+    """Bodies as the read side serves them, without changing a byte."""
+    with VhostStore(str(root)) as store:
+        rows = [store.read(info.topic, info.queue_id, info.start, info.stop) for info in store.queues()]
+        return [body for batches in rows for batch in batches for body in batch.column("body").to_pylist()]
+
+
+def check(root: Path, promises: Promises) -> None:
+    read = served_by_reading(root)
+    with Queue(str(root), "q", SMALL) as queue:
+        found = list(queue)
+        bodies = [delivery.body for delivery in found]
+        assert len(queue) == 0
+    assert bodies == read, "the read side serves what the next opening finds"
+    assert len(set(bodies)) == len(bodies), "each message once"
+    assert [delivery.sequence_id for delivery in found] == sorted(delivery.sequence_id for delivery in found)
+    assert promises.kept <= set(bodies), "nothing confirmed is lost"
+    assert not promises.removed & set(bodies), "nothing whose removal was confirmed comes back"
+    assert not promises.volatile & set(bodies), "transient messages are gone"
+    assert set(bodies) <= promises.kept | promises.waiting | promises.leaving
+    assert all(delivery.redelivered for delivery in found)
+    with Queue(str(root), "q", SMALL) as queue:
+        assert [delivery.body for delivery in queue] == bodies, "a clean stop keeps what was not acknowledged"
+
+
+@pytest.fixture(autouse=True)
+def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_vhost, "TICK_INTERVAL_S", 3600.0)
+    # A killed process loses nothing that the system has: only the call counts, not its cost.
+    monkeypatch.setattr(system, "fsync", lambda _: None)
+    monkeypatch.setattr(system, "sync_folder", lambda _: None)
+
+
+@pytest.mark.parametrize("torn", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_kill_at_every_write_point(seed: int, torn: bool, tmp_path: Path) -> None:
+    at, names = 0, set()
+    while True:
+        at += 1
+        killer = Killer(at, torn)
+        root, promises = tmp_path / str(at), Promises()
+        ended = run(root, promises, seed, killer)
+        try:
+            check(root, promises)
+        except AssertionError as error:
+            raise AssertionError(f"killed at change {at} ({killer.names}): {error}") from error
+        names |= killer.names
+        if ended:
+            break
+    assert at > 40
+    assert {"pwrite", "fsync", "truncate", "unlink"} <= names
+
+
+def test_a_kill_while_the_store_is_stopped_or_opened(tmp_path: Path) -> None:
+    for phase in ("stop", "open"):
+        at, ended = 0, False
+        while not ended:
+            at += 1
+            root = tmp_path / f"{phase}-{at}"
+            with Queue(str(root), "q", SMALL) as queue:
+                queue.publish_many([b"%d" % number * 60 for number in range(20)])
+                if phase == "stop":
+                    ended = _killed(lambda queue=queue: queue.close(), at)
+                    queue._vhost.abandon(KilledError())
+            if phase == "open":
+                ended = _killed(lambda root=root: Queue(str(root), "q", SMALL)._vhost.abandon(KilledError()), at)
+            with Queue(str(root), "q", SMALL) as queue:
+                assert [delivery.body for delivery in queue] == [b"%d" % number * 60 for number in range(20)], at
+        assert at > 5, phase
+
+
+def _killed(action: Callable[[], None], at: int) -> bool:
+    """Whether the action came to its end before the `at`-th change."""
+    killer = Killer(at, False)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in CHANGING:
+            patch.setattr(system, name, killer.wrap(name, getattr(system, name)))
+        try:
+            action()
+        except KilledError:
+            return False
+    return True
