@@ -21,7 +21,7 @@ from storage_core.files.lock import FileLock
 from storage_core.formats.rabbitmq import ets_dump, paths
 from storage_core.formats.rabbitmq.paths import QueueName
 from storage_core.job import JobFolder
-from storage_core.rabbitmq import clean_files, definitions
+from storage_core.rabbitmq import clean_files, definitions, unfinished
 from storage_core.rabbitmq.incoming import Incoming, check_columns
 from storage_core.rabbitmq.placement import Placement, place
 from storage_core.rabbitmq.settings import Settings
@@ -134,8 +134,17 @@ class VhostWriteJob(WriteJob):
         else:
             why = "so a node will deliver all its messages as redelivered, the new ones too"
             self.warnings.append(f"{self.root}: the store was not stopped cleanly, {why}")
+        if snapshot.places.clean:
+            self._keep_tables(placement.intent()["removes"])
         definitions.write(self.root, self.facts.vhost, self._declared(placement))
         return placement
+
+    def _keep_tables(self, names: Sequence[str]) -> None:
+        """Copies aside what the last clean stop noted: readers go by it until the job is done."""
+        folder = f"{self.folder}/{unfinished.BEFORE}"
+        system.make_folder(folder)
+        for name in names:
+            write_aside(f"{folder}/{name.rpartition('/')[2]}", read_file(f"{self.root}/{name}"))
 
     def _index_rows(self, part: StagedPart, placement: Placement) -> Any:
         rows = np.frombuffer(read_file(f"{self.folder}/{part.detail['index']}"), ets_dump.INDEX_ROW).copy()

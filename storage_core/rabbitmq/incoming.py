@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from storage_core.errors import OptionError, RowError, closest, shorten
 from storage_core.formats.rabbitmq import headers, properties
 from storage_core.formats.rabbitmq.cursor import values_at
-from storage_core.formats.rabbitmq.message_columns import encode_headers, encode_properties, lengths
+from storage_core.formats.rabbitmq.message_columns import encode_headers, encode_properties, lengths, map_items
 from storage_core.formats.spans import data_of, offsets_of
 from storage_core.rabbitmq.schema import NATIVE, TEXT_PROPERTIES
 
@@ -152,12 +152,10 @@ class Incoming:
 
     def _headers(self, column: pa.Array) -> pa.BinaryArray:
         maps = column.cast(headers.MAP_TYPE)
-        raw = maps.buffers()[1]
-        offsets = np.zeros(1, np.int32) if raw is None else np.frombuffer(raw, np.int32, len(maps) + 1, maps.offset * 4)
-        keys = maps.keys
+        keys, _, offsets = map_items(maps)
         wide = np.flatnonzero(lengths(keys) > SHORT_LIMIT)
         if len(wide):
-            row = int(np.searchsorted(offsets - offsets[0], int(wide[0]), side="right")) - 1
+            row = int(np.searchsorted(offsets, int(wide[0]), side="right")) - 1
             rule = f"a name longer than {SHORT_LIMIT} bytes, the limit of a short string"
             raise RowError("headers", _shown(keys[int(wide[0])].as_py()), rule, self._row + row)
         return encode_headers(maps)

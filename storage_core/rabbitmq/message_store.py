@@ -77,9 +77,13 @@ def _equal(left: npt.NDArray[np.void], right: npt.NDArray[np.void]) -> npt.NDArr
     return same
 
 
-def read_places(root: str, clients: Iterable[bytes]) -> MessagePlaces:
-    """The persistent store below `root`, as a node would open it whose queues have the references `clients`."""
+def read_places(root: str, clients: Iterable[bytes], tables: str | None = None) -> MessagePlaces:
+    """The persistent store below `root`, as a node would open it whose queues have the references `clients`.
+
+    `tables` is the folder of the tables of the last clean stop where it is not the store's own.
+    """
     folder = f"{root}/{paths.PERSISTENT_FOLDER}"
+    tables = folder if tables is None else tables
     try:
         names = system.names(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -87,10 +91,10 @@ def read_places(root: str, clients: Iterable[bytes]) -> MessagePlaces:
     why = ""
     if any(paths.number_of(name, paths.COMPACTION_SUFFIX) is not None for name in names):
         why = "a compaction was interrupted"
-    why = why or _unclean(folder, set(clients))
+    why = why or _unclean(tables, set(clients))
     if not why:
         try:
-            rows = ets_dump.decode_index(read_file(f"{folder}/{paths.INDEX_FILE}"))
+            rows = ets_dump.decode_index(read_file(f"{tables}/{paths.INDEX_FILE}"))
             files = _message_files(names)
             return MessagePlaces(rows, files, _sizes(root, files), True)
         except FormatError as error:

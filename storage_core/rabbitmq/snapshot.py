@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from storage_core.errors import FormatError
 from storage_core.formats.rabbitmq import paths
-from storage_core.rabbitmq import message_store, node, queue_files, recovery_terms, selection
+from storage_core.rabbitmq import message_store, node, queue_files, recovery_terms, selection, unfinished
 from storage_core.rabbitmq.damage import Damage
 from storage_core.rabbitmq.entries import ACKED, Entries, flagged, new_entries
 from storage_core.rabbitmq.message_store import MessagePlaces
@@ -43,14 +43,15 @@ class VhostSnapshot(Snapshot):
     def __init__(self, root: str, store: str, vhost: str, entry_count: int, trust_terms: bool) -> None:
         self.root, self.store, self.vhost, self.entry_count = root, store, vhost, entry_count
         self._trust_terms = trust_terms
-        self.directories = queue_files.list_directories(root)
+        self._pending = unfinished.pending(root)
+        self.directories = queue_files.list_directories(root, self._pending.files)
         self._read: dict[str, QueueFiles] = {}
         self._warnings: list[str] = []
 
     @cached_property
     def terms(self) -> dict[str, QueueTerms]:
         """What the queues wrote down at the last clean stop, by directory."""
-        data = read_file(f"{self.root}/{paths.RECOVERY_FILE}")
+        data = read_file(f"{self._pending.before or self.root}/{paths.RECOVERY_FILE}")
         if not data:
             return {}
         try:
@@ -63,7 +64,8 @@ class VhostSnapshot(Snapshot):
     @cached_property
     def places(self) -> MessagePlaces:
         """Where the message store keeps each message."""
-        return message_store.read_places(self.root, [t.client for t in self.terms.values() if t.client is not None])
+        clients = [terms.client for terms in self.terms.values() if terms.client is not None]
+        return message_store.read_places(self.root, clients, self._pending.before)
 
     def named(self, candidates: Sequence[str] = ()) -> dict[str, NamedQueue]:
         """All queues by name. A directory without a readable stub has one of the `candidates` whose hash it is, else

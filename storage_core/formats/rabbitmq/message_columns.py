@@ -53,16 +53,22 @@ def counted(array: pa.Array, dtype: str) -> pa.BinaryArray:
     return joined(fixed(lengths(array).astype(dtype)), array)
 
 
+def map_items(headers: pa.MapArray) -> tuple[pa.Array, pa.Array, npt.NDArray[np.int32]]:
+    """Keys, items and the n + 1 offsets into them, from 0. (pyarrow's own `keys` of a slice are those of the whole.)"""
+    raw = headers.buffers()[1]
+    if raw is None or not len(headers):
+        return headers.keys[:0], headers.items[:0], np.zeros(1, np.int32)
+    offsets = np.frombuffer(raw, np.int32, len(headers) + 1, headers.offset * 4)
+    start, count = int(offsets[0]), int(offsets[-1] - offsets[0])
+    return headers.keys.slice(start, count), headers.items.slice(start, count), offsets - offsets[0]
+
+
 def encode_headers(headers: pa.MapArray) -> pa.BinaryArray:
     """Tables of long strings, without the length before them; null stays null."""
-    keys, items = headers.keys.cast(pa.binary()), headers.items.cast(pa.binary())
-    entries = joined(counted(keys, "u1"), b"S", counted(items.fill_null(b""), ">u4"))
-    raw = headers.buffers()[1]
-    offsets = (
-        np.frombuffer(raw, np.int32, len(headers) + 1, headers.offset * 4) if raw is not None else np.zeros(1, "i4")
-    )
-    lists = pa.ListArray.from_arrays(pa.array(offsets - offsets[0]), entries)
-    tables = pc.binary_join(lists, b"")
+    keys, items, offsets = map_items(headers)
+    values = items.cast(pa.binary()).fill_null(b"")
+    entries = joined(counted(keys.cast(pa.binary()), "u1"), b"S", counted(values, ">u4"))
+    tables = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets), entries), b"")
     return pc.if_else(headers.is_valid(), tables, pa.scalar(None, pa.binary())) if headers.null_count else tables
 
 
