@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -94,6 +95,19 @@ class Oracle:
     def halt(self) -> None:
         """Ends the process at once, without a shutdown."""
         self.ask(op="halt")
+        self._end()
+
+    def kill_while_doing(self, operations: list[Answer], after_s: float) -> None:
+        """Sends operations without waiting for answers, and kills the process in the middle of them."""
+        stdin = self._pipe(self._process.stdin)
+        try:
+            stdin.write(b"".join(json.dumps(operation).encode() + b"\n" for operation in operations))
+            stdin.flush()
+        except BrokenPipeError as error:
+            raise NeverAnswersError("the real store ended") from error
+        time.sleep(after_s)
+        self._process.kill()
+        self._pipe(self._process.stdout).read()
         self._end()
 
     def close(self) -> None:

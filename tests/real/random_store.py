@@ -142,13 +142,23 @@ class _Writer:
                 raise RuntimeError(f"the real store does not load what it wrote: {self.store}")
             for _ in range(puts):
                 self._put(oracle)
-            if crash:
-                if r.random() < 0.6:
-                    oracle.ask(op="wait")
-                if r.random() < 0.5:
-                    oracle.ask(op="flush")
-                oracle.halt()
-        self.store.story.append(f"{puts} puts, {'crash' if crash else 'clean stop'}")
+            end = self._crash(oracle) if crash else "clean stop"
+        self.store.story.append(f"{puts} puts, {end}")
+
+    def _crash(self, oracle: Oracle) -> str:
+        """Ends the store between two puts, or in the middle of many: how far it comes is up to the moment."""
+        r = self.r
+        if r.random() < 0.4:
+            self.now_ms += 1000
+            fixed = {"op": "put", "sysFlag": 0, "body": "in flight " * r.randrange(30), "props": {"KEYS": "flight"}}
+            oracle.kill_while_doing([{**fixed, **self._head()} for _ in range(200)], r.random() * 0.15)
+            return "killed in the middle of 200 more"
+        if r.random() < 0.6:
+            oracle.ask(op="wait")
+        if r.random() < 0.5:
+            oracle.ask(op="flush")
+        oracle.halt()
+        return "crash"
 
     def _put(self, oracle: Oracle) -> None:
         r = self.r
