@@ -5,7 +5,7 @@ What a stock broker would serve is judged by `recovery`; how a read is cut is co
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -46,12 +46,17 @@ MOST_QUEUES_TO_ALIGN = 1_000
 
 
 class RocketSnapshot(Snapshot):
-    """A listing and the verdict on it."""
+    """A listing and the verdict on it; `judged` walks the log, so it is asked only when a question needs it."""
 
-    def __init__(self, listing: Listing, verdict: Verdict, store_name: str) -> None:
+    def __init__(self, listing: Listing, judged: Callable[[], Verdict], store_name: str) -> None:
         self.listing = listing
-        self.verdict = verdict
+        self._judged = judged
         self._store_name = store_name
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """Where the log and each queue end, as a stock broker would find."""
+        return self._judged()
 
     def queues(self) -> Sequence[QueueInfo]:
         """All queues that hold a unit, with their readable ranges."""

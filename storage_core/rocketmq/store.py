@@ -6,6 +6,7 @@ Opening reads no log. Where the log ends is judged at the first question that ne
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -54,7 +55,7 @@ class RocketStore(Store):
         if self._closed:
             raise StoreClosedError(f"StoreClosedError: {self.path}: the store was closed; open it again")
         listing = list_store(self.path, self._log_paths)
-        return RocketSnapshot(listing, remembered_verdict(listing, self._rules), self.name)
+        return RocketSnapshot(listing, partial(remembered_verdict, listing, self._rules), self.name)
 
     def begin_job(
         self, columns: Sequence[str] | None = None, application: str = "", **options: Any
