@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 from storage_core import open_store
-from storage_core.errors import MqStoreError, RowError
 from storage_core.store import Scan, ScanRequest
 from tests.golden import archive
 

@@ -1,0 +1,135 @@
+"""Stores that mqstore writes, opened by the real 4.9.3 and 5.3.3: every message and key as mqstore reads them.
+
+`MQSTORE_WRITES` says how many seeds (6), `MQSTORE_SEED` where they start.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage_core import open_store
+from storage_core.errors import MqStoreError
+from tests.golden import archive
+from tests.real import random_store, truth
+from tests.real.case import says_5x
+from tests.real.oracle import Oracle
+from tests.real.written_rows import geometry, key_problems, row_problems, table
+from tests.rocketmq.test_preserve import write_options
+
+pytestmark = pytest.mark.real
+
+FIRST_SEED = int(os.environ.get("MQSTORE_SEED", "20261121"))
+SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("MQSTORE_WRITES", "6")))
+
+
+def real_problems(directory: Path, settings: dict[str, Any], versions: tuple[str, ...]) -> list[str]:
+    """Everything in which the real stores' answers about a directory differ from mqstore's."""
+    lines = []
+    for version in versions:
+        automatic = (version == "533") == says_5x(directory)
+        told = truth.ask(version, directory, settings)
+        if told.never_answers:
+            lines.append(f"{version}: {told.notes}")
+            continue
+        lines += [f"{version}: {line}" for line in truth.check(directory, told, set(), 3, automatic)]
+        with open_store(str(directory)) as store:
+            ends = {(queue.topic, queue.queue_id): queue.stop for queue in store.queues()}
+        lines += [f"{version}: {line}" for line in truth.check_ends(told, ends)]
+    return lines
+
+
+def append(directory: Path, r: random.Random, file_size: int, **options: Any) -> list[dict[str, Any]]:
+    """Writes a random table in several tasks; its rows."""
+    engine = {"engine": "rocketmq"} if not directory.exists() else {}
+    with open_store(str(directory), **engine) as store:
+        job = store.begin_job(**options)
+        parts, rows = [], []
+        for partition in range(r.choice((1, 1, 3))):
+            data, made = table(r, file_size, r.choice((0, 1, 30, 200)))
+            parts.append(job.stage(iter(data.to_batches(max_chunksize=r.choice((7, 1000)))), partition))
+            rows += made
+        assert job.commit(parts) == len(rows)
+    return rows
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_new_stores_and_two_appends(seed: int, tmp_path: Path) -> None:
+    r = random.Random(seed)
+    settings = geometry(r)
+    directory, rows = tmp_path / "made" / "store", []
+    for number in range(3):
+        rows += append(directory, r, settings["mappedFileSizeCommitLog"], **(write_options(settings) if not number else {}))
+        problems = row_problems(rows, directory) if rows else []
+        if number == 2:
+            problems += real_problems(directory, settings, ("493", "533"))
+        assert not problems, (number, settings, problems)
+    keys = [(row["topic"], row["key"].split(" ")[0]) for row in rows if row.get("key")]
+    keys += [(row["topic"], dict(row["properties"])["UNIQ_KEY"]) for row in rows
+             if row.get("properties") and "UNIQ_KEY" in dict(row["properties"])]  # fmt: skip
+    for version in ("493", "533"):
+        copy = tmp_path / version / "store"
+        shutil.copytree(directory, copy)
+        asked = r.sample(keys, min(len(keys), 60))
+        assert not key_problems(version, copy, settings, directory, asked)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_appends_to_random_stores_of_the_real_systems(seed: int, tmp_path: Path) -> None:
+    r = random.Random(f"append {seed}")
+    made = random_store.make(seed, tmp_path / "made" / "store")
+    directory, size = made.directory, made.settings["mappedFileSizeCommitLog"]
+    options = {name: value for name, value in write_options(made.settings).items() if name.startswith("index")}
+    before = archive.fingerprint(directory)
+    own = "533" if says_5x(directory) else "493"
+    told = truth.ask(own, directory, made.settings)
+    try:
+        rows = append(directory, r, size, **options)
+    except MqStoreError as error:
+        assert "mqstore repair" in str(error), (made.story, error)
+        after = {name: found for name, found in archive.fingerprint(directory).items() if ".mqstore" not in name}
+        assert {n: f[1:] for n, f in after.items()} == {n: f[1:] for n, f in before.items()}
+        return
+    problems = real_problems(directory, made.settings, (own,))
+    later = truth.ask(own, directory, made.settings)
+    assert len(later.messages) == len(told.messages) + len(rows), (made.story, len(told.messages), len(later.messages))
+    assert not problems, (made.story, problems)
+
+
+@pytest.mark.parametrize("name", [n for n in archive.names() if not n.startswith("damaged-")])
+def test_appends_to_fixtures(name: str, tmp_path: Path) -> None:
+    r = random.Random(name)
+    directory = archive.unpack(name, tmp_path / "made")
+    settings = archive.info(name)["settings"]
+    version = "533" if name.endswith("5.3.3") else "493"
+    told = truth.ask(version, directory, settings)
+    rows = append(directory, r, settings.get("mappedFileSizeCommitLog", 1 << 30))
+    rows += append(directory, r, settings.get("mappedFileSizeCommitLog", 1 << 30))
+    later = truth.ask(version, directory, settings)
+    assert len(later.messages) == len(told.messages) + len(rows)
+    assert not real_problems(directory, settings, (version,))
+
+
+@pytest.mark.parametrize("version", ["493", "533"])
+def test_a_real_store_goes_on_and_mqstore_again(version: str, tmp_path: Path) -> None:
+    r = random.Random(version)
+    settings = geometry(r)
+    directory = tmp_path / "made" / "store"
+    rows = append(directory, r, settings["mappedFileSizeCommitLog"], **write_options(settings))
+    with Oracle(version, directory, settings) as oracle:
+        for number in range(20):
+            answer = oracle.ask(op="put", topic="orders", queueId=number % 3, body=f"real {number}",
+                                props={"KEYS": f"real-{number}"}, bornTs=1, bornHost="1.2.3.4:5", storeHost="1.2.3.4:6",
+                                flag=0, sysFlag=0, reconsumeTimes=0, pto=0)  # fmt: skip
+            assert answer["status"] == "PUT_OK"
+        oracle.ask(op="wait")
+    rows += append(directory, r, settings["mappedFileSizeCommitLog"])
+    assert not real_problems(directory, settings, (version,))
+    with open_store(str(directory)) as store:
+        assert sum(b.num_rows for b in store.find(key="real-7", topic="orders")) == 1
+        assert sum(q.stop - q.start for q in store.queues()) == len(rows) + 20

@@ -1,0 +1,121 @@
+"""Random tables to write into a store, and what a store that holds them must serve."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from storage_core import open_store
+from tests.real.oracle import Oracle, Settings
+from tests.reference.rocketmq_model import java_hash
+from tests.reference.served import AS_BROKER, in_partitions, read
+
+TOPICS = ("orders", "audit", "T", "%RETRY%group-a", "L" * 127, "a|b_c-d")
+WORDS = ("order-%d", "键-%d", "k%d", "😀%d", "a.b/c:%d")
+TAGS = ("TagA", "标签", "paid", "Tag with space", "AaAa", "BBBB", "😀")
+NAMES = ("a", "用户", "x" * 20, "trace-id", "__SHARDINGKEY", "é", "CLUSTER", "WAIT")
+
+PAIRS = pa.map_(pa.string(), pa.string())
+
+
+@dataclass
+class Written:
+    """Rows that were written, in the order of their tasks."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+
+def geometry(r: random.Random) -> dict[str, Any]:
+    """Sizes of a new store, as a broker's settings."""
+    return {
+        "mappedFileSizeCommitLog": r.choice((4096, 5000, 16384, 65536, 1 << 20)),
+        "mappedFileSizeConsumeQueue": r.choice((100, 200, 400, 2000)),
+        "maxHashSlotNum": r.choice((5, 51, 500)),
+        "maxIndexNum": r.choice((60, 400, 3000)),
+    }
+
+
+def table(r: random.Random, file_size: int, count: int) -> tuple[pa.Table, list[dict[str, Any]]]:
+    """A random table with a random choice of columns, and its rows."""
+    queues = r.choice((1, 4, 90))
+    optional = [name for name in ("key", "tags", "properties", "queueId", "bornTimestamp", "flag", "bornHost",
+                                  "reconsumeTimes") if r.random() < 0.7]  # fmt: skip
+    rows = []
+    for _ in range(count):
+        row: dict[str, Any] = {"topic": r.choice(TOPICS), "body": r.randbytes(r.choice((1, 5, 100, 900)))}
+        if r.random() < 0.05:
+            row["body"] = r.randbytes(file_size - 8 - 91 - 127 - 1200) if file_size > 4000 else b"x"
+        values: dict[str, Any] = {
+            "key": " ".join(r.choice(WORDS) % r.randrange(99) for _ in range(r.choice((1, 1, 2, 5)))),
+            "tags": r.choice(TAGS),
+            "properties": [(n, f"v{r.randrange(9)}") for n in r.sample(NAMES, r.choice((0, 1, 3)))]
+            + ([("UNIQ_KEY", f"{r.getrandbits(128):032X}")] if r.random() < 0.7 else []),
+            "queueId": r.randrange(queues),
+            "bornTimestamp": r.randrange(1_600_000_000_000, 1_700_000_000_000),
+            "flag": r.choice((0, -1, 2**31 - 1)),
+            "bornHost": r.choice(("10.1.2.3:4", "[2001:db8::1]:7")),
+            "reconsumeTimes": r.choice((0, 3)),
+        }
+        rows.append(row | {name: None if r.random() < 0.2 else values[name] for name in optional})
+    types = {
+        "topic": pa.string(), "body": pa.binary(), "key": pa.string(), "tags": pa.string(), "properties": PAIRS,
+        "queueId": pa.int32(), "bornTimestamp": pa.timestamp("ms", "UTC"), "flag": pa.int32(), "bornHost": pa.string(),
+        "reconsumeTimes": pa.int32(),
+    }  # fmt: skip
+    names = ["topic", "body", *optional]
+    columns = {name: pa.array([row[name] for row in rows], types[name]) for name in names}
+    return pa.table(columns), rows
+
+
+def expected_properties(row: dict[str, Any]) -> list[tuple[str, str]]:
+    """The stored pairs of a row (interface 15)."""
+    pairs = list(row.get("properties") or [])
+    for name, value in (("KEYS", row.get("key")), ("TAGS", row.get("tags"))):
+        if value is not None:
+            pairs.append((name, value))
+    return pairs
+
+
+def row_problems(rows: list[dict[str, Any]], directory: Path) -> list[str]:
+    """How the store's log differs from the rows that were written, in order; by mqstore's own reading."""
+    with open_store(str(directory)) as store:
+        batches = [b for p in store.snapshot().plan(in_partitions(1, **AS_BROKER)) for b in p.read()]
+    got = pa.Table.from_batches(batches).sort_by("physicalOffset").to_pylist() if batches else []
+    if len(got) != len(rows):
+        return [f"{len(rows)} rows written, {len(got)} read"]
+    return [line for row, mine in zip(rows, got, strict=True) for line in _different(row, mine)][:8]
+
+
+def _different(row: dict[str, Any], mine: dict[str, Any]) -> list[str]:
+    wanted: dict[str, Any] = {
+        "topic": row["topic"], "body": row["body"], "properties": expected_properties(row),
+        "key": row.get("key"), "tags": row.get("tags"), "flag": row.get("flag") or 0,
+        "bornHost": row.get("bornHost") or "127.0.0.1:0", "storeHost": "127.0.0.1:10911",
+        "reconsumeTimes": row.get("reconsumeTimes") or 0, "sysFlag": mine["sysFlag"] & 0x30,
+        "preparedTransactionOffset": 0,
+    }  # fmt: skip
+    if row.get("queueId") is not None:
+        wanted["queueId"] = row["queueId"]
+    elif row.get("key") is not None and "queues" in row:
+        wanted["queueId"] = abs(java_hash(row["key"])) % row["queues"]
+    return [f"{name}: wrote {value!r}, read {mine[name]!r}" for name, value in wanted.items() if mine[name] != value]
+
+
+def key_problems(version: str, copy: Path, settings: Settings, directory: Path, keys: list[tuple[str, str]]) -> list[str]:
+    """Keys that the real store's index finds at other addresses than mqstore. Asks for fewer than its limit of 64."""
+    lines = []
+    with Oracle(version, copy, settings) as oracle:
+        oracle.ask(op="wait")
+        for topic, key in keys:
+            answer = oracle.ask(op="query", topic=topic, key=key, max=64, begin=0, end=1 << 62)
+            theirs = sorted({m["phy"] for m in answer["msgs"]})
+            rows = read(directory, in_partitions(1, topics=(topic,), keys=(key,), **AS_BROKER))
+            unique = read(directory, in_partitions(1, topics=(topic,), message_ids=(key,), **AS_BROKER))
+            mine = sorted({row["physicalOffset"] for row in rows + unique})
+            if len(theirs) < 60 and mine != theirs:
+                lines.append(f"{version} key {topic}#{key}: the store finds {theirs}, mqstore {mine}")
+    return lines
