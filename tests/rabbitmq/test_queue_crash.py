@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from storage_core.errors import CorruptionError
 from storage_core.files import system
 from storage_core.rabbitmq import live_vhost
 from storage_core.rabbitmq.queue import Queue
@@ -132,13 +133,18 @@ def served_by_reading(root: Path) -> list[bytes]:
         return [body for batches in rows for batch in batches for body in batch.column("body").to_pylist()]
 
 
-def check(root: Path, promises: Promises) -> None:
-    read = served_by_reading(root)
+def check(root: Path, promises: Promises, torn: bool) -> None:
+    try:
+        read = served_by_reading(root)
+    except CorruptionError as error:
+        assert torn, "only half a write damages a file"
+        assert ".idx" in str(error), "no node starts with half a record in a segment; the next writer cuts it"
+        read = None
     with Queue(str(root), "q", SMALL) as queue:
         found = list(queue)
         bodies = [delivery.body for delivery in found]
         assert len(queue) == 0
-    assert bodies == read, "the read side serves what the next opening finds"
+    assert read is None or bodies == read, "the read side serves what the next opening finds"
     assert len(set(bodies)) == len(bodies), "each message once"
     assert [delivery.sequence_id for delivery in found] == sorted(delivery.sequence_id for delivery in found)
     assert promises.kept <= set(bodies), "nothing confirmed is lost"
@@ -168,7 +174,7 @@ def test_a_kill_at_every_write_point(seed: int, torn: bool, tmp_path: Path) -> N
         root, promises = tmp_path / str(at), Promises()
         ended = run(root, promises, seed, killer)
         try:
-            check(root, promises)
+            check(root, promises, torn)
         except AssertionError as error:
             raise AssertionError(f"killed at change {at} ({killer.names}): {error}") from error
         names |= killer.names
@@ -186,6 +192,7 @@ def test_a_kill_while_the_store_is_stopped_or_opened(tmp_path: Path) -> None:
             root = tmp_path / f"{phase}-{at}"
             with Queue(str(root), "q", SMALL) as queue:
                 queue.publish_many([b"%d" % number * 60 for number in range(20)])
+                queue.sync()
                 if phase == "stop":
                     ended = _killed(lambda queue=queue: queue.close(), at)
                     queue._vhost.abandon(KilledError())
