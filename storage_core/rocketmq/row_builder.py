@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +63,10 @@ class RowBuilder:
         """Rows of messages found through their queues. Raises CorruptionError with FAILFAST."""
         messages.mark(messages.column("physical_offset") != found.places, Flaw.PLACE)
         self._check_queue(messages, found)
+        total = messages.column("total_size")
+        if (total != found.sizes).any():
+            # A unit that says too much is no damage of its message: `size` is TOTALSIZE.
+            found = replace(found, sizes=np.where(messages.flaws == 0, total, found.sizes))
         for conditions in (self.filter.header, self.filter.properties):
             rows = Rows(messages, found.places, self.request, self._store_name)
             kept = self._left(conditions, rows, found)

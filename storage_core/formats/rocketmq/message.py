@@ -148,7 +148,7 @@ class Flaw(Enum):
     NONE = "right"
     TOO_SHORT = "the record is too short"
     MAGIC = "the magic is that of no record"
-    SIZE = "TOTALSIZE is not the size that its index gives"
+    SIZE = "TOTALSIZE is larger than the size that its index gives"
     LENGTHS = "the lengths of body, topic and properties do not add up to TOTALSIZE"
     PLACE = "PHYSICALOFFSET is not the record's place"
     CRC = "the body does not fit BODYCRC"
@@ -225,8 +225,9 @@ class Messages:
 def decode(buffer: Bytes, starts: Positions, sizes: Positions) -> Messages:
     """Decodes the records [start, start + size) of `buffer`, which all must lie inside of it.
 
-    Checks magic, TOTALSIZE against `sizes`, and that the lengths add up; flawed rows are marked, none is dropped.
-    PHYSICALOFFSET and BODYCRC are left to the caller, who knows the base and may not want the body.
+    Checks magic, that TOTALSIZE is at most the given size (a client reads no further than TOTALSIZE), and that the
+    lengths add up; flawed rows are marked, none is dropped. PHYSICALOFFSET and BODYCRC are left to the caller, who
+    knows the base and may not want the body.
     """
     short = sizes < MIN_SIZE
     if short.any():
@@ -239,7 +240,11 @@ def decode(buffer: Bytes, starts: Positions, sizes: Positions) -> Messages:
     magic = out.column("magic")
     second = magic == MAGIC_V2
     out.mark((magic != MAGIC_V1) & ~second, Flaw.MAGIC)
-    out.mark(out.column("total_size") != sizes, Flaw.SIZE)
+    total = out.column("total_size")
+    differs = total != sizes
+    if differs.any():
+        sizes = np.where((total >= MIN_SIZE) & (total < sizes), total, sizes)
+        out.mark(total != sizes, Flaw.SIZE)
     _place_parts(out, sizes, second if second.any() else None)
     return out
 
