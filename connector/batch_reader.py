@@ -6,17 +6,28 @@ Leaves to others: what a plan is (`planning`), decoding (engines), types (`schem
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from connector.errors import host_name, shown_in_one_line
+from connector.errors import host_name, shown_in_one_line, warn
 from storage_core.errors import StoreNotFoundError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+
+    from connector.options import ReadOptions
+    from connector.partition import MqStorePartition
+    from connector.planning import Load
+    from storage_core.store import Predicate
+
+# Before Spark 5 the filters of one query stay with the load() and reach the next one (spark-datasource.md B).
+LEAK_FIXED = hasattr(DataSourceReader, "pushLimit")
+PUSHDOWN_CONF = "spark.sql.python.filterPushdown.enabled"
 
 
 class MqStoreBatchReader(DataSourceReader):
@@ -31,25 +42,77 @@ class MqStoreBatchReader(DataSourceReader):
         from connector.options import read_options
         from connector.planning import Load
 
-        with Load(self._paths, read_options(self._options)) as load:
-            return list(load.plan(tuple(self._schema.fieldNames())))
+        options = read_options(self._options)
+        if options.pushdown and not LEAK_FIXED:
+            warn(self._pushdown_warning())
+        with Load(self._paths, options) as load:
+            return list(load.plan(tuple(self._schema.fieldNames()), self._predicates(load, options)))
+
+    def _pushdown_warning(self) -> str:
+        return (
+            f"option pushdown=true does nothing while {PUSHDOWN_CONF} is false; set it, or use pyspark_mqstore.read"
+        )
+
+    def _predicates(self, load: Load, options: ReadOptions) -> tuple[Predicate, ...]:
+        """What was pushed: nothing, unless the session pushes."""
+        return ()
 
     @shown_in_one_line
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The batches of one partition, in exactly the load's schema."""
         from connector.partition import MqStorePartition
-        from connector.schema import fit, to_arrow
+        from connector.schema import to_arrow
 
-        if not isinstance(partition, MqStorePartition):
-            return  # Spark's stand-in for a plan without partitions
-        target = to_arrow(self._schema)
-        try:
-            for batch in partition.read():
-                yield fit(batch, target)
-        except Exception as error:
-            if not os.path.isdir(partition.store_path):
-                raise StoreNotFoundError(
-                    f"{partition.store_path} is not there on host {host_name()}, where a task reads it; "
-                    "every machine that runs Spark must see the store at this path: mount it there, or read where it is"
-                ) from error
-            raise
+        if isinstance(partition, MqStorePartition):  # else Spark's stand-in for a plan without partitions
+            yield from batches_of(partition, to_arrow(self._schema))
+
+
+class PushingBatchReader(MqStoreBatchReader):
+    """A batch reader that takes note of filters; Spark checks every row again. A class of its own because Spark refuses
+    a reader that has `pushFilters` while its setting is off.
+    """
+
+    def __init__(self, options: Mapping[str, str], paths: tuple[str, ...], schema: StructType) -> None:
+        super().__init__(options, paths, schema)
+        self._filters: list[Filter] = []
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:
+        """Keeps the filters for the plan and hands all of them back; deterministic, for Spark 5 asks twice."""
+        self._filters = list(filters)
+        return filters
+
+    def _pushdown_warning(self) -> str:
+        return (
+            "option pushdown=true on Spark 4: use this load() in one query, another one may get its filters; "
+            "pyspark_mqstore.read is the safe way"
+        )
+
+    def _predicates(self, load: Load, options: ReadOptions) -> tuple[Predicate, ...]:
+        from connector.filters import pushed
+
+        return () if options.view != "messages" else pushed(self._filters, load.native(), options.kafka)
+
+
+def batches_of(partition: MqStorePartition, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """A partition's batches in exactly the schema `target`.
+
+    Raises StoreNotFoundError where a task's machine does not see the store.
+    """
+    from connector.schema import fit
+
+    try:
+        for batch in partition.read():
+            yield fit(batch, target)
+    except Exception as error:
+        if not os.path.isdir(partition.store_path):
+            raise StoreNotFoundError(
+                f"{partition.store_path} is not there on host {host_name()}, where a task reads it; "
+                "every machine that runs Spark must see the store at this path: mount it there, or read where it is"
+            ) from error
+        raise
+
+
+def reader_class(pushdown: bool) -> type[MqStoreBatchReader]:
+    """The reader for a session: one that takes filters where that is safe, or asked for, and the session pushes."""
+    pushes = "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules
+    return PushingBatchReader if pushes and (pushdown or LEAK_FIXED) else MqStoreBatchReader

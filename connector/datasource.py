@@ -56,11 +56,12 @@ class MqStoreDataSource(DataSource):
     @shown_in_one_line
     def reader(self, schema: StructType) -> DataSourceReader:
         """The batch reader; a schema of the user's is checked here, before anything is planned."""
-        from connector.batch_reader import MqStoreBatchReader
+        from connector.batch_reader import reader_class
 
         if not self._schema_is_ours:
             self._check(schema)
-        return MqStoreBatchReader(self._options, self._found_paths(), schema)
+        pushdown = self._options.get("pushdown", "").strip().lower() == "true"
+        return reader_class(pushdown)(self._options, self._found_paths(), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A reader that refuses: an error raised here would be hidden by one of Spark's own."""

@@ -16,7 +16,7 @@ from connector.offsets import Assignment, Bound, assignment, bound
 from connector.topic_pattern import java_pattern
 from storage_core.errors import OptionError, closest
 
-READ, LOOKUP, STREAM, WRITE, RABBITMQ, SPARK = "read", "lookup", "stream", "write", "rabbitmq", "spark"
+READ, STREAM, WRITE, RABBITMQ, SPARK = "read", "stream", "write", "rabbitmq", "spark"
 
 Parser = Callable[[str, str], Any]
 
@@ -79,10 +79,10 @@ OPTIONS: tuple[Option, ...] = (
     Option("commitLogPath", "comma list of directories", None, "a commit log elsewhere (storePathCommitLog)",
            parse=values.names),
     Option("useIndex", "true, false", "true", "false: lookups scan", parse=values.flag),
-    Option("key", "one key, or a JSON list", None, "messages with this word in KEYS", LOOKUP),
-    Option("msgId", "id, or a JSON list", None, "UNIQ_KEY or offset id", LOOKUP),
-    Option("tag", "A, A || B, *", None, "RocketMQ tag expression", LOOKUP),
-    Option("pushdown", "false, true", "false", "filters of where(...) reach the store", LOOKUP),
+    Option("key", "one key, or a JSON list", None, "messages with this word in KEYS", parse=values.texts),
+    Option("msgId", "id, or a JSON list", None, "UNIQ_KEY or offset id", parse=values.message_ids),
+    Option("tag", "A, A || B, *", None, "RocketMQ tag expression", parse=values.tag_expression),
+    Option("pushdown", "false, true", "false", "filters of where(...) reach the store", parse=values.flag),
     Option("maxOffsetsPerTrigger", "number", None, "most messages of a micro-batch", STREAM),
     Option("maxBytesPerTrigger", "bytes, k/m/g", None, "most bytes of a micro-batch", STREAM),
     Option("minOffsetsPerTrigger", "number", None, "fewest messages of a micro-batch", STREAM),
@@ -108,7 +108,6 @@ OPTIONS: tuple[Option, ...] = (
 )  # fmt: skip
 
 _LATER = {
-    LOOKUP: "lookups and pushed filters are not in this version of mqstore; leave it out and use where(...)",
     STREAM: "belongs to streaming reads, which are not in this version of mqstore; leave it out",
     RABBITMQ: "belongs to RabbitMQ stores, which are not in this version of mqstore; leave it out",
     WRITE: "belongs to writing; leave it out when reading",
@@ -148,6 +147,10 @@ class ReadOptions:
     recovery: str
     commit_log_path: tuple[str, ...]
     use_index: bool
+    keys: tuple[str, ...] | None
+    message_ids: tuple[str, ...] | None
+    tags: tuple[str, ...] | None
+    pushdown: bool
     ignored: tuple[str, ...]
 
     @property
@@ -189,6 +192,7 @@ def read_options(raw: Mapping[str, str], now_ms: int | None = None) -> ReadOptio
         fail_on_data_loss=found["failOnDataLoss"], min_partitions=found["minPartitions"],
         max_records=found["maxRecordsPerPartition"], max_bytes=found["maxBytesPerPartition"],
         recovery=found["recovery"], commit_log_path=found["commitLogPath"] or (), use_index=found["useIndex"],
+        keys=found["key"], message_ids=found["msgId"], tags=found["tag"], pushdown=found["pushdown"],
         ignored=ignored,
     )  # fmt: skip
 

@@ -25,6 +25,12 @@ class MqStorePartition(InputPartition):
         super().__init__(None)
         self.store_path, self.piece = store_path, piece
 
+    @property
+    def estimated_bytes(self) -> int:
+        """Bytes that reading will touch; 0 for a view."""
+        piece = self.piece.piece if isinstance(self.piece, KafkaPiece) else self.piece
+        return piece.estimated_bytes if isinstance(piece, ScanPartition) else 0
+
     def read(self) -> Iterator[pa.RecordBatch]:
         """The batches of this piece."""
         return self.piece.read()

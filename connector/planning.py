@@ -5,6 +5,7 @@ Leaves to others: cutting one store (engines), parsing (`options`), types (`sche
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,12 +22,13 @@ from connector.partition import KafkaPiece, MqStorePartition, ViewPiece
 from connector.paths import store_names
 from connector.selection import check_named_queues, refuse_common_topics, topics_by_store
 from connector.values import listing
-from storage_core.errors import OptionError, UnsupportedFormatError
-from storage_core.store import Mode, Scan, ScanPartition, ScanRequest, Snapshot, Store
+from storage_core.errors import OptionError, UnsupportedFormatError, shorten
+from storage_core.store import Mode, Predicate, Scan, ScanPartition, ScanRequest, Snapshot, Store
 
 SMALLEST_PARTITION_BYTES = 16 << 20
 """Below this a partition costs Spark more than it saves; an explicit `minPartitions` is not bound by it."""
 
+_LOGGER = logging.getLogger("mqstore")
 STORE_COLUMN = pa.field("store", pa.string())
 
 
@@ -50,6 +52,7 @@ class Load:
 
     def __init__(self, paths: Sequence[str], options: ReadOptions) -> None:
         self._options = options
+        self._predicates: tuple[Predicate, ...] = ()
         self._stores: list[NamedStore] = []
         directories = sorted({found for path in paths for found in storage_core.find_stores(path, options.engine)})
         if len(directories) > 1 and options.commit_log_path:
@@ -83,13 +86,25 @@ class Load:
             return kafka_layout.schema(options.include_headers)
         return first.snapshot().schema(ScanRequest(mode=Mode(options.mode), scan=Scan(options.scan)))
 
-    def plan(self, columns: tuple[str, ...]) -> list[MqStorePartition]:
-        """Partitions that together hold each selected row once, in `columns`.
+    @property
+    def engine(self) -> str:
+        """The engine of the stores."""
+        return self._stores[0].store.engine
+
+    def native(self) -> pa.Schema:
+        """The native columns of messages, whatever the layout."""
+        request = ScanRequest(mode=Mode(self._options.mode), scan=Scan(self._options.scan))
+        return self._stores[0].store.snapshot().schema(request)
+
+    def plan(self, columns: tuple[str, ...], predicates: Sequence[Predicate] = ()) -> list[MqStorePartition]:
+        """Partitions that together hold each selected row once, in `columns`; rows that do not satisfy the predicates,
+        which are about native columns, may be left out.
 
         Raises OptionError (a topic, queue or view that is not there), OffsetOutOfRangeError, DataLossError.
         """
         if self._options.view != "messages":
             return self._view_pieces(columns)
+        self._predicates = tuple(predicates)
         if self._options.ignored:
             warn(f"layout=kafka ignores these options of the Kafka source: {', '.join(self._options.ignored)}")
         native = kafka_layout.native_columns(columns) if self._options.kafka else columns
@@ -99,11 +114,25 @@ class Load:
             # What a broker would cut concerns reads through the queues, and finding it walks the log.
             for line in snapshot.warnings() if self._options.scan == "queues" else ():
                 warn(line if line.startswith(f"{named.name}: ") else f"{named.name}: {line}")
+        self._log(pieces)
         return [
             MqStorePartition(named.store.path, KafkaPiece(piece, columns) if self._options.kafka else piece)
             for (named, _, _), found in zip(chosen, pieces, strict=True)
             for piece in found
         ]
+
+    def _log(self, pieces: Sequence[Sequence[ScanPartition]]) -> None:
+        """One line at INFO: Spark's `explain` cannot show what is read."""
+        every = [piece for found in pieces for piece in found]
+        asked = " and ".join(f"{p.column} {p.op} {shorten(repr(p.value))}" for p in self._predicates) or "none"
+        _LOGGER.info(
+            "mqstore: filters pushed: %s; the plan touches %d messages, about %d bytes, in %d files, by %d partitions",
+            asked,
+            sum(piece.estimated_rows for piece in every),
+            sum(piece.estimated_bytes for piece in every),
+            sum(piece.file_count for piece in every),
+            len(every),
+        )
 
     def close(self) -> None:
         """Closes the stores."""
@@ -149,6 +178,10 @@ class Load:
             decompress=options.decompress,
             fail_on_data_loss=options.fail_on_data_loss,
             use_index=options.use_index,
+            keys=options.keys,
+            message_ids=options.message_ids,
+            tags=options.tags,
+            predicates=self._predicates,
             min_partitions=1,
             max_records_per_partition=options.max_records,
             max_bytes_per_partition=options.max_bytes,
@@ -206,6 +239,9 @@ class Load:
             "endingOffsets": (options.stop if options.stop.narrows else None, ("queueOffset",)),
             "startingTimestamp": (options.start_ms, ("storeTimestamp",)),
             "endingTimestamp": (options.stop_ms, ("storeTimestamp",)),
+            "key": (options.keys, ("key",)),
+            "msgId": (options.message_ids, ("msgId",)),
+            "tag": (options.tags, ("tags",)),
             "layout": (options.kafka or None, ("body",)),
             "scan": (None if options.scan == "queues" else options.scan, ("body",)),
         }

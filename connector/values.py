@@ -18,6 +18,7 @@ _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _RELATIVE = re.compile(r"-\s*(\d+)\s*(ms|s|m|h|d|w)")
 _RELATIVE_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _SIZE_SHIFT = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+_LONG_HEX = re.compile(r"[0-9A-Fa-f]{24,}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LIMIT = 1 << 63
 
@@ -111,6 +112,36 @@ def columns(name: str, text: str) -> tuple[str, ...]:
         twice = next(item for item in wanted if wanted.count(item) > 1)
         raise OptionError(name, text, f"names the column {twice} twice")
     return found
+
+
+def texts(name: str, text: str) -> tuple[str, ...]:
+    """One text, or a JSON list of texts when it begins with `[`; order kept, repetitions dropped."""
+    return names(name, text) if text.strip().startswith("[") else (_filled(name, text),)
+
+
+def message_ids(name: str, text: str) -> tuple[str, ...]:
+    """Message ids: any UNIQ_KEY, or offset ids of 32 or 56 hex digits; a JSON list when the text begins with `[`."""
+    found = texts(name, text)
+    for item in found:
+        if _LONG_HEX.fullmatch(item) and len(item) not in (32, 56):
+            raise OptionError(name, item, f"has {len(item)} hex digits; a message id has 32, or 56 with IPv6")
+    return found
+
+
+def tag_expression(name: str, text: str) -> tuple[str, ...] | None:
+    """The tags of `A || B`; None for `*`, which is everything."""
+    if text.strip() == "*":
+        return None
+    found = tuple(dict.fromkeys(piece.strip() for piece in text.split("||") if piece.strip()))
+    if not found or any("|" in tag or "&&" in tag for tag in found):
+        raise OptionError(name, text, "must be one tag, several as A || B, or * for everything")
+    return found
+
+
+def _filled(name: str, text: str) -> str:
+    if not text.strip():
+        raise OptionError(name, text, "is empty; leave the option out")
+    return text.strip()
 
 
 def json_object(name: str, text: str, example: str) -> dict[str, Any]:

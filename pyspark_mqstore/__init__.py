@@ -9,9 +9,31 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from pyspark.sql import DataFrame, SparkSession
+
     from connector.datasource import MqStoreDataSource as DefaultSource
 
-__all__ = ["DefaultSource", "ensure_java"]
+__all__ = ["DefaultSource", "ensure_java", "read"]
+
+
+def read(
+    spark: SparkSession,
+    path: str | Sequence[str],
+    filters: Sequence[Any] | None = None,
+    columns: Sequence[str] | None = None,
+    **options: Any,
+) -> DataFrame:
+    """The rows of a store that satisfy `filters`, in `columns`, by `mapInArrow`: cheaper than `format("mqstore")`.
+
+    `filters` are triples such as `("topic", "=", "orders")` that all must hold, or lists of triples of which one must;
+    `("keys", "contains", "order-42")` is answered through the index files. `options` are those of the data source.
+    """
+    from connector.read import read as rows
+
+    return rows(spark, path, filters, columns, **options)
 
 
 def ensure_java() -> str:

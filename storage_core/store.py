@@ -58,7 +58,8 @@ class Predicate:
     """One filter `column op value`, as pushed down: every message for which it is not true may be left out.
 
     `op` is one of `=`, `!=`, `<`, `<=`, `>`, `>=`, `in`, `not in`, `is null`, `is not null`, `starts with`,
-    `not starts with`, `contains`. Times are epoch microseconds.
+    `not starts with`, `contains`. Times are epoch microseconds. `any of` names no column: its value is a tuple of
+    tuples of predicates, and one of these must hold as a whole.
     """
 
     column: str
@@ -118,6 +119,16 @@ class ScanPartition(ABC):
     @property
     def estimated_bytes(self) -> int:
         """Bytes of log that reading will touch, for logging and balancing."""
+        return 0
+
+    @property
+    def estimated_rows(self) -> int:
+        """Messages that reading will look at, for logging; 0 where nobody counted."""
+        return 0
+
+    @property
+    def file_count(self) -> int:
+        """Files of the log and of queues that reading may touch, for logging; 0 where nobody counted."""
         return 0
 
 

@@ -24,6 +24,8 @@ def holds(column: pa.Array, op: str, value: Any) -> Mask:
     """
     if pa.types.is_timestamp(column.type):
         column = column.view(pa.int64())
+    if pa.types.is_integer(column.type):
+        column = column.cast(pa.int64())
     return _true(_OPERATORS[op](column, value))
 
 

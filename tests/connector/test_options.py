@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from connector.options import LOOKUP, OPTIONS, RABBITMQ, READ, SPARK, STREAM, WRITE, read_options
+from connector.options import OPTIONS, RABBITMQ, READ, SPARK, STREAM, WRITE, read_options
 from connector.values import instant_ms
 from storage_core.errors import OptionError
 from storage_core.store import EARLIEST, LATEST, OffsetBound
@@ -50,7 +50,7 @@ def test_every_option_of_the_table_is_known(option) -> None:
     values = {
         READ: option.default,
         SPARK: "/data",
-        **dict.fromkeys((LOOKUP, STREAM, RABBITMQ, WRITE), option.default),
+        **dict.fromkeys((STREAM, RABBITMQ, WRITE), option.default),
     }
     if values[option.use] is not None:
         read_options({option.name: values[option.use]})
@@ -101,7 +101,6 @@ def test_an_unknown_option_without_close_ones_lists_all() -> None:
 SIZE = "must be a number of bytes of at least 1, such as 268435456, 262144k, 256m or 1g"
 TIME = "must be epoch milliseconds, ISO 8601 such as 2024-06-01T12:00:00Z, or before now: -10m, -2h, -1d"
 LATER = "not in this version of mqstore; leave it out"
-LOOKUPS = f"lookups and pushed filters are {LATER} and use where(...)"
 
 
 @pytest.mark.parametrize(
@@ -131,8 +130,14 @@ LOOKUPS = f"lookups and pushed filters are {LATER} and use where(...)"
         ("startingTimestamp", "yesterday", TIME),
         ("endingTimestamp", "-5", TIME),
         ("includeHeaders", "true", "goes with layout=kafka; the native layout has the column properties"),
-        ("key", "k", LOOKUPS),
-        ("pushdown", "true", LOOKUPS),
+        ("key", "", "is empty; leave the option out"),
+        ("key", '["a"', 'is not JSON; write it like ["orders", "payments"]'),
+        ("key", "[]", "names nothing; give a comma list, or leave the option out"),
+        ("msgId", "7F00000100002A9F00000000000000", "has 30 hex digits; a message id has 32, or 56 with IPv6"),
+        ("msgId", '["A", 1]', 'must be a JSON list of texts such as ["orders", "payments"]'),
+        ("tag", " || ", "must be one tag, several as A || B, or * for everything"),
+        ("tag", "A | B", "must be one tag, several as A || B, or * for everything"),
+        ("pushdown", "yes", "allowed are true and false"),
         ("maxOffsetsPerTrigger", "5", f"belongs to streaming reads, which are {LATER}"),
         ("vhost", "v", f"belongs to RabbitMQ stores, which are {LATER}"),
         ("preserve", "true", "belongs to writing; leave it out when reading"),

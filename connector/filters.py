@@ -1,0 +1,212 @@
+"""Filters on rows as the door's predicates: those that Spark hands over, and those of `pyspark_mqstore.read`.
+
+Every filter of Spark's goes back to Spark too, so one that cannot be said here is left out. Those of `read` are
+answered by the engine alone, so one that cannot be said is an error. Leaves to others: answering them (engines).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from connector.values import listing
+from storage_core.errors import OptionError, closest
+from storage_core.store import Predicate
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
+
+PUSHED = (
+    "topic", "queueId", "queueOffset", "physicalOffset", "storeTimestamp", "bornTimestamp", "key", "msgId", "tags",
+    "queue", "vhost", "sequenceId",
+)  # fmt: skip
+_FROM_KAFKA = {"topic": "topic", "partition": "queueId", "offset": "queueOffset", "timestamp": "storeTimestamp"}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_OPPOSITE = {
+    "=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">", "in": "not in", "not in": "in",
+    "is null": "is not null", "is not null": "is null", "starts with": "not starts with",
+}  # fmt: skip
+_OF_CLASS = {
+    "EqualTo": "=", "EqualNullSafe": "<=>", "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<",
+    "LessThanOrEqual": "<=", "In": "in", "IsNull": "is null", "IsNotNull": "is not null",
+    "StringStartsWith": "starts with",
+}  # fmt: skip
+OPERATORS = ("=", "==", "!=", "<", "<=", ">", ">=", "in", "not in", "is null", "is not null", "starts with",
+             "not starts with", "contains")  # fmt: skip
+_EXAMPLE = '("topic", "=", "orders")'
+
+Triple = Sequence[Any]
+
+
+def pushed(filters: Iterable[Filter], schema: pa.Schema, kafka: bool = False) -> tuple[Predicate, ...]:
+    """What can be pushed of the filters that Spark wants to be true together.
+
+    `schema` is that of the native columns; `kafka` says that the filters name Kafka's.
+    """
+    found = (_pushed(each, schema, kafka) for each in filters)
+    return tuple(predicate for predicate in found if predicate is not None)
+
+
+def _pushed(each: Filter, schema: pa.Schema, kafka: bool) -> Predicate | None:
+    kind = type(each).__name__
+    if kind == "Not":
+        inner = _said(each.child, schema, kafka)  # type: ignore[attr-defined]
+        return None if inner is None else _negated(inner)
+    inner = _said(each, schema, kafka)
+    if inner is not None and inner.op == "<=>":
+        # `null <=> 'a'` is false and `null = 'a'` is null: neither keeps the row.
+        return Predicate(inner.column, "is null" if inner.value is None else "=", inner.value)
+    return inner
+
+
+def _negated(inner: Predicate) -> Predicate | None:
+    if inner.op == "<=>":
+        # `not (x <=> 'a')` keeps nulls, which no single predicate says.
+        return Predicate(inner.column, "is not null") if inner.value is None else None
+    opposite = _OPPOSITE.get(inner.op)
+    return None if opposite is None else Predicate(inner.column, opposite, inner.value)
+
+
+def _said(each: Any, schema: pa.Schema, kafka: bool) -> Predicate | None:
+    """A filter of Spark's in the door's words; `<=>` for EqualNullSafe. None for what is not pushed."""
+    op = _OF_CLASS.get(type(each).__name__)
+    if op is None or len(each.attribute) != 1:
+        return None
+    name = each.attribute[0]
+    column = _FROM_KAFKA.get(name) if kafka else name
+    if column not in PUSHED or column not in schema.names:
+        return None
+    try:
+        value = getattr(each, "value", None)
+        return Predicate(column, op, _converted(op, value, schema.field(column).type))
+    except _WrongTypeError:
+        return None
+
+
+def predicates(filters: Sequence[Any] | None, schema: pa.Schema) -> tuple[Predicate, ...]:
+    """The predicates of `read(filters=...)`: triples that all must be true, or lists of triples of which one must.
+
+    Raises OptionError for what is no such list, a column that is not there, an operator or a value that does not fit.
+    """
+    if filters is None:
+        return ()
+    if not isinstance(filters, list | tuple) or not filters:
+        raise _malformed(filters)
+    if all(isinstance(each, list | tuple) and each and isinstance(each[0], str) for each in filters):
+        return tuple(_of_triple(each, schema) for each in filters)
+    groups = []
+    for group in filters:
+        if not isinstance(group, list | tuple) or not group:
+            raise _malformed(filters)
+        groups.append(tuple(_of_triple(each, schema) for each in group))
+    return groups[0] if len(groups) == 1 else (Predicate("", "any of", tuple(groups)),)
+
+
+def _of_triple(triple: Any, schema: pa.Schema) -> Predicate:
+    if not isinstance(triple, list | tuple) or len(triple) not in (2, 3) or not isinstance(triple[0], str):
+        raise _malformed(triple)
+    column, op, value = triple if len(triple) == 3 else (*triple, None)
+    if column not in schema.names:
+        near = closest(column, schema.names)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"the columns are {listing(schema.names, 40)}"
+        raise OptionError("filters", repr(triple), f"there is no column {column}; {hint}")
+    if op not in OPERATORS:
+        raise OptionError("filters", repr(triple), f"there is no operator {op!r}; there are {', '.join(OPERATORS)}")
+    op = "=" if op == "==" else op
+    if value is None and op in ("=", "!="):
+        op = "is null" if op == "=" else "is not null"
+    kind = schema.field(column).type
+    try:
+        return Predicate(column, op, _converted(op, value, kind))
+    except _WrongTypeError as error:
+        raise OptionError("filters", repr(triple), str(error)) from None
+
+
+class _WrongTypeError(Exception):
+    """A value that a column cannot be compared with."""
+
+
+def _converted(op: str, value: Any, kind: pa.DataType) -> Any:
+    """The value in the door's form: texts, numbers, bytes, epoch microseconds; a tuple for `in`."""
+    if op in ("is null", "is not null"):
+        return None
+    if op == "<=>" and value is None:
+        return None
+    if pa.types.is_list(kind):
+        if op != "contains":
+            raise _WrongTypeError("a list is only asked whether it contains a word: (column, 'contains', word)")
+        return _scalar(value, kind.value_type)
+    if pa.types.is_nested(kind):
+        raise _WrongTypeError("this column can only be filtered with where(...)")
+    if op in ("starts with", "not starts with", "contains") and not pa.types.is_string(kind):
+        raise _WrongTypeError(f"{op} asks a text, and the column is {kind}")
+    if op in ("in", "not in"):
+        if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+            raise _WrongTypeError(f"{op} takes a list of values")
+        return tuple(None if each is None else _scalar(each, kind) for each in value)
+    return _scalar(value, kind)
+
+
+def _scalar(value: Any, kind: pa.DataType) -> Any:
+    convert = _text if pa.types.is_string(kind) else _CONVERTERS.get(str(kind).partition("[")[0])
+    if convert is None:
+        raise _WrongTypeError(f"a column of type {kind} can only be filtered with where(...)")
+    return convert(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            raise _WrongTypeError(f"{value!r} is no UTF-8 text") from None
+    if not isinstance(value, str):
+        raise _WrongTypeError(f"the column is text, {value!r} is not")
+    return value
+
+
+def _number(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63:
+        raise _WrongTypeError(f"the column holds whole numbers of 64 bits, {value!r} is none")
+    return value
+
+
+def _bytes(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if not isinstance(value, bytes | bytearray):
+        raise _WrongTypeError(f"the column is binary, {value!r} is not")
+    return bytes(value)
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _WrongTypeError(f"the column is true or false, {value!r} is neither")
+    return value
+
+
+def _microseconds(value: Any) -> int:
+    """Epoch microseconds of a datetime, or of an ISO 8601 text; UTC where it names no zone."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            raise _WrongTypeError(f"{value!r} is no ISO 8601 time such as 2024-06-01T12:00:00Z") from None
+    if not isinstance(value, datetime):
+        raise _WrongTypeError(f"the column is a time, {value!r} is none; give a datetime, or ISO 8601 text")
+    moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+_CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
+    "int32": _number, "int64": _number, "binary": _bytes, "bool": _boolean, "timestamp": _microseconds,
+}  # fmt: skip
+
+
+def _malformed(value: Any) -> OptionError:
+    return OptionError(
+        "filters", repr(value), f"must be a list of triples such as [{_EXAMPLE}], or of such lists, for either-or"
+    )

@@ -1,0 +1,166 @@
+"""The second way in: `pyspark_mqstore.read` plans on the driver and reads by `mapInArrow`.
+
+The same planner and the same partitions as the data source, without its frozen plan, its leaking filters and part of
+its cost. Leaves to others: planning (`planning`), filters (`filters`), what a partition's rows are (engines).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
+
+from connector.batch_reader import batches_of
+from connector.errors import shown_in_one_line
+from connector.filters import predicates
+from connector.options import read_options
+from connector.partition import MqStorePartition
+from connector.paths import absolute
+from connector.planning import Load
+from connector.schema import projected, to_arrow, to_spark
+from storage_core.errors import MqStoreError, OptionError
+from storage_core.store import Predicate
+
+OLDEST_PANDAS = (2, 2)
+LARGEST_ESTIMATE = 1 << 27
+_COMPARED: dict[str, Callable[[Any, Any], Any]] = {
+    "=": lambda column, value: column == value,
+    "!=": lambda column, value: column != value,
+    "<": lambda column, value: column < value,
+    "<=": lambda column, value: column <= value,
+    ">": lambda column, value: column > value,
+    ">=": lambda column, value: column >= value,
+    "in": lambda column, values: column.isin([each for each in values if each is not None]),
+    "not in": lambda column, values: F.lit(None) if None in values else ~column.isin(list(values)),
+    "is null": lambda column, _: column.isNull(),
+    "is not null": lambda column, _: column.isNotNull(),
+    "starts with": lambda column, value: column.startswith(value),
+    "not starts with": lambda column, value: ~column.startswith(value),
+}
+
+
+def read(
+    spark: SparkSession,
+    path: str | Sequence[str],
+    filters: Sequence[Any] | None = None,
+    columns: Sequence[str] | None = None,
+    **options: Any,
+) -> DataFrame:
+    """The rows of a store, or of several, that satisfy `filters`, in `columns`.
+
+    `filters`: triples (column, operator, value) that all must be true, or lists of such triples of which one must;
+    `("keys", "contains", word)` is answered through the index files. `options` are those of the data source. Raises
+    OptionError, StoreNotFoundError and all that planning raises, in one line each.
+    """
+    _refuse_what_cannot_work(spark)
+    texts = {name: _text(value) for name, value in options.items()}
+    paths = tuple(absolute(each) for each in ([path] if isinstance(path, str) else path))
+    given = read_options(texts)
+    if columns is not None and given.columns is not None:
+        raise OptionError("columns", ",".join(columns), "is given as an argument and as an option; give one of the two")
+    with Load(paths, given) as load:
+        schema = projected(load.available(), given.columns if columns is None else tuple(columns))
+        if filters is not None and (given.view != "messages" or given.kafka):
+            raise OptionError("filters", repr(filters), "go with messages in layout=native; use where(...)")
+        asked = predicates(filters, load.native()) if filters is not None else ()
+        if load.engine == "rocketmq":
+            return _frame(spark, load.plan(tuple(schema.names), asked), schema)
+        wanted = dict.fromkeys([*schema.names, *_columns_of(asked)])
+        wide = projected(load.available(), tuple(wanted))
+        frame = _frame(spark, load.plan(tuple(wide.names), asked), wide)
+    for predicate in asked:
+        frame = frame.where(_condition(predicate, wide))
+    return frame.select(*schema.names)
+
+
+def _frame(spark: SparkSession, partitions: Sequence[MqStorePartition], schema: pa.Schema) -> DataFrame:
+    """A frame with one task a partition.
+
+    One id of each stride reaches Python. The stride makes Spark believe in a table of as many bytes as will be read:
+    a few rows would be broadcast in every join.
+    """
+    wanted = to_spark(schema)
+    if not partitions:
+        return spark.createDataFrame([], wanted)
+    count = len(partitions)
+    size = sum(partition.estimated_bytes for partition in partitions)
+    stride = max(1, min(size // 8, LARGEST_ESTIMATE) // count)
+    ids = spark.range(0, count * stride, 1, count).where(F.col("id") % stride == 0)
+    target = to_arrow(wanted)
+
+    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return _rows(batches, partitions, stride, target)
+
+    return ids.mapInArrow(rows, wanted)
+
+
+@shown_in_one_line
+def _rows(
+    batches: Iterator[pa.RecordBatch], partitions: Sequence[MqStorePartition], stride: int, target: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """The rows of the partitions that the ids name: not of TaskContext's number, which `coalesce` changes."""
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            yield from batches_of(partitions[number // stride], target)
+
+
+def _refuse_what_cannot_work(spark: object) -> None:
+    if not isinstance(spark, SparkSession):
+        raise MqStoreError(
+            "pyspark_mqstore.read plans where it is called and needs a classic SparkSession; "
+            'over Spark Connect use spark.read.format("mqstore")'
+        )
+    try:
+        installed = metadata.version("pandas")
+    except metadata.PackageNotFoundError:
+        installed = "none"
+    if not _is_recent(installed):
+        raise MqStoreError(
+            f"pyspark_mqstore.read needs pandas 2.2 or newer for mapInArrow, and here is {installed}; "
+            'pip install "mqstore[spark]", or use spark.read.format("mqstore")'
+        )
+
+
+def _is_recent(version: str) -> bool:
+    numbers = version.split(".")[:2]
+    return all(number.isdigit() for number in numbers) and tuple(map(int, numbers)) >= OLDEST_PANDAS
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(value) if isinstance(value, list | tuple | dict) else str(value)
+
+
+def _columns_of(asked: Sequence[Predicate]) -> list[str]:
+    names = []
+    for predicate in asked:
+        groups = predicate.value if predicate.op == "any of" else ((predicate,),)
+        names += [each.column for group in groups for each in group]
+    return names
+
+
+def _condition(predicate: Predicate, schema: pa.Schema) -> Any:
+    """A predicate as a condition of Spark's, for engines whose plans only take it as a hint."""
+    if predicate.op == "any of":
+        groups = [[_condition(each, schema) for each in group] for group in predicate.value]
+        return _folded([_folded(group, "&") for group in groups], "|")
+    column, value = F.col(f"`{predicate.column}`"), predicate.value
+    kind = schema.field(predicate.column).type
+    if predicate.op == "contains":
+        return F.array_contains(column, value) if pa.types.is_list(kind) else column.contains(value)
+    if pa.types.is_timestamp(kind):
+        column = F.unix_micros(column)
+    return _COMPARED[predicate.op](column, value)
+
+
+def _folded(conditions: Sequence[Any], op: str) -> Any:
+    whole = conditions[0]
+    for each in conditions[1:]:
+        whole = whole & each if op == "&" else whole | each
+    return whole
