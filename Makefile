@@ -54,7 +54,7 @@ format: $(VENV)/.ready-lint ## put the code into ruff's format
 	@$(RUN) -m ruff format .
 
 pages: $(VENV)/.ready-test ## write docs/format/ anew from the layouts in storage_core/formats
-	@$(RUN) -m tools.format_pages
+	@$(RUN) -m tools.format_pages && $(RUN) -m tools.house_page
 
 docs: $(VENV)/.ready-docs ## build the documentation into site/, failing on a broken link
 	@$(RUN) -m mkdocs build --strict && echo "mqstore: open site/index.html"

@@ -1,0 +1,19 @@
+"""docs/architecture.md shows the house as it stands."""
+
+from __future__ import annotations
+
+from tools import house_page
+
+
+def test_every_room_is_on_the_page() -> None:
+    assert house_page.PAGE.read_text() == house_page.page(), "run `make pages`"
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [
+        path
+        for _, folder, _ in house_page.ROOMS
+        for path in (house_page.ROOT / folder).rglob("*.py")
+        if not house_page.said(path)
+    ]
+    assert silent == []
