@@ -23,7 +23,7 @@ def definitions_path(root: str) -> str:
 def merged(known: bytes | None, vhost: str, queues: Mapping[str, Mapping[str, Any]]) -> bytes:
     """The definitions `known` with the vhost and its queues added; `queues` maps names to arguments.
 
-    A queue that is already there keeps its arguments unless new ones are given.
+    A queue that is already there keeps its arguments beside the new ones.
     """
     try:
         found = json.loads(known or b"{}")
@@ -34,9 +34,9 @@ def merged(known: bytes | None, vhost: str, queues: Mapping[str, Mapping[str, An
     vhosts.setdefault(vhost, {"name": vhost})
     listed = {(item["vhost"], item["name"]): item for item in found.get("queues", [])}
     for name, arguments in queues.items():
-        item = {"name": name, "vhost": vhost, "durable": True, "auto_delete": False, "arguments": dict(arguments)}
-        old = listed.get((vhost, name))
-        listed[vhost, name] = item if old is None or arguments else old
+        new = {"name": name, "vhost": vhost, "durable": True, "auto_delete": False, "arguments": {}}
+        item = listed.setdefault((vhost, name), new)
+        item["arguments"] = {**item["arguments"], **arguments}
     found |= {"vhosts": [vhosts[name] for name in sorted(vhosts)], "queues": [listed[key] for key in sorted(listed)]}
     return (json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode()
 

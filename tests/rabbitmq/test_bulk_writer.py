@@ -1,0 +1,425 @@
+"""Jobs that add rows: read back by our own reader, stopped at every step, refused with one line."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage_core.errors import MqStoreError, OptionError, RowError, StoreLockedError, UnsupportedFormatError
+from storage_core.files import system
+from storage_core.formats.rabbitmq import basic_message, message_columns, paths, properties, segment
+from storage_core.rabbitmq import create_store, open_store
+from storage_core.rabbitmq.vhost import VhostStore
+from tests.golden.archive import fingerprint
+from tests.rabbitmq import golden
+
+HEADERS = pa.map_(pa.string(), pa.string())
+KEYS, TIME = pa.list_(pa.string()), pa.timestamp("us", "UTC")
+
+
+def rows(count: int, seed: int = 1) -> pa.Table:
+    chance = random.Random(seed)
+    sizes = [chance.choice([0, 5, 300, 4000, 5000]) for _ in range(count)]
+    return pa.table(
+        {
+            "queue": [chance.choice(["a", "b", "é c"]) for _ in range(count)],
+            "body": pa.array([chance.randbytes(size) for size in sizes], pa.binary()),
+            "exchange": [chance.choice([None, "x"]) for _ in range(count)],
+            "routingKeys": pa.array([chance.choice([None, ["k"], [], ["k", "l"]]) for _ in range(count)], KEYS),
+            "headers": pa.array([chance.choice([None, [], [("h", str(n))]]) for n in range(count)], HEADERS),
+            "priority": pa.array([chance.choice([None, 0, 3, 200]) for _ in range(count)], pa.int32()),
+            "messageId": [str(n) for n in range(count)],
+            "timestamp": pa.array([chance.choice([None, n * 1_000_000]) for n in range(count)], TIME),
+            "expiresAt": pa.array([chance.choice([None, 5 * 10**15]) for _ in range(count)], TIME),
+        }
+    )  # fmt: skip
+
+
+COLUMNS = ("body", "headers", "priority", "messageId", "timestamp", "expiresAt")
+
+
+def check(store: VhostStore, table: pa.Table) -> None:
+    """The store serves exactly the rows of `table`, in their order in each queue."""
+    found = golden.table(Path(store.path))
+    assert len(found) == len(table)
+    for queue in table["queue"].unique().to_pylist():
+        mine = table.filter(pc.equal(table["queue"], queue))
+        read = found.filter(pc.equal(found["queue"], queue))
+        for name in COLUMNS:
+            assert read[name].to_pylist() == mine[name].to_pylist(), name
+        assert read["exchange"].to_pylist() == [name or "" for name in mine["exchange"].to_pylist()]
+        keys = [[queue] if keys is None else keys for keys in mine["routingKeys"].to_pylist()]
+        assert read["routingKeys"].to_pylist() == keys
+    assert set(found["deliveryMode"].to_pylist()) <= {2}
+
+
+def small(tmp_path: Path, **settings_given: Any) -> VhostStore:
+    options = {"queue_index_segment_entry_count": 16, "msg_store_file_size_limit": 20000, **settings_given}
+    return create_store(str(tmp_path / "vhosts" / "v"), options=options)
+
+
+def test_rows_come_back(tmp_path: Path) -> None:
+    store = small(tmp_path)
+    table = rows(400)
+    assert store.append(table) == 400
+    check(store, table)
+    assert len(list(Path(store.path).rglob("*.rdq"))) > 5
+    assert len(list(Path(store.path).rglob("*.idx"))) == sum(
+        -(-len(table.filter(pc.equal(table["queue"], q))) // 16) for q in ("a", "b", "é c")
+    )
+    snapshot = store.snapshot()
+    assert snapshot.places.clean
+    assert golden.table(Path(store.path))["redelivered"].to_pylist() == [False] * 400
+    assert next(store.view("damage")).num_rows == 0
+    assert not (Path(store.path) / ".mqstore" / "staging").exists()
+
+
+def test_tasks_in_any_order_and_again(tmp_path: Path) -> None:
+    store = small(tmp_path)
+    table = rows(300)
+    job = pickle.loads(pickle.dumps(store.begin_job(table.schema.names)))
+    parts = [job.stage(iter(table.slice(n * 100, 100).to_batches(max_chunksize=33)), n) for n in (2, 0, 1)]
+    # A second attempt of a task whose result nobody takes leaves nothing behind.
+    job.stage(iter(table.slice(0, 100).to_batches()), 0, attempt=1, task=7)
+    assert job.commit(parts) == 300
+    check(store, table)
+    store.append(rows(50, 2))
+    check(store, pa.concat_tables([table, rows(50, 2)]))
+
+
+def test_appending_to_a_clean_store_of_a_real_node(tmp_path: Path) -> None:
+    path = golden.unpack("s1_mixed_clean_idle", tmp_path) / golden.DEFAULT_VHOST
+    before = golden.table(path)
+    with open_store(str(path)) as store:
+        table = pa.table({"body": [b"one", bytes(5000)], "queue": ["a.small", "new"]})
+        assert store.append(table) == 2
+    after = golden.table(path)
+    assert len(after) == len(before) + 2
+    old = golden.by_queue(before)
+    for queue, found in golden.by_queue(after).items():
+        expected = old.get(queue, [])
+        kept = found[: len(expected)] if queue != "new" else []
+        assert [golden.as_delivered(row) for row in kept] == [golden.as_delivered(row) for row in expected]
+    added = [
+        row for row in after.to_pylist() if (row["queue"], row["body"]) in {("a.small", b"one"), ("new", bytes(5000))}
+    ]
+    assert [(row["sequenceId"], row["redelivered"]) for row in added] == [(2048, False), (0, False)]
+
+
+def test_appending_to_a_priority_queue_of_a_real_node(tmp_path: Path) -> None:
+    path = golden.unpack("s1_mixed_clean_idle", tmp_path) / golden.DEFAULT_VHOST
+    with open_store(str(path)) as store:
+        store.append(pa.table({"body": [b"low", b"top", b"beyond"], "priority": [None, 3, 9]}), queue="e.prio")
+        snapshot = store.snapshot()
+        assert snapshot.places.clean
+    found = golden.table(path, topics=("e.prio",), columns=("body", "priority", "sequenceId"))
+    bodies = [body for body in found["body"].to_pylist() if body in {b"low", b"top", b"beyond"}]
+    assert bodies == [b"top", b"beyond", b"low"]
+    priorities = [min(priority or 0, 3) for priority in found["priority"].to_pylist()]
+    assert priorities == sorted(priorities, reverse=True)
+
+
+def test_appending_to_a_killed_store_says_what_it_means(tmp_path: Path) -> None:
+    path = golden.unpack("s3_mixed_kill9", tmp_path) / golden.DEFAULT_VHOST
+    before = golden.table(path)
+    with open_store(str(path)) as store:
+        job = store.begin_job(queue="a.small")
+        job.commit([job.stage(iter(pa.table({"body": ["x"]}).to_batches()))])
+        why = "so a node will deliver all its messages as redelivered, the new ones too"
+        assert job.warnings == [f"{path}: the store was not stopped cleanly, {why}"]
+    after = golden.table(path)
+    assert len(after) == len(before) + 1
+    assert set(after["redelivered"].to_pylist()) == {True}
+
+
+def test_raw_properties_win_and_rows_that_would_not_survive_are_counted(tmp_path: Path) -> None:
+    store = small(tmp_path)
+    raw = properties.encode({"headers": [(b"n", "I", -5)], "delivery_mode": 2, "priority": 4, "cluster_id": b"c"})
+    transient = properties.encode({"delivery_mode": 1})
+    table = pa.table(
+        {
+            "queue": ["q"] * 5,
+            "body": ["1", "2", "3", "4", "5"],
+            "rawProperties": pa.array([raw, None, transient, b"\0\0", None], pa.binary()),
+            "deliveryMode": pa.array([None, 2, 2, 2, 1], pa.int32()),
+            "messageId": ["ignored", "two", None, None, None],
+        }
+    )
+    job = store.begin_job(table.schema.names)
+    assert job.commit([job.stage(iter(table.to_batches()))]) == 2
+    assert "3 rows with deliveryMode 1 (or none) were not written" in job.warnings[0]
+    found = golden.table(Path(store.path)).to_pylist()
+    assert [(row["body"], row["messageId"], row["priority"]) for row in found] == [(b"1", None, 4), (b"2", "two", None)]
+    assert found[0]["rawProperties"] == raw
+    assert found[0]["headers"] == [("n", "-5")]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "text"),
+    [
+        ("body", [b"x", None], "row 1 of its task: column 'body' is null: an empty body is a body, null is none"),
+        ("queue", ["q", None], "row 1 of its task: column 'queue' is null: a queue name is wanted"),
+        ("queue", ["q", ""], "row 1 of its task: column 'queue' is empty: a queue name is wanted"),
+        ("queue", ["q", "n" * 256], "longer than 255 bytes, the limit of a short string"),
+        ("exchange", ["q", "é" * 128], "row 1 of its task: column 'exchange' is 'éé"),
+        ("messageId", ["q", "n" * 256], "row 1 of its task: column 'messageId' is 'nnn"),
+        ("routingKeys", [["q"], ["a", "n" * 256]], "row 1 of its task: column 'routingKeys' is 'nnn"),
+        ("routingKeys", [["q"], ["a", None]], "row 1 of its task: column 'routingKeys' is null"),
+        ("headers", [None, [("n" * 256, "")]], "row 1 of its task: column 'headers' is 'nnn"),
+        ("priority", [1, 256], "row 1 of its task: column 'priority' is 256: it is 0 to 255"),
+        ("deliveryMode", [2, 3], "row 1 of its task: column 'deliveryMode' is 3: it is 1 or 2"),
+        ("rawProperties", [b"\0\0", b"\x10\0"], "row 1 of its task: column 'rawProperties' is 1000: it is no AMQP"),
+        ("rawProperties", [b"\0\0", bytes.fromhex("20000000000301615a")], "it is no AMQP 0-9-1 property list"),
+        ("timestamp", [0, -1], "row 1 of its task: column 'timestamp' is -1: it lies before 1970"),
+    ],
+)
+def test_bad_rows(column: str, values: list[Any], text: str, tmp_path: Path) -> None:
+    store = small(tmp_path)
+    store.append(rows(30))
+    before = fingerprint(Path(store.path))
+    typed = pa.array(values, HEADERS) if column == "headers" else pa.array(values)
+    table = pa.table({"queue": ["q", "q"], "body": ["a", "b"]})
+    table = table.drop_columns([column]) if column in table.schema.names else table
+    with pytest.raises(RowError) as error:
+        store.append(table.append_column(column, typed))
+    assert text in str(error.value)
+    assert "\n" not in str(error.value)
+    after = fingerprint(Path(store.path))
+    assert {name: entry[1:] for name, entry in after.items()} == {name: entry[1:] for name, entry in before.items()}
+
+
+def test_wrong_columns_and_options(tmp_path: Path) -> None:
+    store = small(tmp_path)
+    with pytest.raises(OptionError, match="no such column; did you mean messageId"):
+        store.append(pa.table({"queue": ["q"], "body": ["x"], "message_id": ["1"]}))
+    with pytest.raises(OptionError, match="a column queue"):
+        store.append(pa.table({"body": ["x"]}))
+    with pytest.raises(OptionError, match="a column body"):
+        store.append(pa.table({"queue": ["x"]}))
+    with pytest.raises(OptionError, match="close ones are exchange"):
+        store.append(pa.table({"body": ["x"]}), queue="q", exchnge="e")
+    with pytest.raises(OptionError, match="give it too"):
+        store.append(pa.table({"queue": ["q"], "body": ["x"]}), queueArguments='{"x-max-priority": 3}')
+    with pytest.raises(OptionError, match="x-max-priority is a number from 0 to 255"):
+        store.append(pa.table({"body": ["x"]}), queue="q", queueArguments={"x-max-priority": 300})
+    # Columns of a read that a store assigns anew are ignored; Kafka's names are taken.
+    store.append(golden_like(), queue="q")
+    assert golden.table(Path(store.path))["body"].to_pylist() == [b"v"]
+
+
+def golden_like() -> pa.Table:
+    return pa.table({"value": ["v"], "sequenceId": [77], "guid": ["00"], "store": ["s"], "acked": [True]})
+
+
+def test_definitions(tmp_path: Path) -> None:
+    store = small(tmp_path)
+    store.append(
+        pa.table({"body": ["x"]}), queue="p", queueArguments='{"x-max-priority": 3, "x-overflow": "drop-head"}'
+    )
+    store.append(pa.table({"body": ["x"], "queue": ["plain"]}))
+    store.append(pa.table({"body": ["x"]}), queue="p")
+    found = json.loads((tmp_path / "vhosts" / "definitions.json").read_text())
+    assert found["vhosts"] == [{"name": "/"}]
+    assert {queue["name"]: queue["arguments"] for queue in found["queues"]} == {
+        "p": {"x-max-priority": 3, "x-overflow": "drop-head"}, "plain": {},
+    }  # fmt: skip
+    assert all(queue["durable"] and queue["vhost"] == "/" for queue in found["queues"])
+
+
+def test_a_queue_of_version_2_is_refused(tmp_path: Path) -> None:
+    path = golden.unpack("s11_cqv2_clean", tmp_path) / golden.DEFAULT_VHOST
+    before = golden.table(path)
+    with open_store(str(path)) as store, pytest.raises(UnsupportedFormatError, match="a queue of version 2"):
+        store.append(pa.table({"body": ["x"]}), queue="v2.q")
+    assert golden.table(path).equals(before)
+
+
+def test_a_running_node_is_left_alone(tmp_path: Path) -> None:
+    node = tmp_path / "rabbit@host"
+    path = golden.unpack("s7_gc_clean", node / "msg_stores") / golden.DEFAULT_VHOST
+    held = path / "msg_store_persistent" / "0.rdq"
+    script = "import sys; held = open(sys.argv[1], 'ab'); print('ready', flush=True); sys.stdin.read()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(held)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        with open_store(str(path)) as store, pytest.raises(StoreLockedError, match=f"locked by process {process.pid}"):
+            store.append(pa.table({"body": ["x"]}), queue="gc.q")
+        (tmp_path / "rabbit@host.pid").write_text(f"{process.pid}\n")
+        with open_store(str(path)) as store, pytest.raises(StoreLockedError, match="locked by a running node"):
+            store.append(pa.table({"body": ["x"]}), queue="gc.q")
+    finally:
+        process.communicate(b"")
+    with open_store(str(path)) as store:
+        assert store.append(pa.table({"body": ["x"]}), queue="gc.q") == 1
+
+
+class Stopped(BaseException):
+    """The process is gone."""
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, step: int) -> Callable[[], int]:
+    """Every change of the disk counts; the one of number `step` and all after it do not happen."""
+    count = [0]
+
+    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            count[0] += 1
+            if count[0] >= step:
+                raise Stopped
+            return real(*arguments, **named)
+
+        return call
+
+    for name in ("pwrite", "fsync", "rename", "unlink", "make_folder", "sync_folder", "truncate"):
+        monkeypatch.setattr(system, name, counted(getattr(system, name)))
+    return lambda: count[0]
+
+
+def attempt(store: VhostStore, table: pa.Table) -> None:
+    job = store.begin_job(table.schema.names)
+    half = len(table) // 2
+    job.commit(
+        [job.stage(iter(part.to_batches()), n) for n, part in enumerate((table.slice(0, half), table.slice(half)))]
+    )
+
+
+@pytest.mark.parametrize(("dirty", "stride"), [(False, 1), (True, 4)])
+def test_stopped_at_every_step(dirty: bool, stride: int, tmp_path: Path) -> None:
+    """After a stop at any step a reader sees the store before the job, or after it; the next job finishes it."""
+    old, new, last = rows(40, 1), rows(50, 2), rows(10, 3)
+    step, outcomes = 0, set()
+    while True:
+        step += stride
+        store = small(tmp_path / str(step))
+        store.append(old)
+        if dirty:
+            (Path(store.path) / "recovery.dets").unlink()
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            taken = stop_at(monkeypatch, step)
+            with suppress(Stopped):
+                attempt(store, new)
+            done = taken() < step
+        found = len(golden.table(Path(store.path)))
+        assert found in {40, 90}
+        check(store, old if found == 40 else pa.concat_tables([old, new]))
+        committed = (Path(store.path) / ".mqstore" / "intent.json").exists() or found == 90
+        if not dirty:
+            assert store.snapshot().places.clean
+        store.append(last)
+        check(store, pa.concat_tables([old, new, last] if committed else [old, last]))
+        assert store.snapshot().places.clean is not dirty
+        outcomes.add((found, committed))
+        if done:
+            break
+    assert {(40, False), (40, True), (90, True)} <= outcomes
+    assert step > 60
+
+
+def test_a_node_that_ran_in_between_is_not_overwritten(tmp_path: Path) -> None:
+    """The job stopped behind its commit point, and its numbers were taken: it goes to others, the store is dirty."""
+    store = small(tmp_path)
+    table = rows(40)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        from storage_core.rabbitmq import bulk_writer
+
+        def stopped(*_: Any) -> None:
+            raise Stopped
+
+        monkeypatch.setattr(bulk_writer, "carry_out", stopped)
+        with pytest.raises(Stopped):
+            attempt(store, table)
+    other = small(tmp_path / "other")
+    other.append(rows(5, 9))
+    taken = sorted((Path(other.path) / "msg_store_persistent").glob("*.rdq"))
+    for path in taken:
+        (Path(store.path) / "msg_store_persistent" / path.name).write_bytes(path.read_bytes())
+    store.append(rows(3, 4))
+    check(store, pa.concat_tables([table, rows(3, 4)]))
+    for path in taken:
+        assert (Path(store.path) / "msg_store_persistent" / path.name).read_bytes() == path.read_bytes()
+    assert not store.snapshot().places.clean
+
+
+TEXT = st.one_of(st.none(), st.binary(max_size=20))
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "exchange": st.binary(max_size=9),
+                "keys": st.lists(st.binary(max_size=9), max_size=3),
+                "body": st.binary(max_size=30),
+                "id": st.binary(min_size=16, max_size=16),
+                "content_type": TEXT,
+                "app_id": TEXT,
+                "priority": st.one_of(st.none(), st.integers(0, 255)),
+                "timestamp": st.one_of(st.none(), st.integers(0, 2**62)),
+                "headers": st.one_of(
+                    st.none(), st.lists(st.tuples(st.text(max_size=5), st.text(max_size=5)), max_size=3)
+                ),
+            }
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    st.integers(0, 2),
+)
+@settings(max_examples=150, deadline=None)
+def test_batches_are_encoded_as_single_messages_are(drawn: list[dict[str, Any]], skip: int) -> None:
+    def column(name: str, kind: pa.DataType) -> pa.Array:
+        # A slice: what lies before it must not show.
+        return pa.array([drawn[0][name]] * skip + [row[name] for row in drawn], kind).slice(skip)
+
+    fields = {"content_type": pa.binary(), "app_id": pa.binary(), "priority": pa.int32(), "timestamp": pa.int64()}
+    given_columns = {name: column(name, kind) for name, kind in fields.items()}
+    given_columns["headers"] = message_columns.encode_headers(column("headers", HEADERS))
+    listed = message_columns.encode_properties(given_columns, len(drawn))
+    terms = message_columns.encode_terms(
+        b"/", column("exchange", pa.binary()), column("keys", pa.list_(pa.binary())), listed,
+        column("body", pa.binary()), column("id", pa.binary()),
+    )  # fmt: skip
+    for row, raw, term in zip(drawn, listed.to_pylist(), terms.to_pylist(), strict=True):
+        values: dict[str, Any] = {name: row[name] for name in fields}
+        if row["headers"] is not None:
+            values["headers"] = [(key.encode(), "S", value.encode()) for key, value in row["headers"]]
+        assert raw == properties.encode(values)
+        message = basic_message.Message(
+            b"/", row["exchange"], tuple(row["keys"]), raw, row["body"], row["id"], True
+        )  # fmt: skip
+        assert term == basic_message.encode(message)
+
+
+def test_segments_are_written_as_a_node_flushes_them() -> None:
+    entries = [bytes([n]) * 32 for n in range(3)]
+    data = message_columns.encode_segment(pa.array(entries, pa.binary()))
+    assert data == b"".join(
+        bytes([0xC0, n]) + entries[n] + segment.encode_mark(n) for n in (2, 1, 0)
+    )  # fmt: skip
+
+
+def test_a_new_store_needs_a_new_place(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(MqStoreError, match="holds something that is no RabbitMQ store"):
+        create_store(str(tmp_path))
+    store = create_store(str(tmp_path / "new"), vhost="é")
+    assert (store.vhost, store.segment_entry_count) == ("é", 2048)
+    assert paths.queue_directory("é".encode(), b"q") not in {d.directory for d in store.snapshot().directories}
+    store.append(pa.table({"body": ["x"]}), queue="q")
+    assert [d.directory for d in store.snapshot().directories] == [paths.queue_directory("é".encode(), b"q")]
