@@ -79,9 +79,7 @@ def test_a_file_rolls_after_the_record_that_reaches_the_limit(store: MessageStor
         ({0: (200, 1000), 1: (100, 1500)}, 1, None),
     ],
 )
-def test_which_files_are_merged(
-    files: dict[int, tuple[int, int]], current: int, expected: FilePair | None
-) -> None:
+def test_which_files_are_merged(files: dict[int, tuple[int, int]], current: int, expected: FilePair | None) -> None:
     held = {number: MessageFile(valid, size) for number, (valid, size) in files.items()}
     assert next_pair(held, current, LIMIT) == expected
 
