@@ -26,6 +26,8 @@ from connector.schema import projected, to_arrow, to_spark
 from storage_core.errors import MqStoreError, OptionError
 from storage_core.store import Predicate
 
+__all__ = ["DataFrame", "SparkSession", "read"]
+
 OLDEST_PANDAS = (2, 2)
 LARGEST_ESTIMATE = 1 << 27
 _COMPARED: dict[str, Callable[[Any, Any], Any]] = {

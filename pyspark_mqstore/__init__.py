@@ -12,9 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from pyspark.sql import DataFrame, SparkSession
-
     from connector.datasource import MqStoreDataSource as DefaultSource
+    from connector.read import DataFrame, SparkSession
 
 __all__ = ["DefaultSource", "ensure_java", "read"]
 
