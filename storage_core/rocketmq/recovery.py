@@ -24,6 +24,7 @@ from storage_core.store import QueueKey
 
 QUEUE_FILES_SCANNED = 3
 LOG_FILES_SCANNED = 3
+MOST_V1_TOPIC_CHARS = 127
 DEFAULT_UNITS_PER_FILE = 300_000
 REPLAY_SIZE = 64 << 20
 
@@ -100,19 +101,21 @@ class _Case:
     listing: Listing
     files: OpenFiles
     rules: Rules
+    resume: int | None = None
     states: dict[QueueKey, _QueueState] = field(default_factory=dict)
     log_end: int = 0
     reason: Stop = Stop.END
     replays: list[Replay] = field(default_factory=list)
 
 
-def judge(listing: Listing, rules: Rules | None = None) -> Verdict:
+def judge(listing: Listing, rules: Rules | None = None, known: Verdict | None = None) -> Verdict:
     """Judges a store by the rules of 4.9.3, of 5.3.3, or by what the directory says of itself.
 
-    Streams the part of the log that the broker would scan; memory stays within one window.
+    Streams the part of the log that the broker would scan, or what lies behind the end of a verdict that is `known`
+    to hold; memory stays within one window.
     """
     with OpenFiles() as files:
-        case = _Case(listing, files, rules or chosen_rules(listing, files))
+        case = _Case(listing, files, rules or chosen_rules(listing, files), _resume_at(known))
         if case.rules is Rules.NONE:
             return _trusting(case)
         for key, queue in listing.queues.items():
@@ -120,12 +123,33 @@ def judge(listing: Listing, rules: Rules | None = None) -> Verdict:
         overall = max((state.tail.reach for state in case.states.values()), default=-1)
         if not listing.log.files:
             return Verdict(case.rules, 0, 0, {key: QueueVerdict(0, 0) for key in listing.queues})
-        return _recover(case, overall)
+        verdict = _recover(case, overall)
+        if rules is None and case.rules is Rules.V4 and _magic_at(case, verdict.log_end) == MAGIC_V2:
+            return judge(listing, Rules.V5, known)
+        return verdict
+
+
+def _resume_at(known: Verdict | None) -> int | None:
+    """Where a walk goes on: behind the known end, or where records begin that were in no queue then."""
+    if known is None:
+        return None
+    return min([known.log_end, *(replay.start for replay in known.replays)])
+
+
+def _magic_at(case: _Case, address: int) -> int:
+    file = case.listing.log.file_at(address)
+    if file is None:
+        return 0
+    head = system.pread(case.files.descriptor(file.path), 8, address - file.base_offset)
+    return int.from_bytes(head[4:8], "big")
 
 
 def chosen_rules(listing: Listing, files: OpenFiles) -> Rules:
-    """5.x when the directory, or the first record of a log file, says so; else 4.9 (interface.md 8)."""
-    if listing.says_5x:
+    """5.x when the directory, a topic or the first record of a log file says so; else 4.9 (interface.md 8).
+
+    Only 5.x has records with the V2 magic, and writes them for topics of more than 127 characters.
+    """
+    if listing.says_5x or any(len(topic) > MOST_V1_TOPIC_CHARS for topic, _ in listing.queues):
         return Rules.V5
     for file in listing.log.files:
         head = system.pread(files.descriptor(file.path), 8, 0)
@@ -226,6 +250,8 @@ def _truncate(case: _Case, key: QueueKey, state: _QueueState, dispatcher: Dispat
 def _scan_start(case: _Case, overall: int) -> int:
     """Number of the log file at which the scan begins (rocketmq.md 5.4)."""
     files = case.listing.log.files
+    if case.resume is not None:
+        return case.listing.log.index_at(case.resume) or 0
     if case.listing.abort:
         limit = case.listing.checkpoint.recover_ms
         matched = (i for i in range(len(files) - 1, -1, -1) if 0 < _first_store_ms(case, i) <= limit)
@@ -257,7 +283,7 @@ def _scan(case: _Case, index: int) -> Iterator[Stretch]:
     chain = case.listing.log
     checks = Checks(known_magics(case.rules), crc=True)
     for file in chain.files[index:]:
-        walk = FileWalk(chain, case.files, file, file.base_offset, checks)
+        walk = FileWalk(chain, case.files, file, max(file.base_offset, case.resume or 0), checks)
         yield from walk
         case.log_end, case.reason = walk.end_offset, walk.reason
         if walk.reason is not Stop.BLANK:
@@ -278,7 +304,8 @@ def _dispatch(case: _Case, dispatcher: Dispatcher, stretch: Stretch, threshold: 
     if last is not None and last.stop <= place < last.start + REPLAY_SIZE:
         case.replays[-1] = replace(last, stop=stretch.end_offset)
     elif len(appended.places):
-        case.replays.append(Replay(place, stretch.end_offset, before))
+        first_appended = int(stretch.places[appended.rows[0]])
+        case.replays.append(Replay(first_appended, stretch.end_offset, before))
 
 
 def _dispatch_behind(case: _Case, dispatcher: Dispatcher) -> None:

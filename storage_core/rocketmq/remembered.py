@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass
 
 from storage_core.files.window import OpenFiles, Window
-from storage_core.rocketmq.listing import Listing, Signature
+from storage_core.rocketmq.listing import Listing
 from storage_core.rocketmq.recovery import Rules, Verdict, judge
 
 MOST_STORES = 64
 END_SIZE = 8
 
-_verdicts: OrderedDict[tuple[str, str, Rules | None], tuple[Signature, bytes, Verdict]] = OrderedDict()
+
+@dataclass(frozen=True)
+class _Memory:
+    """A verdict, the listing it was made on, and the bytes that lay at the end of the log then."""
+
+    listing: Listing
+    end_bytes: bytes
+    verdict: Verdict
+
+
+_memories: OrderedDict[tuple[str, str, Rules | None], _Memory] = OrderedDict()
 
 
 def remembered_verdict(listing: Listing, rules: Rules | None) -> Verdict:
@@ -20,17 +31,37 @@ def remembered_verdict(listing: Listing, rules: Rules | None) -> Verdict:
     A broker writes through a map, which moves neither size nor time of a file, so the bytes at the known end are
     looked at as well: they change with the next record.
     """
-    log_folder = listing.log.files[0].path if listing.log.files else ""
+    log_folder = listing.log.files[0].path.rpartition("/")[0] if listing.log.files else ""
     key = (listing.root, log_folder, rules)
-    known = _verdicts.get(key)
-    if known is not None and known[0] == listing.signature and known[1] == _end_bytes(listing, known[2]):
-        _verdicts.move_to_end(key)
-        return known[2]
-    verdict = judge(listing, rules)
-    _verdicts[key] = (listing.signature, _end_bytes(listing, verdict), verdict)
-    while len(_verdicts) > MOST_STORES:
-        _verdicts.popitem(last=False)
+    memory = _memories.get(key)
+    if memory is not None and _is_same(memory, listing):
+        _memories.move_to_end(key)
+        return memory.verdict
+    known = memory.verdict if memory is not None and _only_grew(memory, listing) else None
+    verdict = judge(listing, rules, known)
+    _memories[key] = _Memory(listing, _end_bytes(listing, verdict), verdict)
+    while len(_memories) > MOST_STORES:
+        _memories.popitem(last=False)
     return verdict
+
+
+def _is_same(memory: _Memory, listing: Listing) -> bool:
+    same = memory.listing.signature == listing.signature
+    return same and memory.end_bytes == _end_bytes(listing, memory.verdict)
+
+
+def _only_grew(memory: _Memory, listing: Listing) -> bool:
+    """Whether a running broker has added to the log since, and nothing before its end was written to.
+
+    Then the walk goes on at the known end. A store that no broker runs on is judged anew: its files may have been
+    changed anywhere.
+    """
+    end, before = memory.verdict.log_end, memory.listing
+    if not (listing.abort and before.abort and before.says_5x == listing.says_5x):
+        return False
+    full = {file for file in before.log.files if file.base_offset + before.log.file_size <= end}
+    same = full <= set(listing.log.files)
+    return same and listing.log.start == before.log.start and _end_bytes(listing, memory.verdict) != memory.end_bytes
 
 
 def _end_bytes(listing: Listing, verdict: Verdict) -> bytes:
