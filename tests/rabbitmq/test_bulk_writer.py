@@ -4,71 +4,21 @@ from __future__ import annotations
 
 import json
 import pickle
-import random
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from storage_core.errors import MqStoreError, OptionError, RowError, StoreLockedError, UnsupportedFormatError
-from storage_core.files import system
-from storage_core.formats.rabbitmq import basic_message, message_columns, paths, properties, segment
+from storage_core.formats.rabbitmq import paths, properties
 from storage_core.rabbitmq import create_store, open_store
-from storage_core.rabbitmq.vhost import VhostStore
 from tests.golden.archive import fingerprint
 from tests.rabbitmq import golden
-
-HEADERS = pa.map_(pa.string(), pa.string())
-KEYS, TIME = pa.list_(pa.string()), pa.timestamp("us", "UTC")
-
-
-def rows(count: int, seed: int = 1) -> pa.Table:
-    chance = random.Random(seed)
-    sizes = [chance.choice([0, 5, 300, 4000, 5000]) for _ in range(count)]
-    return pa.table(
-        {
-            "queue": [chance.choice(["a", "b", "é c"]) for _ in range(count)],
-            "body": pa.array([chance.randbytes(size) for size in sizes], pa.binary()),
-            "exchange": [chance.choice([None, "x"]) for _ in range(count)],
-            "routingKeys": pa.array([chance.choice([None, ["k"], [], ["k", "l"]]) for _ in range(count)], KEYS),
-            "headers": pa.array([chance.choice([None, [], [("h", str(n))]]) for n in range(count)], HEADERS),
-            "priority": pa.array([chance.choice([None, 0, 3, 200]) for _ in range(count)], pa.int32()),
-            "messageId": [str(n) for n in range(count)],
-            "timestamp": pa.array([chance.choice([None, n * 1_000_000]) for n in range(count)], TIME),
-            "expiresAt": pa.array([chance.choice([None, 5 * 10**15]) for _ in range(count)], TIME),
-        }
-    )  # fmt: skip
-
-
-COLUMNS = ("body", "headers", "priority", "messageId", "timestamp", "expiresAt")
-
-
-def check(store: VhostStore, table: pa.Table) -> None:
-    """The store serves exactly the rows of `table`, in their order in each queue."""
-    found = golden.table(Path(store.path))
-    assert len(found) == len(table)
-    for queue in table["queue"].unique().to_pylist():
-        mine = table.filter(pc.equal(table["queue"], queue))
-        read = found.filter(pc.equal(found["queue"], queue))
-        for name in COLUMNS:
-            assert read[name].to_pylist() == mine[name].to_pylist(), name
-        assert read["exchange"].to_pylist() == [name or "" for name in mine["exchange"].to_pylist()]
-        keys = [[queue] if keys is None else keys for keys in mine["routingKeys"].to_pylist()]
-        assert read["routingKeys"].to_pylist() == keys
-    assert set(found["deliveryMode"].to_pylist()) <= {2}
-
-
-def small(tmp_path: Path, **settings_given: Any) -> VhostStore:
-    options = {"queue_index_segment_entry_count": 16, "msg_store_file_size_limit": 20000, **settings_given}
-    return create_store(str(tmp_path / "vhosts" / "v"), options=options)
+from tests.rabbitmq.writing import HEADERS, check, rows, small
 
 
 def test_rows_come_back(tmp_path: Path) -> None:
@@ -267,151 +217,6 @@ def test_a_running_node_is_left_alone(tmp_path: Path) -> None:
         process.communicate(b"")
     with open_store(str(path)) as store:
         assert store.append(pa.table({"body": ["x"]}), queue="gc.q") == 1
-
-
-class Stopped(BaseException):
-    """The process is gone."""
-
-
-def stop_at(monkeypatch: pytest.MonkeyPatch, step: int) -> Callable[[], int]:
-    """Every change of the disk counts; the one of number `step` and all after it do not happen."""
-    count = [0]
-
-    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **named: Any) -> Any:
-            count[0] += 1
-            if count[0] >= step:
-                raise Stopped
-            return real(*arguments, **named)
-
-        return call
-
-    for name in ("pwrite", "fsync", "rename", "unlink", "make_folder", "sync_folder", "truncate"):
-        monkeypatch.setattr(system, name, counted(getattr(system, name)))
-    return lambda: count[0]
-
-
-def attempt(store: VhostStore, table: pa.Table) -> None:
-    job = store.begin_job(table.schema.names)
-    half = len(table) // 2
-    job.commit(
-        [job.stage(iter(part.to_batches()), n) for n, part in enumerate((table.slice(0, half), table.slice(half)))]
-    )
-
-
-@pytest.mark.parametrize(("dirty", "stride"), [(False, 1), (True, 4)])
-def test_stopped_at_every_step(dirty: bool, stride: int, tmp_path: Path) -> None:
-    """After a stop at any step a reader sees the store before the job, or after it; the next job finishes it."""
-    old, new, last = rows(40, 1), rows(50, 2), rows(10, 3)
-    step, outcomes = 0, set()
-    while True:
-        step += stride
-        store = small(tmp_path / str(step))
-        store.append(old)
-        if dirty:
-            (Path(store.path) / "recovery.dets").unlink()
-        with pytest.MonkeyPatch.context() as monkeypatch:
-            taken = stop_at(monkeypatch, step)
-            with suppress(Stopped):
-                attempt(store, new)
-            done = taken() < step
-        found = len(golden.table(Path(store.path)))
-        assert found in {40, 90}
-        check(store, old if found == 40 else pa.concat_tables([old, new]))
-        committed = (Path(store.path) / ".mqstore" / "intent.json").exists() or found == 90
-        if not dirty:
-            assert store.snapshot().places.clean
-        store.append(last)
-        check(store, pa.concat_tables([old, new, last] if committed else [old, last]))
-        assert store.snapshot().places.clean is not dirty
-        outcomes.add((found, committed))
-        if done:
-            break
-    assert {(40, False), (40, True), (90, True)} <= outcomes
-    assert step > 60
-
-
-def test_a_node_that_ran_in_between_is_not_overwritten(tmp_path: Path) -> None:
-    """The job stopped behind its commit point, and its numbers were taken: it goes to others, the store is dirty."""
-    store = small(tmp_path)
-    table = rows(40)
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        from storage_core.rabbitmq import bulk_writer
-
-        def stopped(*_: Any) -> None:
-            raise Stopped
-
-        monkeypatch.setattr(bulk_writer, "carry_out", stopped)
-        with pytest.raises(Stopped):
-            attempt(store, table)
-    other = small(tmp_path / "other")
-    other.append(rows(5, 9))
-    taken = sorted((Path(other.path) / "msg_store_persistent").glob("*.rdq"))
-    for path in taken:
-        (Path(store.path) / "msg_store_persistent" / path.name).write_bytes(path.read_bytes())
-    store.append(rows(3, 4))
-    check(store, pa.concat_tables([table, rows(3, 4)]))
-    for path in taken:
-        assert (Path(store.path) / "msg_store_persistent" / path.name).read_bytes() == path.read_bytes()
-    assert not store.snapshot().places.clean
-
-
-TEXT = st.one_of(st.none(), st.binary(max_size=20))
-
-
-@given(
-    st.lists(
-        st.fixed_dictionaries(
-            {
-                "exchange": st.binary(max_size=9),
-                "keys": st.lists(st.binary(max_size=9), max_size=3),
-                "body": st.binary(max_size=30),
-                "id": st.binary(min_size=16, max_size=16),
-                "content_type": TEXT,
-                "app_id": TEXT,
-                "priority": st.one_of(st.none(), st.integers(0, 255)),
-                "timestamp": st.one_of(st.none(), st.integers(0, 2**62)),
-                "headers": st.one_of(
-                    st.none(), st.lists(st.tuples(st.text(max_size=5), st.text(max_size=5)), max_size=3)
-                ),
-            }
-        ),
-        min_size=1,
-        max_size=6,
-    ),
-    st.integers(0, 2),
-)
-@settings(max_examples=150, deadline=None)
-def test_batches_are_encoded_as_single_messages_are(drawn: list[dict[str, Any]], skip: int) -> None:
-    def column(name: str, kind: pa.DataType) -> pa.Array:
-        # A slice: what lies before it must not show.
-        return pa.array([drawn[0][name]] * skip + [row[name] for row in drawn], kind).slice(skip)
-
-    fields = {"content_type": pa.binary(), "app_id": pa.binary(), "priority": pa.int32(), "timestamp": pa.int64()}
-    given_columns = {name: column(name, kind) for name, kind in fields.items()}
-    given_columns["headers"] = message_columns.encode_headers(column("headers", HEADERS))
-    listed = message_columns.encode_properties(given_columns, len(drawn))
-    terms = message_columns.encode_terms(
-        b"/", column("exchange", pa.binary()), column("keys", pa.list_(pa.binary())), listed,
-        column("body", pa.binary()), column("id", pa.binary()),
-    )  # fmt: skip
-    for row, raw, term in zip(drawn, listed.to_pylist(), terms.to_pylist(), strict=True):
-        values: dict[str, Any] = {name: row[name] for name in fields}
-        if row["headers"] is not None:
-            values["headers"] = [(key.encode(), "S", value.encode()) for key, value in row["headers"]]
-        assert raw == properties.encode(values)
-        message = basic_message.Message(
-            b"/", row["exchange"], tuple(row["keys"]), raw, row["body"], row["id"], True
-        )  # fmt: skip
-        assert term == basic_message.encode(message)
-
-
-def test_segments_are_written_as_a_node_flushes_them() -> None:
-    entries = [bytes([n]) * 32 for n in range(3)]
-    data = message_columns.encode_segment(pa.array(entries, pa.binary()))
-    assert data == b"".join(
-        bytes([0xC0, n]) + entries[n] + segment.encode_mark(n) for n in (2, 1, 0)
-    )  # fmt: skip
 
 
 def test_a_new_store_needs_a_new_place(tmp_path: Path) -> None:

@@ -1,0 +1,58 @@
+"""Generated rows, and whether a store serves exactly them."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage_core.rabbitmq import create_store
+from storage_core.rabbitmq.vhost import VhostStore
+from tests.rabbitmq import golden
+
+HEADERS = pa.map_(pa.string(), pa.string())
+KEYS, TIME = pa.list_(pa.string()), pa.timestamp("us", "UTC")
+
+
+def rows(count: int, seed: int = 1) -> pa.Table:
+    chance = random.Random(seed)
+    sizes = [chance.choice([0, 5, 300, 4000, 5000]) for _ in range(count)]
+    return pa.table(
+        {
+            "queue": [chance.choice(["a", "b", "é c"]) for _ in range(count)],
+            "body": pa.array([chance.randbytes(size) for size in sizes], pa.binary()),
+            "exchange": [chance.choice([None, "x"]) for _ in range(count)],
+            "routingKeys": pa.array([chance.choice([None, ["k"], [], ["k", "l"]]) for _ in range(count)], KEYS),
+            "headers": pa.array([chance.choice([None, [], [("h", str(n))]]) for n in range(count)], HEADERS),
+            "priority": pa.array([chance.choice([None, 0, 3, 200]) for _ in range(count)], pa.int32()),
+            "messageId": [str(n) for n in range(count)],
+            "timestamp": pa.array([chance.choice([None, n * 1_000_000]) for n in range(count)], TIME),
+            "expiresAt": pa.array([chance.choice([None, 5 * 10**15]) for _ in range(count)], TIME),
+        }
+    )  # fmt: skip
+
+
+COLUMNS = ("body", "headers", "priority", "messageId", "timestamp", "expiresAt")
+
+
+def check(store: VhostStore, table: pa.Table) -> None:
+    """The store serves exactly the rows of `table`, in their order in each queue."""
+    found = golden.table(Path(store.path))
+    assert len(found) == len(table)
+    for queue in table["queue"].unique().to_pylist():
+        mine = table.filter(pc.equal(table["queue"], queue))
+        read = found.filter(pc.equal(found["queue"], queue))
+        for name in COLUMNS:
+            assert read[name].to_pylist() == mine[name].to_pylist(), name
+        assert read["exchange"].to_pylist() == [name or "" for name in mine["exchange"].to_pylist()]
+        keys = [[queue] if keys is None else keys for keys in mine["routingKeys"].to_pylist()]
+        assert read["routingKeys"].to_pylist() == keys
+    assert set(found["deliveryMode"].to_pylist()) <= {2}
+
+
+def small(tmp_path: Path, **settings_given: Any) -> VhostStore:
+    options = {"queue_index_segment_entry_count": 16, "msg_store_file_size_limit": 20000, **settings_given}
+    return create_store(str(tmp_path / "vhosts" / "v"), options=options)
