@@ -10,7 +10,8 @@ from storage_core.rocketmq.listing import Listing
 from storage_core.rocketmq.recovery import Rules, Verdict, judge
 
 MOST_STORES = 64
-END_SIZE = 8
+HEAD_SIZE = 8
+LARGEST_RECORD = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -65,10 +66,15 @@ def _only_grew(memory: _Memory, listing: Listing) -> bool:
 
 
 def _end_bytes(listing: Listing, verdict: Verdict) -> bytes:
-    """The bytes where the next record would begin."""
+    """The bytes where the next record would begin: all of it, since a record that is half there has its size already."""
     file = listing.log.file_at(verdict.log_end)
     if file is None:
         return b""
     with OpenFiles() as files:
-        stop = min(verdict.log_end + END_SIZE, file.end)
-        return Window(listing.log, files).load(verdict.log_end, stop).tobytes()
+        window = Window(listing.log, files)
+        room = file.end - verdict.log_end
+        head = window.load(verdict.log_end, verdict.log_end + min(HEAD_SIZE, room)).tobytes()
+        size = int.from_bytes(head[:4], "big")
+        if HEAD_SIZE < size <= min(room, LARGEST_RECORD):
+            return window.load(verdict.log_end, verdict.log_end + size).tobytes()
+        return head
