@@ -15,13 +15,20 @@ import pyarrow.compute as pc
 from storage_core.formats.spans import data_of, offsets_of
 
 TIMESTAMP = pa.timestamp("us", "UTC")
+YEAR_1_MS, YEAR_10000_MS = -62_135_596_800_000, 253_402_300_800_000
 
 _HEX = np.frombuffer(b"".join(b"%02X" % i for i in range(256)), "<u2").copy()
 
 
 def timestamps(ms: npt.NDArray[np.int64]) -> pa.TimestampArray:
-    """Epoch milliseconds as timestamp[us, UTC]."""
-    return pa.array(ms * 1000, pa.int64()).view(TIMESTAMP)
+    """Epoch milliseconds as timestamp[us, UTC]; null where they lie outside of the years 1 to 9999.
+
+    A producer or a damaged byte can store any 64-bit number; such a time fits no calendar of Spark's or Python's.
+    """
+    inside = (ms >= YEAR_1_MS) & (ms < YEAR_10000_MS)
+    if inside.all():
+        return pa.array(ms * 1000, pa.int64()).view(TIMESTAMP)
+    return masked(pa.array(np.where(inside, ms, 0) * 1000, pa.int64()).view(TIMESTAMP), inside)
 
 
 def masked(values: pa.Array, valid: npt.NDArray[np.bool_]) -> pa.Array:

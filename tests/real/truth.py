@@ -144,7 +144,7 @@ def _loosely(message: dict[str, Any] | None, row: Row) -> list[str]:
     return [
         f"{place(row)}: {name} is {row[name]}, the broker serves {message[name]}"
         for name in names
-        if row[name] != message[name]
+        if row[name] != message[name] and row[name] is not None
     ]
 
 

@@ -18,6 +18,10 @@ import pyarrow as pa
 
 MAGIC_V1, MAGIC_V2, MAGIC_BLANK = 0xDAA320A7, 0xDAA320AB, 0xCBD43194
 
+TIMES = ("bornTimestamp", "storeTimestamp")
+YEAR_1_MS, YEAR_10000_MS = -62_135_596_800_000, 253_402_300_800_000
+"""Times outside of these years are null: no calendar of Spark's or Python's holds them."""
+
 NATIVE_COLUMNS = (
     "topic", "queueId", "queueOffset", "key", "keys", "tags", "body", "properties", "bornTimestamp", "storeTimestamp",
     "msgId", "offsetMsgId", "bornHost", "storeHost", "sysFlag", "flag", "reconsumeTimes", "preparedTransactionOffset",
@@ -121,6 +125,7 @@ def native_row(fields: dict[str, Any], store: str) -> dict[str, Any]:
         "offsetMsgId": offset_id,
         "bornHost": host_text(fields["born"]),
         "storeHost": host_text(fields["stored"]),
+        **{name: fields[name] if YEAR_1_MS <= fields[name] < YEAR_10000_MS else None for name in TIMES},
         "store": store,
     }
 

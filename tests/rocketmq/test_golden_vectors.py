@@ -135,3 +135,14 @@ def test_run_of_200_messages(version: str, tmp_path: Path) -> None:
 def _put(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True)
     path.write_bytes(data)
+
+
+def test_a_time_that_no_calendar_holds_is_null(tmp_path: Path) -> None:
+    far = {1 << 60: None, -(1 << 62): None, 253_402_300_800_000: None, 253_402_300_799_999: 253_402_300_799_999, -1: -1}
+    store = ModelStore(log_file_size=16384, queue_file_size=400)
+    for born_ms in far:
+        store.put(Message("T", 0, b"x", b"", store_ms=1, born_ms=born_ms))
+
+    rows = read(store.save(tmp_path / "times"), in_partitions(1))
+
+    assert [row["bornTimestamp"] for row in sorted(rows, key=place)] == list(far.values())
