@@ -21,6 +21,7 @@ from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.paths import QueueName
 from storage_core.rabbitmq import message_store_recovery as store_recovery
 from storage_core.rabbitmq import recovery_terms
+from storage_core.rabbitmq.bulk_writer import check_not_running, finish_pending
 from storage_core.rabbitmq.index_recovery import references
 from storage_core.rabbitmq.index_segment import remove
 from storage_core.rabbitmq.live_queue import LiveQueue, open_index
@@ -29,7 +30,6 @@ from storage_core.rabbitmq.message_store import read_places
 from storage_core.rabbitmq.message_store_writer import MessageStore
 from storage_core.rabbitmq.queue_files import QueueDirectory, list_directories
 from storage_core.rabbitmq.recovery_terms import QueueTerms
-from storage_core.rabbitmq.running_node import refuse_running_node
 from storage_core.rabbitmq.settings import Settings
 from storage_core.rabbitmq.span_reader import read_file
 
@@ -59,7 +59,8 @@ class LiveVhost:
         system.make_folder(f"{root}/{OWN_FOLDER}")
         self._lock = FileLock(f"{root}/{OWN_FOLDER}/lock", lock_timeout_s, "another mqstore writer")
         try:
-            refuse_running_node(root)
+            check_not_running(system.real_path(root))
+            finish_pending(root)
             directories = list_directories(root)
             self.name = self._vhost_name(vhost, directories)
             self.settings = replace(settings, queue_index_segment_entry_count=self._entry_count(settings, directories))

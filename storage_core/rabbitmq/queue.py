@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from storage_core.errors import OptionError, StoreClosedError
+from storage_core.errors import OptionError, StoreClosedError, closest
 from storage_core.formats.rabbitmq import properties as property_list
 from storage_core.formats.rabbitmq.message_template import MessageTemplate
 from storage_core.rabbitmq import live_vhost
@@ -245,6 +245,11 @@ def _as_bytes(bodies: Sequence[bytes | str]) -> list[bytes]:
 
 def _listed(values: dict[str, Any], persistent: bool) -> bytes:
     """The property list of properties by name."""
+    known = [name for name, _ in property_list.FIELDS]
+    for name in values:
+        if name not in known:
+            near = closest(name, known) or known
+            raise OptionError("properties", name, f"no such property; close ones are {', '.join(near)}")
     given = dict(values)
     given.setdefault("delivery_mode", PERSISTENT_MODE if persistent else TRANSIENT_MODE)
     for name, value in given.items():
@@ -254,7 +259,7 @@ def _listed(values: dict[str, Any], persistent: bool) -> bytes:
             given[name] = value.encode()
     try:
         return property_list.encode(given)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, TypeError) as error:
         raise OptionError("properties", ", ".join(values), str(error)) from None
 
 
