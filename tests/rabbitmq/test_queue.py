@@ -38,6 +38,7 @@ def test_publish_fetch_ack_requeue(root: str) -> None:
             2,
             3,
         ]
+        assert queue.publish_many([]).tolist() == []
         assert (len(queue), queue.unacknowledged) == (4, 0)
         first = queue.fetch()
         assert first is not None

@@ -6,7 +6,7 @@ The term itself is `basic_message`'s. Source: rabbitmq.md 6.3.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from struct import Struct as Packer
 
 from storage_core.formats.rabbitmq import basic_message
@@ -45,5 +45,5 @@ class MessageTemplate:
         parts[3::5] = [ids[at : at + _ID_SIZE] for at in range(0, len(ids), _ID_SIZE)]
         parts[4::5] = [self.tail] * count
         whole = b"".join(parts)
-        stops = list(accumulate(map(lengths.__getitem__, sizes)))
-        return [whole[start:stop] for start, stop in zip([0, *stops[:-1]], stops, strict=True)]
+        borders = accumulate(map(lengths.__getitem__, sizes), initial=0)
+        return [whole[start:stop] for start, stop in pairwise(borders)]
