@@ -39,9 +39,9 @@ test-real: $(VENV)/.ready-test ## a seeded sample against the real RocketMQ and 
 	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) \
 		$(RUN) -m pytest -m real tests/real --timeout 900 --session-timeout 1200
 
-test-real-full: $(VENV)/.ready-test ## the same with 200 stores, without a time limit
+test-real-full: $(VENV)/.ready-test ## the same with 200 stores and 500 scripts, without a time limit
 	@echo "mqstore: tests against the real systems, 200 stores, seed $(SEED) (again: make test-real-full SEED=$(SEED))"
-	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) MQSTORE_STORES=200 $(RUN) -m pytest -m real tests/real --timeout 0
+	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) MQSTORE_STORES=200 MQSTORE_SCRIPTS=500 $(RUN) -m pytest -m real tests/real --timeout 0
 
 bench: $(VENV)/.ready-bench ## measure, print the ratios, write benchmarks/results.md and a plot
 	@$(WITH_JAVA) $(RUN) -m benchmarks
