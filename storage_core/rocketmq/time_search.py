@@ -12,6 +12,7 @@ from storage_core.formats.rocketmq.message import BORN_HOST_V6, HEADER
 from storage_core.rocketmq.consumequeue import ConsumeQueue
 
 UNKNOWN = -1
+STEPS = 64
 
 
 class TimeSearch:
@@ -41,15 +42,9 @@ class TimeSearch:
         ]
         if not files:
             return start, stop - 1
-        # The search looks at file after file; their last times rise, so the first that fits is bisected.
-        low, high = 0, len(files) - 1
-        while low < high:
-            middle = (low + high) // 2
-            if self._store_ms(queue, files[middle][1]) >= time_ms:
-                high = middle
-            else:
-                low = middle + 1
-        return files[low]
+        # File after file, as the broker does: where clocks step back a bisection would end in another one.
+        fits = (file for file in files[:-1] if self._store_ms(queue, file[1]) >= time_ms)
+        return next(fits, files[-1])
 
     def _bisect(self, queue: ConsumeQueue, floor: int, ceiling: int, time_ms: int, start: int) -> int:
         low, high, right = floor, ceiling, ceiling + 1
@@ -59,14 +54,32 @@ class TimeSearch:
             if found == UNKNOWN:
                 return start
             if found == time_ms:
-                while middle > floor and self._store_ms(queue, middle - 1) == time_ms:
-                    middle -= 1
-                return middle
+                return self._first_equal(queue, floor, middle, time_ms)
             if found > time_ms:
                 high, right = middle - 1, middle
             else:
                 low = middle + 1
         return right
+
+    def _first_equal(self, queue: ConsumeQueue, floor: int, at: int, time_ms: int) -> int:
+        """The first of the equal times that end with `at`: step by step, as the broker goes, at first.
+
+        Where a job wrote a million messages with one time that would take seconds; behind the first steps the times
+        before `at` are taken as rising.
+        """
+        nearest = max(floor, at - STEPS)
+        while at > nearest and self._store_ms(queue, at - 1) == time_ms:
+            at -= 1
+        if at > nearest or at == floor:
+            return at
+        low = floor
+        while low < at:
+            middle = (low + at) // 2
+            if self._store_ms(queue, middle) < time_ms:
+                low = middle + 1
+            else:
+                at = middle
+        return at
 
     def _store_ms(self, queue: ConsumeQueue, ordinal: int) -> int:
         """Store time of a message; UNKNOWN when its record cannot be read."""
