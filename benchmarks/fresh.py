@@ -1,0 +1,85 @@
+"""One measurement in a fresh process, for what a process does only once or must be measured in: prints one JSON object.
+
+`python -m benchmarks.fresh snapshot PATH`: opens a store and plans all of it.
+`python -m benchmarks.fresh read FILE`: reads the pickled partitions of FILE, as one worker of Spark would.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter, process_time
+
+import storage_core.rocketmq.snapshot  # noqa: F401  # importing the engine is not what is measured
+from benchmarks.machine import peak_bytes
+from storage_core import open_store
+from storage_core.files import system
+from storage_core.store import ScanRequest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class ByteCount:
+    """Bytes that went through the door to the operating system."""
+
+    def __init__(self) -> None:
+        self.bytes_read = 0
+
+
+@contextmanager
+def counted_bytes() -> Iterator[ByteCount]:
+    """Counts the bytes that are read from files inside of the block."""
+    count = ByteCount()
+    into, plain = system.pread_into, system.pread
+
+    def counting_into(descriptor: int, target: memoryview, position: int) -> int:
+        done = into(descriptor, target, position)
+        count.bytes_read += done
+        return done
+
+    def counting(descriptor: int, size: int, position: int) -> bytes:
+        data = plain(descriptor, size, position)
+        count.bytes_read += len(data)
+        return data
+
+    system.pread_into, system.pread = counting_into, counting
+    try:
+        yield count
+    finally:
+        system.pread_into, system.pread = into, plain
+
+
+def in_fresh_process(what: str, path: str) -> dict[str, float]:
+    """Runs one measurement and returns what it prints."""
+    command = [sys.executable, "-m", "benchmarks.fresh", what, path]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def _snapshot(path: str) -> dict[str, float]:
+    with counted_bytes() as count:
+        cpu, start = process_time(), perf_counter()
+        partitions = open_store(path).snapshot().plan(ScanRequest())
+        wall_s, cpu_s = perf_counter() - start, process_time() - cpu
+    return {"wall_s": wall_s, "cpu_s": cpu_s, "bytes_read": count.bytes_read, "partitions": len(partitions)}
+
+
+def _read(path: str) -> dict[str, float]:
+    with open(path, "rb") as file:
+        # Our own plan, written a moment ago by the process that started this one.
+        partitions = pickle.load(file)  # noqa: S301
+    before, rows = peak_bytes(), 0
+    for partition in partitions:
+        for batch in partition.read():
+            rows += batch.num_rows
+    return {"rows": rows, "grown_bytes": peak_bytes() - before}
+
+
+if __name__ == "__main__":
+    print(json.dumps({"snapshot": _snapshot, "read": _read}[sys.argv[1]](sys.argv[2])))

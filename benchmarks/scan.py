@@ -1,0 +1,181 @@
+"""Question 1: how near does `format("mqstore")` come to what Spark can take from a Python data source at all?
+
+Contenders of one comparison read the same rows in the same partitions and batches into Spark's noop sink.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.make_store import StoreShape, make_store
+from benchmarks.measure import Rounds, interleaved
+from benchmarks.report import Finding, Section
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+ROOT = Path(__file__).resolve().parents[1]
+
+FIVE = ("topic", "queueId", "queueOffset", "key", "body")
+UNIT_ONLY = ("topic", "queueId", "queueOffset", "physicalOffset", "size")
+METHOD = (
+    '`format("mqstore")` to Spark\'s noop sink, in one warm session with two cores, against a Python data source that '
+    "yields ready batches (same schema, partitions, batch sizes), one that unpacks records by hand with `struct` into "
+    "tuples, and Parquet (uncompressed) with the same rows. Page cache warm. Rates are medians over the rounds; ratios "
+    "are medians of the ratios within a round."
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One comparison: which columns, and the gates for the share of the ceiling and against `struct.unpack`."""
+
+    title: str
+    columns: tuple[str, ...] | None
+    ceiling: float
+    unpack: float | None = None
+
+
+CASES = {
+    98: [Case("five columns", FIVE, 0.60, 9.0), Case("all columns", None, 0.65), Case("unit columns", UNIT_ONLY, 0.60)],
+    1060: [Case("five columns", FIVE, 0.75, 5.0), Case("all columns", None, 0.75)],
+}
+COUNTS = {98: 4_000_000, 1060: 1_000_000}
+NAMES = {98: "100 B", 1060: "1 KB"}
+
+
+def scan(folder: Path, scale: float, rounds: int) -> Section:
+    """Measures all cases in one Spark session."""
+    section = Section("Scan in Spark", METHOD)
+    with session(folder) as spark:
+        for body_size, cases in CASES.items():
+            shape = StoreShape(COUNTS[body_size], body_size).scaled(scale)
+            store = make_store(str(folder / f"scan-{body_size}"), shape)
+            os.sync()
+            for case in cases:
+                _compare(spark, folder, store, shape, case, rounds, section)
+    return section
+
+
+@contextmanager
+def session(folder: Path) -> Iterator[SparkSession]:
+    """A Spark session on two cores whose workers import this checkout."""
+    from pyspark_mqstore.java import ensure_java
+
+    ensure_java()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    from pyspark.sql import SparkSession
+
+    from benchmarks.sources import ReadySource, UnpackSource
+
+    builder = SparkSession.builder.master("local[2]").appName("mqstore benchmarks")
+    for name, value in {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "4g",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.log.level": "ERROR",
+    }.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    try:
+        spark.dataSource.register(ReadySource)
+        spark.dataSource.register(UnpackSource)
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _compare(
+    spark: SparkSession, folder: Path, store: str, shape: StoreShape, case: Case, rounds: int, section: Section
+) -> None:
+    parts = _write_peers(folder, store, case)
+    ours = {} if case.columns is None else {"columns": ",".join(case.columns)}
+    contenders = {
+        "mqstore": _noop(lambda: spark.read.format("mqstore").options(**ours).load(store)),
+        "ceiling": _noop(lambda: spark.read.format("ready").load(str(folder / "ready"))),
+        "Parquet": _noop(lambda: spark.read.parquet(str(folder / "parquet"))),
+    }
+    if case.columns != UNIT_ONLY:
+        unchecked = {**ours, "verifyCrc": "false"}
+        contenders["unchecked"] = _noop(lambda: spark.read.format("mqstore").options(**unchecked).load(store))
+    if case.unpack is not None:
+        options = {"partitions": parts, "record_size": shape.record_size, "log_size": shape.log_size}
+        contenders["struct.unpack"] = _noop(lambda: spark.read.format("unpack").options(**options).load(store))
+    found = interleaved(contenders, rounds, warm_ups=2)
+    section.foreign.append(found.foreign)
+    _tell(section, found, shape, case)
+    _remove(folder / "ready", folder / "parquet")
+
+
+def _tell(section: Section, found: Rounds, shape: StoreShape, case: Case) -> None:
+    title = f"{NAMES[shape.body_size]}, {case.title}"
+
+    def share(name: str, than: str) -> str:
+        speeds = " and ".join(f"{each} {_speed(found, each, shape)}" for each in (name, than))
+        return f"{speeds}; by CPU time {found.cheaper(name, than) * 100:.0f} %"
+
+    section.add(Finding(f"{title}: of the ceiling", found.faster("mqstore", "ceiling"), "%", case.ceiling,
+                        note=share("mqstore", "ceiling")))  # fmt: skip
+    if "unchecked" in found.runs:
+        section.add(Finding(f"{title}, verifyCrc=false: of the ceiling", found.faster("unchecked", "ceiling"), "%",
+                            note=share("unchecked", "ceiling")))  # fmt: skip
+    if case.unpack is not None:
+        section.add(Finding(f"{title}: over struct.unpack", found.faster("mqstore", "struct.unpack"), "×", case.unpack,
+                            note=f"struct.unpack {_speed(found, 'struct.unpack', shape)}"))  # fmt: skip
+    section.add(Finding(f"{title}: over Parquet", found.faster("mqstore", "Parquet"), "×",
+                        note=f"Parquet {_speed(found, 'Parquet', shape)}"))  # fmt: skip
+
+
+def _speed(found: Rounds, name: str, shape: StoreShape) -> str:
+    return f"{shape.message_count / found.wall_s(name) / 1e6:.2f} M rows/s"
+
+
+def _noop(frame: Callable[[], DataFrame]) -> Callable[[], Any]:
+    return lambda: frame().write.format("noop").mode("overwrite").save()
+
+
+def _write_peers(folder: Path, store: str, case: Case) -> int:
+    """Writes the ready batches and the Parquet files of a case; returns the number of partitions."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from benchmarks.sources import write_ready
+    from storage_core import open_store
+    from storage_core.store import ScanRequest
+
+    snapshot = open_store(store).snapshot()
+    request = ScanRequest(columns=case.columns, min_partitions=2)
+    schema = pa.schema([pa.field(f.name, f.type) for f in snapshot.schema(request)])
+    partitions = snapshot.plan(request)
+    (folder / "parquet").mkdir()
+    write_ready(folder / "ready", partitions, schema)
+    for number, partition in enumerate(partitions):
+        with pq.ParquetWriter(folder / "parquet" / f"{number}.parquet", schema, compression="NONE") as writer:
+            rows: list[pa.RecordBatch] = []
+            for batch in partition.read():
+                rows.append(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+                if sum(each.num_rows for each in rows) >= 128_000:
+                    writer.write_table(pa.Table.from_batches(rows))
+                    rows.clear()
+            if rows:
+                writer.write_table(pa.Table.from_batches(rows))
+    return len(partitions)
+
+
+def _remove(*folders: Path) -> None:
+    import shutil
+
+    for folder in folders:
+        shutil.rmtree(folder)

@@ -1,0 +1,88 @@
+"""The benchmarks on tiny stores: the written bytes are a right store, and each question without Spark is answered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.__main__ import main
+from benchmarks.make_store import StoreShape, make_store
+from benchmarks.measure import Rounds, Run, interleaved
+from benchmarks.report import Finding
+from benchmarks.sources import unpacked
+from storage_core import open_store
+from storage_core.store import ScanRequest
+
+
+def rows_of(path: str) -> list[dict]:
+    partitions = open_store(path).snapshot().plan(ScanRequest())
+    return [row for partition in partitions for batch in partition.read() for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        StoreShape(500, 98, file_size=40_000),
+        StoreShape(100, 1060, queue_count=64),
+        StoreShape(50, 98, queue_count=1, topic_count=1),
+        StoreShape(300, 98, crashed=True),
+    ],
+    ids=str,
+)
+def test_a_made_store_is_read_whole(tmp_path: Path, shape: StoreShape) -> None:
+    rows = rows_of(make_store(str(tmp_path / "store"), shape))
+    assert sorted(row["key"] for row in rows) == [f"ORD-{number:010d}" for number in range(shape.message_count)]
+    assert {row["size"] for row in rows} == {shape.record_size}
+    assert {len(row["body"]) for row in rows} == {shape.body_size}
+    assert len({(row["topic"], row["queueId"]) for row in rows}) == min(shape.queue_count, shape.message_count)
+    assert {len(row["properties"]) for row in rows} == {4}
+
+
+def test_queues_hold_the_hash_of_the_tag(tmp_path: Path) -> None:
+    path = make_store(str(tmp_path / "store"), StoreShape(512, 98))
+    for tag in ("create", "closed"):
+        requests = ScanRequest(tags=(tag,))
+        batches = [batch for part in open_store(path).snapshot().plan(requests) for batch in part.read()]
+        assert Counter(row["tags"] for batch in batches for row in batch.to_pylist()) == {tag: 128}
+
+
+def test_the_hand_written_reader_reads_the_same(tmp_path: Path) -> None:
+    shape = StoreShape(200, 98)
+    path = make_store(str(tmp_path / "store"), shape)
+    log = next((tmp_path / "store" / "commitlog").iterdir())
+    with log.open("rb") as file:
+        data = file.read(shape.log_size)
+    ours = [(row["topic"], row["queueId"], row["queueOffset"], row["key"], row["body"]) for row in rows_of(path)]
+    assert sorted(unpacked(data)) == sorted(ours)
+
+
+def test_questions_without_spark_answer(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    options = ["--scale", "0.0005", "--rounds", "1", "--folder", str(tmp_path), "--results", str(results)]
+    done = CliRunner().invoke(main, ["decoder", "shape", *options], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    text = (results / "results.md").read_text()
+    assert "64 interleaved queues over one queue: bytes read" in text
+    assert "100 B, verifyCrc=true: messages" in text
+    assert str(tmp_path) not in text, "a path of this machine is in the results"
+    assert (results / "results.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_contenders_take_turns() -> None:
+    order: list[str] = []
+    interleaved({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, rounds=3, warm_ups=1)
+    assert order == ["a", "b", "a", "b", "b", "a", "a", "b"]
+
+
+def test_ratios_are_taken_within_a_round() -> None:
+    fast, slow = [Run(t, t, 0.0) for t in (1.0, 4.0, 1.0)], [Run(t, t, 0.0) for t in (2.0, 8.0, 50.0)]
+    assert Rounds({"fast": fast, "slow": slow}).faster("fast", "slow") == 2.0
+
+
+def test_a_gate_is_reached_or_not() -> None:
+    assert Finding("x", 0.6, "%", 0.6).reached
+    assert not Finding("x", 1.21, "×", 1.2, at_most=True).reached
+    assert Finding("x", 1.0, "×").reached is None
