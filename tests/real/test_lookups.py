@@ -78,7 +78,7 @@ def ask_times(oracle: Oracle, version: str, r: random.Random, now: int, told: To
 
 
 def found_at(answer: dict[str, Any]) -> list[int]:
-    return [each["physicalOffset"] for each in answer["msgs"]]
+    return [each["phy"] for each in answer["msgs"]]
 
 
 def message(r: random.Random) -> dict[str, Any]:
