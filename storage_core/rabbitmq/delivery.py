@@ -41,11 +41,30 @@ class Delivery:
         return properties.decode(self.message.properties)
 
 
+@dataclass
+class TermShape:
+    """How the terms seen last begin, down to the length of the body: messages of one kind are alike so far.
+
+    The body is what lies between `head` and position `stop` of the term.
+    """
+
+    head: bytes = b""
+    stop: int = 0
+
+    def bodies(self, terms: list[bytes]) -> list[bytes] | None:
+        """The bodies when all terms begin so, else None."""
+        head, start, stop = self.head, len(self.head), self.stop
+        if not head or not all(len(term) > stop and term.startswith(head) for term in terms):
+            return None
+        return [term[start:stop] for term in terms]
+
+
 class Deliveries(Sequence[Delivery]):
     """Messages taken together, in queue order. `sequence_ids` and `redelivered` are arrays of shape (n,)."""
 
-    def __init__(self, sequence_ids: Seqs, redelivered: Mask, terms: Terms) -> None:
+    def __init__(self, sequence_ids: Seqs, redelivered: Mask, terms: Terms, shape: TermShape | None = None) -> None:
         self.sequence_ids, self.redelivered, self.terms = sequence_ids, redelivered, terms
+        self._shape = shape or TermShape()
 
     def __len__(self) -> int:
         return len(self.sequence_ids)
@@ -58,7 +77,7 @@ class Deliveries(Sequence[Delivery]):
 
     def __getitem__(self, place: int | slice) -> Delivery | Deliveries:
         if isinstance(place, slice):
-            return Deliveries(self.sequence_ids[place], self.redelivered[place], self.terms[place])
+            return Deliveries(self.sequence_ids[place], self.redelivered[place], self.terms[place], self._shape)
         return Delivery(int(self.sequence_ids[place]), bool(self.redelivered[place]), self.terms[place])
 
     def __iter__(self) -> Iterator[Delivery]:
@@ -68,13 +87,17 @@ class Deliveries(Sequence[Delivery]):
     def bodies(self) -> list[bytes]:
         """All bodies at once. FormatError when a term is damaged."""
         terms = self.terms.tolist()
-        if not terms:
-            return []
+        found = self._shape.bodies(terms) if terms else []
+        if found is not None:
+            return found
         data = b"".join(terms)
         stops = np.cumsum(np.fromiter(map(len, terms), np.int64, len(terms)))
         starts = np.concatenate(([0], stops[:-1]))
         spans = basic_message.locate(np.frombuffer(data, np.uint8), starts, stops)
         bodies = [data[a:b] for a, b in zip(spans.body_starts.tolist(), spans.body_stops.tolist(), strict=True)]
+        if spans.ok[0] and len(bodies[0]):
+            # With an empty body the head would end before the list of fragments, and say nothing about its length.
+            self._shape.head, self._shape.stop = terms[0][: int(spans.body_starts[0])], int(spans.body_stops[0])
         for row in np.flatnonzero(~spans.ok).tolist():
             bodies[row] = basic_message.decode(terms[row]).body
         return bodies

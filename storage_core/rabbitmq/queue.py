@@ -18,7 +18,7 @@ from storage_core.errors import OptionError, StoreClosedError, closest
 from storage_core.formats.rabbitmq import properties as property_list
 from storage_core.formats.rabbitmq.message_template import MessageTemplate
 from storage_core.rabbitmq import live_vhost
-from storage_core.rabbitmq.delivery import Deliveries, Delivery
+from storage_core.rabbitmq.delivery import Deliveries, Delivery, TermShape
 from storage_core.rabbitmq.paging import message_status as status
 from storage_core.rabbitmq.paging.message_status import ROW, MessageRun, Seqs, object_array
 from storage_core.rabbitmq.settings import Settings
@@ -55,6 +55,7 @@ class Queue:
             live_vhost.release(self._vhost)
             raise
         self._templates: dict[tuple[Any, ...], tuple[MessageTemplate, int]] = {}
+        self._shape = TermShape()
         self._open = True
 
     def _checked(self) -> None:
@@ -146,7 +147,7 @@ class Queue:
             self._queue.drop_expired(time.time_ns() // 1000)
             taken = self._queue.paging.fetch(count, ack_required)
             self._queue.used()
-        return Deliveries(taken.run.seqs, taken.redelivered, taken.run.terms)
+        return Deliveries(taken.run.seqs, taken.redelivered, taken.run.terms, self._shape)
 
     def __iter__(self) -> Iterator[Delivery]:
         """Fetches until the queue is empty; what is not acknowledged comes back when the store is opened again."""

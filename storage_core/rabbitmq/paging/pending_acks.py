@@ -81,6 +81,12 @@ class SequenceSet:
 
     def take(self, seqs: Seqs) -> MessageRun:
         """Removes those of `seqs` that are there; by ascending sequence id."""
+        if self._runs and 0 < len(seqs) < len(self._runs[0]):
+            front = self._runs[0]
+            if np.array_equal(front.seqs[: len(seqs)], seqs):  # the oldest ones, as most consumers acknowledge
+                self._runs[0] = front[len(seqs) :]
+                self._size -= len(seqs)
+                return front[: len(seqs)]
         taken = []
         for place, run in self._places(seqs):
             gone = np.isin(run.seqs, seqs[place])
