@@ -5,7 +5,9 @@ Leaves to `journal`, `segment` and `segment_v2` how they are found, to `queue_fi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +69,16 @@ def new_entries(count: int) -> Entries:
 def nothing() -> Publishes:
     """No publishes."""
     return Publishes(new_entries(0), np.empty(0, "V16"), np.empty(0, bool))
+
+
+def kept(array: npt.NDArray[Any], mask: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+    """`array[mask]`, without a copy when all are kept: most stores hold millions of entries that are all alike."""
+    return array if mask.all() else array[mask]
+
+
+def joined(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """The parts, at least one, as one array, without a copy when there is one."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def flagged(entries: Entries, flag: int) -> npt.NDArray[np.bool_]:

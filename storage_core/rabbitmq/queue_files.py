@@ -28,6 +28,8 @@ from storage_core.rabbitmq.entries import (
     Entries,
     IndexFile,
     flagged,
+    joined,
+    kept,
     new_entries,
     nothing,
 )
@@ -74,8 +76,7 @@ class QueueFiles:
     @cached_property
     def served(self) -> Entries:
         """The entries that are not acknowledged."""
-        found: Entries = self.entries[~flagged(self.entries, ACKED)]
-        return found
+        return kept(self.entries, ~flagged(self.entries, ACKED))
 
 
 def list_directories(root: str, unseen: frozenset[str] = frozenset()) -> list[QueueDirectory]:
@@ -167,16 +168,18 @@ def _combined(found: list[IndexFile]) -> tuple[Entries, npt.NDArray[np.void], np
     sequence id, which a crash between a flush and the cut of the journal leaves, the segment's counts.
     """
     publishes = [file.publishes for file in found] or [nothing()]
-    entries = np.concatenate([part.entries for part in publishes])
-    ids = np.concatenate([part.ids for part in publishes])
-    stored = np.concatenate([part.stored for part in publishes])
-    _, first = np.unique(entries["sequence_id"], return_index=True)
-    entries, ids, stored = entries[first], ids[first], stored[first]
-    acked = np.concatenate([file.acked for file in found]) if found else np.empty(0, np.int64)
-    dead = np.isin(entries["sequence_id"], acked)
+    entries = joined([part.entries for part in publishes])
+    ids, stored = joined([part.ids for part in publishes]), joined([part.stored for part in publishes])
+    sequence_ids = np.ascontiguousarray(entries["sequence_id"])
+    if not (sequence_ids[1:] > sequence_ids[:-1]).all():
+        _, first = np.unique(sequence_ids, return_index=True)
+        entries, ids, stored, sequence_ids = entries[first], ids[first], stored[first], sequence_ids[first]
+    acked = joined([file.acked for file in found] or [np.empty(0, np.int64)])
+    dead = np.isin(sequence_ids, acked) if len(acked) else np.zeros(len(entries), bool)
     entries["flags"] |= np.where(dead, ACKED, 0).astype(np.uint8)
     persistent = flagged(entries, PERSISTENT)
-    return entries[persistent], ids[persistent], stored[persistent], int((~persistent & ~dead).sum())
+    transient = int((~persistent & ~dead).sum())
+    return kept(entries, persistent), kept(ids, persistent), kept(stored, persistent), transient
 
 
 def _place(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from storage_core.formats.layout import Bytes, Positions
 from storage_core.formats.rabbitmq import segment as format_segment
 from storage_core.rabbitmq.damage import Damage
-from storage_core.rabbitmq.entries import PERSISTENT, SEGMENT, IndexFile, Publishes, new_entries, nothing
+from storage_core.rabbitmq.entries import PERSISTENT, SEGMENT, IndexFile, Publishes, kept, new_entries, nothing
 from storage_core.rabbitmq.span_reader import read_file
 
 _RELATIVE_COUNT = format_segment.RELATIVE_MASK + 1
@@ -32,21 +32,32 @@ def read_segment(path: str, name: str, number: int, entry_count: int, file: int)
     heads = fixed["head"].astype(np.int64)
     relatives = heads & format_segment.RELATIVE_MASK
     acked, marked = _acked(buffer, name, records, relatives, damages)
-    positions, first = records.publishes, _first_of_each(relatives)
-    damages += [_twice(name, positions[row], relatives[row]) for row in np.flatnonzero(~first).tolist()]
-    beyond = relatives >= entry_count
-    damages += [_beyond(name, positions[row], relatives[row], entry_count) for row in np.flatnonzero(beyond).tolist()]
-    keep = first & ~beyond
+    chosen = _chosen(name, records.publishes, relatives, entry_count, damages)
     base = number * entry_count
-    entries = new_entries(int(keep.sum()))
-    embedded = fixed["embedded_size"][keep].astype(np.int64)
-    entries["sequence_id"], entries["position"] = base + relatives[keep], positions[keep]
-    entries["expiry"], entries["size"] = fixed["expiry"][keep], fixed["size"][keep]
+    entries = new_entries(len(chosen))
+    fixed, heads = fixed[chosen], heads[chosen]
+    embedded = fixed["embedded_size"].astype(np.int64)
+    entries["sequence_id"], entries["position"] = base + relatives[chosen], records.publishes[chosen]
+    entries["expiry"], entries["size"] = fixed["expiry"], fixed["size"]
     entries["length"] = format_segment.PUBLISH.size + embedded
     entries["file"], entries["kind"] = file, SEGMENT
-    entries["flags"] = np.where(heads[keep] & format_segment.PERSISTENT_BIT != 0, PERSISTENT, 0)
-    ids = np.ascontiguousarray(fixed["id"][keep])
+    entries["flags"] = np.where(heads & format_segment.PERSISTENT_BIT != 0, PERSISTENT, 0)
+    ids = np.ascontiguousarray(fixed["id"])
     return IndexFile(Publishes(entries, ids, embedded == 0), base + acked[marked[acked]], damages)
+
+
+def _chosen(
+    name: str, positions: Positions, relatives: npt.NDArray[np.int64], entry_count: int, damages: list[Damage]
+) -> npt.NDArray[np.int64]:
+    """The publishes that count, by ordinal; a second one of an ordinal, or one beyond the segment, is damage."""
+    order = np.argsort(relatives, kind="stable")
+    ordered = relatives[order]
+    first = np.ones(len(order), bool)
+    first[1:] = ordered[1:] != ordered[:-1]
+    inside = ordered < entry_count
+    damages += [_twice(name, positions[row], relatives[row]) for row in np.sort(order[~first]).tolist()]
+    damages += [_beyond(name, positions[row], relatives[row], entry_count) for row in np.sort(order[~inside]).tolist()]
+    return kept(order, first & inside)
 
 
 def _ends(name: str, records: format_segment.SegmentRecords, size: int) -> list[Damage]:
@@ -89,12 +100,6 @@ def _ordinal(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     found = np.empty(len(order), np.int64)
     found[order] = index - np.maximum.accumulate(np.where(fresh, index, 0))
     return found
-
-
-def _first_of_each(relatives: Positions) -> npt.NDArray[np.bool_]:
-    first = np.zeros(len(relatives), bool)
-    first[np.unique(relatives, return_index=True)[1]] = True
-    return first
 
 
 def _twice(name: str, position: int, relative: int) -> Damage:

@@ -18,7 +18,7 @@ from storage_core.errors import FormatError
 from storage_core.formats.rabbitmq import paths
 from storage_core.rabbitmq import message_store, node, queue_files, recovery_terms, selection, unfinished
 from storage_core.rabbitmq.damage import Damage
-from storage_core.rabbitmq.entries import ACKED, Entries, flagged, new_entries
+from storage_core.rabbitmq.entries import ACKED, Entries, flagged, joined, kept, new_entries
 from storage_core.rabbitmq.message_store import MessagePlaces
 from storage_core.rabbitmq.partition import QueuePartition
 from storage_core.rabbitmq.queue_files import QueueDirectory, QueueFiles
@@ -150,8 +150,8 @@ class VhostSnapshot(Snapshot):
                 pool.adopt(files, files.entries if request.include_acked else files.served, number)
                 for files in map(self.files, queue.directories)
             ]
-            parts.append(_selected(np.concatenate(own), request, info))
-        entries = np.concatenate(parts) if parts else new_entries(0)
+            parts.append(_selected(joined(own), request, info))
+        entries = joined(parts or [new_entries(0)])
         place = RowPlace(
             schema,
             request.mode,
@@ -170,7 +170,7 @@ class VhostSnapshot(Snapshot):
 
 def _selected(entries: Entries, request: ScanRequest, info: QueueInfo) -> Entries:
     """The entries of one queue, in delivery order, that the request asks for."""
-    chosen: Entries = entries[selection.rows_of(request, info, entries["sequence_id"])]
+    chosen: Entries = kept(entries, selection.rows_of(request, info, entries["sequence_id"]))
     last = request.start.last
     if last is None:
         return chosen
@@ -187,12 +187,14 @@ class _FilePool:
         self._numbers: dict[str, int] = {}
 
     def adopt(self, queue: QueueFiles, entries: Entries, number: int) -> Entries:
-        """`entries`, a copy, with file numbers of the pool and the queue's number."""
+        """`entries` with file numbers of the pool and the queue's number; a copy unless they have them already."""
         for path in queue.files:
             if path not in self._numbers:
                 self._numbers[path] = len(self.files)
                 self.files.append(path)
         translated = np.array([self._numbers[path] for path in queue.files], np.int32)
+        if number == 0 and (translated == np.arange(len(translated))).all():
+            return entries
         entries = entries.copy()
         if len(entries):
             entries["file"] = translated[entries["file"]]
@@ -221,13 +223,17 @@ def _cut(place: RowPlace, entries: Entries, damages: tuple[Damage, ...], request
 
 def _piece(place: RowPlace, entries: Entries, damages: tuple[Damage, ...], verify_crc: bool) -> QueuePartition:
     """A partition that carries only the names that its own entries use."""
-    files, file_numbers = np.unique(entries["file"], return_inverse=True)
-    queues, queue_numbers = np.unique(entries["queue"], return_inverse=True)
     entries = entries.copy()
-    entries["file"], entries["queue"] = file_numbers, queue_numbers
-    own = replace(
-        place,
-        files=tuple(place.files[number] for number in files.tolist()),
-        queues=tuple(place.queues[number] for number in queues.tolist()),
-    )
-    return QueuePartition(own, entries, damages, verify_crc)
+    names = {
+        column: _renumbered(entries, column, table)
+        for column, table in (("file", place.files), ("queue", place.queues))
+    }
+    return QueuePartition(replace(place, files=names["file"], queues=names["queue"]), entries, damages, verify_crc)
+
+
+def _renumbered(entries: Entries, column: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Numbers `column` anew for the names that it uses; these names."""
+    used = np.zeros(len(names), bool)
+    used[entries[column]] = True
+    entries[column] = (np.cumsum(used) - 1)[entries[column]]
+    return tuple(name for name, taken in zip(names, used.tolist(), strict=True) if taken)

@@ -63,7 +63,9 @@ def values_at(buffer: Bytes, dtype: str, positions: Positions) -> npt.NDArray[An
     if reach < 0:
         return np.zeros(len(positions), kind)
     view: npt.NDArray[Any] = np.ndarray((reach + 1,), kind, buffer, strides=(1,))
-    return view[np.clip(positions, 0, reach)]
+    if len(positions) and (positions.min() < 0 or positions.max() > reach):
+        positions = np.clip(positions, 0, reach)
+    return view[positions]
 
 
 class Steps:
