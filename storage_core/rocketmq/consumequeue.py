@@ -23,6 +23,19 @@ READ_WHOLE = 65_536
 
 
 @dataclass(frozen=True)
+class ValidUnits:
+    """The valid units at the start of one queue file: how many, the first one's place and size, the last one's place,
+    the end of its record, and the largest place among them; -1 where there is none."""
+
+    count: int = 0
+    first_place: int = -1
+    first_size: int = -1
+    last_place: int = -1
+    reach: int = -1
+    peak: int = -1
+
+
+@dataclass(frozen=True)
 class ConsumeQueue:
     """The files of one queue. Ordinals are queue offsets: unit q lies at byte 20 q of the chain."""
 
@@ -61,27 +74,32 @@ class ConsumeQueue:
                 raise shrunk(file, low - file.base_offset + count)
         return out
 
-    def valid_stop(self, files: OpenFiles, index: int) -> tuple[int, int, int]:
-        """Scans file number `index` from its start for the first unit that is not valid (rocketmq.md 3.4).
-
-        Returns the count of units before it, the end of the last one's record and the largest physical offset among
-        them (-1 when there is none).
-        """
-        count, reach, peak = 0, -1, -1
+    def valid_units(self, files: OpenFiles, index: int) -> ValidUnits:
+        """Scans file number `index` from its start up to the first unit that is not valid (rocketmq.md 3.4)."""
+        found = ValidUnits()
         for units in self._chunks(files, index):
             valid = leading_valid(units)
             if valid:
-                reach = _end(units[valid - 1])
-                peak = max(peak, int(units["physical_offset"][:valid].max()))
-            count += valid
+                places, sizes = units["physical_offset"], units["size"]
+                last_place = int(places[valid - 1])
+                found = ValidUnits(
+                    found.count + valid,
+                    found.first_place if found.count else int(places[0]),
+                    found.first_size if found.count else int(sizes[0]),
+                    last_place,
+                    last_place + int(sizes[valid - 1]),
+                    max(found.peak, int(places[:valid].max())),
+                )
             if valid < len(units):
                 break
-        return count, reach, peak
+        return found
 
     def valid_count(self, files: OpenFiles) -> int:
         """Units before the first that is not valid in the last file, counted from the chain's start."""
         last = len(self.chain.files) - 1
-        return (self.chain.files[last].base_offset - self.chain.start) // UNIT.size + self.valid_stop(files, last)[0]
+        return (self.chain.files[last].base_offset - self.chain.start) // UNIT.size + self.valid_units(
+            files, last
+        ).count
 
     def truncated_stop(self, files: OpenFiles, index: int, log_end: int) -> tuple[int, int]:
         """How many units of file number `index` a broker keeps when the log ends at `log_end`, and the last one's end.

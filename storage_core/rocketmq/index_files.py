@@ -92,7 +92,7 @@ def open_index(
     hashes, places = [np.empty(0, np.int32)], [np.empty(0, np.int64)]
     for path in index_paths(root):
         try:
-            file = _open(path, files, used[-1].geometry if used else noted)
+            file = described(path, files, used[-1].geometry if used else noted)
         except FileNotFoundError:
             continue
         edges: list[Messages] = []
@@ -147,8 +147,11 @@ def _lengths(listed: pa.ListArray) -> npt.NDArray[np.float64]:
     return lengths
 
 
-def _open(path: str, files: OpenFiles, known: Geometry | None) -> IndexFile:
-    """Header and geometry of a file; what it says of itself must fit its length and its first and last entry."""
+def described(path: str, files: OpenFiles, known: Geometry | None) -> IndexFile:
+    """Header and geometry of a file; what it says of itself must fit its length and its first and last entry.
+
+    `known` is the geometry of another file of the store, to be tried first.
+    """
     descriptor = files.descriptor(path)
     size = system.stat(path).size
     head = system.pread(descriptor, HEADER.size, 0)

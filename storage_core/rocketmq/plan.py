@@ -18,7 +18,7 @@ from storage_core.files import system
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.index_put import EMPTY
 from storage_core.formats.rocketmq.indexfile import IndexHeader
-from storage_core.job import part_from_json, part_to_json
+from storage_core.job import JobFolder, part_from_json, part_to_json, pending_intent, read_json
 from storage_core.rocketmq.ends import Ends, ends_from_json, ends_to_json
 from storage_core.rocketmq.placement import Blank, Ordinals, number, number_preserved, place, place_preserved, queued
 from storage_core.rocketmq.staging import DISPATCH, PLACE
@@ -213,3 +213,19 @@ def _structs(path: str, dtype: np.dtype[Any], start: int, count: int) -> npt.NDA
         raise MqStoreError(f"{path} is shorter than its task wrote it; the job cannot be finished without it")
     return np.frombuffer(data, dtype)
 
+
+@dataclass(frozen=True)
+class LastJobs:
+    """The job that was finished last and the one that is committed and not done, with the log end before it."""
+
+    finished: str | None
+    unfinished: str | None
+    unfinished_end: int | None
+
+
+def last_jobs(root: str) -> LastJobs:
+    """What a reader must know of writers of mqstore; equal twice: no job came or ended in between."""
+    state, intent = read_json(JobFolder(root).state) or {}, pending_intent(root)
+    if intent is None:
+        return LastJobs(state.get("job"), None, None)
+    return LastJobs(state.get("job"), intent["job"], intent["ends"]["log_end"])

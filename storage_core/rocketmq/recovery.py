@@ -17,7 +17,7 @@ from storage_core.files.file_chain import FileChain
 from storage_core.files.window import OpenFiles
 from storage_core.formats.rocketmq.message import BORN_HOST_V6, HEADER_V4, MAGIC_V1, MAGIC_V2, Stop
 from storage_core.rocketmq.commitlog import Checks, FileWalk, Stretch
-from storage_core.rocketmq.consumequeue import ConsumeQueue
+from storage_core.rocketmq.consumequeue import ConsumeQueue, ValidUnits
 from storage_core.rocketmq.dispatch import Dispatcher, QueueTail
 from storage_core.rocketmq.listing import Listing
 from storage_core.store import QueueKey
@@ -42,12 +42,16 @@ class QueueVerdict:
     """One queue after the start of a broker: units [.., disk_stop) are in its files, [disk_stop, stop) only in the log.
 
     `first` is the first ordinal that is no filler; `filler` begins the filler units that the start itself would write.
+    `head` (place and size of the first unit) and `last_place` (of the last one in its files) save reading them again,
+    where the judge saw them.
     """
 
     disk_stop: int
     stop: int
     filler: int = 0
     first: int = 0
+    head: tuple[int, int] | None = None
+    last_place: int = -1
 
 
 @dataclass(frozen=True)
@@ -86,12 +90,15 @@ class Verdict:
 
 @dataclass
 class _QueueState:
-    """A queue while it is recovered. `peak` is the largest physical offset in the last file that is kept."""
+    """A queue while it is recovered. `peak` is the largest place in the last file that is kept; `head` and
+    `last_place` are what the scan saw of its first and last unit."""
 
     queue: ConsumeQueue
     tail: QueueTail
     kept: int = 0
     peak: int = -1
+    head: tuple[int, int] | None = None
+    last_place: int = -1
 
 
 @dataclass
@@ -175,14 +182,16 @@ def _recover(case: _Case, overall: int) -> Verdict:
         case.replays = [replace(replay, void=frozenset(cut)) for replay in case.replays]
     if case.rules is Rules.V4:
         _dispatch_behind(case, dispatcher)
-    on_disk = {key: state.tail.ordinal for key, state in case.states.items() if state.tail.has_files}
-    queues = {
-        key: QueueVerdict(on_disk.get(key, tail.first), tail.ordinal, tail.filler, tail.first)
-        for key, tail in dispatcher.tails.items()
-    }
+    queues = {key: _queue_verdict(case.states.get(key), tail) for key, tail in dispatcher.tails.items()}
     return Verdict(
         case.rules, listing.log.start, case.log_end, queues, tuple(case.replays), case.reason, units_per_file
     )
+
+
+def _queue_verdict(state: _QueueState | None, tail: QueueTail) -> QueueVerdict:
+    if state is None or not state.tail.has_files:
+        return QueueVerdict(tail.first, tail.ordinal, tail.filler, tail.first)
+    return QueueVerdict(state.tail.ordinal, tail.ordinal, tail.filler, tail.first, state.head, state.last_place)
 
 
 def _units_per_file(listing: Listing) -> int:
@@ -207,17 +216,19 @@ def _recover_queue(queue: ConsumeQueue, files: OpenFiles) -> _QueueState:
     chain = queue.chain
     if not chain.files:
         return _QueueState(queue, QueueTail())
-    per_file = queue.units_per_file
-    index = max(0, len(chain.files) - QUEUE_FILES_SCANNED)
-    reach = -1
+    index = first = max(0, len(chain.files) - QUEUE_FILES_SCANNED)
+    head = None
+    last = ValidUnits()
     while True:
-        count, end, peak = queue.valid_stop(files, index)
-        reach = end if count else reach
-        if count < per_file or index + 1 == len(chain.files):
+        found = queue.valid_units(files, index)
+        if index == first == 0 and found.count:
+            head = (found.first_place, found.first_size)
+        last = found if found.count else last
+        if found.count < queue.units_per_file or index + 1 == len(chain.files):
             break
         index += 1
-    ordinal = chain.files[index].base_offset // 20 + count
-    return _QueueState(queue, QueueTail(ordinal, reach, True), index + 1, peak)
+    ordinal = chain.files[index].base_offset // 20 + found.count
+    return _QueueState(queue, QueueTail(ordinal, last.reach, True), index + 1, found.peak, head, last.last_place)
 
 
 def _truncate(case: _Case, key: QueueKey, state: _QueueState, dispatcher: Dispatcher) -> bool:
@@ -234,7 +245,7 @@ def _truncate(case: _Case, key: QueueKey, state: _QueueState, dispatcher: Dispat
         count, reach = state.queue.truncated_stop(case.files, index, end)
         if count:
             ordinal = state.queue.chain.files[index].base_offset // 20 + count
-            state.tail = QueueTail(ordinal, reach, True)
+            state.tail, state.last_place = QueueTail(ordinal, reach, True), -1
             dispatcher.tails[key] = state.tail
             return appended
         index -= 1

@@ -66,7 +66,7 @@ def _only_grew(memory: _Memory, listing: Listing) -> bool:
 
 
 def _end_bytes(listing: Listing, verdict: Verdict) -> bytes:
-    """The bytes where the next record would begin: all of it, since a record that is half there has its size already."""
+    """The bytes where the next record would begin; all of it, for a half-written record has its size already."""
     file = listing.log.file_at(verdict.log_end)
     if file is None:
         return b""

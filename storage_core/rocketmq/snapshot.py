@@ -14,8 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from storage_core.errors import UnsupportedFormatError
+from storage_core.files import system
 from storage_core.files.file_chain import FileChain
 from storage_core.files.window import OpenFiles, Window
+from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE, UNIT
 from storage_core.formats.rocketmq.message import HEADER, Stop
 from storage_core.formats.rocketmq.paths import LIGHT_QUEUE_PREFIX
 from storage_core.rocketmq.appended import first_appended_at
@@ -48,7 +50,7 @@ MOST_QUEUES_TO_ALIGN = 1_000
 class RocketSnapshot(Snapshot):
     """A listing and the verdict on it; `judged` walks the log, so it is asked only when a question needs it."""
 
-    def __init__(self, listing: Listing, judged: Callable[[], Verdict], store_name: str) -> None:
+    def __init__(self, listing: Listing, judged: Callable[[], tuple[Listing, Verdict]], store_name: str) -> None:
         self.listing = listing
         self._judged = judged
         self._store_name = store_name
@@ -56,7 +58,8 @@ class RocketSnapshot(Snapshot):
     @cached_property
     def verdict(self) -> Verdict:
         """Where the log and each queue end, as a stock broker would find."""
-        return self._judged()
+        self.listing, verdict = self._judged()
+        return verdict
 
     def queues(self) -> Sequence[QueueInfo]:
         """All queues that hold a unit, with their readable ranges."""
@@ -113,6 +116,8 @@ class RocketSnapshot(Snapshot):
             return max(bounds.first, bounds.disk_stop)
         if self._all_expired(queue, bounds, files):
             return bounds.stop
+        if bounds.head is not None and bounds.head[0] >= self.verdict.log_start and bounds.head[1] != BLANK_SIZE:
+            return queue.chain.start // UNIT.size
         return queue.first_readable(files, bounds.disk_stop, self.verdict.log_start)
 
     def _all_expired(self, queue: ConsumeQueue, bounds: QueueVerdict, files: OpenFiles) -> bool:
@@ -248,14 +253,16 @@ class RocketSnapshot(Snapshot):
     def _is_rebuilt(self, queue: ConsumeQueue, files: OpenFiles) -> bool:
         if queue.topic.startswith(LIGHT_QUEUE_PREFIX):
             return True
-        stop = self.verdict.queues[queue.topic, queue.queue_id].disk_stop
-        if stop <= queue.chain.start // 20:
+        bounds = self.verdict.queues[queue.topic, queue.queue_id]
+        stop = bounds.disk_stop
+        if stop <= queue.chain.start // UNIT.size:
             return False
-        place = int(queue.offsets(files, stop - 1, stop)[0])
-        if not self.listing.log.contains(np.array([place]), np.array([place + HEADER.size]))[0]:
+        place = bounds.last_place if bounds.last_place >= 0 else int(queue.offsets(files, stop - 1, stop)[0])
+        file = self.listing.log.file_at(place)
+        if file is None:
             return True
-        header = Window(self.listing.log, files).load(place, place + HEADER.size).view(HEADER.dtype)[0]
-        return int(header["queue_offset"]) != stop - 1
+        at = place - file.base_offset + HEADER.field("queue_offset").offset
+        return system.pread(files.descriptor(file.path), 8, at) != (stop - 1).to_bytes(8, "big")
 
     # -- reading the log alone
 

@@ -6,15 +6,17 @@ Opening reads no log. Where the log ends is judged at the first question that ne
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from storage_core.errors import OptionError, StoreClosedError
-from storage_core.rocketmq.listing import list_store
-from storage_core.rocketmq.recovery import Rules
+from storage_core.rocketmq.listing import Listing, list_store
+from storage_core.rocketmq.plan import last_jobs
+from storage_core.rocketmq.recovery import Rules, Verdict
 from storage_core.rocketmq.remembered import remembered_verdict
+from storage_core.rocketmq.repair import clipped
 from storage_core.rocketmq.snapshot import RocketSnapshot
 from storage_core.rocketmq.views import view_batches, view_schema
 from storage_core.rocketmq.write_job import RocketWriteJob, begin
@@ -54,8 +56,21 @@ class RocketStore(Store):
         """What the store serves now."""
         if self._closed:
             raise StoreClosedError(f"StoreClosedError: {self.path}: the store was closed; open it again")
-        listing = list_store(self.path, self._log_paths)
-        return RocketSnapshot(listing, partial(remembered_verdict, listing, self._rules), self.name)
+        return RocketSnapshot(list_store(self.path, self._log_paths), self._judged, self.name)
+
+    def _judged(self) -> tuple[Listing, Verdict]:
+        """The files and the verdict on them; while a job is committed and not done, as if it were absent."""
+        before = last_jobs(self.path)
+        while True:
+            listing = list_store(self.path, self._log_paths)
+            if before.unfinished_end is not None:
+                listing = replace(listing, log=clipped(listing.log, before.unfinished_end))
+            verdict = remembered_verdict(listing, self._rules)
+            # A job may have passed its commit point, or may have been finished, while the ends were taken.
+            after = last_jobs(self.path)
+            if after == before:
+                return listing, verdict
+            before = after
 
     def begin_job(
         self, columns: Sequence[str] | None = None, application: str = "", **options: Any

@@ -13,6 +13,7 @@ import pyarrow as pa
 from storage_core.errors import OptionError, closest
 from storage_core.formats.columns import TIMESTAMP
 from storage_core.rocketmq.config import committed_offsets, topic_table
+from storage_core.rocketmq.file_views import INDEX, SEGMENTS, index_entries, segments
 from storage_core.rocketmq.queue_totals import queue_totals
 from storage_core.rocketmq.selection import takes
 from storage_core.rocketmq.snapshot import RocketSnapshot
@@ -69,15 +70,20 @@ SYSTEM_TOPICS = frozenset(
 
 def view_schema(name: str) -> pa.Schema:
     """Schema of a view. OptionError with the names of the views when there is none called `name`."""
+    if name in _FILE_VIEWS:
+        return _FILE_VIEWS[name][0]
     if name not in _VIEWS:
-        near = closest(name, list(_VIEWS))
+        near = closest(name, [*_VIEWS, *_FILE_VIEWS])
         hint = f"did you mean {near[0]}? " if near else ""
-        raise OptionError("view", name, f"{hint}The views are messages, {', '.join(_VIEWS)}")
+        raise OptionError("view", name, f"{hint}The views are messages, {', '.join([*_VIEWS, *_FILE_VIEWS])}")
     return _VIEWS[name][0]
 
 
 def view_batches(snapshot: RocketSnapshot, name: str, request: ScanRequest) -> Iterator[pa.RecordBatch]:
     """The rows of a view; topics and queues of the request narrow it."""
+    if name in _FILE_VIEWS:
+        yield from _FILE_VIEWS[name][1](snapshot)
+        return
     schema, rows = view_schema(name), _VIEWS[name][1](snapshot, request)
     yield pa.RecordBatch.from_pylist(rows, schema)
 
@@ -172,4 +178,8 @@ _VIEWS: dict[str, tuple[pa.Schema, Callable[[RocketSnapshot, ScanRequest], list[
     "queues": (QUEUES, _queues),
     "topics": (TOPICS, _topics),
     "offsets": (OFFSETS, _offsets),
+}
+_FILE_VIEWS: dict[str, tuple[pa.Schema, Callable[[RocketSnapshot], Iterator[pa.RecordBatch]]]] = {
+    "segments": (SEGMENTS, segments),
+    "index": (INDEX, index_entries),
 }
