@@ -56,6 +56,10 @@ class LiveVhost:
         self.queues: dict[str, LiveQueue] = {}
         self.failure: BaseException | None = None
         self.closed = False
+        self._stopped = threading.Event()
+        limit = settings.msg_store_file_size_limit
+        self.persistent = MessageStore(f"{root}/{paths.PERSISTENT_FOLDER}", limit, durable=True)
+        self.transient = MessageStore(f"{root}/{paths.TRANSIENT_FOLDER}", limit, durable=False)
         system.make_folder(f"{root}/{OWN_FOLDER}")
         self._lock = FileLock(f"{root}/{OWN_FOLDER}/lock", lock_timeout_s, "another mqstore writer")
         try:
@@ -67,10 +71,9 @@ class LiveVhost:
             self.monitor = self._monitor()
             self._terms: dict[str, QueueTerms] = {}
             self._open(directories)
-        except BaseException:
-            self._lock.close()
+        except BaseException as error:
+            self.abandon(error)
             raise
-        self._stopped = threading.Event()
         self._updated = clock()
         self._ticker = threading.Thread(target=self._tick_on, name="mqstore-rabbitmq", daemon=True)
         if ticking:
@@ -110,16 +113,13 @@ class LiveVhost:
                     f"UnsupportedFormatError: {place}: a queue of version 2 can be read, a store that has one is not "
                     "written; make the queue version 1 on its node"
                 )
-        persistent, transient = (f"{self.root}/{name}" for name in (paths.PERSISTENT_FOLDER, paths.TRANSIENT_FOLDER))
-        limit = self.settings.msg_store_file_size_limit
-        self.persistent = MessageStore(persistent, limit, durable=True)
-        self.transient = MessageStore(transient, limit, durable=False)
+        persistent = self.persistent.directory
         terms = self._read_terms()
         clients = [found.client for found in terms.values() if found.client is not None]
         store_recovery.finish_compactions(persistent)
         places = read_places(self.root, clients)
         ids = np.empty(0, "V16") if places.clean else self._references(directories)
-        self._empty(transient)
+        self._empty(self.transient.directory)
         self.transient.start({}, {})
         if places.clean:
             store_recovery.start_clean(self.persistent, places)
@@ -155,7 +155,12 @@ class LiveVhost:
 
     def _start(self, directory: str, name: QueueName | None, store_clean: bool) -> LiveQueue:
         queue = LiveQueue(self, directory, name)
-        queue.start(self._terms.pop(directory, None), store_clean)
+        try:
+            queue.start(self._terms.get(directory), store_clean)
+        except BaseException:
+            queue.index.abandon()
+            raise
+        self._terms.pop(directory, None)
         self.queues[directory] = queue
         return queue
 

@@ -174,7 +174,9 @@ class Queue:
         """Removes every message that is ready; their number."""
         self._checked()
         with self._vhost.working():
-            return self._queue.paging.purge()
+            count = self._queue.paging.purge()
+            self._queue.used()
+        return count
 
     def __len__(self) -> int:
         """Messages that are ready."""

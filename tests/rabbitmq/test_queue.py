@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from storage_core import open_store
-from storage_core.errors import OptionError, StoreClosedError, StoreLockedError
+from storage_core.errors import CorruptionError, OptionError, StoreClosedError, StoreLockedError
 from storage_core.formats.rabbitmq import paths
 from storage_core.rabbitmq import live_vhost
 from storage_core.rabbitmq.queue import Queue
@@ -308,3 +308,23 @@ def test_locked_is_said(root: str) -> None:
     with pytest.raises(StoreLockedError, match="locked"):
         live_vhost.LiveVhost(root, Settings(), lock_timeout_s=0, ticking=False)
     vhost.close()
+
+
+def test_a_damaged_segment_is_said_and_spoils_nothing(root: str) -> None:
+    with Queue(root, "q") as queue, Queue(root, "other") as other:
+        queue.publish_many([b"1"] * 5)
+        queue._queue.index.flush()
+        other.publish(b"2")
+        segment = Path(root) / "queues" / queue._queue.directory / "0.idx"
+    data = segment.read_bytes()
+    segment.write_bytes(data[:40] + b"\x01" + data[40:])
+    with pytest.raises(CorruptionError, match=r"CorruptionError: .*0\.idx at \d+: ") as caught:
+        Queue(root, "q")
+    assert "\n" not in str(caught.value)
+    with Queue(root, "other") as other:
+        assert bodies(other) == [b"2"]
+    segment.write_bytes(data)
+    with Queue(root, "q") as queue:
+        found = list(queue)
+        assert [delivery.body for delivery in found] == [b"1"] * 5
+        assert not any(delivery.redelivered for delivery in found), "the terms of the last stop still hold"
