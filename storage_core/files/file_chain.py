@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -123,7 +124,7 @@ def _file_size(files: tuple[ChainFile, ...]) -> int:
         return 0
     common = Counter(file.size for file in files).most_common(1)
     length = common[0][0] if common else 0
-    distances = {b.base_offset - a.base_offset for a, b in zip(files, files[1:], strict=False)}
+    distances = {b.base_offset - a.base_offset for a, b in pairwise(files)}
     if length and all(distance % length == 0 for distance in distances | {files[0].base_offset}):
         return length
     return min((d for d in distances if d > 0), default=length)

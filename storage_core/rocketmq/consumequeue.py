@@ -24,8 +24,11 @@ READ_WHOLE = 65_536
 
 @dataclass(frozen=True)
 class ValidUnits:
-    """The valid units at the start of one queue file: how many, the first one's place and size, the last one's place,
-    the end of its record, and the largest place among them; -1 where there is none."""
+    """The valid units at the start of one queue file.
+
+    How many, the first one's place and size, the last one's place and the end of its record, and the largest place
+    among them; -1 where there is none.
+    """
 
     count: int = 0
     first_place: int = -1

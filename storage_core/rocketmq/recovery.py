@@ -90,8 +90,11 @@ class Verdict:
 
 @dataclass
 class _QueueState:
-    """A queue while it is recovered. `peak` is the largest place in the last file that is kept; `head` and
-    `last_place` are what the scan saw of its first and last unit."""
+    """A queue while it is recovered.
+
+    `peak` is the largest place in the last file that is kept; `head` and `last_place` are what the scan saw of its
+    first and last unit.
+    """
 
     queue: ConsumeQueue
     tail: QueueTail

@@ -127,9 +127,8 @@ class RowBuilder:
     def report(self) -> None:
         """One line on this process's stderr that counts the messages left out (option mode)."""
         if self.left_out:
-            print(
-                f"mqstore: {self._store_name}: {self.left_out} damaged messages left out (mode=DROPMALFORMED)",
-                file=sys.stderr,
+            sys.stderr.write(
+                f"mqstore: {self._store_name}: {self.left_out} damaged messages left out (mode=DROPMALFORMED)\n"
             )
 
     def _check_queue(self, messages: Messages, found: Found) -> None:
