@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from storage_core.rabbitmq.vhost import VhostStore, create_store, looks_like_store, stores_below
+from storage_core.rabbitmq.vhost import VhostStore, looks_like_store, stores_below
 
-__all__ = ["VhostStore", "create_store", "looks_like_store", "open_store", "stores_below"]
+__all__ = ["VhostStore", "looks_like_store", "open_store", "stores_below"]
 
 
 def open_store(path: str, options: Mapping[str, Any] | None = None) -> VhostStore:

@@ -7,6 +7,7 @@ A job only adds files: message files above the highest number, segments from the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,8 +105,12 @@ class VhostWriteJob(WriteJob):
         return sum(part.rows for part in ordered)
 
     def abort(self) -> None:
-        """Drops what was staged."""
+        """Drops what was staged, and the folders of a store that has nothing else."""
         jobs.drop_staging(JobFolder(self.root), self.job)
+        with suppress(OSError):
+            if not set(system.names(JobFolder(self.root).folder)):
+                system.remove_folder(JobFolder(self.root).folder)
+                system.remove_folder(self.root)
 
     def _prepare(self, parts: Sequence[StagedPart]) -> Placement:
         """Decides all numbers and stages the files that are the driver's: stubs, and what makes the store clean."""
@@ -117,6 +122,8 @@ class VhostWriteJob(WriteJob):
                 stub = paths.encode_stub(QueueName(self.facts.vhost.encode(), queue.name, queue.priority, 1))
                 write_aside(f"{self.folder}/{name}", stub)
                 placement.moves.append((name, f"{paths.QUEUES_FOLDER}/{directory}/{paths.STUB_FILE}"))
+        if not any(system.exists(f"{self.root}/{name}") for name in (paths.PERSISTENT_FOLDER, paths.QUEUES_FOLDER)):
+            self._add_skeleton(placement)
         if not placement.has_message_files:
             write_aside(f"{self.folder}/empty{paths.MESSAGE_SUFFIX}", b"")
             placement.moves.append(
@@ -138,6 +145,16 @@ class VhostWriteJob(WriteJob):
             self._keep_tables(placement.intent()["removes"])
         definitions.write(self.root, self.facts.vhost, self._declared(placement))
         return placement
+
+    def _add_skeleton(self, placement: Placement) -> None:
+        """What says of a new store whose it is."""
+        contents = {
+            paths.CONFIG_FILE: paths.encode_config(self.facts.entry_count),
+            paths.VHOST_FILE: self.facts.vhost.encode(),
+        }
+        for name, data in contents.items():
+            write_aside(f"{self.folder}/new{name}", data)
+            placement.moves.insert(0, (f"new{name}", name))
 
     def _keep_tables(self, names: Sequence[str]) -> None:
         """Copies aside what the last clean stop noted: readers go by it until the job is done."""
@@ -167,7 +184,7 @@ class VhostWriteJob(WriteJob):
 
 def check_not_running(root: str) -> None:
     """StoreLockedError when a node runs on the store: its pid file names a live process, or one has a file open."""
-    node_folder = root.rsplit("/", 3)[0]
+    node_folder = system.real_path(root).rsplit("/", 3)[0]
     noted = read_file(f"{node_folder}.pid").strip()
     if noted.isdigit() and system.process_start(int(noted)) is not None:
         raise StoreLockedError(

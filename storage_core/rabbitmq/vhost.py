@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from storage_core.errors import FormatError, OptionError, StoreClosedError, StoreNotFoundError, closest
 from storage_core.files import system
-from storage_core.files.append_file import write_aside
 from storage_core.formats.rabbitmq import paths
 from storage_core.rabbitmq import views
 from storage_core.rabbitmq.bulk_writer import StoreFacts, VhostWriteJob
@@ -24,6 +23,7 @@ from storage_core.rabbitmq.write_options import WriteOptions
 from storage_core.store import ScanRequest, Store
 
 RECOVERIES = ("auto", "none")
+NEW_STORE_NAMES = frozenset({".mqstore"})
 _MARKS = frozenset({paths.PERSISTENT_FOLDER, paths.TRANSIENT_FOLDER, paths.QUEUES_FOLDER, paths.RECOVERY_FILE})
 
 
@@ -45,23 +45,6 @@ def stores_below(path: str) -> list[str]:
     return []
 
 
-def create_store(path: str, vhost: str = "/", options: Mapping[str, Any] | None = None) -> VhostStore:
-    """A new, empty store in the directory `path`, which must not exist or be empty. Options as of `VhostStore`.
-
-    Raises OptionError, StoreNotFoundError when something lies there.
-    """
-    _, settings = _parsed(options or {})
-    if _names(path):
-        raise StoreNotFoundError(
-            f"StoreNotFoundError: {path} holds something that is no RabbitMQ store; give a new path"
-        )
-    for folder in (path, f"{path}/{paths.PERSISTENT_FOLDER}", f"{path}/{paths.QUEUES_FOLDER}"):
-        system.make_folder(folder)
-    write_aside(f"{path}/{paths.CONFIG_FILE}", paths.encode_config(settings.queue_index_segment_entry_count))
-    write_aside(f"{path}/{paths.VHOST_FILE}", vhost.encode())
-    return VhostStore(path, options)
-
-
 def _names(path: str) -> frozenset[str]:
     try:
         return frozenset(system.names(path))
@@ -75,22 +58,33 @@ class VhostStore(Store):
     """The store in the directory `path`. Opening reads two small files.
 
     `options`: `recovery` (`auto`: as a node would serve it; `none`: what the files hold, whatever the terms of the
-    last stop say), and RabbitMQ's own settings. Raises OptionError, StoreNotFoundError, FormatError for a `.config`
-    that a node could not read.
+    last stop say), `vhost` (of a new store, which is made by its first job), and RabbitMQ's own settings. Raises
+    OptionError, StoreNotFoundError, CorruptionError for a `.config` that a node could not read.
     """
 
     engine = "rabbitmq"
 
     def __init__(self, path: str, options: Mapping[str, Any] | None = None) -> None:
         self.path = path.rstrip("/") or "/"
-        if not looks_like_store(self.path):
-            raise StoreNotFoundError(
-                f"StoreNotFoundError: {path} is no RabbitMQ vhost directory; it has no {paths.PERSISTENT_FOLDER}"
-            )
-        self._recovery, self.settings = _parsed(options or {})
+        self._recovery, vhost, self.settings = _parsed(options or {})
         self._closed = False
+        if self._is_new():
+            self.segment_entry_count = self.settings.queue_index_segment_entry_count
+            self.vhost = vhost or "/"
+            return
         self.segment_entry_count = self._entry_count()
         self.vhost = self._vhost_name()
+        if vhost is not None and vhost != self.vhost:
+            raise OptionError("vhost", vhost, f"{path} is the store of the vhost {self.vhost}")
+
+    def _is_new(self) -> bool:
+        """Whether nothing lies there yet. StoreNotFoundError when something does that is no store."""
+        if looks_like_store(self.path):
+            return False
+        if _names(self.path) - NEW_STORE_NAMES:
+            text = f"is no RabbitMQ vhost directory; it has no {paths.PERSISTENT_FOLDER}"
+            raise StoreNotFoundError(f"StoreNotFoundError: {self.path} {text}")
+        return True
 
     def _entry_count(self) -> int:
         """Of `.config`; a missing one means 16384."""
@@ -122,6 +116,8 @@ class VhostStore(Store):
         """What a node would serve from the directory as it is now."""
         if self._closed:
             raise StoreClosedError(f"{self.path}: the store is closed; open it again")
+        if self._is_new():
+            raise StoreNotFoundError(f"StoreNotFoundError: {self.path}: there is no store yet; write to it first")
         return VhostSnapshot(self.path, self.name, self.vhost, self.segment_entry_count, self._recovery != "none")
 
     def view_schema(self, name: str) -> pa.Schema:
@@ -150,8 +146,10 @@ class VhostStore(Store):
 
     def _priorities(self) -> dict[bytes, int]:
         """The highest priority of each queue that has directories, or terms of the last stop, by priority."""
-        snapshot = self.snapshot()
         found: dict[bytes, int] = {}
+        if self._is_new():
+            return found
+        snapshot = self.snapshot()
         for directory in snapshot.directories:
             if directory.name is not None and directory.name.priority is not None:
                 name = directory.name.queue
@@ -168,21 +166,19 @@ class VhostStore(Store):
         self._closed = True
 
 
-def _parsed(options: Mapping[str, Any]) -> tuple[str, Settings]:
-    known = {name.lower(): name for name in ("recovery", *Settings.__dataclass_fields__)}
-    settings: dict[str, Any] = {}
-    recovery = "auto"
+def _parsed(options: Mapping[str, Any]) -> tuple[str, str | None, Settings]:
+    """`recovery`, `vhost`, and RabbitMQ's settings."""
+    known = {name.lower(): name for name in ("recovery", "vhost", *Settings.__dataclass_fields__)}
+    given: dict[str, Any] = {}
     for name, value in options.items():
         canonical = known.get(name.lower())
         if canonical is None:
             near = closest(name, sorted(known.values())) or sorted(known.values())
-            raise OptionError(
-                name, str(value), f"a RabbitMQ store has no such option; close ones are {', '.join(near)}"
-            )
-        if canonical != "recovery":
-            settings[canonical] = value
-        elif str(value).lower() in RECOVERIES:
-            recovery = str(value).lower()
-        else:
-            raise OptionError(name, str(value), f"of a RabbitMQ store it is one of {', '.join(RECOVERIES)}")
-    return recovery, Settings().with_options(settings)
+            listed = ", ".join(near)
+            raise OptionError(name, str(value), f"a RabbitMQ store has no such option; close ones are {listed}")
+        given[canonical] = value
+    recovery = str(given.pop("recovery", "auto")).lower()
+    if recovery not in RECOVERIES:
+        raise OptionError("recovery", recovery, f"of a RabbitMQ store it is one of {', '.join(RECOVERIES)}")
+    vhost = given.pop("vhost", None)
+    return recovery, vhost, Settings().with_options(given)

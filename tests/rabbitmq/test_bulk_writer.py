@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from storage_core.errors import MqStoreError, OptionError, RowError, StoreLockedError, UnsupportedFormatError
+from storage_core.errors import OptionError, RowError, StoreLockedError, StoreNotFoundError, UnsupportedFormatError
 from storage_core.formats.rabbitmq import paths, properties
-from storage_core.rabbitmq import create_store, open_store
+from storage_core.rabbitmq import open_store
 from tests.golden.archive import fingerprint
 from tests.rabbitmq import golden
 from tests.rabbitmq.writing import HEADERS, check, rows, small
@@ -219,12 +219,19 @@ def test_a_running_node_is_left_alone(tmp_path: Path) -> None:
         assert store.append(pa.table({"body": ["x"]}), queue="gc.q") == 1
 
 
-def test_a_new_store_needs_a_new_place(tmp_path: Path) -> None:
+def test_a_new_store_is_made_by_its_first_job(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(MqStoreError, match="holds something that is no RabbitMQ store"):
-        create_store(str(tmp_path))
-    store = create_store(str(tmp_path / "new"), vhost="é")
-    assert (store.vhost, store.segment_entry_count) == ("é", 2048)
-    assert paths.queue_directory("é".encode(), b"q") not in {d.directory for d in store.snapshot().directories}
+    with pytest.raises(StoreNotFoundError, match="is no RabbitMQ vhost directory"):
+        open_store(str(tmp_path))
+    store = open_store(str(tmp_path / "new"), {"vhost": "é"})
+    with pytest.raises(StoreNotFoundError, match="there is no store yet; write to it first"):
+        store.snapshot()
+    with pytest.raises(RowError):
+        store.append(pa.table({"body": pa.array([None], pa.string())}), queue="q")
+    assert not (tmp_path / "new").exists()
     store.append(pa.table({"body": ["x"]}), queue="q")
+    assert (tmp_path / "new" / ".config").read_bytes() == paths.encode_config(2048)
     assert [d.directory for d in store.snapshot().directories] == [paths.queue_directory("é".encode(), b"q")]
+    assert open_store(str(tmp_path / "new"), {"vhost": "é"}).vhost == "é"
+    with pytest.raises(OptionError, match="is the store of the vhost é"):
+        open_store(str(tmp_path / "new"), {"vhost": "/"})

@@ -149,6 +149,7 @@ def test_a_missing_config_means_16384(tmp_path: Path) -> None:
 def test_what_is_no_store(tmp_path: Path) -> None:
     assert not looks_like_store(str(tmp_path))
     assert not looks_like_store(str(tmp_path / "nothing"))
+    (tmp_path / "file").write_text("x")
     with pytest.raises(StoreNotFoundError, match="is no RabbitMQ vhost directory"):
         open_store(str(tmp_path))
     path = golden.unpack("s7_gc_clean", tmp_path) / golden.DEFAULT_VHOST

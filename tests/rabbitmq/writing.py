@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.rabbitmq import create_store
+from storage_core.rabbitmq import open_store
 from storage_core.rabbitmq.vhost import VhostStore
 from tests.rabbitmq import golden
 
@@ -55,4 +55,4 @@ def check(store: VhostStore, table: pa.Table) -> None:
 
 def small(tmp_path: Path, **settings_given: Any) -> VhostStore:
     options = {"queue_index_segment_entry_count": 16, "msg_store_file_size_limit": 20000, **settings_given}
-    return create_store(str(tmp_path / "vhosts" / "v"), options=options)
+    return open_store(str(tmp_path / "vhosts" / "v"), options)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 from storage_core.formats.rabbitmq import field_table, properties
-from storage_core.rabbitmq import create_store, open_store
+from storage_core.rabbitmq import open_store
 from storage_core.store import ScanRequest
 from tests.real.rabbitmq.amqp import Client, Delivery
 from tests.real.rabbitmq.node import Node
@@ -123,7 +123,7 @@ def drained(node: Node) -> dict[str, list[Delivery]]:
 
 def write(store: Path, table: pa.Table, parts: int = 3) -> None:
     """One job of several tasks, the last one first."""
-    with open_store(str(store)) if store.exists() else create_store(str(store)) as opened:
+    with open_store(str(store)) as opened:
         job = opened.begin_job()
         job.options.priorities[b"prio"] = MAX_PRIORITY
         size = -(-len(table) // parts)
