@@ -1,0 +1,202 @@
+"""The commit protocol: a writer that dies at any step leaves the job whole or absent, an error leaves nothing."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from storage_core import open_store
+from storage_core.errors import MqStoreError, StoreLockedError
+from storage_core.files.lock import FileLock
+from storage_core.store import Scan, ScanRequest
+from tests.golden import archive
+from tests.reference.served import AS_BROKER, in_partitions, read
+from tests.rocketmq.crashes import Died, stopped_at
+
+GEOMETRY = {"commitLogFileSize": 4096, "consumeQueueFileEntries": 10, "indexSlots": 11, "indexEntries": 40}
+PAIRS = pa.map_(pa.string(), pa.string())
+
+
+def rows(count: int, start: int = 0, topics: tuple[str, ...] = ("orders", "audit")) -> pa.Table:
+    return pa.table({
+        "topic": [topics[i % len(topics)] for i in range(count)],
+        "body": [f"body {start + i} {'x' * (i * 37 % 300)}".encode() for i in range(count)],
+        "key": [f"k{start + i} all" for i in range(count)],
+        "tags": [f"t{i % 3}" for i in range(count)],
+        "properties": pa.array([[("UNIQ_KEY", f"U{start + i}")] for i in range(count)], PAIRS),
+    })  # fmt: skip
+
+
+def write(directory: Path, table: pa.Table, **options: Any) -> int:
+    engine = {} if (directory / "commitlog").exists() else {"engine": "rocketmq"}
+    with open_store(str(directory), **engine) as store:
+        return store.append(table, **options)
+
+
+def made_store(kind: str, directory: Path) -> Path:
+    """A store to write into: none yet, one of mqstore's, one a broker left after a crash, one after a clean stop."""
+    if kind == "own":
+        write(directory, rows(40), **GEOMETRY)
+        write(directory, rows(7, 40))
+    elif kind != "new":
+        return archive.unpack(kind, directory)
+    return directory
+
+
+def bodies(directory: Path) -> list[tuple[str, int, int, bytes]]:
+    """All messages, by place."""
+    if not (directory / "commitlog").exists():
+        return []
+    got = read(directory, in_partitions(1, **AS_BROKER))
+    return sorted((row["topic"], row["queueId"], row["queueOffset"], row["body"]) for row in got)
+
+
+def contents(directory: Path) -> dict[str, tuple[int, str]]:
+    """Length and digest of every file but the lock among writers."""
+    found = archive.fingerprint(directory) if directory.exists() else {}
+    return {
+        name: (size, digest)
+        for name, (_, size, digest) in found.items()
+        if name not in (".", ".mqstore", ".mqstore/lock")
+    }
+
+
+KINDS = ("new", "own", "damaged-torn-tail-abort-4.9.3", "damaged-queues-lost-4.9.3", "delay-4.9.3")
+NEW_ROWS = rows(60, 100, ("orders", "audit", "fresh"))
+
+
+def options_of(kind: str) -> dict[str, Any]:
+    return GEOMETRY if kind == "new" else {}
+
+
+def calls_of(kind: str, tmp_path: Path) -> tuple[int, list[Any], list[Any]]:
+    """How many changing calls a write takes, and what is there before and after it."""
+    directory = made_store(kind, tmp_path / "counted")
+    before = bodies(directory)
+    with stopped_at(None) as clock:
+        write(directory, NEW_ROWS, **options_of(kind))
+    return clock.count, before, bodies(directory)
+
+
+@pytest.mark.parametrize("torn", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_dying_at_every_step_leaves_the_job_whole_or_absent(kind: str, torn: bool, tmp_path: Path) -> None:
+    total, before, after = calls_of(kind, tmp_path)
+    assert len(after) == len(before) + NEW_ROWS.num_rows
+    original = made_store(kind, tmp_path / "original")
+    outcomes = []
+    # Every step of the two common cases; of the others, and of torn writes, some.
+    for last in range(0, total, (11 if torn else 1) if kind in ("new", "own") else (17 if torn else 7)):
+        directory = tmp_path / "dies" / "store"
+        if original.exists():
+            shutil.copytree(original, directory)
+        with pytest.raises(Died), stopped_at(last, torn):
+            write(directory, NEW_ROWS, **options_of(kind))
+        seen = bodies(directory)
+        committed = (directory / ".mqstore" / "intent.json").exists()
+        if seen != after:
+            assert seen == before, f"a reader sees half a job after {last} of {total} calls"
+        write(directory, rows(1, 900), **options_of(kind))
+        end = [row for row in bodies(directory) if not row[3].startswith(b"body 900 ")]
+        assert end in (before, after), f"half a job after {last} of {total} calls"
+        if committed or seen == after:
+            assert end == after, f"a committed job was lost after {last} of {total} calls"
+        if end == after:
+            assert len([r for r in read(directory, in_partitions(1, keys=("all",), **AS_BROKER))
+                        if r["body"].startswith(b"body 1") and r["key"] == f"k{r['body'].split()[1].decode()} all"
+                        and int(r["body"].split()[1]) >= 100]) == 60  # fmt: skip
+        outcomes.append(end == after)
+        assert not (directory / "commitlog" / "mqstore-unfinished-write").exists()
+        assert not (directory / ".mqstore" / "intent.json").exists()
+        assert not any((directory / ".mqstore" / "staging").glob("*/new"))
+        shutil.rmtree(directory)
+    assert outcomes == sorted(outcomes), "whole, then absent again"
+    assert True in outcomes
+    assert False in outcomes
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_at_any_step_before_the_commit_point_leaves_every_file_as_it_was(kind: str, tmp_path: Path) -> None:
+    total, _, after = calls_of(kind, tmp_path)
+    original = made_store(kind, tmp_path / "original")
+    failed = 0
+    for last in range(0, total, 1 if kind in ("new", "own") else 5):
+        directory = tmp_path / "fails" / "store"
+        if original.exists():
+            shutil.copytree(original, directory)
+        there = contents(directory)
+        full = OSError(errno.ENOSPC, "No space left on device")
+        try:
+            with stopped_at(last, error=full):
+                write(directory, NEW_ROWS, **options_of(kind))
+        except (MqStoreError, OSError) as error:
+            if "committed" in str(error):
+                write(directory, rows(1, 900), **options_of(kind))
+                assert len(bodies(directory)) == len(after) + 1
+            else:
+                failed += 1
+                assert contents(directory) == there, f"call {last} of {total}: {error}"  # noqa: PT017
+                assert "\n" not in str(error)  # noqa: PT017
+        else:
+            assert bodies(directory) == after
+        shutil.rmtree(directory, ignore_errors=True)
+    assert failed > 4
+
+
+def test_a_second_writer_waits_and_gives_up_in_one_line(tmp_path: Path) -> None:
+    write(tmp_path / "store", rows(3), **GEOMETRY)
+    before = contents(tmp_path / "store")
+    with FileLock(str(tmp_path / "store" / ".mqstore" / "lock"), 0, "a test"), pytest.raises(
+        StoreLockedError, match="locked"
+    ):
+        write(tmp_path / "store", rows(3), lockTimeout="200ms")
+    with FileLock(str(tmp_path / "store" / "lock"), 0, "a test"), pytest.raises(StoreLockedError, match="locked"):
+        write(tmp_path / "store", rows(3))
+    assert contents(tmp_path / "store") == before
+    assert write(tmp_path / "store", rows(3)) == 3
+
+
+def test_a_version_is_written_once(tmp_path: Path) -> None:
+    directory = tmp_path / "store"
+    assert write(directory, rows(3), txnAppId="a", txnVersion=1, **GEOMETRY) == 3
+    assert write(directory, rows(3), txnAppId="a", txnVersion=1) == 0
+    assert write(directory, rows(3), txnAppId="b", txnVersion=1) == 3
+    assert write(directory, rows(3), txnAppId="a", txnVersion=2) == 3
+    assert write(directory, rows(3), txnAppId="a", txnVersion=1) == 0
+    assert len(bodies(directory)) == 9
+
+
+def test_the_state_is_trusted_only_while_nobody_else_wrote(tmp_path: Path) -> None:
+    directory = tmp_path / "store"
+    write(directory, rows(5), **GEOMETRY)
+    log = directory / "commitlog" / f"{0:020d}"
+    data = bytearray(log.read_bytes())
+    end = len(data.rstrip(b"\0"))
+    data[end : end + 40] = b"\x01" * 40
+    log.write_bytes(data)
+
+    write(directory, rows(5, 10))
+
+    assert len(bodies(directory)) == 10
+    kept = [path for path in (directory / ".mqstore" / "cut").rglob("*") if path.is_file()]
+    assert [path.read_bytes()[:41].strip(b"\0") for path in kept] == [b"\x01" * 40]
+
+
+def test_intact_records_behind_the_end_refuse_the_job(tmp_path: Path) -> None:
+    directory = archive.unpack("damaged-flipped-body-late-4.9.3", tmp_path)
+    before = contents(directory)
+    with pytest.raises(MqStoreError, match="mqstore repair"):
+        write(directory, rows(3))
+    assert contents(directory) == before
+
+
+def test_log_scan_finds_every_row(tmp_path: Path) -> None:
+    write(tmp_path / "store", rows(50), **GEOMETRY)
+    write(tmp_path / "store", rows(50, 50))
+    got = read(tmp_path / "store", ScanRequest(scan=Scan.LOG))
+    assert [int(row["body"].split()[1]) for row in got] == list(range(100))
