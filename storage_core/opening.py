@@ -16,6 +16,8 @@ from storage_core.store import Store
 
 ENGINES = ("rocketmq", "rabbitmq")
 LEVELS = 2
+NODE_STORES = ("msg_stores", "vhosts")
+"""Where a RabbitMQ node's data directory has its vhosts: deeper than a search goes."""
 # What a refused write may leave in a directory that holds no store.
 NEW_STORE_NAMES = {".mqstore", "lock"}
 MOST_SHOWN = 8
@@ -67,6 +69,9 @@ def find_directories(path: str, engine: str | None) -> list[str]:
 def _search(root: str, engine: str | None, levels: int) -> list[str]:
     if _engines(root, engine):
         return [root]
+    if engine != "rocketmq" and system.is_folder(os.path.join(root, *NODE_STORES)):
+        below: list[str] = import_module("storage_core.rabbitmq").stores_below(root)
+        return below
     if not levels:
         return []
     folders = sorted(e.name for e in system.entries(root) if e.is_directory and not e.name.startswith("."))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from storage_core import find_stores
 from storage_core.rabbitmq import looks_like_store, node, open_store, stores_below
 from storage_core.store import ScanRequest
 from tests.rabbitmq import golden
@@ -40,6 +41,9 @@ def test_queues_elsewhere_are_counted(data_directory: tuple[Path, list[dict[str,
     folder, listed = data_directory
     paths = stores_below(str(folder))
     assert len(paths) == 3
+    assert (
+        find_stores(str(folder)) == find_stores(str(folder.parent)) == find_stores(str(folder / "msg_stores")) == paths
+    )
     assert all(map(looks_like_store, paths))
     with open_store(next(path for path in paths if path.endswith(golden.DEFAULT_VHOST))) as store:
         snapshot = store.snapshot()
