@@ -12,11 +12,11 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from storage_core.errors import CorruptionError
 from storage_core.files.file_chain import FileChain
 from storage_core.formats.columns import masked
+from storage_core.formats.known_texts import KnownTexts
 from storage_core.formats.rocketmq.message import FLAWS, Flaw, Messages, decode
 from storage_core.formats.rocketmq.paths import LIGHT_QUEUE_PREFIX
 from storage_core.formats.rocketmq.properties import MULTI_DISPATCH, PropertyColumn
@@ -37,6 +37,7 @@ class RowBuilder:
         self.schema = message_schema(request)
         self.filter = RowFilter(request)
         self._queues = queues
+        self._topics = KnownTexts([topic.encode() for topic, _ in queues.keys])
         self._rebuilt = rebuilt
         self._log = log
         self._store_name = store_name
@@ -132,9 +133,8 @@ class RowBuilder:
             )
 
     def _check_queue(self, messages: Messages, found: Found) -> None:
-        expected = self._queues.topics(found.queue).view(pa.binary())
         wrong = messages.column("queue_id") != self._queues.ids(found.queue)
-        wrong |= pc.not_equal(messages.topics(), expected).to_numpy(zero_copy_only=False)
+        wrong |= ~self._topics.equal(messages.buffer, messages.topic_start, messages.topic_size, found.queue)
         shifted = messages.column("queue_offset") != found.ordinals
         if shifted.any():
             wrong |= shifted & ~self._rebuilt[found.queue]
