@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
 NO_STREAM = "streaming reads are not in this version of mqstore; read the store as a batch with spark.read"
-NO_WRITE = "writing is not in this version of mqstore; it reads stores: use spark.read"
+NO_WRITE = "streaming writes are not in this version of mqstore; write batches with df.write"
 
 
 class MqStoreDataSource(DataSource):
@@ -69,8 +69,13 @@ class MqStoreDataSource(DataSource):
 
     @shown_in_one_line
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Refuses in one line."""
-        raise MqStoreError(NO_WRITE)
+        """The batch writer; columns and options are checked here, before a task runs."""
+        from connector.batch_writer import MqStoreBatchWriter
+
+        paths = self._found_paths()
+        if len(paths) > 1:
+            raise OptionError("path", ",".join(paths), "a write goes to one store; give one path")
+        return MqStoreBatchWriter(self._options, paths[0], schema, overwrite)
 
     @shown_in_one_line
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:

@@ -98,6 +98,14 @@ class RowError(MqStoreError):
         self.column, self.rule, self.row = column, rule, row
 
 
+class ColumnError(MqStoreError):
+    """A column of a frame to write that is unknown, given twice, missing or of a wrong type."""
+
+    def __init__(self, column: str, reason: str) -> None:
+        super().__init__(f"ColumnError: column '{column}': {reason}")
+        self.column, self.reason = column, reason
+
+
 def shorten(value: str, limit: int = 80) -> str:
     """`value` cut to `limit` characters for an error message."""
     return value if len(value) <= limit else value[: limit - 1] + "…"

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.errors import OptionError, RowError, closest, shorten
+from storage_core.errors import ColumnError, OptionError, RowError, closest, shorten
 from storage_core.formats.rocketmq.encode import lengths
 from storage_core.formats.rocketmq.hosts import pack_hosts
 from storage_core.formats.rocketmq.property_pairs import PairColumn, mask, no_pairs
@@ -37,16 +37,16 @@ _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def check_columns(names: list[str], settings: WriteSettings) -> None:
-    """Raises OptionError when the columns of a frame cannot be written: unknown, twice, or a needed one missing."""
+    """Raises ColumnError when the columns of a frame cannot be written: unknown, twice, or a needed one missing."""
     known = [*NATIVE.names, *KAFKA_NAMES, *sorted(IGNORED)]
     for name in names:
         if name not in known:
             near = closest(name, known)
             hint = f"did you mean {' or '.join(near)}? " if near else ""
-            raise OptionError("column", name, f"there is no such column; {hint}The columns are {', '.join(known)}")
+            raise ColumnError(name, f"there is no such column; {hint}The columns are {', '.join(known)}")
         own = KAFKA_NAMES.get(name)
         if names.count(name) > 1 or (own is not None and own in names):
-            raise OptionError("column", name, f"says the same as column {own or name}; drop one of the two")
+            raise ColumnError(name, f"says the same as column {own or name}; drop one of the two")
     have = {KAFKA_NAMES.get(name, name) for name in names}
     needed = PRESERVED if settings.preserve else ("body", *(() if settings.topic is not None else ("topic",)))
     missing = [name for name in needed if name not in have]
@@ -54,7 +54,7 @@ def check_columns(names: list[str], settings: WriteSettings) -> None:
         way = {"topic": "; or name one topic with option topic", "body": " (or value)"}.get(missing[0], "")
         if settings.preserve:
             way = "; preserve=true takes the rows of read(scan=log, decompress=false)"
-        raise OptionError("column", missing[0], f"a write needs this column{way}")
+        raise ColumnError(missing[0], f"a write needs this column{way}")
     if settings.preserve and settings.topic is not None:
         raise OptionError("topic", settings.topic, "excludes preserve=true, which keeps each record's topic")
 
@@ -86,7 +86,7 @@ class Given:
         try:
             return column.cast(pa.binary())
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            raise OptionError("column", name, f"is {column.type}; it must be text or bytes") from None
+            raise ColumnError(name, f"is {column.type}; it must be text or bytes") from None
 
     def text(self, name: str) -> pa.StringArray:
         """Text, null where there is none. Raises RowError for bytes that are no UTF-8."""
@@ -112,7 +112,7 @@ class Given:
         try:
             column = self._columns[name].cast(kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise OptionError("column", name, f"is not {kind}: {shorten(str(error))}") from None
+            raise ColumnError(name, f"is not {kind}: {shorten(str(error))}") from None
         out: npt.NDArray[Any] = column.fill_null(default).to_numpy(zero_copy_only=False)
         return out
 
@@ -173,8 +173,8 @@ def _flat_pairs(column: pa.Array) -> tuple[pa.Array, pa.Array, npt.NDArray[np.in
         if {field.name for field in inner} == {"key", "value"}:
             structs = column.values
             return structs.field("key"), structs.field("value"), column.offsets.to_numpy().astype(np.int64)
-    raise OptionError(
-        "column", "properties", f"is {column.type}; it must be map<string, string>, or Kafka's array of key and value"
+    raise ColumnError(
+        "properties", f"is {column.type}; it must be map<string, string>, or Kafka's array of key and value"
     )
 
 
