@@ -81,7 +81,8 @@ def test_stopped_at_every_step(dirty: bool, stride: int, tmp_path: Path) -> None
 def test_a_node_that_ran_in_between_is_not_overwritten(tmp_path: Path) -> None:
     """The job stopped behind its commit point, and its numbers were taken: it goes to others, the store is dirty."""
     store = small(tmp_path)
-    table = rows(40)
+    first, table = rows(20, 7), rows(40)
+    store.append(first)
     with pytest.MonkeyPatch.context() as monkeypatch:
         from storage_core.rabbitmq import bulk_writer
 
@@ -92,12 +93,14 @@ def test_a_node_that_ran_in_between_is_not_overwritten(tmp_path: Path) -> None:
         with pytest.raises(Stopped):
             attempt(store, table)
     other = small(tmp_path / "other")
-    other.append(rows(5, 9))
-    taken = sorted((Path(other.path) / "msg_store_persistent").glob("*.rdq"))
+    other.append(rows(60, 9))
+    own = {path.name for path in (Path(store.path) / "msg_store_persistent").glob("*.rdq")}
+    taken = sorted(p for p in (Path(other.path) / "msg_store_persistent").glob("*.rdq") if p.name not in own)
+    assert taken
     for path in taken:
         (Path(store.path) / "msg_store_persistent" / path.name).write_bytes(path.read_bytes())
     store.append(rows(3, 4))
-    check(store, pa.concat_tables([table, rows(3, 4)]))
+    check(store, pa.concat_tables([first, table, rows(3, 4)]))
     for path in taken:
         assert (Path(store.path) / "msg_store_persistent" / path.name).read_bytes() == path.read_bytes()
     assert not store.snapshot().places.clean
