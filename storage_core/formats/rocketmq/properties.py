@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -81,18 +80,34 @@ class PropertyColumn:
         return parse(self._data[self._offsets[index] : self._offsets[index + 1]].tobytes())
 
     def values(self, name: str) -> pa.StringArray:
-        """One property of every message; null where a message has none."""
-        found = self._pairs
-        wanted = np.frombuffer(name.encode(), np.uint8)
-        at = np.flatnonzero(self._marks == _mark(wanted[0], len(wanted)))
-        if len(at):
-            at = at[self._names_equal(at, wanted)]
-        row = np.searchsorted(found.offsets, at, "right") - 1
+        """One property of every message; null where a message has none.
+
+        A piece that begins with the name and 0x01 and goes on is that property, so only separators are looked for.
+        """
+        starts, stops = self._pieces_with(np.frombuffer(name.encode() + b"\x01", np.uint8))
+        if self._one_in_each(starts):
+            return text(gather(self._data, starts, stops))
+        row = np.searchsorted(self._offsets, starts, "right") - 1
         start, stop = np.zeros(len(self), np.int64), np.zeros(len(self), np.int64)
         # Of a repeated name the last assignment stays: the last wins.
-        start[row] = found.middles[at] + 1
-        stop[row] = found.stops[at]
+        start[row], stop[row] = starts, stops
         return with_nulls(text(gather(self._data, start, stop)), stop > 0)
+
+    def _pieces_with(self, wanted: Bytes) -> tuple[Positions, Positions]:
+        """What stands behind `wanted` in the pieces that begin with it and have more: starts and stops."""
+        at = np.flatnonzero(self._first_bytes == wanted[0])
+        starts, stops = self._separators[at] + (1 + len(wanted)), self._piece_stops[at]
+        if not (starts < stops).all():
+            starts, stops = starts[starts < stops], stops[starts < stops]
+        right = np.ones(len(starts), bool)
+        for back, byte in enumerate(wanted[:0:-1].tolist(), 1):
+            right &= self._data[starts - back] == byte
+        return (starts, stops) if right.all() else (starts[right], stops[right])
+
+    def _one_in_each(self, places: Positions) -> bool:
+        """Whether place i lies in message i, for all messages."""
+        offsets = self._offsets
+        return len(places) == len(self) and bool((places > offsets[:-1]).all() and (places < offsets[1:]).all())
 
     def pairs(self) -> pa.MapArray:
         """All pairs of every message as map<string, string>; empty, never null, where there are none."""
@@ -104,13 +119,6 @@ class PropertyColumn:
         values = text(gather(self._data, found.middles + 1, found.stops))
         return pa.MapArray.from_arrays(pa.array(found.offsets), names, values)
 
-    def _names_equal(self, at: npt.NDArray[np.intp], wanted: Bytes) -> npt.NDArray[np.bool_]:
-        equal = np.ones(len(at), bool)
-        starts = self._pairs.starts[at]
-        for index, byte in enumerate(wanted.tolist()):
-            equal &= self._data[starts + index] == byte
-        return equal
-
     @cached_property
     def _marks(self) -> npt.NDArray[np.int32]:
         """First byte and length of each name: a cheap test before names are compared."""
@@ -118,17 +126,26 @@ class PropertyColumn:
         return _mark(self._data[found.starts], found.middles - found.starts)
 
     @cached_property
+    def _separators(self) -> Positions:
+        return np.flatnonzero(self._data == PAIR_END)
+
+    @cached_property
+    def _piece_stops(self) -> Positions:
+        return np.append(self._separators[1:], len(self._data))
+
+    @cached_property
+    def _first_bytes(self) -> Bytes:
+        """The first byte of each piece; of an empty last one a separator, which begins no name."""
+        if not len(self._data):
+            return self._data
+        return np.take(self._data, self._separators + 1, mode="clip")
+
+    @cached_property
     def _pairs(self) -> Pairs:
-        data = self._data
-        controls = np.flatnonzero(data <= PAIR_END)
-        kinds = data[controls]
-        if len(kinds) % 2 == 0 and (kinds[0::2] == PAIR_END).all() and (kinds[1::2] == NAME_END).all():
-            separators, middles = controls[0::2], controls[1::2]
-        else:
-            separators, middles = controls[kinds == PAIR_END], controls[kinds == NAME_END]
+        data, separators, stops = self._data, self._separators, self._piece_stops
+        middles = np.flatnonzero(data == NAME_END)
         starts = separators + 1
-        stops = np.append(separators[1:], len(data))
-        before = np.searchsorted(separators, self._offsets)
+        before = self._first_pieces(separators)
         if len(middles) != len(starts) or (middles <= starts).any() or (middles + 1 >= stops).any():
             middles = np.append(middles, len(data))
             middles = middles[np.searchsorted(middles, starts)]
@@ -136,6 +153,15 @@ class PropertyColumn:
             before = np.concatenate(([0], np.cumsum(right)))[before]
             starts, middles, stops = starts[right], middles[right], stops[right]
         return Pairs(starts, middles, stops, before.astype(np.int32))
+
+    def _first_pieces(self, separators: Positions) -> Positions:
+        """Number of the first piece of each message, and of all pieces. Shape (n + 1,)."""
+        if not (self._offsets[1:] > self._offsets[:-1]).all():
+            return np.searchsorted(separators, self._offsets)
+        # Every message begins with a separator, so it is enough to find those; a third of the time of a search.
+        begins = np.zeros(len(self._data) + 1, bool)
+        begins[self._offsets] = True
+        return np.append(np.flatnonzero(begins[separators]), len(separators))
 
     def _repeats(self) -> bool:
         """Whether some message has two pairs of one name."""
