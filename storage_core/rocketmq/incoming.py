@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from storage_core.errors import ColumnError, OptionError, RowError, closest, shorten
 from storage_core.formats.rocketmq.encode import lengths
 from storage_core.formats.rocketmq.hosts import pack_hosts
+from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
 from storage_core.formats.rocketmq.property_pairs import PairColumn, mask, no_pairs
 from storage_core.rocketmq.schema import NATIVE
 from storage_core.rocketmq.write_settings import MAX_TOPIC_SIZE, WriteSettings
@@ -233,6 +234,8 @@ def _topic_rule(topic: str) -> str:
         return f"a topic has at most {MAX_TOPIC_SIZE} bytes, this one {len(topic.encode())}"
     if not _TOPIC.fullmatch(topic):
         return "a topic has letters, digits, %, |, _ and - and is not empty"
+    if topic == SCHEDULE_TOPIC:
+        return "no producer may send to the broker's own topic of delayed messages"
     return ""
 
 

@@ -185,7 +185,7 @@ class Course:
             ordinals = number_preserved(queue, queued(flags), offsets, self.next_ordinals, self.firsts)
             store_ms = own["store_ms"].astype(np.int64)
         self.stop = placed.stop
-        codes = dispatch["tags_code"].astype(np.int64) + np.where(dispatch["delayed"] == 1, store_ms, 0)
+        codes = dispatch["tags_code"].astype(np.int64)
         return Chunk(
             records, position, sizes, flags, placed.places, placed.blanks, queue, ordinals, offsets, codes, store_ms,
             dispatch["key_count"].astype(np.int64), hashes, placed.stop,

@@ -49,11 +49,10 @@ DISPATCH = struct(
     "staged record",
     ("size", "<i4", "TOTALSIZE"),
     ("queue", "<i4", "number of the queue in the task's list"),
-    ("tags_code", "<i8", "tagsCode; with a delay it is counted from the store time"),
+    ("tags_code", "<i8", "tagsCode"),
     ("sys_flag", "<u2", "the low bits of SYSFLAG"),
     ("key_count", "<u2", "keys for the index"),
-    ("delayed", "<u4", "1: tags_code is a delay in ms behind the store time"),
-    size=24,
+    size=20,
 )
 
 PLACE = struct(
@@ -73,7 +72,6 @@ class Batch:
 
     rows: Rows
     tags_codes: npt.NDArray[np.int64]
-    delayed: npt.NDArray[np.bool_]
     queues: npt.NDArray[np.int32]
     key_counts: npt.NDArray[np.int64]
     hashes: npt.NDArray[np.int32]
@@ -135,8 +133,8 @@ class Task:
             born_ms=given.times_ms("bornTimestamp", time.time_ns() // 1_000_000),
             reconsume_times=given.numbers("reconsumeTimes", pa.int32(), 0),
         )
-        delays = message.pairs.value_of("DELAY")
-        return self._batch(given, rows, message.topics, unique, keys, tags, delays)
+        none = pa.nulls(given.count, pa.string())
+        return self._batch(given, rows, message.topics, unique, keys, tags, none)
 
     def _preserved(self, given: Given) -> Batch:
         need_values(given, dict.fromkeys(PRESERVED, "preserve=true needs every column of the record"))
@@ -181,19 +179,14 @@ class Task:
         if len(over):
             raise given.error("key", over[0], f"{counts[over[0]]} words", "a message has at most 65535 keys")
         codes = java_hashes(tags).astype(np.int64)
-        delayed = np.zeros(given.count, bool)
-        scheduled = mask(pc.equal(topics, SCHEDULE_TOPIC))
-        for row in np.flatnonzero(scheduled).tolist():
+        for row in np.flatnonzero(mask(pc.equal(topics, SCHEDULE_TOPIC))).tolist():
             delay = delay_ms(delays[row].as_py())
             if delay is None:
                 value = shorten(repr(delays[row].as_py()))
                 raise given.error("DELAY", row, value, "it must be a whole number, a broker's log ends there otherwise")
             if delay:
-                codes[row], delayed[row] = delay, True
-        if self.settings.preserve and delayed.any():
-            codes += np.where(delayed, rows.store_ms, 0)
-            delayed[:] = False
-        return Batch(rows, codes, delayed, self._queue_numbers(topics, rows.queue_id), counts, hashes)
+                codes[row] = int(np.asarray(rows.store_ms)[row]) + delay
+        return Batch(rows, codes, self._queue_numbers(topics, rows.queue_id), counts, hashes)
 
     def _choose(self, given: Given, message: Message, keys: pa.StringArray) -> npt.NDArray[np.int32]:
         """Queue of each row: its own, else by key as RocketMQ does it, else round robin (interface.md 15, 17)."""
@@ -299,7 +292,6 @@ def _append(files: dict[str, AppendFile], made: Batch) -> None:
     dispatch = np.zeros(count, DISPATCH.dtype)
     dispatch["size"], dispatch["queue"], dispatch["tags_code"] = encoded.sizes, made.queues, made.tags_codes
     dispatch["sys_flag"], dispatch["key_count"] = encoded.sys_flags & 0xFFFF, made.key_counts
-    dispatch["delayed"] = made.delayed
     files["records"].append(memoryview(encoded.data)[: int(encoded.bounds[-1])])
     files["dispatch"].append(dispatch.data)
     files["keys"].append(np.ascontiguousarray(made.hashes, "<i4").data)
