@@ -17,12 +17,13 @@ from storage_core.rocketmq.plan import last_jobs
 from storage_core.rocketmq.recovery import Rules, Verdict
 from storage_core.rocketmq.remembered import remembered_verdict
 from storage_core.rocketmq.repair import clipped
+from storage_core.rocketmq.shard_job import begin_shards
 from storage_core.rocketmq.snapshot import RocketSnapshot
 from storage_core.rocketmq.views import view_batches, view_schema
-from storage_core.rocketmq.write_job import RocketWriteJob, begin
+from storage_core.rocketmq.write_job import begin
 from storage_core.rocketmq.write_settings import NAMES as WRITE_OPTIONS
 from storage_core.rocketmq.write_settings import write_settings
-from storage_core.store import ScanRequest, Store
+from storage_core.store import ScanRequest, Store, WriteJob
 
 RECOVERY = {"auto": None, "4.9": Rules.V4, "5.x": Rules.V5, "none": Rules.NONE}
 OPTIONS = ("recovery", "commitLogPath")
@@ -72,12 +73,13 @@ class RocketStore(Store):
                 return listing, verdict
             before = after
 
-    def begin_job(
-        self, columns: Sequence[str] | None = None, application: str = "", **options: Any
-    ) -> RocketWriteJob:
+    def begin_job(self, columns: Sequence[str] | None = None, application: str = "", **options: Any) -> WriteJob:
         """Starts an atomic write. `options` go before those that the store was opened with."""
         settings = write_settings({**self._write_options, **options})
-        return begin(self.path, settings, None if columns is None else list(columns), application)
+        names = None if columns is None else list(columns)
+        if settings.shards:
+            return begin_shards(self.path, settings, names)
+        return begin(self.path, settings, names, application)
 
     def view_schema(self, name: str) -> pa.Schema:
         """Schema of a view."""

@@ -1,0 +1,107 @@
+"""`publish=shards`: each task makes a finished store of its own, one rename puts them all in place.
+
+What a store is made of belongs to `write_job`. No step is done by a single writer but the rename: as RocketMQ itself
+grows, by brokers. DESIGN 5, last paragraph.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from storage_core.errors import MqStoreError
+from storage_core.files import system
+from storage_core.job import FOLDER, JobFolder, drop_tree, new_job_id
+from storage_core.rocketmq.incoming import check_columns
+from storage_core.rocketmq.write_job import begin
+from storage_core.rocketmq.write_settings import WriteSettings
+from storage_core.store import StagedPart, WriteJob
+
+
+@dataclass(frozen=True)
+class ShardJob(WriteJob):
+    """A job whose stores lie in one folder beside the target until they are all there. Plain data."""
+
+    root: str
+    settings: WriteSettings
+    job: str
+
+    @property
+    def folder(self) -> str:
+        """Where the stores are made: beside the target, so that a rename can put them there."""
+        parent, name = os.path.split(self.root)
+        return os.path.join(parent, f".{name}.mqstore-{self.job}")
+
+    def stage(
+        self, batches: Iterator[pa.RecordBatch], partition: int = 0, attempt: int = 0, task: int = 0
+    ) -> StagedPart:
+        """Makes the whole store of one task; none of a task without rows."""
+        if not system.exists(self.folder):
+            raise MqStoreError(
+                f"{self.folder} is not there for a task; every machine that writes must see the folder of the stores"
+            )
+        name = f"attempt-{partition}-{attempt}-{task}"
+        store = os.path.join(self.folder, name)
+        job = begin(store, replace(self.settings, shards=False, query=None))
+        try:
+            part = job.stage(batches, partition, attempt, task)
+            rows = job.commit([part])
+        except BaseException:
+            drop_tree(store)
+            raise
+        if not rows:
+            drop_tree(store)
+        return StagedPart(partition, rows, (), {"store": name})
+
+    def commit(self, parts: Sequence[StagedPart]) -> int:
+        """Names the stores of the tasks that count `<job>-<n>`, drops all others, renames the folder."""
+        _check_target(self.root)
+        chosen = [part for part in sorted(parts, key=lambda each: each.partition) if part.rows]
+        for number, part in enumerate(chosen):
+            made = os.path.join(self.folder, part.detail["store"])
+            system.rename(made, os.path.join(self.folder, f"{self.job}-{number}"))
+        for name in system.names(self.folder):
+            if name.startswith("attempt-"):
+                drop_tree(os.path.join(self.folder, name))
+        if not chosen:
+            self.abort()
+            return 0
+        system.sync_folder(self.folder)
+        _clear_target(self.root)
+        try:
+            system.rename(self.folder, self.root)
+        except OSError as error:
+            raise MqStoreError(f"{self.root}: the stores could not be put there ({error.strerror})") from error
+        system.sync_folder(os.path.dirname(self.root))
+        return sum(part.rows for part in chosen)
+
+    def abort(self) -> None:
+        """Drops every store that was made."""
+        drop_tree(self.folder)
+
+
+def begin_shards(root: str, settings: WriteSettings, columns: list[str] | None) -> ShardJob:
+    """Starts a job of shards. Raises OptionError, ColumnError, MqStoreError."""
+    if columns is not None:
+        check_columns(columns, settings)
+    _check_target(root)
+    job = ShardJob(root, settings, new_job_id())
+    system.make_folder(job.folder)
+    return job
+
+
+def _check_target(root: str) -> None:
+    if system.exists(root) and set(system.names(root)) - {FOLDER}:
+        raise MqStoreError(
+            f"{root} is not empty; publish=shards makes a new folder of stores: name another path, or publish=append"
+        )
+
+
+def _clear_target(root: str) -> None:
+    """An empty folder may stand in the target's place; a rename replaces it when nothing is in it."""
+    with suppress(FileNotFoundError):
+        drop_tree(JobFolder(root).folder)
