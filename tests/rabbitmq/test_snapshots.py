@@ -145,6 +145,19 @@ def test_acknowledged_entries_that_are_still_on_disk(tmp_path: Path) -> None:
     assert "acked" not in served.schema.names
 
 
+def test_acknowledged_entries_whose_message_is_gone(tmp_path: Path) -> None:
+    """The index still has them, the message store does not: rows with their place and without a message."""
+    path = golden.unpack("s5_16384_kill9", tmp_path) / golden.DEFAULT_VHOST
+    found = golden.table(path, include_acked=True, columns=("sequenceId", "acked", "location")).to_pylist()
+    gone = {row["sequenceId"] for row in found if row["acked"] and row["location"] == "store"}
+    (path / "msg_store_persistent" / "0.rdq").write_bytes(b"")
+    rows = golden.table(path, include_acked=True, columns=("sequenceId", "acked", "body", "guid", "file")).to_pylist()
+    empty = [row for row in rows if row["body"] is None]
+    assert gone
+    assert {row["sequenceId"] for row in empty} == gone
+    assert all(row["acked"] and row["guid"] is None and row["file"].endswith(".idx") for row in empty)
+
+
 def test_all_modes_give_the_same_rows_of_an_undamaged_store(tmp_path: Path) -> None:
     path = golden.unpack("s1_mixed_clean_idle", tmp_path) / golden.DEFAULT_VHOST
     strict = golden.table(path)
