@@ -49,9 +49,7 @@ class MqStoreBatchReader(DataSourceReader):
             return list(load.plan(tuple(self._schema.fieldNames()), self._predicates(load, options)))
 
     def _pushdown_warning(self) -> str:
-        return (
-            f"option pushdown=true does nothing while {PUSHDOWN_CONF} is false; set it, or use pyspark_mqstore.read"
-        )
+        return f"option pushdown=true does nothing while {PUSHDOWN_CONF} is false; set it, or use pyspark_mqstore.read"
 
     def _predicates(self, load: Load, options: ReadOptions) -> tuple[Predicate, ...]:
         """What was pushed: nothing, unless the session pushes."""
@@ -90,7 +88,9 @@ class PushingBatchReader(MqStoreBatchReader):
     def _predicates(self, load: Load, options: ReadOptions) -> tuple[Predicate, ...]:
         from connector.filters import pushed
 
-        return () if options.view != "messages" else pushed(self._filters, load.native(), options.kafka)
+        if options.view != "messages":
+            return ()
+        return pushed(self._filters, load.native(), load.engine if options.kafka else None)
 
 
 def batches_of(partition: MqStorePartition, target: pa.Schema) -> Iterator[pa.RecordBatch]:

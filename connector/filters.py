@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from connector.kafka_layout import native_name
 from connector.values import listing
 from storage_core.errors import OptionError, closest
 from storage_core.store import Predicate
@@ -23,7 +24,6 @@ PUSHED = (
     "topic", "queueId", "queueOffset", "physicalOffset", "storeTimestamp", "bornTimestamp", "key", "msgId", "tags",
     "queue", "vhost", "sequenceId",
 )  # fmt: skip
-_FROM_KAFKA = {"topic": "topic", "partition": "queueId", "offset": "queueOffset", "timestamp": "storeTimestamp"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OPPOSITE = {
     "=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">", "in": "not in", "not in": "in",
@@ -41,16 +41,16 @@ _EXAMPLE = '("topic", "=", "orders")'
 Triple = Sequence[Any]
 
 
-def pushed(filters: Iterable[Filter], schema: pa.Schema, kafka: bool = False) -> tuple[Predicate, ...]:
+def pushed(filters: Iterable[Filter], schema: pa.Schema, kafka: str | None = None) -> tuple[Predicate, ...]:
     """What can be pushed of the filters that Spark wants to be true together.
 
-    `schema` is that of the native columns; `kafka` says that the filters name Kafka's.
+    `schema` is that of the native columns; `kafka` is the engine of the stores where the filters name Kafka's columns.
     """
     found = (_pushed(each, schema, kafka) for each in filters)
     return tuple(predicate for predicate in found if predicate is not None)
 
 
-def _pushed(each: Filter, schema: pa.Schema, kafka: bool) -> Predicate | None:
+def _pushed(each: Filter, schema: pa.Schema, kafka: str | None) -> Predicate | None:
     kind = type(each).__name__
     if kind == "Not":
         inner = _said(each.child, schema, kafka)  # type: ignore[attr-defined]
@@ -70,13 +70,13 @@ def _negated(inner: Predicate) -> Predicate | None:
     return None if opposite is None else Predicate(inner.column, opposite, inner.value)
 
 
-def _said(each: Any, schema: pa.Schema, kafka: bool) -> Predicate | None:
+def _said(each: Any, schema: pa.Schema, kafka: str | None) -> Predicate | None:
     """A filter of Spark's in the door's words; `<=>` for EqualNullSafe. None for what is not pushed."""
     op = _OF_CLASS.get(type(each).__name__)
     if op is None or len(each.attribute) != 1:
         return None
     name = each.attribute[0]
-    column = _FROM_KAFKA.get(name) if kafka else name
+    column = name if kafka is None else native_name(name, kafka)
     if column not in PUSHED or column not in schema.names:
         return None
     try:

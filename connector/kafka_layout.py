@@ -1,7 +1,7 @@
 """`layout=kafka`: the columns of Spark's Kafka source, built from native columns.
 
 Leaves to others: reading native columns (engines), casts to the types a user asked for (`schema`).
-Source of names, types and nullability: Spark's KafkaRecordToRowConverter; of their meaning: interface 25.
+Source of names, types and nullability: Spark's KafkaRecordToRowConverter; of their meaning: interface 25, DESIGN 7.2.
 """
 
 from __future__ import annotations
@@ -25,18 +25,28 @@ SCHEMA = pa.schema(
         pa.field("headers", pa.list_(_HEADER)),
     ]
 )
-LOG_APPEND_TIME = 1
-"""Kafka's TimestampType.LOG_APPEND_TIME: the time is the broker's, as storeTimestamp is."""
+LOG_APPEND_TIME, CREATE_TIME = 1, 0
+"""Kafka's TimestampType: the time is the broker's, as storeTimestamp is; 0 is the type beside a null timestamp."""
 
 _NATIVE = {
-    "key": "key",
-    "value": "body",
-    "topic": "topic",
-    "partition": "queueId",
-    "offset": "queueOffset",
-    "timestamp": "storeTimestamp",
-    "headers": "properties",
+    "rocketmq": {
+        "key": "key",
+        "value": "body",
+        "topic": "topic",
+        "partition": "queueId",
+        "offset": "queueOffset",
+        "timestamp": "storeTimestamp",
+        "headers": "properties",
+    },
+    "rabbitmq": {
+        "key": "routingKeys",
+        "value": "body",
+        "topic": "queue",
+        "offset": "sequenceId",
+        "headers": "headers",
+    },
 }
+"""What each column is made of, by engine. A RabbitMQ queue is one partition, 0, and its store keeps no time."""
 
 
 def schema(include_headers: bool) -> pa.Schema:
@@ -44,34 +54,60 @@ def schema(include_headers: bool) -> pa.Schema:
     return SCHEMA if include_headers else SCHEMA.remove(len(SCHEMA) - 1)
 
 
-def native_columns(columns: Sequence[str]) -> tuple[str, ...]:
+def native_name(column: str, engine: str) -> str | None:
+    """The native column that compares as one of Kafka's does; None where there is none: keys are bytes here."""
+    return None if column == "key" else _NATIVE[engine].get(column)
+
+
+def native_columns(columns: Sequence[str], engine: str) -> tuple[str, ...]:
     """The native columns that `columns` are made of; never none, or the rows could not be counted."""
-    return tuple(_NATIVE[name] for name in columns if name in _NATIVE) or ("queueOffset",)
+    names = _NATIVE[engine]
+    return tuple(names[name] for name in columns if name in names) or (names["offset"],)
 
 
-def from_native(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    """The rows of a batch of `native_columns(columns)` in Kafka's `columns`."""
-    arrays = [_column(batch, name) for name in columns]
+def from_native(batch: pa.RecordBatch, columns: Sequence[str], engine: str) -> pa.RecordBatch:
+    """The rows of a batch of `native_columns(columns, engine)` in Kafka's `columns`."""
+    arrays = [_column(batch, name, engine) for name in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([SCHEMA.field(name) for name in columns]))
 
 
-def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
-    if name == "timestampType":
-        return pa.array(np.full(batch.num_rows, LOG_APPEND_TIME, np.int32))
-    column = batch.column(_NATIVE[name])
-    return _headers(column) if name == "headers" else column.cast(SCHEMA.field(name).type)
+def _column(batch: pa.RecordBatch, name: str, engine: str) -> pa.Array:
+    source = _NATIVE[engine].get(name)
+    if source is None:
+        return _constant(name, batch.num_rows, engine)
+    column = batch.column(source)
+    if name == "headers":
+        return _headers(column, "KEYS" if engine == "rocketmq" else None)
+    if pa.types.is_list(column.type):
+        column = _first(column)
+    return column.cast(SCHEMA.field(name).type)
 
 
-def _headers(properties: pa.MapArray) -> pa.Array:
-    """All properties but KEYS; null where none is left, as Kafka's source says of a record without headers."""
+def _constant(name: str, count: int, engine: str) -> pa.Array:
+    kind = SCHEMA.field(name).type
+    if name == "timestamp":
+        return pa.nulls(count, kind)
+    stamped = name == "timestampType" and engine == "rocketmq"
+    return pa.array(np.full(count, LOG_APPEND_TIME if stamped else CREATE_TIME, np.int32), kind)
+
+
+def _first(lists: pa.ListArray) -> pa.Array:
+    """The first item of each list; null for an empty or missing one."""
+    offsets = lists.offsets.to_numpy()
+    filled = (offsets[1:] > offsets[:-1]) & lists.is_valid().to_numpy(zero_copy_only=False)
+    return lists.values.take(pa.array(offsets[:-1], mask=~filled))
+
+
+def _headers(properties: pa.MapArray, without: str | None) -> pa.Array:
+    """All properties but `without`; null where none is left, as Kafka's source says of a record without headers."""
     offsets = properties.offsets.to_numpy()
     keys, items = properties.keys, properties.items
-    keep = pc.not_equal(keys, "KEYS")
+    keep = pa.repeat(True, len(keys)) if without is None else pc.not_equal(keys, without)
     kept_before = np.zeros(len(keys) + 1, np.int32)
     np.cumsum(keep.to_numpy(zero_copy_only=False), out=kept_before[1:])
     starts = kept_before[offsets]
     pairs = pa.StructArray.from_arrays(
         [keys.filter(keep), items.filter(keep).cast(pa.binary())], fields=[_HEADER.field(0), _HEADER.field(1)]
     )
-    without = pa.array(starts[1:] == starts[:-1])
-    return pa.ListArray.from_arrays(pa.array(starts), pairs, type=SCHEMA.field("headers").type, mask=without)
+    none_left = pa.array(starts[1:] == starts[:-1])
+    return pa.ListArray.from_arrays(pa.array(starts), pairs, type=SCHEMA.field("headers").type, mask=none_left)

@@ -7,8 +7,8 @@ exist (`planning`, the engines).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from connector import values
@@ -16,14 +16,19 @@ from connector.offsets import Assignment, Bound, assignment, bound
 from connector.topic_pattern import java_pattern
 from storage_core.errors import OptionError, closest
 
-READ, STREAM, WRITE, RABBITMQ, SPARK = "read", "stream", "write", "rabbitmq", "spark"
+READ, STREAM, WRITE, SPARK = "read", "stream", "write", "spark"
+ROCKETMQ, RABBITMQ = "rocketmq", "rabbitmq"
 
 Parser = Callable[[str, str], Any]
 
 
 @dataclass(frozen=True)
 class Option:
-    """One row of the table. `use` says what it belongs to: READ works in batch reads, SPARK is Spark's own."""
+    """One row of the table. `use` says what it belongs to: READ works in batch reads, SPARK is Spark's own.
+
+    `engine` is set where the option means something for the stores of one engine only, `aliases_of` names the engine of
+    an alias that only one engine's users say.
+    """
 
     name: str
     values: str
@@ -32,6 +37,8 @@ class Option:
     use: str = READ
     parse: Parser | None = None
     aliases: tuple[str, ...] = ()
+    engine: str | None = None
+    aliases_of: Mapping[str, str] = field(default_factory=dict)
 
 
 def _text(name: str, text: str) -> str:
@@ -51,9 +58,10 @@ OPTIONS: tuple[Option, ...] = (
            parse=values.choice("native", "kafka")),
     Option("includeHeaders", "true, false", "false", "with layout=kafka: the column headers", parse=values.flag),
     Option("columns", "comma list", None, "the projection; .schema(...) does the same", parse=values.columns),
-    Option("topic", "comma or JSON list", None, "topics", parse=values.names, aliases=("subscribe",)),
-    Option("topicPattern", "Java-style regex", None, "topics that match as a whole", parse=java_pattern,
-           aliases=("subscribePattern",)),
+    Option("topic", "comma or JSON list", None, "topics; of RabbitMQ, queues", parse=values.names,
+           aliases=("subscribe", "queue"), aliases_of={"queue": RABBITMQ}),
+    Option("topicPattern", "Java-style regex", None, "topics, or queues, that match as a whole", parse=java_pattern,
+           aliases=("subscribePattern", "queuePattern"), aliases_of={"queuePattern": RABBITMQ}),
     Option("assign", 'JSON {"orders": [0, 1]}', None, "exact queues; several stores: their names as outer keys",
            parse=assignment),
     Option("startingOffsets", "earliest, JSON, last:100, group:billing", "earliest", "where each queue starts",
@@ -64,7 +72,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("endingTimestamp", "epoch ms, ISO 8601, -10m, -2h, -1d", None, "by store time, exclusive"),
     Option("scan", "queues, log", "queues", "through the consume queues, or the commit log alone in physical order",
            parse=values.choice("queues", "log")),
-    Option("decompress", "true, false", "true", "false leaves bodies as stored", parse=values.flag),
+    Option("decompress", "true, false", "true", "false leaves bodies as stored", parse=values.flag, engine=ROCKETMQ),
     Option("mode", "FAILFAST, DROPMALFORMED, PERMISSIVE", "FAILFAST", "what becomes of damaged messages",
            parse=values.choice("FAILFAST", "DROPMALFORMED", "PERMISSIVE")),
     Option("verifyCrc", "true, false", "true", "check each body's CRC", parse=values.flag),
@@ -77,39 +85,43 @@ OPTIONS: tuple[Option, ...] = (
     Option("recovery", "auto, 4.9, 5.x, none", "auto", "whose rules say what a crashed or damaged store serves",
            parse=values.choice("auto", "4.9", "5.x", "none")),
     Option("commitLogPath", "comma list of directories", None, "a commit log elsewhere (storePathCommitLog)",
-           parse=values.names),
-    Option("useIndex", "true, false", "true", "false: lookups scan", parse=values.flag),
+           parse=values.names, engine=ROCKETMQ),
+    Option("useIndex", "true, false", "true", "false: lookups scan", parse=values.flag, engine=ROCKETMQ),
     Option("key", "one key, or a JSON list", None, "messages with this word in KEYS", parse=values.texts),
     Option("msgId", "id, or a JSON list", None, "UNIQ_KEY or offset id", parse=values.message_ids),
     Option("tag", "A, A || B, *", None, "RocketMQ tag expression", parse=values.tag_expression),
     Option("pushdown", "false, true", "false", "filters of where(...) reach the store", parse=values.flag),
+    Option("vhost", "comma or JSON list", None, "virtual hosts", parse=values.names, engine=RABBITMQ),
+    Option("includeAcked", "false, true", "false", "acknowledged entries that are still on disk, column acked",
+           parse=values.flag, engine=RABBITMQ),
     Option("maxOffsetsPerTrigger", "number", None, "most messages of a micro-batch", STREAM),
     Option("maxBytesPerTrigger", "bytes, k/m/g", None, "most bytes of a micro-batch", STREAM),
     Option("minOffsetsPerTrigger", "number", None, "fewest messages of a micro-batch", STREAM),
     Option("maxTriggerDelay", "duration", None, "how long minOffsetsPerTrigger may wait", STREAM),
-    Option("vhost", "comma list", None, "virtual hosts", RABBITMQ),
-    Option("queue", "comma or JSON list", None, "queue names", RABBITMQ),
-    Option("queuePattern", "Java-style regex", None, "queue names that match as a whole", RABBITMQ),
-    Option("includeAcked", "false, true", "false", "acknowledged entries still on disk", RABBITMQ),
-    Option("queues", "number", "4", "queue count of a new topic", WRITE),
-    Option("preserve", "false, true", "false", "keep offsets, times and raw bodies", WRITE),
-    Option("publish", "append, shards", "append", "into one store, or a store per task", WRITE),
-    Option("commitLogFileSize", "bytes", None, "of a new store", WRITE),
-    Option("consumeQueueFileEntries", "number", None, "of a new store", WRITE),
-    Option("indexSlots", "number", None, "of a new store", WRITE),
-    Option("indexEntries", "number", None, "of a new store", WRITE),
+    Option("queues", "number", "4", "queue count of a new topic", WRITE, engine=ROCKETMQ),
+    Option("preserve", "false, true", "false", "keep offsets, times and raw bodies", WRITE, engine=ROCKETMQ),
+    Option("publish", "append, shards", "append", "into one store, or a store per task", WRITE, engine=ROCKETMQ),
+    Option("commitLogFileSize", "bytes", None, "of a new store", WRITE, engine=ROCKETMQ),
+    Option("consumeQueueFileEntries", "number", None, "of a new store", WRITE, engine=ROCKETMQ),
+    Option("indexSlots", "number", None, "of a new store", WRITE, engine=ROCKETMQ),
+    Option("indexEntries", "number", None, "of a new store", WRITE, engine=ROCKETMQ),
     Option("lockTimeout", "duration", "60s", "how long a write waits for another", WRITE),
-    Option("storeHost", "ip:port", "127.0.0.1:10911", "of written messages", WRITE),
-    Option("assignMsgId", "false, true", "false", "give rows without UNIQ_KEY one", WRITE),
-    Option("txnAppId", "text", None, "makes a batch write idempotent, with txnVersion", WRITE),
-    Option("txnVersion", "number", None, "makes a batch write idempotent, with txnAppId", WRITE),
-    Option("exchange", "name", None, "of written RabbitMQ messages", WRITE),
-    Option("queueArguments", "JSON object", None, "of a written RabbitMQ queue", WRITE),
+    Option("storeHost", "ip:port", "127.0.0.1:10911", "of written messages", WRITE, engine=ROCKETMQ),
+    Option("assignMsgId", "false, true", "false", "give rows without UNIQ_KEY one", WRITE, engine=ROCKETMQ),
+    Option("txnAppId", "text", None, "makes a batch write idempotent, with txnVersion", WRITE, engine=ROCKETMQ),
+    Option("txnVersion", "number", None, "makes a batch write idempotent, with txnAppId", WRITE, engine=ROCKETMQ),
+    Option("exchange", "name", None, "of written RabbitMQ messages", WRITE, engine=RABBITMQ),
+    Option("queueArguments", "JSON object", None, "of the queue that the option queue names", WRITE, engine=RABBITMQ),
+    *(Option(name, "as in RabbitMQ", None, "RabbitMQ's own setting", WRITE, engine=RABBITMQ) for name in (
+        "queue_index_segment_entry_count", "queue_index_max_journal_entries", "queue_index_embed_msgs_below",
+        "msg_store_io_batch_size", "msg_store_credit_disc_bound", "msg_store_file_size_limit",
+        "queue_explicit_gc_run_operation_threshold", "lazy_queue_explicit_gc_run_operation_threshold",
+        "vm_memory_high_watermark", "vm_memory_high_watermark_paging_ratio", "target_ram_count",
+    )),
 )  # fmt: skip
 
 _LATER = {
     STREAM: "belongs to streaming reads, which are not in this version of mqstore; leave it out",
-    RABBITMQ: "belongs to RabbitMQ stores, which are not in this version of mqstore; leave it out",
     WRITE: "belongs to writing; leave it out when reading",
 }
 # What Spark adds on its own: the place of a catalog table, the paths of load([a, b]).
@@ -117,12 +129,16 @@ _SPARKS_OWN = {"paths", "location", "provider", "owner"}
 # Options of Spark's Kafka source that say how to talk to a Kafka broker, or that it ignores in a batch.
 _KAFKA_ONLY = {"kafkaconsumer.polltimeoutms", "fetchoffset.numretries", "fetchoffset.retryintervalms", "groupidprefix"}
 _BY_NAME = {name.lower(): option for option in OPTIONS for name in (option.name, *option.aliases)}
+_SPOKEN = {ROCKETMQ: "RocketMQ", RABBITMQ: "RabbitMQ"}
 _SELECTIONS = ("topic", "topicPattern", "assign")
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """A load's options, parsed. `ignored` are options of a Kafka job that mean nothing here."""
+    """A load's options, parsed. `ignored` are options of a Kafka job that mean nothing here.
+
+    `of_one_engine` are those that only one engine's stores know: (engine, name as given, text).
+    """
 
     engine: str | None
     view: str
@@ -151,6 +167,9 @@ class ReadOptions:
     message_ids: tuple[str, ...] | None
     tags: tuple[str, ...] | None
     pushdown: bool
+    vhosts: tuple[str, ...] | None
+    include_acked: bool
+    of_one_engine: tuple[tuple[str, str, str], ...]
     ignored: tuple[str, ...]
 
     @property
@@ -160,6 +179,14 @@ class ReadOptions:
         if self.commit_log_path:
             found["commitLogPath"] = ",".join(self.commit_log_path)
         return found
+
+
+def check_engine(options: Sequence[tuple[str, str, str]], engine: str, path: str) -> None:
+    """OptionError for the first of `options` (engine, name, text) that the stores of `engine` do not know."""
+    for wanted, name, text in options:
+        if wanted != engine:
+            belongs, here = _SPOKEN[wanted], _SPOKEN[engine]
+            raise OptionError(name, text, f"belongs to {belongs} stores, and {path} is a {here} store; leave it out")
 
 
 def read_options(raw: Mapping[str, str], now_ms: int | None = None) -> ReadOptions:
@@ -193,6 +220,7 @@ def read_options(raw: Mapping[str, str], now_ms: int | None = None) -> ReadOptio
         max_records=found["maxRecordsPerPartition"], max_bytes=found["maxBytesPerPartition"],
         recovery=found["recovery"], commit_log_path=found["commitLogPath"] or (), use_index=found["useIndex"],
         keys=found["key"], message_ids=found["msgId"], tags=found["tag"], pushdown=found["pushdown"],
+        vhosts=found["vhost"], include_acked=found["includeAcked"], of_one_engine=_of_one_engine(given),
         ignored=ignored,
     )  # fmt: skip
 
@@ -219,6 +247,17 @@ def _known(raw: Mapping[str, str], kafka: bool) -> tuple[dict[str, tuple[str, st
             raise OptionError(spelled, text, f"is another name of {given[option.name][0]}; give one of the two")
         given[option.name] = (spelled, text)
     return given, tuple(ignored)
+
+
+def _of_one_engine(given: Mapping[str, tuple[str, str]]) -> tuple[tuple[str, str, str], ...]:
+    """Those that one engine's stores alone know; one with its default as value says nothing."""
+    found = []
+    for name, (spelled, text) in given.items():
+        option = _BY_NAME[name.lower()]
+        engine = option.engine or option.aliases_of.get(spelled)
+        if engine is not None and (option.default is None or text.strip().lower() != option.default):
+            found.append((engine, spelled, text))
+    return tuple(found)
 
 
 def _parsed(given: Mapping[str, tuple[str, str]], now_ms: int) -> dict[str, Any]:

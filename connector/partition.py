@@ -38,15 +38,16 @@ class MqStorePartition(InputPartition):
 
 @dataclass(frozen=True)
 class KafkaPiece:
-    """A piece of a plan of native columns, read in Kafka's `columns`."""
+    """A piece of a plan of native columns of an engine, read in Kafka's `columns`."""
 
     piece: ScanPartition
     columns: tuple[str, ...]
+    engine: str
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """The piece's batches in Kafka's layout."""
         for batch in self.piece.read():
-            yield kafka_layout.from_native(batch, self.columns)
+            yield kafka_layout.from_native(batch, self.columns, self.engine)
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ class ViewPiece:
 
     def _selected(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         request = self.request
+        if self.engine == "rabbitmq":  # its views take the selection themselves, and have rows that are of no queue
+            return batch
         if request.topics is not None:
             batch = batch.filter(pc.is_in(batch.column("topic"), pa.array(request.topics, pa.string())))
         if request.topic_pattern is not None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import storage_core
 from connector import kafka_layout
 from connector.errors import warn
-from connector.options import ReadOptions
+from connector.options import ReadOptions, check_engine
 from connector.partition import KafkaPiece, MqStorePartition, ViewPiece
 from connector.paths import store_names
 from connector.selection import check_named_queues, refuse_common_topics, topics_by_store
@@ -62,9 +62,9 @@ class Load:
                 f"goes with one store, and here are {len(directories)}: {listing(directories, 4)}; load one at a time",
             )
         try:
-            for name, directory in zip(store_names(directories), directories, strict=True):
-                store = storage_core.open_store(directory, options.engine, **options.store_options)
-                self._stores.append(NamedStore(name, store))
+            opened = self._of_vhosts([_opened(directory, options) for directory in directories])
+            names = store_names([store.path for store in opened])
+            self._stores = [NamedStore(name, store) for name, store in zip(names, opened, strict=True)]
             self._check_engines()
         except BaseException:
             self.close()
@@ -77,23 +77,24 @@ class Load:
         if options.view != "messages":
             self._check_view(schema := first.view_schema(options.view))
             return schema.append(STORE_COLUMN) if self._several and "store" not in schema.names else schema
-        if options.kafka and first.engine != "rocketmq":
-            raise UnsupportedFormatError(
-                f"{first.path}: layout=kafka of {first.engine} stores is not in this version of mqstore; "
-                "use layout=native"
-            )
         if options.kafka:
             return kafka_layout.schema(options.include_headers)
-        return first.snapshot().schema(ScanRequest(mode=Mode(options.mode), scan=Scan(options.scan)))
+        return self.native()
 
     @property
     def engine(self) -> str:
         """The engine of the stores."""
         return self._stores[0].store.engine
 
+    @property
+    def _word(self) -> str:
+        """What the engine calls a topic, and the column of that name."""
+        return "queue" if self.engine == "rabbitmq" else "topic"
+
     def native(self) -> pa.Schema:
         """The native columns of messages, whatever the layout."""
-        request = ScanRequest(mode=Mode(self._options.mode), scan=Scan(self._options.scan))
+        options = self._options
+        request = ScanRequest(mode=Mode(options.mode), scan=Scan(options.scan), include_acked=options.include_acked)
         return self._stores[0].store.snapshot().schema(request)
 
     def plan(self, columns: tuple[str, ...], predicates: Sequence[Predicate] = ()) -> list[MqStorePartition]:
@@ -107,16 +108,18 @@ class Load:
         self._predicates = tuple(predicates)
         if self._options.ignored:
             warn(f"layout=kafka ignores these options of the Kafka source: {', '.join(self._options.ignored)}")
-        native = kafka_layout.native_columns(columns) if self._options.kafka else columns
+        native = kafka_layout.native_columns(columns, self.engine) if self._options.kafka else columns
         chosen = self._requests(native)
         pieces = self._shared(chosen)
         for named, snapshot, _ in chosen:
             # What a broker would cut concerns reads through the queues, and finding it walks the log.
             for line in snapshot.warnings() if self._options.scan == "queues" else ():
-                warn(line if line.startswith(f"{named.name}: ") else f"{named.name}: {line}")
+                warn(line if line.startswith((f"{named.name}: ", named.store.path)) else f"{named.name}: {line}")
         self._log(pieces)
         return [
-            MqStorePartition(named.store.path, KafkaPiece(piece, columns) if self._options.kafka else piece)
+            MqStorePartition(
+                named.store.path, KafkaPiece(piece, columns, self.engine) if self._options.kafka else piece
+            )
             for (named, _, _), found in zip(chosen, pieces, strict=True)
             for piece in found
         ]
@@ -151,6 +154,17 @@ class Load:
     def _several(self) -> bool:
         return len(self._stores) > 1
 
+    def _of_vhosts(self, opened: list[Store]) -> list[Store]:
+        """The stores of the virtual hosts asked for; OptionError for one that is not there, with those that are."""
+        wanted = self._options.vhosts
+        if wanted is None:
+            return opened
+        known = sorted({store.virtual_host for store in opened if store.virtual_host is not None})
+        for name in wanted:
+            if name not in known:
+                raise OptionError("vhost", name, f"there is no such virtual host here; there are {listing(known)}")
+        return [store for store in opened if store.virtual_host in wanted]
+
     def _check_engines(self) -> None:
         by_engine = {named.store.engine: named.store.path for named in self._stores}
         if len(by_engine) > 1:
@@ -178,6 +192,7 @@ class Load:
             decompress=options.decompress,
             fail_on_data_loss=options.fail_on_data_loss,
             use_index=options.use_index,
+            include_acked=options.include_acked,
             keys=options.keys,
             message_ids=options.message_ids,
             tags=options.tags,
@@ -193,7 +208,7 @@ class Load:
         all_of_them = [(named, named.store.snapshot(), self._request(named, columns)) for named in self._stores]
         if self._options.scan == "queues":
             for _, snapshot, request in all_of_them:
-                check_named_queues(snapshot, request)
+                check_named_queues(snapshot, request, self.engine)
         if not self._several:
             return all_of_them
         if self._options.kafka:
@@ -202,9 +217,9 @@ class Load:
             return [entry for entry in all_of_them if entry[2].assign]
         if self._options.topics is None or self._options.scan == "log":
             return all_of_them
-        own = topics_by_store(
-            {named.name: snapshot.queues() for named, snapshot, _ in all_of_them}, self._options.topics
-        )
+        topics = self._options.topics
+        found = {named.name: snapshot.topics(topics) for named, snapshot, _ in all_of_them}
+        own = topics_by_store(found, topics, self._word)
         return [
             (named, snapshot, replace(request, topics=own[named.name]))
             for named, snapshot, request in all_of_them
@@ -231,10 +246,12 @@ class Load:
     def _check_view(self, schema: pa.Schema) -> None:
         """A view takes the selection options that it has columns for; others are errors (interface 45)."""
         options = self._options
+        topic = self._word
         needs = {
-            "topic": (options.topics, ("topic",)),
-            "topicPattern": (options.topic_pattern, ("topic",)),
-            "assign": (options.assign, ("topic", "queueId")),
+            "topic": (options.topics, (topic,)),
+            "topicPattern": (options.topic_pattern, (topic,)),
+            "assign": (options.assign, (topic, "queueId") if topic == "topic" else (topic,)),
+            "includeAcked": (options.include_acked or None, ("sequenceId",)),
             "startingOffsets": (options.start if options.start.narrows else None, ("queueOffset",)),
             "endingOffsets": (options.stop if options.stop.narrows else None, ("queueOffset",)),
             "startingTimestamp": (options.start_ms, ("storeTimestamp",)),
@@ -262,6 +279,16 @@ class Load:
             )  # fmt: skip
             pieces.append(MqStorePartition(named.store.path, piece))
         return pieces
+
+
+def _opened(directory: str, options: ReadOptions) -> Store:
+    """The store in a directory. Options that its engine does not know are refused before it gets any."""
+    plain = storage_core.open_store(directory, options.engine)
+    check_engine(options.of_one_engine, plain.engine, directory)
+    if not options.store_options:
+        return plain
+    with plain:
+        return storage_core.open_store(directory, options.engine, **options.store_options)
 
 
 def _plan_alone(chosen: Chosen, wanted: int | None) -> list[ScanPartition]:

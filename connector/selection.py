@@ -6,7 +6,7 @@ Leaves to others: the selection inside one store (engines), its spelling (`optio
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,24 +16,36 @@ from storage_core.errors import OptionError, closest
 from storage_core.store import QueueInfo, ScanRequest, Snapshot
 
 
-def topics_by_store(queues: Mapping[str, Sequence[QueueInfo]], topics: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Which of `topics` each store has; OptionError for one that no store has, with the names that are there."""
-    found = {store: {queue.topic for queue in listed} for store, listed in queues.items()}
+def topics_by_store(
+    found: Mapping[str, Collection[str]], topics: Sequence[str], word: str = "topic"
+) -> dict[str, tuple[str, ...]]:
+    """Which of `topics` each store has; OptionError for one that no store has, with the names that are there.
+
+    `word` is what the engine calls a topic.
+    """
     known = sorted(set().union(*found.values()))
     for topic in topics:
         if topic not in known:
             near = closest(topic, known)
             hint = f"did you mean {either(near)}? " if near else ""
             raise OptionError(
-                "topic", topic, f"is in none of the {len(queues)} stores; {hint}the topics are {listing(known)}"
+                word, topic, f"is in none of the {len(found)} stores; {hint}the {word}s are {listing(known)}"
             )
     return {store: tuple(topic for topic in topics if topic in own) for store, own in found.items()}
 
 
-def check_named_queues(snapshot: Snapshot, request: ScanRequest) -> None:
-    """OptionError when `startingOffsets` or `endingOffsets` names a queue that is not there: most likely a typo."""
+def check_named_queues(snapshot: Snapshot, request: ScanRequest, engine: str) -> None:
+    """OptionError when `startingOffsets` or `endingOffsets` names a queue that is not there: most likely a typo.
+
+    Names of RabbitMQ's queues are the engine's to check: its store may have hashes of them only.
+    """
     for option, bound in (("startingOffsets", request.start), ("endingOffsets", request.stop)):
         if not bound.offsets:
+            continue
+        if engine == "rabbitmq":
+            for topic, queue_id in bound.offsets:
+                if queue_id:
+                    raise OptionError(option, f"{topic}/{queue_id}", "a RabbitMQ queue is one queue, with the id 0")
             continue
         known = {(queue.topic, queue.queue_id) for queue in snapshot.queues()}
         for topic, queue_id in bound.offsets:

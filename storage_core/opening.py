@@ -21,6 +21,7 @@ NODE_STORES = ("msg_stores", "vhosts")
 # What a refused write may leave in a directory that holds no store.
 NEW_STORE_NAMES = {".mqstore", "lock"}
 MOST_SHOWN = 8
+NODE_FOLDER = "msg_stores"
 
 
 def open_directory(path: str, engine: str | None, options: Mapping[str, Any]) -> Store:
@@ -78,6 +79,14 @@ def _search(root: str, engine: str | None, levels: int) -> list[str]:
     return [found for name in folders for found in _search(os.path.join(root, name), engine, levels - 1)]
 
 
+def _node_stores(root: str, engine: str | None) -> list[str]:
+    """The stores of a RabbitMQ node's data directory, which lie three levels below it."""
+    if engine == "rocketmq" or NODE_FOLDER not in system.names(root):
+        return []
+    found: list[str] = import_module("storage_core.rabbitmq").stores_below(root)
+    return found
+
+
 def _engines(root: str, engine: str | None) -> list[str]:
     if engine not in (None, "auto", *ENGINES):
         raise OptionError("engine", str(engine), f"it is one of auto, {', '.join(ENGINES)}")
@@ -121,7 +130,13 @@ def _check_directory(root: str) -> None:
         ) from None
 
 
-def _no_store(root: str) -> StoreNotFoundError:
+def _no_store(root: str) -> StoreNotFoundError | UnsupportedFormatError:
+    kind = import_module("storage_core.rabbitmq").other_kind(root)
+    if kind is not None:
+        return UnsupportedFormatError(
+            f"UnsupportedFormatError: {root}: here lie RabbitMQ's {kind}s, and mqstore reads classic queues; "
+            "give the node's data directory or a vhost's, or consume them from a running node"
+        )
     names = system.names(root)
     if not names:
         return StoreNotFoundError(f"StoreNotFoundError: {root}: the directory is empty; give the directory of a store")

@@ -139,6 +139,10 @@ class Snapshot(ABC):
     def queues(self) -> Sequence[QueueInfo]:
         """All queues with their readable ranges, sorted by topic and queue id."""
 
+    def topics(self, wanted: Sequence[str] = ()) -> frozenset[str]:
+        """Names of all topics. `wanted` helps a store that has only hashes of some names to recognise these."""
+        return frozenset(queue.topic for queue in self.queues())
+
     @abstractmethod
     def schema(self, request: ScanRequest) -> pa.Schema:
         """Arrow schema of the rows of `request`, in the request's column order. OptionError for an unknown column."""
@@ -207,6 +211,11 @@ class Store(ABC):
     def name(self) -> str:
         """Last part of the path."""
         return self.path.rstrip("/").rsplit("/", 1)[-1]
+
+    @property
+    def virtual_host(self) -> str | None:
+        """Name of the virtual host that owns the store; None where an engine has none."""
+        return None
 
     @abstractmethod
     def snapshot(self) -> Snapshot:

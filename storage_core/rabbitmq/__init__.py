@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from storage_core.rabbitmq.elsewhere import other_kind
 from storage_core.rabbitmq.vhost import VhostStore, looks_like_store, stores_below
 
-__all__ = ["VhostStore", "looks_like_store", "open_store", "stores_below"]
+__all__ = ["VhostStore", "looks_like_store", "open_store", "other_kind", "stores_below"]
 
 
 def open_store(path: str, options: Mapping[str, Any] | None = None) -> VhostStore:

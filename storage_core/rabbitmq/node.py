@@ -80,6 +80,14 @@ def other_kinds(root: str, vhost: str) -> str | None:
     return f"{root}: the vhost also has {counted}; their messages lie elsewhere on the node and are not read"
 
 
+def elsewhere(root: str, name: str, kind: str) -> str:
+    """The text of an error about a queue whose messages are not in this store."""
+    return (
+        f"UnsupportedFormatError: {root}: {name} is a {kind} queue, whose messages lie elsewhere on the node; "
+        "mqstore reads classic queues: consume it from a running node"
+    )
+
+
 def _terms(path: str) -> list[Any]:
     data = read_file(path)
     if not data:

@@ -33,7 +33,7 @@ def check_request(request: ScanRequest) -> None:
     }
     for name, (value, why) in refused.items():
         if value is not None:
-            raise OptionError(name, str(value), why)
+            raise OptionError(name, ", ".join(value) if isinstance(value, tuple) else str(value), why)
     for name, bound in (("startingOffsets", request.start), ("endingOffsets", request.stop)):
         if bound.group is not None:
             raise OptionError(name, f"group:{bound.group}", "RabbitMQ has no consumer groups; give sequence ids")

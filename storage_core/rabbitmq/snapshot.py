@@ -6,7 +6,7 @@ holds, to `selection` what is asked for. Source: DESIGN 6, interface.md 28 to 31
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from storage_core.errors import FormatError
+from storage_core.errors import FormatError, UnsupportedFormatError
 from storage_core.formats.rabbitmq import paths
 from storage_core.rabbitmq import message_store, node, queue_files, recovery_terms, selection, unfinished
 from storage_core.rabbitmq.damage import Damage
@@ -117,6 +117,15 @@ class VhostSnapshot(Snapshot):
         """All queues with their readable ranges, sorted by name."""
         return [self.info(queue) for queue in self.named().values()]
 
+    def topics(self, wanted: Sequence[str] = ()) -> frozenset[str]:
+        """Names of all queues; a directory without a name is recognised when it is one of `wanted`."""
+        named = frozenset(self.named(wanted))
+        return named if named.issuperset(wanted) else named | {name for name in wanted if self._declared(name)}
+
+    def _declared(self, name: str) -> node.DeclaredQueue | None:
+        """What the node's tables say about a queue that has no directory here."""
+        return node.declared_queues(self.root).get((self.vhost, name))
+
     def schema(self, request: ScanRequest) -> pa.Schema:
         """Arrow schema of the rows of `request`. OptionError for an unknown column."""
         return message_schema(request)
@@ -134,6 +143,7 @@ class VhostSnapshot(Snapshot):
         selection.check_request(request)
         schema = message_schema(request)
         named = self.named(request.topics or ())
+        request = self._without_empty(request, named)
         chosen = selection.queues_of(request, named)
         if selection.vhost_excluded(request, self.vhost):
             chosen = []
@@ -162,6 +172,18 @@ class VhostSnapshot(Snapshot):
             tuple(pool.files),
         )
         return _cut(place, entries, tuple(damages), request)
+
+    def _without_empty(self, request: ScanRequest, named: Mapping[str, NamedQueue]) -> ScanRequest:
+        """The request without topics that the node knows and that have no directory: they hold no message here.
+
+        Raises UnsupportedFormatError when such a queue is of another kind, whose messages lie elsewhere.
+        """
+        topics = request.topics or ()
+        absent = {name: found for name in topics if name not in named and (found := self._declared(name))}
+        for name, found in absent.items():
+            if found.kind != "classic":
+                raise UnsupportedFormatError(node.elsewhere(self.root, name, found.kind))
+        return replace(request, topics=tuple(name for name in topics if name not in absent)) if absent else request
 
     def _damages(self, queue: NamedQueue) -> list[Damage]:
         found = [damage for directory in queue.directories for damage in self.files(directory).damages]

@@ -112,6 +112,11 @@ class VhostStore(Store):
                 continue
         return "/" if self.name == paths.vhost_directory(b"/") else self.name
 
+    @property
+    def virtual_host(self) -> str:
+        """The vhost's name."""
+        return self.vhost
+
     def snapshot(self) -> VhostSnapshot:
         """What a node would serve from the directory as it is now."""
         if self._closed:

@@ -96,16 +96,16 @@ def _chosen(snapshot: VhostSnapshot, request: ScanRequest) -> list[NamedQueue]:
 
 
 def _queues(snapshot: VhostSnapshot, request: ScanRequest) -> Iterator[Row]:
-    declared = node.declared_queues(snapshot.root)
-    seen = set()
-    for queue in _chosen(snapshot, request):
-        seen.add(queue.name)
-        yield _queue_row(snapshot, queue, declared.get((snapshot.vhost, queue.name)))
-    for (vhost, name), known in sorted(declared.items()):
-        wanted = request.topics is None or name in request.topics
-        if vhost == snapshot.vhost and name not in seen and wanted and request.topic_pattern is None:
+    everywhere = node.declared_queues(snapshot.root)
+    declared = {name: queue for (vhost, name), queue in everywhere.items() if vhost == snapshot.vhost}
+    named = snapshot.named(request.topics or ())
+    for name in selection.queues_of(request, {*named, *declared}):
+        known = declared.get(name)
+        if name in named:
+            yield _queue_row(snapshot, named[name], known)
+        elif known is not None:
             counts = {"messages": 0, "ready": 0, "bytes": 0} if known.kind == "classic" else {}
-            yield {"vhost": vhost, "queue": name, "directories": [], **known.columns(), **counts}
+            yield {"vhost": snapshot.vhost, "queue": name, "directories": [], **known.columns(), **counts}
 
 
 def _queue_row(snapshot: VhostSnapshot, queue: NamedQueue, known: node.DeclaredQueue | None) -> Row:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from connector.options import OPTIONS, RABBITMQ, READ, SPARK, STREAM, WRITE, read_options
+from connector.options import OPTIONS, READ, SPARK, STREAM, WRITE, check_engine, read_options
 from connector.values import instant_ms
 from storage_core.errors import OptionError
 from storage_core.store import EARLIEST, LATEST, OffsetBound
@@ -50,7 +50,7 @@ def test_every_option_of_the_table_is_known(option) -> None:
     values = {
         READ: option.default,
         SPARK: "/data",
-        **dict.fromkeys((STREAM, RABBITMQ, WRITE), option.default),
+        **dict.fromkeys((STREAM, WRITE), option.default),
     }
     if values[option.use] is not None:
         read_options({option.name: values[option.use]})
@@ -139,7 +139,8 @@ LATER = "not in this version of mqstore; leave it out"
         ("tag", "A | B", "must be one tag, several as A || B, or * for everything"),
         ("pushdown", "yes", "allowed are true and false"),
         ("maxOffsetsPerTrigger", "5", f"belongs to streaming reads, which are {LATER}"),
-        ("vhost", "v", f"belongs to RabbitMQ stores, which are {LATER}"),
+        ("vhost", " ", "names nothing; give a comma list, or leave the option out"),
+        ("includeAcked", "1", "allowed are true and false"),
         ("preserve", "true", "belongs to writing; leave it out when reading"),
         ("kafka.bootstrap.servers", "h:1", "belongs to Kafka; it is ignored with layout=kafka, otherwise leave it out"),
     ],
@@ -189,6 +190,22 @@ def test_times(text: str, ms: int) -> None:
     assert instant_ms(NOW)("startingTimestamp", text) == ms
 
 
+def test_options_of_one_engine() -> None:
+    options = read_options({"QUEUE": "a,b", "vhost": '["x, y"]', "includeAcked": "true", "useIndex": "true"})
+    assert (options.topics, options.vhosts, options.include_acked) == (("a", "b"), ("x, y",), True)
+    assert sorted(name for _, name, _ in options.of_one_engine) == ["includeAcked", "queue", "vhost"]
+    check_engine(options.of_one_engine, "rabbitmq", "/s")
+    with pytest.raises(OptionError) as caught:
+        check_engine(read_options({"queuePattern": "a.*"}).of_one_engine, "rocketmq", "/s")
+    assert str(caught.value) == (
+        "OptionError: option 'queuePattern' = 'a.*': belongs to RabbitMQ stores, and /s is a RocketMQ store; "
+        "leave it out"
+    )
+    for name, value in (("decompress", "false"), ("useIndex", "false"), ("commitLogPath", "/l")):
+        with pytest.raises(OptionError, match=f"option '{name}' = '{value}': belongs to RocketMQ stores"):
+            check_engine(read_options({name: value}).of_one_engine, "rabbitmq", "/s")
+
+
 def test_store_options() -> None:
     options = read_options({"recovery": "5.X", "commitLogPath": "/a, /b"})
     assert options.store_options == {"recovery": "5.x", "commitLogPath": "/a,/b"}
@@ -196,8 +213,9 @@ def test_store_options() -> None:
 
 def test_the_page_of_options_lists_those_of_a_read() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "options.md").read_text(encoding="utf-8")
-    told = set(re.findall(r"^\| `(\w+)`(?: \(`\w+`\))? \|", page, re.MULTILINE))
+    told = set(re.findall(r"^\| `(\w+)`(?: \([^)]+\))? \|", page, re.MULTILINE))
     known = {option.name for option in OPTIONS if option.use == READ}
     assert known - told == set()
-    aliases = set(re.findall(r"^\| `\w+` \(`(\w+)`\) \|", page, re.MULTILINE))
+    rows = re.findall(r"^\| `\w+` \(([^)]+)\) \|", page, re.MULTILINE)
+    aliases = {alias for row in rows for alias in re.findall(r"`(\w+)`", row)}
     assert aliases == {alias for option in OPTIONS for alias in option.aliases}

@@ -177,12 +177,6 @@ def test_offsets_of_a_queue_that_is_not_there(stores) -> None:
     assert rows(planned("/d/a", endingOffsets='{"z": {"0": 1}}', scan="log")).num_rows == 11
 
 
-def test_the_kafka_layout_of_rabbitmq_comes_later(stores) -> None:
-    stores(FakeStore("/d/a", {}, engine="rabbitmq"))
-    with pytest.raises(UnsupportedFormatError, match="/d/a: layout=kafka of rabbitmq stores is not in this version"):
-        planned("/d/a", layout="kafka")
-
-
 def test_one_commit_log_path_for_several_stores(stores) -> None:
     stores(FakeStore("/d/a", {}), FakeStore("/d/b", {}))
     with pytest.raises(OptionError, match="goes with one store, and here are 2: /d/a, /d/b; load one at a time"):
