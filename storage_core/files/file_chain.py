@@ -120,8 +120,8 @@ def _chain_files(folder: str) -> Iterable[ChainFile]:
 
 
 def _file_size(files: tuple[ChainFile, ...]) -> int:
-    if not files:
-        return 0
+    if len(files) < 2:
+        return files[0].size if files else 0
     common = Counter(file.size for file in files).most_common(1)
     length = common[0][0] if common else 0
     distances = {b.base_offset - a.base_offset for a, b in pairwise(files)}
