@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 QUEUES = ("plain", "prio", "large", "q ünïcödé", "typed")
 MAX_PRIORITY = 3
+ROWS = int(os.environ.get("MQSTORE_ROWS", "9000"))
 
 
 def rows(count: int, seed: int) -> pa.Table:
@@ -133,7 +135,7 @@ def write(store: Path, table: pa.Table, parts: int = 3) -> None:
 
 def test_a_node_delivers_what_was_written(node: Node, tmp_path: Path) -> None:
     store = tmp_path / "vhosts" / "any-name"
-    first, second = rows(9000, 1), rows(500, 2)
+    first, second = rows(ROWS, 1), rows(500, 2)
     write(store, first)
     definitions = tmp_path / "vhosts" / "definitions.json"
     assert {q["name"]: q["arguments"] for q in json.loads(definitions.read_text())["queues"]}["prio"] == {
