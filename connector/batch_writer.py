@@ -13,17 +13,19 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from connector.errors import shown_in_one_line, warn
-from storage_core.errors import MqStoreError, StoreNotFoundError
+from storage_core.errors import MqStoreError, OptionError, StoreNotFoundError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from connector.write_options import WriteOptions
     from storage_core.store import StagedPart, Store
 
 NO_OVERWRITE = (
     "mode('overwrite') is refused: a message store only grows; use mode('append'), "
     "or delete the directory yourself and then append"
 )
+DEFAULT_VHOST = "/"
 
 
 @dataclass
@@ -43,7 +45,7 @@ class MqStoreBatchWriter(DataSourceArrowWriter):
         if overwrite:
             raise MqStoreError(NO_OVERWRITE)
         given = write_options(options)
-        with store_to_write(path, given.engine) as store:
+        with store_to_write(path, given) as store:
             self._job = store.begin_job(schema.fieldNames(), **given.job)
 
     @shown_in_one_line
@@ -54,14 +56,14 @@ class MqStoreBatchWriter(DataSourceArrowWriter):
         task = TaskContext.get()
         if task is None:
             return StagedMessage(self._job.stage(iterator))
-        return StagedMessage(
-            self._job.stage(iterator, task.partitionId(), task.attemptNumber(), task.taskAttemptId())
-        )
+        return StagedMessage(self._job.stage(iterator, task.partitionId(), task.attemptNumber(), task.taskAttemptId()))
 
     @shown_in_one_line
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Puts all rows into the store. Tasks without a message staged nothing that counts."""
         self._job.commit([message.part for message in messages if isinstance(message, StagedMessage)])
+        for line in self._job.warnings:
+            warn(line)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Drops what was staged. Spark calls this after a failed commit too: what was committed stays."""
@@ -71,13 +73,59 @@ class MqStoreBatchWriter(DataSourceArrowWriter):
             warn(f"staged files could not be removed ({error}); the next write removes them")
 
 
-def store_to_write(path: str, engine: str | None) -> Store:
-    """The store at a path, or a new one: RocketMQ unless `engine` says otherwise."""
+def store_to_write(path: str, given: WriteOptions) -> Store:
+    """The store at a path, or a new one: RocketMQ unless the option `engine` says otherwise.
+
+    Of a RabbitMQ node's data directory it is that of the option `vhost`. Raises OptionError for an option that the
+    store's engine does not know.
+    """
+    from connector.options import check_engine
     from storage_core import open_store
 
     try:
-        return open_store(path, engine)
+        plain = open_store(path, given.engine)
     except StoreNotFoundError:
-        if engine is not None:
+        if (nested := _store_of_node(path, given)) is not None:
+            return nested
+        if given.engine is not None:
             raise
+        for engine, name, text in given.of_one_engine:
+            if engine == "rabbitmq":
+                raise OptionError(
+                    name, text, f"belongs to RabbitMQ stores; give option engine=rabbitmq for a new one at {path}"
+                ) from None
         return open_store(path, "rocketmq")
+    check_engine(given.of_one_engine, plain.engine, path)
+    if not given.store:
+        return plain
+    with plain:
+        return open_store(path, plain.engine, **given.store)
+
+
+def writes_rabbitmq(path: str, engine: str) -> bool:
+    """Whether a write to `path` with the option `engine` goes to a RabbitMQ store."""
+    from storage_core import open_store
+
+    try:
+        return open_store(path, engine if engine in ("rocketmq", "rabbitmq") else None).engine == "rabbitmq"
+    except MqStoreError:
+        return False
+
+
+def _store_of_node(path: str, given: WriteOptions) -> Store | None:
+    """The store of one virtual host of the node whose data directory `path` is; None where it is none."""
+    from storage_core import find_stores, open_store
+
+    if given.engine == "rocketmq":
+        return None
+    try:
+        directories = find_stores(path, "rabbitmq")
+    except MqStoreError:
+        return None
+    settings = {name: text for name, text in given.store.items() if name != "vhost"}
+    stores = {store.virtual_host: store for store in (open_store(each, **settings) for each in directories)}
+    wanted = given.store.get("vhost", DEFAULT_VHOST)
+    if wanted not in stores:
+        known = ", ".join(sorted(name for name in stores if name is not None))
+        raise OptionError("vhost", wanted, f"there is no such virtual host below {path}; there are {known}")
+    return stores[wanted]

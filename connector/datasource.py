@@ -14,13 +14,17 @@ from pyspark.sql.types import StructType
 
 from connector.errors import shown_in_one_line
 from connector.paths import NO_PATH, absolute, load_paths
-from storage_core.errors import MqStoreError, OptionError
+from storage_core.errors import MqStoreError, OptionError, UnsupportedFormatError
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
 NO_STREAM = "streaming reads are not in this version of mqstore; read the store as a batch with spark.read"
 NO_WRITE = "streaming writes are not in this version of mqstore; write batches with df.write"
+NO_RABBITMQ_STREAM = (
+    "a RabbitMQ store takes no stream, each commit costs as much as its whole vhost; "
+    "write batches with df.write, or the stream to a RocketMQ store"
+)
 
 
 class MqStoreDataSource(DataSource):
@@ -79,7 +83,12 @@ class MqStoreDataSource(DataSource):
 
     @shown_in_one_line
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """Refuses in one line."""
+        """Refuses in one line; a commit to a RabbitMQ store costs as much as its whole vhost, so it takes none ever."""
+        from connector.batch_writer import writes_rabbitmq
+
+        for path in self._found_paths():
+            if writes_rabbitmq(path, self._options.get("engine", "").strip().lower()):
+                raise UnsupportedFormatError(f"UnsupportedFormatError: {path}: {NO_RABBITMQ_STREAM}")
         raise MqStoreError(NO_WRITE)
 
     def _check(self, schema: StructType) -> None:

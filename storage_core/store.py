@@ -180,7 +180,12 @@ class StagedPart:
 
 
 class WriteJob(ABC):
-    """One atomic job: tasks stage, then one process commits or aborts. Picklable."""
+    """One atomic job: tasks stage, then one process commits or aborts. Picklable.
+
+    `warnings` has one line for each thing that a user should know after the commit.
+    """
+
+    warnings: Sequence[str] = ()
 
     @abstractmethod
     def stage(
