@@ -1,0 +1,24 @@
+"""Traces one order: every message about it, in every topic, in the order in which the broker stored them.
+
+python examples/find_one_order.py /backup/broker-a/store order-001178
+"""
+
+from __future__ import annotations
+
+import sys
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pyspark_mqstore import ensure_java
+
+
+def trace(spark: SparkSession, path: str, key: str) -> DataFrame:
+    """The messages with this key; the index files say where they lie."""
+    found = spark.read.format("mqstore").option("key", key).load(path)
+    return found.select("storeTimestamp", "topic", "tags", "queueId", "queueOffset", "body").orderBy("storeTimestamp")
+
+
+if __name__ == "__main__":
+    ensure_java()
+    session = SparkSession.builder.getOrCreate()
+    trace(session, *sys.argv[1:3]).show(100, truncate=60)
