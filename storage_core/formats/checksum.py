@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from zlib import crc32
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from isal.isal_zlib import crc32
 
 MASK = 0x7FFFFFFF
 
@@ -15,7 +14,7 @@ def body_crcs(bodies: pa.BinaryArray) -> npt.NDArray[np.int32]:
     """CRC-32 & 0x7FFFFFFF of each element. Shape (n,).
 
     One Python call a message: the only per-message loop of a scan. Turning the column into bytes objects first costs
-    half of slicing a memoryview.
+    half of slicing a memoryview, and ISA-L's sum a third (100 B) to a seventh (10 KB) of zlib's.
     """
     objects = bodies.to_numpy(zero_copy_only=False)
     sums = np.fromiter(map(crc32, objects), np.uint32, len(objects))

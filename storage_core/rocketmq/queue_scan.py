@@ -29,7 +29,7 @@ from storage_core.store import ScanPartition, ScanRequest
 Flags = npt.NDArray[np.bool_]
 
 FIRST_ROWS, ROWS = 1_000, 16_000
-BATCH_SIZE = 16 << 20
+BATCH_SIZE = 5 << 20
 GAP = 64 << 10
 
 
