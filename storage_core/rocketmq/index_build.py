@@ -14,7 +14,16 @@ import numpy.typing as npt
 
 from storage_core.files import system
 from storage_core.formats.layout import Positions
-from storage_core.formats.rocketmq.index_put import EMPTY, Puts, encode_header, put, rolled, room, touched_slots
+from storage_core.formats.rocketmq.index_put import (
+    EMPTY,
+    Puts,
+    distinct,
+    encode_header,
+    put,
+    rolled,
+    room,
+    touched_slots,
+)
 from storage_core.formats.rocketmq.indexfile import ENTRY, HEADER, SLOT, Geometry, IndexHeader
 
 PAGE_SLOTS = 1024
@@ -142,7 +151,7 @@ class _SlotFile:
             system.fsync(self._descriptor)
             system.pwrite(self._descriptor, encode_header(header), 0)
             if self._changed:
-                for start, stop in slot_runs(np.unique(np.concatenate(self._changed))):
+                for start, stop in slot_runs(distinct(np.concatenate(self._changed), self._geometry.slots)):
                     self._write_run(start, stop)
             system.fsync(self._descriptor)
         finally:

@@ -21,7 +21,7 @@ from storage_core.files.changes import Changes
 from storage_core.files.window import OpenFiles
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.consumequeue import UNIT
-from storage_core.formats.rocketmq.index_put import room
+from storage_core.formats.rocketmq.index_put import distinct, room
 from storage_core.formats.rocketmq.indexfile import ENTRY, HEADER, SLOT, Geometry, decode_header
 from storage_core.job import JobFolder
 from storage_core.rocketmq.ends import Ends, log_path, noted_geometry, trusted_ends
@@ -273,7 +273,7 @@ class _Room:
             return
         self._needs.add(len(hashes), last)
         self._key_count += len(hashes)
-        pages = np.unique(hashes.astype(np.int64) % geometry.slots // PAGE_SLOTS)
+        pages = distinct(hashes.astype(np.int64) % geometry.slots // PAGE_SLOTS, geometry.slots // PAGE_SLOTS + 1)
         self._pages = np.union1d(self._pages, pages)
 
     def _make(self, path: str, length: int, parts: list[tuple[int, int]]) -> None:

@@ -68,7 +68,17 @@ def rolled(before: IndexHeader) -> IndexHeader:
 
 def touched_slots(puts: Puts, geometry: Geometry) -> npt.NDArray[np.int64]:
     """Slot numbers that `puts` change, ascending and distinct."""
-    return np.unique(puts.hashes.astype(np.int64) % geometry.slots)
+    return distinct(puts.hashes.astype(np.int64) % geometry.slots, geometry.slots)
+
+
+def distinct(values: npt.NDArray[np.int64], limit: int) -> npt.NDArray[np.int64]:
+    """The distinct values of numbers in [0, limit), ascending; a table of flags beats sorting when they are many."""
+    if len(values) * 64 < limit:
+        ordered = np.sort(values)
+        return ordered[np.flatnonzero(np.diff(ordered, prepend=-1))]
+    seen = np.zeros(limit, bool)
+    seen[values] = True
+    return np.flatnonzero(seen)
 
 
 def put(header: IndexHeader, puts: Puts, old: npt.NDArray[np.int32], geometry: Geometry) -> FilePuts:

@@ -1,0 +1,23 @@
+"""The writing examples do what they say."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from examples import write_dataframe, write_kafka_frame, write_merged, write_topic_copy
+from tests.golden import archive
+
+
+def test_the_writing_examples(spark, tmp_path: Path) -> None:
+    orders, events = str(tmp_path / "orders"), str(tmp_path / "events")
+    assert write_dataframe.run(spark, orders, 100) == 100
+    assert write_kafka_frame.run(spark, events, 60) == 60
+    assert write_merged.run(spark, orders, events, str(tmp_path / "both")) == 160
+
+
+def test_a_topic_of_a_store_without_its_queues(spark, tmp_path: Path) -> None:
+    broken = archive.unpack("shop-4.9.3", tmp_path)
+    shutil.rmtree(broken / "consumequeue")
+    wanted = [row for row in archive.truth("shop-4.9.3") if row["topic"] == "payments"]
+    assert write_topic_copy.run(spark, str(broken), "payments", str(tmp_path / "rescued")) == len(wanted)
