@@ -91,10 +91,10 @@ HARMS = ("deleted", "some deleted", "cut short", "noise", "noise behind the head
 
 
 def test_keys_and_ids_are_what_a_scan_leaves(store: tuple[str, Path], everything: list[Row]) -> None:
-    for key in some_keys(everything, 12):
+    for key in some_keys(everything, 6):
         assert found(store[1], keys=(key,)) == with_key(everything, key)
         assert found(store[1], keys=(key,), use_index=False) == with_key(everything, key)
-    for message_id in some_ids(everything, 8):
+    for message_id in some_ids(everything, 4):
         assert found(store[1], message_ids=(message_id,)) == with_id(everything, message_id)
 
 
@@ -109,9 +109,9 @@ def test_harmed_index_files_change_nothing(
     store: tuple[str, Path], everything: list[Row], how: str, tmp_path: Path
 ) -> None:
     copy = harmed(store[1], how, tmp_path / "store")
-    for key in some_keys(everything, 4):
+    for key in some_keys(everything, 2):
         assert found(copy, keys=(key,)) == with_key(everything, key), key
-    for message_id in some_ids(everything, 3):
+    for message_id in some_ids(everything, 1):
         assert found(copy, message_ids=(message_id,)) == with_id(everything, message_id), message_id
 
 
