@@ -65,12 +65,18 @@ def data_of(array: pa.Array) -> Bytes:
 
 def text(array: pa.BinaryArray) -> pa.StringArray:
     """Bytes as UTF-8 text; malformed bytes become U+FFFD, as Java's decoder reports them."""
-    strings = array.view(pa.string())
+    if is_text(array):
+        return array.view(pa.string())
+    return pa.array([None if v is None else v.decode("utf-8", "replace") for v in array.to_pylist()], pa.string())
+
+
+def is_text(array: pa.BinaryArray) -> bool:
+    """Whether every element is valid UTF-8."""
     try:
-        strings.validate(full=True)
+        array.view(pa.string()).validate(full=True)
     except pa.ArrowInvalid:
-        return pa.array([None if v is None else v.decode("utf-8", "replace") for v in array.to_pylist()], pa.string())
-    return strings
+        return False
+    return True
 
 
 def _as_buffer(buffer: Bytes | pa.Buffer) -> pa.Buffer:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_core.formats.layout import Bytes, Positions
-from storage_core.formats.spans import data_of, gather, offsets_of, text
+from storage_core.formats.spans import data_of, gather, is_text, offsets_of, text
 
 NAME_END, PAIR_END = 0x01, 0x02
 
@@ -71,6 +71,7 @@ class PropertyColumn:
         self._data = data_of(packed)
         # The byte before the properties (the low byte of their length) is ours in this fresh copy.
         self._data[self._offsets[:-1][filled]] = PAIR_END
+        self._valid_text = is_text(packed)
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -86,12 +87,17 @@ class PropertyColumn:
         """
         starts, stops = self._pieces_with(np.frombuffer(name.encode() + b"\x01", np.uint8))
         if self._one_in_each(starts):
-            return text(gather(self._data, starts, stops))
+            return self._text(starts, stops)
         row = np.searchsorted(self._offsets, starts, "right") - 1
         start, stop = np.zeros(len(self), np.int64), np.zeros(len(self), np.int64)
         # Of a repeated name the last assignment stays: the last wins.
         start[row], stop[row] = starts, stops
-        return with_nulls(text(gather(self._data, start, stop)), stop > 0)
+        return with_nulls(self._text(start, stop), stop > 0)
+
+    def _text(self, starts: Positions, stops: Positions) -> pa.StringArray:
+        """Spans between separators as text: valid where the whole is, which is checked once."""
+        spans = gather(self._data, starts, stops)
+        return spans.view(pa.string()) if self._valid_text else text(spans)
 
     def _pieces_with(self, wanted: Bytes) -> tuple[Positions, Positions]:
         """What stands behind `wanted` in the pieces that begin with it and have more: starts and stops."""
@@ -115,8 +121,8 @@ class PropertyColumn:
         if self._repeats():
             rows = [list(self.row(index).items()) for index in range(len(self))]
             return pa.array(rows, pa.map_(pa.string(), pa.string()))
-        names = text(gather(self._data, found.starts, found.middles))
-        values = text(gather(self._data, found.middles + 1, found.stops))
+        names = self._text(found.starts, found.middles)
+        values = self._text(found.middles + 1, found.stops)
         return pa.MapArray.from_arrays(pa.array(found.offsets), names, values)
 
     @cached_property
