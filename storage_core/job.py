@@ -22,6 +22,9 @@ from storage_core.store import StagedFile, StagedPart
 
 FOLDER = ".mqstore"
 OTHER_HOST_S = 24 * 3600
+# A folder without a note of its owner: the owner is about to write it, or died before or after.
+NO_OWNER_S = 60
+OWNER = "owner.json"
 SPARK_WORKERS = (b"pyspark.daemon", b"pyspark/daemon.py", b"pyspark.worker", b"pyspark.sql.worker")
 
 Intent = dict[str, Any]
@@ -81,7 +84,11 @@ def open_staging(places: JobFolder, job: str, application: str = "") -> str:
     system.make_folder(folder, exist_ok=False)
     pid = system.session_process(SPARK_WORKERS)
     owner = {"host": socket.gethostname(), "pid": pid, "start": system.process_start(pid), "application": application}
-    write_aside(os.path.join(folder, "owner.json"), json.dumps(owner).encode())
+    try:
+        write_aside(os.path.join(folder, OWNER), json.dumps(owner).encode())
+    except BaseException:
+        drop_staging(places, job)
+        raise
     return folder
 
 
@@ -99,21 +106,21 @@ def drop_orphans(places: JobFolder, keep: set[str]) -> None:
 
 
 def _is_orphan(folder: str) -> bool:
-    noted = content(os.path.join(folder, "owner.json"))
+    noted = content(os.path.join(folder, OWNER))
     age_s = time.time() - system.stat(folder).mtime_ns / 1e9
     try:
         owner = json.loads(noted or b"")
     except json.JSONDecodeError:
-        return age_s > OTHER_HOST_S
+        return age_s > NO_OWNER_S
     if owner.get("host") != socket.gethostname():
         return age_s > OTHER_HOST_S
     return bool(owner.get("start") != system.process_start(int(owner.get("pid", 0))))
 
 
 def drop_tree(folder: str) -> None:
-    """Removes a folder with all that is in it; nothing when it is not there."""
+    """Removes a folder with all that is in it, the note of an owner last; nothing when it is not there."""
     try:
-        found = list(system.entries(folder))
+        found = sorted(system.entries(folder), key=lambda entry: entry.name == OWNER)
     except (FileNotFoundError, NotADirectoryError):
         return
     for entry in found:

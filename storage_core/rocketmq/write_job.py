@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Self
 
@@ -85,7 +85,9 @@ class RocketWriteJob(WriteJob):
                 check_staged(places, self.job, list(parts), crc=False)
                 plan = self._pass_commit_point(parts, locks)
                 _carry_out(self.root, plan)
-            drop_staging(places, self.job)
+            # The rows are in the store: what cannot be removed now, the next writer removes.
+            with suppress(OSError):
+                drop_staging(places, self.job)
         return rows
 
     def _pass_commit_point(self, parts: Sequence[StagedPart], locks: ExitStack) -> Plan:
@@ -134,7 +136,10 @@ def begin(
         _broker_lock(root).close()
     size = find_chain(folders).file_size or settings.log_file_size
     job = RocketWriteJob(root, settings, new_job_id(), _queue_counts(root), size)
-    open_staging(places, job.job, application)
+    try:
+        open_staging(places, job.job, application)
+    except OSError as error:
+        raise _one_line(root, error) from error
     return job
 
 
