@@ -14,6 +14,7 @@ import numpy.typing as npt
 from storage_core.files.file_chain import FileChain
 from storage_core.files.window import OpenFiles
 from storage_core.formats.layout import Positions
+from storage_core.formats.needles import find_all
 from storage_core.formats.rocketmq.message import Messages
 from storage_core.formats.rocketmq.properties import MULTI_DISPATCH, PropertyColumn
 from storage_core.rocketmq.dispatch import queue_keys
@@ -61,10 +62,10 @@ class UnitSearch:
         self, messages: Messages, places: Positions, right: npt.NDArray[np.intp]
     ) -> list[tuple[int, Positions]]:
         """The queues that a record names besides its own: queue 0, or the one of its own number (rocketmq.md 3.8)."""
+        if not len(find_all(messages.buffer, MULTI_DISPATCH.encode())):
+            return []
         properties = PropertyColumn(messages.buffer, messages.properties_start, messages.properties_size)
         lists = properties.values(MULTI_DISPATCH)
-        if lists.null_count == len(lists):
-            return []
         own = messages.column("queue_id")
         wanted: dict[int, list[int]] = {}
         for row, names in enumerate(lists.to_pylist()):
