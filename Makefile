@@ -5,9 +5,7 @@ ifndef PYTHON
 PYTHON := $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 endif
-ifndef SEED
-SEED := $(shell date +%s)
-endif
+SEED ?= 20261121
 
 VENV := .venv
 VENV_42 := .venv-spark42
