@@ -34,7 +34,8 @@ class Plan:
     `index_name` and `index_header` are the index file that is continued, `index_names` those that are made.
     `files` maps each new file's path, relative to the store or absolute, to its name in the staging folder and length.
     `queue_ids` is the number of queues that topics.json must give each topic, `newest_ms` the largest store time.
-    `recover`: the log holds messages that queues or index do not list, or `abort` is there.
+    `recover`: the log holds messages that queues or index do not list, or `abort` is there. `seen` is what the judge
+    saw beside the log, None where the last job's state was trusted.
     """
 
     job: str
@@ -55,6 +56,7 @@ class Plan:
     skip: int = 0
     newest_ms: int = 0
     recover: bool = False
+    seen: Mapping[str, Any] | None = None
 
     @property
     def rows(self) -> int:
@@ -90,7 +92,7 @@ def plan_from_json(intent: Mapping[str, Any]) -> Plan:
 
 _PLAIN = (
     "job", "preserve", "store_ms", "folders", "index_name", "index_from", "index_names", "files", "queue_ids",
-    "query", "version", "skip", "newest_ms", "recover",
+    "query", "version", "skip", "newest_ms", "recover", "seen",
 )  # fmt: skip
 
 
@@ -216,16 +218,14 @@ def _structs(path: str, dtype: np.dtype[Any], start: int, count: int) -> npt.NDA
 
 @dataclass(frozen=True)
 class LastJobs:
-    """The job that was finished last and the one that is committed and not done, with the log end before it."""
+    """The job that was finished last, and the one that is committed and not done, with its intent."""
 
     finished: str | None
     unfinished: str | None
-    unfinished_end: int | None
+    intent: Mapping[str, Any] | None = field(default=None, compare=False)
 
 
 def last_jobs(root: str) -> LastJobs:
     """What a reader must know of writers of mqstore; equal twice: no job came or ended in between."""
     state, intent = read_json(JobFolder(root).state) or {}, pending_intent(root)
-    if intent is None:
-        return LastJobs(state.get("job"), None, None)
-    return LastJobs(state.get("job"), intent["job"], intent["ends"]["log_end"])
+    return LastJobs(state.get("job"), None if intent is None else intent["job"], intent)

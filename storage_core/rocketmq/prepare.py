@@ -30,7 +30,7 @@ from storage_core.rocketmq.index_files import index_paths, open_index
 from storage_core.rocketmq.listing import looks_like_store
 from storage_core.rocketmq.plan import Course, Plan
 from storage_core.rocketmq.queue_write import file_parts, queue_file
-from storage_core.rocketmq.repair import Found, cut, find_store, last_store_ms, unindexed
+from storage_core.rocketmq.repair import Found, cut, find_store, last_store_ms, seen_by_judge, unindexed
 from storage_core.rocketmq.write_settings import DEFAULT_LOG_FILE_SIZE, WriteSettings
 from storage_core.store import QueueKey, StagedPart
 
@@ -137,6 +137,7 @@ def prepare(
         job, tuple(parts), settings.preserve, max(now_ms, ends.last_store_ms), ends, ends, tuple(folders),
         query=settings.query, version=settings.version, skip=skip,
         recover=found is not None and (found.incomplete or found.listing.abort),
+        seen=None if found is None else seen_by_judge(found),
     )  # fmt: skip
     if ends.index is not None:
         plan = _with_index(root, plan, found)

@@ -26,7 +26,7 @@ from storage_core.job import JobFolder, set_mark
 from storage_core.rocketmq.config import read_config
 from storage_core.rocketmq.ends import log_path, save_state
 from storage_core.rocketmq.index_build import IndexWriter, Keys
-from storage_core.rocketmq.plan import Chunk, Course, Plan
+from storage_core.rocketmq.plan import Chunk, Course, Plan, plan_to_json
 from storage_core.rocketmq.prepare import make_file
 from storage_core.rocketmq.queue_write import QueueWriter
 from storage_core.rocketmq.repair import Found, find_store, missing_units, unindexed
@@ -47,7 +47,7 @@ class Publisher:
         """All steps up to the checkpoint. Raises OSError; the same call may be made again later."""
         plan = self._plan
         if plan.recover or plan.index_from is not None:
-            self._found = find_store(self._root, plan.folders, plan.ends.log_end)
+            self._found = find_store(self._root, plan.folders, plan_to_json(plan))
         self._write_log()
         self._rename_new(lambda target: not target.startswith((paths.INDEX + os.sep, paths.CONSUME_QUEUE + os.sep)))
         self._write_queues()

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from storage_core.files.file_chain import ChainFile, FileChain
 from storage_core.files.window import OpenFiles
 from storage_core.formats.java_hash import java_hashes
 from storage_core.formats.layout import Bytes, Positions
+from storage_core.formats.rocketmq.checkpoint import Checkpoint
 from storage_core.formats.rocketmq.consumequeue import UNIT
 from storage_core.formats.rocketmq.message import (
     BLANK,
@@ -59,17 +61,48 @@ class Found:
         return bool(self.verdict.replays)
 
 
-def find_store(root: str, folders: Sequence[str], log_end: int | None = None) -> Found:
-    """Lists and judges a store. With `log_end` as if its log ended there, whatever an unfinished job wrote behind."""
+def find_store(root: str, folders: Sequence[str], intent: Mapping[str, Any] | None = None) -> Found:
+    """Lists and judges a store; with an intent as it was before that job, whatever the job wrote so far."""
     listing = list_store(root, folders)
     if listing.rocksdb_queues:
         raise UnsupportedFormatError(
             f"UnsupportedFormatError: {root}/consumequeue: the queues are in RocksDB, which mqstore does not write; "
             "read with scan=log and write a new store"
         )
-    if log_end is not None:
-        listing = replace(listing, log=clipped(listing.log, log_end))
+    if intent is not None:
+        listing = as_before(listing, intent)
     return Found(listing, judge(listing))
+
+
+def seen_by_judge(found: Found) -> dict[str, Any]:
+    """What an intent notes of a store that was judged, for `as_before`."""
+    listing, checkpoint = found.listing, found.listing.checkpoint
+    return {
+        "abort": listing.abort,
+        "says_5x": listing.says_5x,
+        "checkpoint": [getattr(checkpoint, name) for name in Checkpoint.__dataclass_fields__],
+        "disk": [[*key, verdict.disk_stop] for key, verdict in found.verdict.queues.items()],
+    }
+
+
+def as_before(listing: Listing, intent: Mapping[str, Any]) -> Listing:
+    """The files as they counted before a job: log and queues without what the job writes behind their ends.
+
+    A half-written queue would otherwise hide from the judge what other queues lack (rocketmq.md 5.5).
+    """
+    seen = intent["seen"]
+    noted = intent["ends"]["queues"] if seen is None else seen["disk"]
+    stops = {(topic, queue_id): stop * UNIT.size for topic, queue_id, stop in noted}
+    queues = {
+        key: replace(queue, chain=clipped(queue.chain, stops[key]))
+        for key, queue in listing.queues.items()
+        if stops.get(key)
+    }
+    listing = replace(listing, log=clipped(listing.log, intent["ends"]["log_end"]), queues=queues)
+    if seen is None:
+        return listing
+    checkpoint = Checkpoint(*seen["checkpoint"])
+    return replace(listing, abort=seen["abort"], says_5x=seen["says_5x"], checkpoint=checkpoint)
 
 
 def clipped(log: FileChain, stop: int) -> FileChain:

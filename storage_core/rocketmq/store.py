@@ -6,17 +6,17 @@ Opening reads no log. Where the log ends is judged at the first question that ne
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from storage_core.errors import OptionError, StoreClosedError
 from storage_core.rocketmq.listing import Listing, list_store
-from storage_core.rocketmq.plan import last_jobs
+from storage_core.rocketmq.plan import LastJobs, last_jobs
 from storage_core.rocketmq.recovery import Rules, Verdict
 from storage_core.rocketmq.remembered import remembered_verdict
-from storage_core.rocketmq.repair import clipped
+from storage_core.rocketmq.repair import as_before
 from storage_core.rocketmq.shard_job import begin_shards
 from storage_core.rocketmq.snapshot import RocketSnapshot
 from storage_core.rocketmq.views import view_batches, view_schema
@@ -57,21 +57,21 @@ class RocketStore(Store):
         """What the store serves now."""
         if self._closed:
             raise StoreClosedError(f"StoreClosedError: {self.path}: the store was closed; open it again")
-        return RocketSnapshot(list_store(self.path, self._log_paths), self._judged, self.name)
+        jobs = last_jobs(self.path)
+        listing = list_store(self.path, self._log_paths)
+        return RocketSnapshot(listing, partial(self._judged, jobs, listing), self.name)
 
-    def _judged(self) -> tuple[Listing, Verdict]:
+    def _judged(self, before: LastJobs, listing: Listing) -> tuple[Listing, Verdict]:
         """The files and the verdict on them; while a job is committed and not done, as if it were absent."""
-        before = last_jobs(self.path)
         while True:
-            listing = list_store(self.path, self._log_paths)
-            if before.unfinished_end is not None:
-                listing = replace(listing, log=clipped(listing.log, before.unfinished_end))
+            if before.intent is not None:
+                listing = as_before(listing, before.intent)
             verdict = remembered_verdict(listing, self._rules)
             # A job may have passed its commit point, or may have been finished, while the ends were taken.
             after = last_jobs(self.path)
             if after == before:
                 return listing, verdict
-            before = after
+            before, listing = after, list_store(self.path, self._log_paths)
 
     def begin_job(self, columns: Sequence[str] | None = None, application: str = "", **options: Any) -> WriteJob:
         """Starts an atomic write. `options` go before those that the store was opened with."""

@@ -83,6 +83,7 @@ def calls_of(kind: str, tmp_path: Path) -> tuple[int, list[Any], list[Any]]:
     return clock.count, before, bodies(directory)
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("torn", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_dying_at_every_step_leaves_the_job_whole_or_absent(kind: str, torn: bool, tmp_path: Path) -> None:
@@ -120,6 +121,7 @@ def test_dying_at_every_step_leaves_the_job_whole_or_absent(kind: str, torn: boo
     assert False in outcomes
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_error_at_any_step_before_the_commit_point_leaves_every_file_as_it_was(kind: str, tmp_path: Path) -> None:
     total, _, after = calls_of(kind, tmp_path)
