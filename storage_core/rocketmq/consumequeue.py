@@ -123,6 +123,24 @@ class ConsumeQueue:
                 break
         return count, reach
 
+    def trusted_stop(self, files: OpenFiles) -> int:
+        """One past the last ordinal, when nothing but zeros is believed to lie behind the units: a bisection.
+
+        A last file that begins with no unit counts as not there.
+        """
+        for file in reversed(self.chain.files):
+            first = low = file.base_offset // UNIT.size
+            high = file.end // UNIT.size
+            while low < high:
+                middle = (low + high) // 2
+                if leading_valid(self.units(files, middle, middle + 1)):
+                    low = middle + 1
+                else:
+                    high = middle
+            if low > first:
+                return low
+        return self.chain.start // UNIT.size
+
     def first_readable(self, files: OpenFiles, stop: int, log_start: int) -> int:
         """The first ordinal below `stop` that is no filler and whose record is not expired; `stop` when there is none.
 

@@ -206,7 +206,7 @@ def _trusting(case: _Case) -> Verdict:
     """`recovery=none`: the queues are believed as they lie there, and no log is read."""
     queues = {}
     for key, queue in case.listing.queues.items():
-        stop = _recover_queue(queue, case.files).tail.ordinal
+        stop = queue.trusted_stop(case.files)
         queues[key] = QueueVerdict(stop, stop)
     return Verdict(Rules.NONE, case.listing.log.start, case.listing.log.stop, queues)
 
