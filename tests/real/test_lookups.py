@@ -48,7 +48,7 @@ def made(seed: int, directory: Path) -> Told:
     }  # fmt: skip
     directory.mkdir(parents=True)
     told, now = Told(), FIRST_MS
-    with Oracle(version, directory, settings) as oracle:
+    with Oracle(version, directory, settings, timeout_s=300) as oracle:
         for number in range(r.choice((20, 80, 160))):
             now += r.choice((0, 1, 300, 1700, 5000)) if r.random() < 0.95 else -3000
             oracle.ask(op="clock", ms=now)
