@@ -69,7 +69,10 @@ class RocketWriteJob(WriteJob):
                 f"{folder} is not there for a task; every machine that writes must see the store at this path"
             )
         state = Task(self.settings, self.queue_counts, partition, self.log_file_size)
-        return stage_task(folder, f"{partition}-{attempt}-{task}", state, batches, partition)
+        try:
+            return stage_task(folder, f"{partition}-{attempt}-{task}", state, batches, partition)
+        except OSError as error:
+            raise _one_line(self.root, error) from error
 
     def commit(self, parts: Sequence[StagedPart]) -> int:
         """Puts the staged rows into the store; 0 when this version of the query was written before."""

@@ -64,7 +64,8 @@ def test_new_stores_and_two_appends(seed: int, tmp_path: Path) -> None:
     settings = geometry(r)
     directory, rows = tmp_path / "made" / "store", []
     for number in range(3):
-        rows += append(directory, r, settings["mappedFileSizeCommitLog"], **(write_options(settings) if not number else {}))
+        options = write_options(settings) if not number else {}
+        rows += append(directory, r, settings["mappedFileSizeCommitLog"], **options)
         problems = row_problems(rows, directory) if rows else []
         if number == 2:
             problems += real_problems(directory, settings, ("493", "533"))
@@ -91,7 +92,7 @@ def test_appends_to_random_stores_of_the_real_systems(seed: int, tmp_path: Path)
     try:
         rows = append(directory, r, size, **options)
     except MqStoreError as error:
-        assert "mqstore repair" in str(error), (made.story, error)
+        assert "mqstore repair" in str(error), (made.story, error)  # noqa: PT017
         after = {name: found for name, found in archive.fingerprint(directory).items() if ".mqstore" not in name}
         assert {n: f[1:] for n, f in after.items()} == {n: f[1:] for n, f in before.items()}
         return

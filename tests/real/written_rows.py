@@ -105,7 +105,9 @@ def _different(row: dict[str, Any], mine: dict[str, Any]) -> list[str]:
     return [f"{name}: wrote {value!r}, read {mine[name]!r}" for name, value in wanted.items() if mine[name] != value]
 
 
-def key_problems(version: str, copy: Path, settings: Settings, directory: Path, keys: list[tuple[str, str]]) -> list[str]:
+def key_problems(
+    version: str, copy: Path, settings: Settings, directory: Path, keys: list[tuple[str, str]]
+) -> list[str]:
     """Keys that the real store's index finds at other addresses than mqstore. Asks for fewer than its limit of 64."""
     lines = []
     with Oracle(version, copy, settings) as oracle:

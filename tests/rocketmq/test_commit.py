@@ -150,6 +150,24 @@ def test_an_error_at_any_step_before_the_commit_point_leaves_every_file_as_it_wa
     assert failed > 4
 
 
+def test_a_full_disk_while_staging_is_one_line(tmp_path: Path) -> None:
+    directory = tmp_path / "store"
+    write(directory, rows(3), **GEOMETRY)
+    with stopped_at(None) as clock:
+        write(directory, rows(3))
+    first = next(n for n, call in enumerate(clock.log) if ".records" in call)
+    for last in (first, first + 4, first + 6):
+        shutil.rmtree(directory)
+        write(directory, rows(3), **GEOMETRY)
+        full = OSError(errno.ENOSPC, "No space left on device")
+        there = contents(directory)
+        with pytest.raises(MqStoreError, match="No space left on device; nothing was written"), stopped_at(
+            last, error=full
+        ):
+            write(directory, rows(3))
+        assert contents(directory) == there
+
+
 def test_a_second_writer_waits_and_gives_up_in_one_line(tmp_path: Path) -> None:
     write(tmp_path / "store", rows(3), **GEOMETRY)
     before = contents(tmp_path / "store")

@@ -47,7 +47,7 @@ def copy_log(source: Path, target: Path, options: dict[str, Any], partitions: in
 
 
 def contents(directory: Path, kind: str) -> list[tuple[str, bytes]]:
-    """Files of one kind up to their last byte that is not zero, by name; index files, whose names are times, in order."""
+    """Files of one kind up to their last byte that is not zero, by name; index files, named by time, in order."""
     paths = sorted(path for path in (directory / kind).rglob("*") if path.is_file() and path.name.isdigit())
     names = [str(n) if kind == "index" else str(path.relative_to(directory)) for n, path in enumerate(paths)]
     return [
