@@ -6,7 +6,7 @@ What an engine calls a store is its own affair; here only the question is asked.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -32,7 +32,8 @@ def open_directory(path: str, engine: str | None, options: Mapping[str, Any]) ->
     _check_directory(root)
     found = _engines(root, engine)
     if not found:
-        raise _no_store(root)
+        nested = _node_stores(root, engine)
+        raise _several(root, nested) if nested else _no_store(root)
     if len(found) > 1:
         raise UnsupportedFormatError(
             f"UnsupportedFormatError: {root}: stores of two engines lie here ({' and '.join(found)}); "
@@ -128,6 +129,13 @@ def _check_directory(root: str) -> None:
         raise StoreNotFoundError(
             f"StoreNotFoundError: {root}: permission denied on host {host}; read as a user who may, or copy the store"
         ) from None
+
+
+def _several(root: str, nested: Sequence[str]) -> StoreNotFoundError:
+    return StoreNotFoundError(
+        f"StoreNotFoundError: {root}: this is the data directory of a RabbitMQ node; open the store of one of its "
+        f"virtual hosts: {', '.join(nested[:MOST_SHOWN])}"
+    )
 
 
 def _no_store(root: str) -> StoreNotFoundError | UnsupportedFormatError:

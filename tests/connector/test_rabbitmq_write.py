@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import pickle
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+import storage_core
 from connector.batch_writer import MqStoreBatchWriter
 from connector.schema import to_spark
-from storage_core.rabbitmq import open_store
+from storage_core.errors import StoreNotFoundError
+from storage_core.rabbitmq import open_store, stores_below
 from tests.connector.spark_rows import failure
-from tests.golden.archive import fingerprint
+from tests.golden.archive import GOLDEN, fingerprint
 from tests.rabbitmq import golden
 from tests.rabbitmq.writing import check, rows
 
@@ -101,6 +104,21 @@ def test_to_a_nodes_data_directory_by_vhost(spark, load, tmp_path: Path) -> None
     assert text == (
         f"OptionError: option 'vhost' = 'nope': there is no such virtual host below {node}; "
         f"there are {', '.join(sorted(names))}"
+    )
+
+
+def test_to_a_node_that_has_quorum_queues_too(spark, load, tmp_path: Path) -> None:
+    with tarfile.open(GOLDEN / "rabbitmq" / "node" / "kinds" / "node.tar.gz") as archive:
+        archive.extraction_filter = getattr(tarfile, "tar_filter", None)
+        archive.extractall(tmp_path)
+    node = tmp_path / "node"
+    save(spark.range(5).selectExpr("concat('m', id) as body"), node, queue="plain")
+    assert load(str(node), queue="plain").count() == 8
+    with pytest.raises(StoreNotFoundError) as caught:
+        storage_core.open_store(str(node))
+    assert str(caught.value) == (
+        f"StoreNotFoundError: {node}: this is the data directory of a RabbitMQ node; open the store of one of its "
+        "virtual hosts: " + ", ".join(stores_below(str(node)))
     )
 
 
