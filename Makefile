@@ -40,6 +40,7 @@ test-real: $(VENV)/.ready-test ## a seeded sample against the real RocketMQ and 
 test-real-full: $(VENV)/.ready-test ## the same with 200 stores and 500 scripts, without a time limit
 	@echo "mqstore: tests against the real systems, 200 stores, seed $(SEED) (again: make test-real-full SEED=$(SEED))"
 	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) MQSTORE_STORES=200 MQSTORE_LOOKUPS=100 MQSTORE_SCRIPTS=500 $(RUN) -m pytest -m real tests/real --timeout 0
+	@$(WITH_JAVA) MQSTORE_STEPS=1 $(RUN) -m pytest tests/rocketmq/test_commit.py
 
 bench: $(VENV)/.ready-bench ## measure, print the ratios, write benchmarks/results.md and a plot
 	@$(WITH_JAVA) $(RUN) -m benchmarks
