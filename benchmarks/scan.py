@@ -100,6 +100,9 @@ def session(folder: Path) -> Iterator[SparkSession]:
 def _compare(
     spark: SparkSession, folder: Path, store: str, shape: StoreShape, case: Case, rounds: int, section: Section
 ) -> None:
+    # Workers keep ready batches by path, so every case has its own.
+    folder = folder / f"{shape.body_size}-{case.title.replace(' ', '-')}"
+    folder.mkdir()
     parts = _write_peers(folder, store, case)
     ours = {} if case.columns is None else {"columns": ",".join(case.columns)}
     contenders = {
@@ -116,7 +119,7 @@ def _compare(
     found = interleaved(contenders, rounds, warm_ups=2)
     section.foreign.append(found.foreign)
     _tell(section, found, shape, case)
-    _remove(folder / "ready", folder / "parquet")
+    _remove(folder)
 
 
 def _tell(section: Section, found: Rounds, shape: StoreShape, case: Case) -> None:

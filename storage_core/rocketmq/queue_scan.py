@@ -145,7 +145,8 @@ class QueueScan(ScanPartition):
         if self.request.tags is not None:
             kept &= may_have_tag(self.request.tags, queue.topic, units["tags_code"])
         ordinals = np.arange(start - back, stop)
-        found = Found(np.full(len(ordinals), index, np.int32), ordinals, places, sizes)
+        whole = bool(readable.all())
+        found = Found(np.full(len(ordinals), index, np.int32), ordinals, places, sizes, whole)
         return found.part(back, len(found)) if kept[back:].all() else found.take(kept)
 
     def readable(self, places: Positions, sizes: Positions) -> Flags:
@@ -198,8 +199,7 @@ class QueueScan(ScanPartition):
 
     def _batches(self, found: Found, builder: RowBuilder, window: Window, first_rows: int) -> Iterator[pa.RecordBatch]:
         found = builder.wanted(found)
-        readable = self.readable(found.places, found.sizes)
-        if not readable.all():
+        if not found.readable and not (readable := self.readable(found.places, found.sizes)).all():
             lost = found.take(~readable)
             batch = builder.damage(lost, [Flaw.OUTSIDE.value] * len(lost))
             if batch is not None and batch.num_rows:

@@ -35,25 +35,26 @@ from storage_core.store import QueueKey, ScanRequest
 class Found:
     """Where messages were found: through which queue (an index into `Queues`) and as which ordinal.
 
-    All arrays have shape (n,); `places` are physical offsets.
+    All arrays have shape (n,); `places` are physical offsets. `readable`: every record is known to lie in the log.
     """
 
     queue: npt.NDArray[np.int32]
     ordinals: Positions
     places: Positions
     sizes: Positions
+    readable: bool = False
 
     def __len__(self) -> int:
         return len(self.places)
 
     def take(self, rows: npt.NDArray[Any]) -> Found:
         """The same for some rows (indices or a mask)."""
-        return Found(self.queue[rows], self.ordinals[rows], self.places[rows], self.sizes[rows])
+        return Found(self.queue[rows], self.ordinals[rows], self.places[rows], self.sizes[rows], self.readable)
 
     def part(self, start: int, stop: int) -> Found:
         """The messages [start, stop), without a copy."""
         rows = slice(start, stop)
-        return Found(self.queue[rows], self.ordinals[rows], self.places[rows], self.sizes[rows])
+        return Found(self.queue[rows], self.ordinals[rows], self.places[rows], self.sizes[rows], self.readable)
 
 
 def joined(parts: Sequence[Found]) -> Found:
@@ -66,6 +67,7 @@ def joined(parts: Sequence[Found]) -> Found:
         np.concatenate([part.ordinals for part in parts]),
         np.concatenate([part.places for part in parts]),
         np.concatenate([part.sizes for part in parts]),
+        all(part.readable for part in parts),
     )
 
 

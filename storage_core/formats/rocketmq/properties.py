@@ -71,7 +71,7 @@ class PropertyColumn:
         self._data = data_of(packed)
         # The byte before the properties (the low byte of their length) is ours in this fresh copy.
         self._data[self._offsets[:-1][filled]] = PAIR_END
-        self._valid_text = is_text(packed)
+        self._bytes = packed
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -87,17 +87,12 @@ class PropertyColumn:
         """
         starts, stops = self._pieces_with(np.frombuffer(name.encode() + b"\x01", np.uint8))
         if self._one_in_each(starts):
-            return self._text(starts, stops)
+            return text(gather(self._data, starts, stops))
         row = np.searchsorted(self._offsets, starts, "right") - 1
         start, stop = np.zeros(len(self), np.int64), np.zeros(len(self), np.int64)
         # Of a repeated name the last assignment stays: the last wins.
         start[row], stop[row] = starts, stops
-        return with_nulls(self._text(start, stop), stop > 0)
-
-    def _text(self, starts: Positions, stops: Positions) -> pa.StringArray:
-        """Spans between separators as text: valid where the whole is, which is checked once."""
-        spans = gather(self._data, starts, stops)
-        return spans.view(pa.string()) if self._valid_text else text(spans)
+        return with_nulls(text(gather(self._data, start, stop)), stop > 0)
 
     def _pieces_with(self, wanted: Bytes) -> tuple[Positions, Positions]:
         """What stands behind `wanted` in the pieces that begin with it and have more: starts and stops."""
@@ -121,8 +116,13 @@ class PropertyColumn:
         if self._repeats():
             rows = [list(self.row(index).items()) for index in range(len(self))]
             return pa.array(rows, pa.map_(pa.string(), pa.string()))
-        names = self._text(found.starts, found.middles)
-        values = self._text(found.middles + 1, found.stops)
+        names = gather(self._data, found.starts, found.middles)
+        values = gather(self._data, found.middles + 1, found.stops)
+        if is_text(self._bytes):
+            # Pieces of valid text between separators are valid text.
+            names, values = names.view(pa.string()), values.view(pa.string())
+        else:
+            names, values = text(names), text(values)
         return pa.MapArray.from_arrays(pa.array(found.offsets), names, values)
 
     @cached_property
