@@ -35,7 +35,8 @@ def rooms() -> str:
         modules = sorted((ROOT / folder).glob("**/*.py" if deep else "*.py"))
         rows = [f"| `{path.relative_to(ROOT / folder)}` | {said(path)} |" for path in modules if said(path)]
         if rows:
-            parts.append("\n".join([f"### {title}", "", f"`{folder}/`", "", "| file | what it is |", "|---|---|", *rows]))
+            head = [f"### {title}", "", f"`{folder}/`", "", "| file | what it is |", "|---|---|"]
+            parts.append("\n".join([*head, *rows]))
     return "\n\n".join(parts) + "\n"
 
 
