@@ -76,9 +76,9 @@ def test_a_view_of_a_later_version_names_those_that_are_there(load, shop: str) -
 
 
 def test_an_option_of_a_later_version(load, shop: str) -> None:
-    assert failure(lambda: load(shop, key="order-42")) == (
-        "OptionError: option 'key' = 'order-42': "
-        "lookups and pushed filters are not in this version of mqstore; leave it out and use where(...)"
+    assert failure(lambda: load(shop, maxOffsetsPerTrigger="100")) == (
+        "OptionError: option 'maxOffsetsPerTrigger' = '100': "
+        "belongs to streaming reads, which are not in this version of mqstore; leave it out"
     )
 
 
@@ -213,10 +213,10 @@ def test_streaming_is_refused(spark, shop: str) -> None:
     )
 
 
-def test_writing_is_refused(spark, tmp_path: Path) -> None:
+def test_writing_without_a_topic(spark, tmp_path: Path) -> None:
     frame = spark.range(1).select(lit("x").alias("body"))
     text = failure(lambda: frame.write.format("mqstore").mode("append").save(str(tmp_path / "new")))
-    assert text == "writing is not in this version of mqstore; it reads stores: use spark.read"
+    assert text == "ColumnError: column 'topic': a write needs this column; or name one topic with option topic"
     assert not (tmp_path / "new").exists()
 
 
