@@ -50,7 +50,7 @@ class Oracle:
     Leaving the block stops the store cleanly; `halt` ends it as a crash does.
     """
 
-    def __init__(self, version: str, directory: Path, settings: Settings, timeout_s: float = 60.0) -> None:
+    def __init__(self, version: str, directory: Path, settings: Settings, timeout_s: float = 300.0) -> None:
         built = home() / f"o{version}" / "target"
         words = [
             f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in settings.items()
