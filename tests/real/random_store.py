@@ -137,6 +137,7 @@ class _Writer:
         r = self.r
         crash = r.random() < (0.6 if self.store.version == "533" else 0.45)
         puts = r.choice((0, 3, 20, 60, 150, 250))
+        self._remove_empty_files()
         with Oracle(self.store.version, self.store.directory, self.store.settings) as oracle:
             if not oracle.loaded:
                 raise RuntimeError(f"the real store does not load what it wrote: {self.store}")
@@ -144,6 +145,14 @@ class _Writer:
                 self._put(oracle)
             end = self._crash(oracle) if crash else "clean stop"
         self.store.story.append(f"{puts} puts, {end}")
+
+    def _remove_empty_files(self) -> None:
+        """What an operator does after a kill between making a file and sizing it: 4.9.3 refuses such a store."""
+        for folder in ("commitlog", "consumequeue"):
+            for path in (self.store.directory / folder).rglob("*"):
+                if path.is_file() and not path.stat().st_size:
+                    path.unlink()
+                    self.store.story.append(f"{path.name}, of no length, deleted")
 
     def _crash(self, oracle: Oracle) -> str:
         """Ends the store between two puts, or in the middle of many: how far it comes is up to the moment."""
