@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -9,6 +11,8 @@ from isal.isal_zlib import crc32
 
 MASK = 0x7FFFFFFF
 PART = 1024
+
+_held: list[Any] = [None]
 
 
 def body_crcs(bodies: pa.BinaryArray) -> npt.NDArray[np.int32]:
@@ -22,4 +26,6 @@ def body_crcs(bodies: pa.BinaryArray) -> npt.NDArray[np.int32]:
     for start in range(0, len(bodies), PART):
         objects = bodies.slice(start, PART).to_numpy(zero_copy_only=False)
         sums[start : start + PART] = np.fromiter(map(crc32, objects), np.uint32, len(objects))
+        # Held until the next part is made, or Python would give their memory back to the system, and fetch it anew.
+        _held[0] = objects
     return (sums & MASK).view(np.int32)
