@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from types import TracebackType
 from typing import Self
-from zlib import crc32
+
+from isal.isal_zlib import crc32
 
 from storage_core.files import system
 
@@ -40,9 +41,11 @@ class AppendFile:
         system.fsync(self._descriptor)
 
     def _write(self) -> None:
+        first = self.size
         for view in self._parts:
             system.pwrite(self._descriptor, view, self.size)
             self.size += len(view)
+        system.release(self._descriptor, first, self.size - first)
         self._parts.clear()
         self._waiting = 0
 

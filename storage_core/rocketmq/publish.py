@@ -31,7 +31,7 @@ from storage_core.rocketmq.prepare import make_file
 from storage_core.rocketmq.queue_write import QueueWriter
 from storage_core.rocketmq.repair import Found, find_store, missing_units, unindexed
 
-BUFFER_SIZE = 8 << 20
+BUFFER_SIZE = 4 << 20
 
 
 class Publisher:
@@ -105,6 +105,7 @@ class Publisher:
                 system.close(descriptors.pop(other))
             descriptors[path] = system.open_write(path)
         system.pwrite(descriptors[path], data, place % size)
+        system.release(descriptors[path], place % size, len(data))
 
     # -- queues
 
@@ -218,10 +219,14 @@ class Publisher:
 
 
 def patched(plan: Plan, staging: str, chunk: Chunk) -> Iterator[tuple[int, int, Bytes]]:
-    """The chunk's records as they are to lie in the log: runs [first, last) of records that follow each other there."""
+    """The chunk's records as they are to lie in the log: runs [first, last) of records that follow each other there.
+
+    The bytes of a run are valid until the next one.
+    """
     starts = np.cumsum(chunk.sizes) - chunk.sizes
     breaks = chunk.places[1:] != chunk.places[:-1] + chunk.sizes[:-1]
     cuts = np.concatenate(([0], np.flatnonzero(breaks) + 1, [len(starts)])).tolist()
+    buffer = np.empty(min(BUFFER_SIZE, int(chunk.sizes.sum())), np.uint8)
     with OpenFiles() as files:
         descriptor = files.descriptor(os.path.join(staging, chunk.records))
         for low, high in pairwise(cuts):
@@ -231,9 +236,12 @@ def patched(plan: Plan, staging: str, chunk: Chunk) -> Iterator[tuple[int, int, 
                 fitting = int(np.searchsorted(starts[low:high] + chunk.sizes[low:high], limit, "right"))
                 last = max(first + 1, low + fitting)
                 begin, end = int(starts[first]), int(starts[last - 1] + chunk.sizes[last - 1])
-                data = np.empty(end - begin, np.uint8)
+                if end - begin > len(buffer):
+                    buffer = np.empty(end - begin, np.uint8)
+                data = buffer[: end - begin]
                 if system.pread_into(descriptor, data.data, chunk.position + begin) < len(data):
                     raise FileNotFoundError(2, "the staged file is shorter than it was", chunk.records)
+                system.release(descriptor, chunk.position + begin, len(data))
                 if not plan.preserve:
                     rows = slice(first, last)
                     patch(
