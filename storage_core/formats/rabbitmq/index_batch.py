@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from storage_core.formats.layout import struct
 from storage_core.formats.rabbitmq import journal, segment
+from storage_core.formats.rabbitmq.cursor import pieces
 
 BODY = struct(
     "index publish body",
@@ -54,8 +55,7 @@ def _headed(disk: str, heads: npt.NDArray[Any], bodies: npt.NDArray[np.void]) ->
     """Head and body of each record."""
     fixed = np.empty(len(heads), np.dtype([("head", disk), ("body", BODY.dtype)]))
     fixed["head"], fixed["body"] = heads, bodies
-    raw, size = fixed.tobytes(), fixed.dtype.itemsize
-    return [raw[at : at + size] for at in range(0, len(raw), size)]
+    return pieces(fixed.tobytes(), fixed.dtype.itemsize)
 
 
 def segment_block(
@@ -73,5 +73,7 @@ def segment_block(
     parts: list[bytes] = [b""] * (3 * len(relatives))
     parts[::3] = heads if all(published) else [h if there else b"" for h, there in zip(heads, published, strict=True)]
     parts[1::3] = [term or b"" for term in embedded]
-    parts[2::3] = [marks[2 * at : 2 * at + 2] * count for at, count in enumerate(counts)]
+    listed = pieces(marks, segment.MARK.size)
+    all_once = counts.count(1) == len(counts)
+    parts[2::3] = listed if all_once else [mark * count for mark, count in zip(listed, counts, strict=True)]
     return b"".join(parts)

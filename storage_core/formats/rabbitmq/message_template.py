@@ -12,6 +12,7 @@ from struct import Struct as Packer
 from storage_core.formats.rabbitmq import basic_message
 from storage_core.formats.rabbitmq import external_term as et
 from storage_core.formats.rabbitmq.basic_message import Message
+from storage_core.formats.rabbitmq.cursor import pieces
 
 _ID_SIZE = 16
 _ONE_FRAGMENT = Packer(">BIBI")
@@ -42,8 +43,10 @@ class MessageTemplate:
         parts[::5] = map(heads.__getitem__, sizes)
         parts[1::5] = bodies
         parts[2::5] = [nil + self.binary] * count
-        parts[3::5] = [ids[at : at + _ID_SIZE] for at in range(0, len(ids), _ID_SIZE)]
+        parts[3::5] = pieces(ids, _ID_SIZE)
         parts[4::5] = [self.tail] * count
         whole = b"".join(parts)
+        if len(lengths) == 1:
+            return pieces(whole, lengths[sizes[0]])
         borders = accumulate(map(lengths.__getitem__, sizes), initial=0)
         return [whole[start:stop] for start, stop in pairwise(borders)]
