@@ -1,1 +1,1 @@
-"""Benchmarks: our reads against ceilings and peers, measured side by side in one run. `python -m benchmarks`."""
+"""Benchmarks: reads and writes against ceilings and peers, measured side by side in one run. `python -m benchmarks`."""

@@ -13,9 +13,12 @@ from benchmarks import machine, report
 from benchmarks.decoder import decoder
 from benchmarks.scan import scan
 from benchmarks.shape import shape
+from benchmarks.write import write
 
 HERE = Path(__file__).resolve().parent
-QUESTIONS: dict[str, Callable[[Path, float, int], report.Section]] = {"scan": scan, "decoder": decoder, "shape": shape}
+QUESTIONS: dict[str, Callable[[Path, float, int], report.Section]] = {
+    "scan": scan, "decoder": decoder, "shape": shape, "write": write,
+}  # fmt: skip
 TOUCHED_BYTES = 8 << 30
 QUICK_SCALE = 0.05
 
@@ -25,12 +28,15 @@ QUICK_SCALE = 0.05
 @click.option("--quick", is_flag=True, help="The same as --scale 0.05.")
 @click.option("--scale", default=1.0, show_default=True, help="Size of the stores; only the figures of 1 say anything.")
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="Runs of each contender.")
-@click.option("--folder", type=click.Path(file_okay=False, path_type=Path), help="Where stores are made (5 GB).")
+@click.option("--folder", type=click.Path(file_okay=False, path_type=Path), help="Where stores are made (8 GB).")
 @click.option("--results", default=HERE, type=click.Path(file_okay=False, path_type=Path), help="Where results go.")
 def main(
     questions: tuple[str, ...], quick: bool, scale: float, rounds: int, folder: Path | None, results: Path
 ) -> None:
-    """Measures QUESTIONS, or all of them: scan (Spark), decoder (one process), shape (kinds of stores)."""
+    """Measures QUESTIONS, or all of them.
+
+    scan (Spark), decoder (one process), shape (kinds of stores), write (Spark, then one process).
+    """
     began, scale = perf_counter(), QUICK_SCALE if quick else scale
     lines = machine.description()
     if scale >= 1:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.java_decoder import JavaDecoder
+from benchmarks.java_program import JavaProgram
 from benchmarks.make_store import StoreShape, make_store
 from benchmarks.measure import Rounds, interleaved
 from benchmarks.report import Finding, Section
@@ -38,7 +38,7 @@ def decoder(folder: Path, scale: float, rounds: int) -> Section:
         shape = StoreShape(COUNTS[body_size], body_size).scaled(scale)
         store = make_store(str(folder / "decode"), shape)
         os.sync()
-        with JavaDecoder(store, folder) as java:
+        with JavaProgram("DecodeBench", [store], folder) as java:
             if java.missing:
                 print(f"  RocketMQ's own decoder is left out: {java.missing}", flush=True)
             contenders: dict[str, Callable[[], object]] = {
@@ -47,7 +47,7 @@ def decoder(folder: Path, scale: float, rounds: int) -> Section:
                 "memcpy": copy,
             }
             if not java.missing:
-                contenders["java"] = java.run
+                contenders["java"] = java.again
             found = interleaved(contenders, rounds, warm_ups=2)
         section.foreign.append(found.foreign)
         _tell(section, found, shape, copied)

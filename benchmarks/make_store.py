@@ -13,9 +13,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from benchmarks.make_index import write_index
 from storage_core.formats.java_hash import java_hash
 from storage_core.formats.rocketmq.consumequeue import encode_units
+from storage_core.formats.rocketmq.indexfile import Geometry
 from storage_core.formats.rocketmq.message import BLANK, HEADER_V4, MAGIC_BLANK, MAGIC_V1
 
 Bytes = npt.NDArray[np.uint8]
@@ -35,7 +38,7 @@ _CLUSTER = b"\x02CLUSTER\x01Default\x02TAGS\x01"
 class StoreShape:
     """What a store looks like. Message i lies in queue i % queue_count; queues are shared evenly by the topics.
 
-    `crashed`: no consume queues, and an `abort` file.
+    `crashed`: no consume queues, and an `abort` file. `index`: slots and entries of index files, if there are any.
     """
 
     message_count: int
@@ -44,6 +47,7 @@ class StoreShape:
     topic_count: int = 4
     file_size: int = 1 << 30
     crashed: bool = False
+    index: Geometry | None = None
 
     def scaled(self, scale: float) -> StoreShape:
         """The same with another number of messages, at least 20."""
@@ -75,6 +79,11 @@ def make_store(path: str, shape: StoreShape) -> str:
             pass
     else:
         _write_queues(path, shape, np.concatenate(places))
+    if shape.index is not None:
+        numbers = np.arange(shape.message_count)
+        topics = pa.array([topic.decode() for topic in TOPICS], pa.string())
+        topic_of = numbers % shape.queue_count // _queues_per_topic(shape)
+        write_index(path, shape.index, topics, topic_of, np.concatenate(places), FIRST_MS + 1 + numbers)
     return path
 
 

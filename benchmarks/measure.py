@@ -56,8 +56,13 @@ class Rounds:
         return median(run.foreign for runs in self.runs.values() for run in runs)
 
 
-def interleaved(contenders: Contenders, rounds: int, warm_ups: int = 1) -> Rounds:
-    """Runs every contender once a round, in an order that turns around every round, after some runs that count not."""
+def interleaved(
+    contenders: Contenders, rounds: int, warm_ups: int = 1, between: Callable[[], object] | None = None
+) -> Rounds:
+    """Runs every contender once a round, in an order that turns around every round, after some runs that count not.
+
+    `between` is called before each run and counts for none.
+    """
     for _ in range(warm_ups):
         for work in contenders.values():
             work()
@@ -65,6 +70,8 @@ def interleaved(contenders: Contenders, rounds: int, warm_ups: int = 1) -> Round
     for number in range(rounds):
         names = list(contenders)
         for name in names if number % 2 == 0 else reversed(names):
+            if between is not None:
+                between()
             runs[name].append(timed(contenders[name]))
     return Rounds(runs)
 

@@ -75,7 +75,7 @@ def session(folder: Path) -> Iterator[SparkSession]:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     from pyspark.sql import SparkSession
 
-    from benchmarks.sources import ReadySource, UnpackSource
+    from benchmarks.sources import DroppingSource, ReadySource, UnpackSource
 
     builder = SparkSession.builder.master("local[2]").appName("mqstore benchmarks")
     for name, value in {
@@ -90,8 +90,8 @@ def session(folder: Path) -> Iterator[SparkSession]:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     try:
-        spark.dataSource.register(ReadySource)
-        spark.dataSource.register(UnpackSource)
+        for source in (ReadySource, UnpackSource, DroppingSource):
+            spark.dataSource.register(source)
         yield spark
     finally:
         spark.stop()

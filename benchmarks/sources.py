@@ -1,6 +1,6 @@
-"""The two Python data sources that ours is compared with: ready batches, and `struct.unpack` written by hand.
+"""The Python data sources that ours is compared with: ready batches, `struct.unpack` by hand, and one that drops rows.
 
-Both get the same number of partitions as ours. Spark's workers import this page.
+Those that read get the same number of partitions as ours. Spark's workers import this page.
 """
 
 from __future__ import annotations
@@ -8,12 +8,19 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import StructType
 
 FIVE_TYPES = "topic string, queueId int, queueOffset long, key string, body binary"
@@ -155,3 +162,29 @@ def unpacked(data: bytes) -> Iterator[tuple[str, int, int, str | None, bytes]]:
         pairs = dict(pair.split("\x01", 1) for pair in properties.split("\x02") if pair)
         yield topic, fields[3], fields[5], pairs.get("KEYS"), data[body:end]
         position += fields[0]
+
+
+class DroppingSource(DataSource):
+    """`format("dropping")`: what a write costs when the source does nothing with the rows but count them."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "dropping"
+
+    def schema(self) -> str:
+        return "count long"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        return _DroppingWriter()
+
+
+@dataclass
+class CountMessage(WriterCommitMessage):
+    """How many rows a task was given."""
+
+    count: int
+
+
+class _DroppingWriter(DataSourceArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return CountMessage(sum(batch.num_rows for batch in iterator))

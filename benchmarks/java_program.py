@@ -1,6 +1,6 @@
-"""RocketMQ's own `MessageDecoder` in a Java process that decodes the whole log each time it is asked.
+"""A Java program of `java/` over RocketMQ's own jars: started once, it does its work again for each line it is sent.
 
-Its jars are those of the real stores that `make test-real` builds; where there are none, `missing` says so.
+The jars are those of the real stores that `make test-real` builds; where there are none, `missing` says so.
 """
 
 from __future__ import annotations
@@ -14,13 +14,20 @@ from typing import Self
 
 HERE = Path(__file__).resolve().parent
 VERSIONS = ("533", "493")
+# What RocketMQ's own start script opens for it, so that it can map and unmap files.
+FLAGS = (
+    "--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED", "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED", "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED", "-Xmx2g",
+)  # fmt: skip
 
 
-class JavaDecoder:
+class JavaProgram:
     """A context manager around the process. `missing` is empty, or why there is none."""
 
-    def __init__(self, store: str, folder: Path) -> None:
-        self._store, self._folder = store, folder
+    def __init__(self, name: str, arguments: list[str], folder: Path) -> None:
+        """`name` is the class and its file in `java/`; classes are compiled into `folder`."""
+        self._name, self._arguments, self._folder = name, arguments, folder
         self._process: subprocess.Popen[str] | None = None
         self._jars = _jars()
         self.missing = "" if self._jars and shutil.which("javac") else _why(self._jars)
@@ -29,15 +36,15 @@ class JavaDecoder:
         if self.missing or self._jars is None:
             return self
         classes, jars = self._folder / "java", f"{self._jars}/*"
-        source = str(HERE / "java" / "DecodeBench.java")
+        source = str(HERE / "java" / f"{self._name}.java")
         built = subprocess.run(
             ["javac", "-cp", jars, "-d", str(classes), source], capture_output=True, text=True, check=False
         )
         if built.returncode:
-            self.missing = f"DecodeBench.java does not compile: {built.stderr.splitlines()[0]}"
+            self.missing = f"{self._name}.java does not compile: {built.stderr.splitlines()[0]}"
             return self
         self._process = subprocess.Popen(
-            ["java", "-cp", f"{classes}:{jars}", "DecodeBench", self._store],
+            ["java", *FLAGS, f"-Duser.home={self._folder}", "-cp", f"{classes}:{jars}", self._name, *self._arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         return self
@@ -48,14 +55,17 @@ class JavaDecoder:
         if self._process is not None:
             self._process.communicate()
 
-    def run(self) -> int:
-        """Decodes every record of the log once; returns how many there are."""
+    def again(self) -> str:
+        """Lets the program do its work once; returns the line that it prints."""
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
-            raise RuntimeError(f"there is no Java decoder to run: {self.missing}")
+            raise RuntimeError(f"there is no {self._name} to run: {self.missing}")
         process.stdin.write("again\n")
         process.stdin.flush()
-        return int(process.stdout.readline())
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self._name} ended")
+        return line
 
 
 def _jars() -> Path | None:

@@ -1,0 +1,97 @@
+"""Question 4: how near does `df.write.format("mqstore")` come to what Spark can give to a Python data source at all?
+
+Contenders write the same Parquet rows: into a store, into a source that drops its batches, into Parquet. The append
+core without Spark is `write_core`'s.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.measure import Rounds, interleaved
+from benchmarks.report import Finding, Section
+from benchmarks.scan import session
+from benchmarks.write_core import append_core
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+METHOD = (
+    'Rows of Parquet (topic, queueId, key, tags, body; uncompressed) written by `format("mqstore")`, appended to one '
+    "store of the default file sizes with CRC, queues, index and every sync of the commit, against a Python data "
+    "source that drops its batches, in one warm session with two cores. Without Spark: `store.append` of a table in "
+    "memory into a new store, one process, against `StoreBench` (RocketMQ's own store, asynchronous flush, one thread, "
+    "a fresh JVM each round). Rates are medians over the rounds; ratios are medians of the ratios within a round."
+)
+COUNTS = {98: 2_000_000, 1060: 500_000}
+NAMES = {98: "100 B", 1060: "1 KB"}
+OF_DROPPING = {98: 0.60, 1060: 0.65}
+ROWS_A_FILE = 250_000
+
+
+def write(folder: Path, scale: float, rounds: int) -> Section:
+    """Measures all sizes in one Spark session, then the append core."""
+    section = Section("Write", METHOD)
+    with session(folder) as spark:
+        for body_size, whole in COUNTS.items():
+            count = max(int(whole * scale), 20)
+            rows = folder / f"rows-{body_size}"
+            write_rows(rows, count, body_size)
+            found = _measure(lambda path=rows: spark.read.parquet(str(path)), folder, rounds)
+            section.foreign.append(found.foreign)
+            _tell(section, found, NAMES[body_size], count, OF_DROPPING[body_size])
+            shutil.rmtree(rows)
+    append_core(section, folder, scale, rounds)
+    return section
+
+
+def write_rows(folder: Path, count: int, body_size: int) -> None:
+    """Parquet files of messages in four topics with four queues each; every body is its own."""
+    folder.mkdir()
+    pool = np.random.default_rng(7).integers(0x61, 0x7B, body_size + ROWS_A_FILE, np.uint8)
+    window = np.lib.stride_tricks.sliding_window_view(pool, body_size)
+    for number, first in enumerate(range(0, count, ROWS_A_FILE)):
+        rows = np.arange(first, min(first + ROWS_A_FILE, count))
+        bodies = np.ascontiguousarray(window[rows % ROWS_A_FILE])
+        offsets = np.arange(len(rows) + 1, dtype=np.int32) * body_size
+        table = pa.table({
+            "topic": np.array(["orders", "ship00", "refund", "paymnt"])[rows % 4],
+            "queueId": pa.array(rows // 4 % 4, pa.int32()),
+            "key": [f"ORD-{row:010d}" for row in rows.tolist()],
+            "tags": np.array(["create", "update", "cancel", "closed"])[rows // 16 % 4],
+            "body": pa.Array.from_buffers(pa.binary(), len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(bodies)]),
+        })  # fmt: skip
+        pq.write_table(table, folder / f"{number}.parquet", compression="NONE", use_dictionary=False)
+
+
+def _measure(frame: Callable[[], DataFrame], folder: Path, rounds: int) -> Rounds:
+    store, copy = folder / "store", folder / "copy"
+
+    contenders = {
+        "mqstore": lambda: frame().write.format("mqstore").mode("append").save(str(store)),
+        "dropping": lambda: frame().write.format("dropping").mode("append").save(),
+        "Parquet": lambda: frame().write.mode("overwrite").option("compression", "none").parquet(str(copy)),
+    }
+    # What one contender left to be written to the disk is not to be the next one's burden.
+    found = interleaved(contenders, rounds, warm_ups=2, between=os.sync)
+    shutil.rmtree(store)
+    shutil.rmtree(copy)
+    return found
+
+
+def _tell(section: Section, found: Rounds, title: str, count: int, gate: float) -> None:
+    def speed(name: str) -> str:
+        return f"{name} {count / found.wall_s(name) / 1e6:.2f} M rows/s, {found.cpu_s(name) / count * 1e6:.2f} CPU-µs"
+
+    share = found.faster("mqstore", "dropping")
+    note = f"{speed('mqstore')}; {speed('dropping')}; by CPU time {found.cheaper('mqstore', 'dropping') * 100:.0f} %"
+    section.add(Finding(f"{title}: of a source that drops its batches", share, "%", gate, note=note))
+    section.add(Finding(f"{title}: over Parquet", found.faster("mqstore", "Parquet"), "×", note=speed("Parquet")))
