@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,7 @@ def write(folder: Path, scale: float, rounds: int) -> Section:
             count = max(int(whole * scale), 20)
             rows = folder / f"rows-{body_size}"
             write_rows(rows, count, body_size)
-            found = _measure(lambda path=rows: spark.read.parquet(str(path)), folder, rounds)
+            found = _measure(partial(spark.read.parquet, str(rows)), folder, rounds)
             section.foreign.append(found.foreign)
             _tell(section, found, NAMES[body_size], count, OF_DROPPING[body_size])
             shutil.rmtree(rows)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -129,7 +130,7 @@ def _commit_cost(section: Section, folder: Path, scale: float, rounds: int) -> N
             store.append(messages(0, SMALL_JOB, 100), topic="bench")
         bytes_read[name] = count.bytes_read
 
-    found = interleaved({name: lambda name=name: job(name) for name in paths}, max(rounds, 2) * 3)
+    found = interleaved({name: partial(job, name) for name in paths}, max(rounds, 2) * 3)
     counts = " and ".join(f"{found.wall_s(name) * 1e3:.0f} ms with {STORES[name] * scale:,.0f}" for name in paths)
     section.add(
         Finding("a commit of 1,000 rows: large store over small", 1 / found.faster("large", "small"), "×", GROWTH,
