@@ -184,6 +184,31 @@ def test_imports_go_down_only() -> None:
     assert broken == []
 
 
+def import_circles(edges: dict[str, set[str]]) -> list[str]:
+    """The modules that import themselves by way of others."""
+    reached = {module: set(found) for module, found in edges.items()}
+    for middle in edges:
+        for module in edges:
+            if middle in reached[module]:
+                reached[module] |= reached[middle]
+    return sorted(module for module in edges if module in reached[module])
+
+
+def test_no_circles_of_imports() -> None:
+    """Also not for annotations alone: what needs each other is one thing, or shares a third."""
+    modules = {module_of(path): ast.parse(path.read_text()) for path in sources(*PRODUCT)}
+    edges: dict[str, set[str]] = {module: set() for module in modules}
+    for module, tree in modules.items():
+        for name in imports(tree):
+            while name and name not in modules:
+                name = name.rpartition(".")[0]
+            if name != module:
+                edges[module].add(name)
+        edges[module].discard("")
+    assert import_circles(edges) == []
+    assert import_circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c"]
+
+
 def test_one_door_to_the_operating_system() -> None:
     rooms = sources("storage_core", "connector")
     assert len(rooms) > 10, "the house is empty: the paths of this test are wrong"

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from storage_core.files import system
-from storage_core.formats.rabbitmq import paths
-
-if TYPE_CHECKING:
-    from storage_core.rabbitmq.message_store_writer import Location, MessageFile, MessageStore
+from storage_core.rabbitmq.message_files import Location, MessageFile, MessageFiles
 
 GARBAGE_FRACTION = 0.5
 
@@ -39,13 +36,13 @@ def next_pair(files: Mapping[int, MessageFile], current: int, file_size_limit: i
     return None
 
 
-def combine(store: MessageStore, pair: FilePair) -> int:
+def combine(store: MessageFiles, pair: FilePair) -> int:
     """Moves the survivors of both files into the left one and deletes the right one; the left one's new size.
 
     The left file's good prefix stays where it is; what follows goes through `<left>.rdt`, which a crash leaves for the
     next start. Locations are set anew only when their bytes are on the disk.
     """
-    survivors = {number: _survivors(store, number) for number in pair}
+    survivors = {number: store.survivors(number) for number in pair}
     left = survivors[pair.left]
     prefix = _prefix_size(left)
     behind = [place for place in left if place.position >= prefix]
@@ -62,11 +59,6 @@ def combine(store: MessageStore, pair: FilePair) -> int:
     return final
 
 
-def _survivors(store: MessageStore, number: int) -> list[Location]:
-    found = (store.locations.get(message_id) for message_id in store.files[number].ids)
-    return sorted((place for place in found if place is not None), key=lambda place: place.position)
-
-
 def _prefix_size(places: list[Location]) -> int:
     end = 0
     for place in places:
@@ -77,12 +69,12 @@ def _prefix_size(places: list[Location]) -> int:
 
 
 def _move_behind(
-    store: MessageStore, number: int, descriptor: int, prefix: int, behind: list[Location], final: int
+    store: MessageFiles, number: int, descriptor: int, prefix: int, behind: list[Location], final: int
 ) -> int:
     """Closes the gaps behind the good prefix of the left file; the end of its data."""
     records = [system.pread(descriptor, place.size, place.position) for place in behind]
     data = b"".join(records)
-    spare_path = f"{store.directory}/{number}{paths.COMPACTION_SUFFIX}"
+    spare_path = store.spare_path(number)
     if data:
         spare = system.open_write(spare_path, create=True)
         try:
@@ -101,7 +93,7 @@ def _move_behind(
     return prefix + len(data)
 
 
-def _append_right(store: MessageStore, pair: FilePair, descriptor: int, position: int, places: list[Location]) -> None:
+def _append_right(store: MessageFiles, pair: FilePair, descriptor: int, position: int, places: list[Location]) -> None:
     source = system.open_read(store.path(pair.right))
     try:
         data = b"".join([system.pread(source, place.size, place.position) for place in places])

@@ -6,12 +6,14 @@ What a caller sees of it is `queue`'s, the store around it `live_vhost`'s. Sourc
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.paths import QueueName
 from storage_core.rabbitmq.index_recovery import recover_clean, recover_dirty
 from storage_core.rabbitmq.memory_monitor import REPORT_INTERVAL_S, MemoryMonitor
+from storage_core.rabbitmq.message_store_writer import MessageStore
 from storage_core.rabbitmq.paging.message_status import Mask, MessageRun, Rows
 from storage_core.rabbitmq.paging.paging_queue import PagingQueue, QueueTerms
 from storage_core.rabbitmq.paging.queue_state import QueueState
@@ -19,23 +21,32 @@ from storage_core.rabbitmq.queue_index import IndexTerms, QueueIndex
 from storage_core.rabbitmq.recovery_terms import QueueTerms as StoredTerms
 from storage_core.rabbitmq.settings import Settings
 
-if TYPE_CHECKING:
-    from storage_core.rabbitmq.live_vhost import LiveVhost
-
 HIBERNATE_AFTER_S = 1.0
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the queues of one vhost share. `clock` gives seconds that never step back."""
+
+    root: str
+    settings: Settings
+    persistent: MessageStore
+    transient: MessageStore
+    monitor: MemoryMonitor
+    clock: Callable[[], float]
 
 
 class LiveQueue:
     """A running queue. Every call needs the vhost's mutex."""
 
-    def __init__(self, vhost: LiveVhost, directory: str, name: QueueName | None, durable: bool = True) -> None:
-        self.vhost, self.directory, self.name, self.durable = vhost, directory, name, durable
+    def __init__(self, shared: Surroundings, directory: str, name: QueueName | None, durable: bool = True) -> None:
+        self.shared, self.directory, self.name, self.durable = shared, directory, name, durable
         self.handles = 0
         self.client = secrets.token_bytes(16)
-        self.index = open_index(vhost.root, directory, name, vhost.settings)
-        state = QueueState(self.index, vhost.persistent, vhost.transient, vhost.settings, durable, vhost.clock)
+        self.index = open_index(shared.root, directory, name, shared.settings)
+        state = QueueState(self.index, shared.persistent, shared.transient, shared.settings, durable, shared.clock)
         self.paging = PagingQueue(state)
-        self._used = self._reported = vhost.clock()
+        self._used = self._reported = shared.clock()
 
     def start(self, terms: StoredTerms | None, store_clean: bool) -> None:
         """Takes up what the last stop or crash left."""
@@ -61,18 +72,18 @@ class LiveQueue:
         self._begin()
 
     def _begin(self) -> None:
-        if self.vhost.settings.target_ram_count is not None:
-            self.paging.set_target_ram_count(self.vhost.settings.target_ram_count)
-        self.vhost.monitor.register(self.directory, self.paging.set_ram_duration_target)
+        if self.shared.settings.target_ram_count is not None:
+            self.paging.set_target_ram_count(self.shared.settings.target_ram_count)
+        self.shared.monitor.register(self.directory, self.paging.set_ram_duration_target)
         self.paging.settle()
 
     def _contained(self, run: MessageRun) -> Mask:
-        return self.vhost.persistent.contains(run.ids)
+        return self.shared.persistent.contains(run.ids)
 
     def used(self) -> None:
         """Handles what an operation left to do, and notes that the queue is awake."""
         self.paging.settle()
-        self._used = self.vhost.clock()
+        self._used = self.shared.clock()
 
     def drop_expired(self, now_us: int) -> None:
         """Removes messages at the front whose time is over, as a node does before it delivers."""
@@ -87,24 +98,24 @@ class LiveQueue:
 
     def sync(self) -> None:
         """Forces to the disk what was published and acknowledged so far."""
-        self.vhost.persistent.sync()
+        self.shared.persistent.sync()
         self.index.sync()
 
-    def tick(self, now: float, monitor: MemoryMonitor) -> None:
+    def tick(self, now: float) -> None:
         """What a node does by the clock: sync, flush when idle, report to the memory monitor."""
         if self.index.journal.pending:
             self.sync()
         idle = now - self._used >= HIBERNATE_AFTER_S
         if idle and self.index.dirty_count:
             self.index.flush_if_dirty()
-        if now - self._reported >= REPORT_INTERVAL_S and self.vhost.settings.target_ram_count is None:
+        if now - self._reported >= REPORT_INTERVAL_S and self.shared.settings.target_ram_count is None:
             self._reported = now
-            self.paging.set_ram_duration_target(monitor.report(self.directory, self.paging.ram_duration()))
+            self.paging.set_ram_duration_target(self.shared.monitor.report(self.directory, self.paging.ram_duration()))
             self.paging.settle()
 
     def stop(self) -> StoredTerms:
         """A clean stop: what to write to recovery.dets. The files of a queue that is not durable go."""
-        self.vhost.monitor.deregister(self.directory)
+        self.shared.monitor.deregister(self.directory)
         if not self.durable:
             self.index.reset()
         segments = dict(self.index.close().segments)

@@ -24,7 +24,7 @@ from storage_core.rabbitmq import recovery_terms
 from storage_core.rabbitmq.bulk_writer import check_not_running, finish_pending
 from storage_core.rabbitmq.index_recovery import references
 from storage_core.rabbitmq.index_segment import remove
-from storage_core.rabbitmq.live_queue import LiveQueue, open_index
+from storage_core.rabbitmq.live_queue import LiveQueue, Surroundings, open_index
 from storage_core.rabbitmq.memory_monitor import UPDATE_INTERVAL_S, MemoryMonitor
 from storage_core.rabbitmq.message_store import read_places
 from storage_core.rabbitmq.message_store_writer import MessageStore
@@ -69,6 +69,7 @@ class LiveVhost:
             self.name = self._vhost_name(vhost, directories)
             self.settings = replace(settings, queue_index_segment_entry_count=self._entry_count(settings, directories))
             self.monitor = self._monitor()
+            self._shared = Surroundings(root, self.settings, self.persistent, self.transient, self.monitor, clock)
             self._terms: dict[str, QueueTerms] = {}
             self._open(directories)
         except BaseException as error:
@@ -154,7 +155,7 @@ class LiveVhost:
                 remove(f"{folder}/{name}")
 
     def _start(self, directory: str, name: QueueName | None, store_clean: bool) -> LiveQueue:
-        queue = LiveQueue(self, directory, name)
+        queue = LiveQueue(self._shared, directory, name)
         try:
             queue.start(self._terms.get(directory), store_clean)
         except BaseException:
@@ -175,7 +176,7 @@ class LiveVhost:
         known = QueueName(self.name, name, priority, 1)
         if directory in self._terms or system.exists(f"{self.root}/{paths.QUEUES_FOLDER}/{directory}"):
             return self._start(directory, known, store_clean=True)
-        found = self.queues[directory] = LiveQueue(self, directory, known, durable)
+        found = self.queues[directory] = LiveQueue(self._shared, directory, known, durable)
         found.create()
         return found
 
@@ -212,7 +213,7 @@ class LiveVhost:
             self._updated = now
             self.monitor.update()
         for queue in self.queues.values():
-            queue.tick(now, self.monitor)
+            queue.tick(now)
         self.persistent.sync()
 
     # stopping

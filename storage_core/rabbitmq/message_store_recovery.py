@@ -16,8 +16,9 @@ from storage_core.files import system
 from storage_core.formats.rabbitmq import erlang_text, ets_dump, paths
 from storage_core.formats.rabbitmq.external_term import Atom
 from storage_core.rabbitmq.index_segment import remove
+from storage_core.rabbitmq.message_files import Location, MessageFile
 from storage_core.rabbitmq.message_store import INDEX_MODULE, MessagePlaces, scan_file
-from storage_core.rabbitmq.message_store_writer import Location, MessageFile, MessageStore
+from storage_core.rabbitmq.message_store_writer import MessageStore
 from storage_core.rabbitmq.span_reader import read_file
 
 COPY_SIZE = 8 << 20

@@ -7,7 +7,6 @@ Which record lies where in a file is `formats.rabbitmq.message_file`'s, merging 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,49 +14,26 @@ import numpy.typing as npt
 
 from storage_core.errors import CorruptionError
 from storage_core.files import system
-from storage_core.formats.rabbitmq import message_file, paths
+from storage_core.formats.rabbitmq import message_file
 from storage_core.formats.rabbitmq.cursor import pieces
 from storage_core.rabbitmq.compaction import FilePair, combine, next_pair
+from storage_core.rabbitmq.message_files import Location, MessageFile, MessageFiles
 from storage_core.rabbitmq.paging.message_status import Mask
 
 WRITE_BUFFER_SIZE = 1 << 20
 
 
-@dataclass
-class Location:
-    """Where a message lies: its references, its file, the record's position and size."""
-
-    references: int
-    file: int
-    position: int
-    size: int
-
-
-@dataclass
-class MessageFile:
-    """One `.rdq` file: bytes of referenced records, the logical end of its data, the ids of the messages in it."""
-
-    valid_size: int = 0
-    size: int = 0
-    ids: list[bytes] = field(default_factory=list)
-
-
-class MessageStore:
+class MessageStore(MessageFiles):
     """The messages of one vhost, by id. `directory` is made when it is missing."""
 
     def __init__(self, directory: str, file_size_limit: int, durable: bool) -> None:
-        self.directory, self.file_size_limit, self.durable = directory, file_size_limit, durable
-        self.locations: dict[bytes, Location] = {}
-        self.files: dict[int, MessageFile] = {}
+        super().__init__(directory)
+        self.file_size_limit, self.durable = file_size_limit, durable
         self.current = 0
         self._descriptor: int | None = None
         self._buffered: list[bytes] = []
         self._buffered_size = 0
         self._unsynced = False
-
-    def path(self, number: int) -> str:
-        """Path of file `number`."""
-        return f"{self.directory}/{number}{paths.MESSAGE_SUFFIX}"
 
     def start(self, locations: dict[bytes, Location], files: dict[int, MessageFile]) -> None:
         """Takes up what recovery found; the highest file is the one that grows."""

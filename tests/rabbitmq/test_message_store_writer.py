@@ -11,8 +11,9 @@ import pytest
 from storage_core.files import system
 from storage_core.rabbitmq import message_store_recovery as recovery
 from storage_core.rabbitmq.compaction import FilePair, next_pair
+from storage_core.rabbitmq.message_files import MessageFile
 from storage_core.rabbitmq.message_store import read_places
-from storage_core.rabbitmq.message_store_writer import MessageFile, MessageStore
+from storage_core.rabbitmq.message_store_writer import MessageStore
 
 LIMIT = 1000
 RECORD = 24 + 76 + 1

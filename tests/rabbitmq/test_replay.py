@@ -22,7 +22,7 @@ NAMES = sorted(path.stem for path in TRACES.glob("*.script") if path.stem != "ra
 
 
 def test_the_traces_are_there() -> None:
-    assert len(NAMES) == 34
+    assert len(NAMES) == 35
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -258,7 +258,7 @@ class QueueState:
     def put_back(self, run: MessageRun) -> None:
         """Returns the message that was just taken to the front."""
         if self.lazy and not len(self.q3):
-            run = self.write_index(self.write_payloads(run, True), True, True)
+            run = self.write_index(self.write_payloads(run, True), True, batch=False)
             self.count_in_memory(run, -1)
             self.into_delta(run)
         elif self.lazy or (not run.has(IN_RAM).all() and not len(self.q4)):

@@ -1,0 +1,51 @@
+"""What a message store that is written knows of its files: which there are, and where in them each message lies.
+
+Counting references belongs to `message_store_writer`, merging files to `compaction`. Source: rabbitmq.md 6.5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from storage_core.formats.rabbitmq import paths
+
+
+@dataclass
+class Location:
+    """Where a message lies: its references, its file, the record's position and size."""
+
+    references: int
+    file: int
+    position: int
+    size: int
+
+
+@dataclass
+class MessageFile:
+    """One `.rdq` file: bytes of referenced records, the logical end of its data, the ids of the messages in it."""
+
+    valid_size: int = 0
+    size: int = 0
+    ids: list[bytes] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class MessageFiles:
+    """The files of one store below `directory`, by number, and the locations of its messages, by id."""
+
+    directory: str
+    files: dict[int, MessageFile] = field(default_factory=dict)
+    locations: dict[bytes, Location] = field(default_factory=dict)
+
+    def path(self, number: int) -> str:
+        """Path of file `number`."""
+        return f"{self.directory}/{number}{paths.MESSAGE_SUFFIX}"
+
+    def spare_path(self, number: int) -> str:
+        """Path of what a merge keeps beside file `number` until its bytes are back."""
+        return f"{self.directory}/{number}{paths.COMPACTION_SUFFIX}"
+
+    def survivors(self, number: int) -> list[Location]:
+        """Locations of the messages of file `number` that are still known, by position."""
+        found = (self.locations.get(message_id) for message_id in self.files[number].ids)
+        return sorted((place for place in found if place is not None), key=lambda place: place.position)
