@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from storage_core.formats.ordering import stable_order
 from storage_core.formats.spans import data_of, offsets_of
 
 _MASK = 0xFFFFFFFF
@@ -33,7 +34,9 @@ def java_hashes(texts: pa.StringArray, before: npt.NDArray[np.int32] | int = 0) 
     """
     units, starts, stops = _code_units(texts)
     lengths = stops - starts
-    order = np.argsort(-lengths, kind="stable")
+    if len(lengths) and (lengths == lengths[0]).all():
+        return _even_hashes(units, starts, int(lengths[0]), before)
+    order = stable_order(lengths)[::-1]
     starts, lengths = starts[order], lengths[order]
     values = np.broadcast_to(np.asarray(before, np.int32).view(np.uint32), len(order))[order].copy()
     # Sorted by falling length, the texts that reach a position are the first ones.
@@ -44,6 +47,21 @@ def java_hashes(texts: pa.StringArray, before: npt.NDArray[np.int32] | int = 0) 
     out = np.empty(len(order), np.int32)
     out[order] = values.view(np.int32)
     return out
+
+
+def _even_hashes(
+    units: npt.NDArray[np.unsignedinteger],
+    starts: npt.NDArray[np.int64],
+    length: int,
+    before: npt.NDArray[np.int32] | int,
+) -> npt.NDArray[np.int32]:
+    """The hashes of texts that have the same number of code units."""
+    values = np.broadcast_to(np.asarray(before, np.int32).view(np.uint32), len(starts)).copy()
+    columns = units[int(starts[0]) :][: len(starts) * length].reshape(len(starts), length)
+    for position in range(length):
+        values *= np.uint32(31)
+        values += columns[:, position]
+    return values.view(np.int32)
 
 
 def _code_units(

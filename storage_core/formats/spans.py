@@ -63,6 +63,13 @@ def data_of(array: pa.Array) -> Bytes:
     return np.empty(0, np.uint8) if raw is None else np.frombuffer(raw, np.uint8)
 
 
+def holds_any(array: pa.Array, values: tuple[int, ...]) -> bool:
+    """Whether one of these bytes is in the data of a binary or string array; what null elements cover counts too."""
+    offsets = offsets_of(array)
+    data = data_of(array)[int(offsets[0]) : int(offsets[-1])]
+    return any(bool((data == value).any()) for value in values)
+
+
 def text(array: pa.BinaryArray) -> pa.StringArray:
     """Bytes as UTF-8 text; malformed bytes become U+FFFD, as Java's decoder reports them."""
     if is_text(array):

@@ -21,6 +21,7 @@ from storage_core.formats.rocketmq.encode import lengths
 from storage_core.formats.rocketmq.hosts import pack_hosts
 from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
 from storage_core.formats.rocketmq.property_pairs import PairColumn, mask, no_pairs
+from storage_core.formats.spans import holds_any
 from storage_core.rocketmq.schema import NATIVE
 from storage_core.rocketmq.write_settings import MAX_TOPIC_SIZE, WriteSettings
 
@@ -203,7 +204,7 @@ def checked(given: Given, settings: WriteSettings) -> Message:
             raise given.error("queueId", negative[0], str(value), "it must be 0 or more")
     key, tags = (_no_empty(given.text(name)) for name in ("key", "tags"))
     for name, texts in (("key", key), ("tags", tags)):
-        _refuse_controls(given, texts, np.arange(given.count, dtype=np.int32), [name] * given.count)
+        _refuse_controls(given, texts, np.arange(given.count, dtype=np.int32), pa.repeat(name, given.count))
     pairs = given.pairs()
     if len(pairs.names):
         pairs = pairs.keep(~pairs.named(DROPPED_PROPERTY))
@@ -264,11 +265,13 @@ def _check_pairs(given: Given, pairs: PairColumn) -> None:
         _refuse_controls(given, texts, rows, labels)
 
 
-def _refuse_controls(given: Given, texts: pa.StringArray, rows: npt.NDArray[np.int32], names: Any) -> None:
+def _refuse_controls(given: Given, texts: pa.StringArray, rows: npt.NDArray[np.int32], names: pa.StringArray) -> None:
+    if not holds_any(texts, (0x01, 0x02)):
+        return
     found = mask(pc.match_substring_regex(texts, "[\x01\x02]"))
     if found.any():
         at = int(found.argmax())
-        name = names[at] if isinstance(names[at], str) else names[at].as_py()
+        name = names[at].as_py()
         rule = "the bytes 0x01 and 0x02 separate properties and may not be in one"
         raise given.error(name, rows[at], shorten(repr(texts[at].as_py())), rule)
 

@@ -27,6 +27,7 @@ from storage_core.formats.rocketmq.index_put import (
 from storage_core.formats.rocketmq.indexfile import ENTRY, HEADER, SLOT, Geometry, IndexHeader
 
 PAGE_SLOTS = 1024
+RUN_SLOTS = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ class _SlotFile:
             self._slots[unknown] = self._before(unknown)
         change = put(header, puts, self._slots[slots], self._geometry)
         position = self._geometry.entries_position + ENTRY.size * change.first
-        system.pwrite(self._descriptor, change.entries.tobytes(), position)
+        system.pwrite(self._descriptor, change.entries.view(np.uint8).data, position)
         self._slots[change.slots] = change.values
         self._changed.append(change.slots)
         return change.header
@@ -182,14 +183,13 @@ class _SlotFile:
 
     def _write_run(self, start: int, stop: int) -> None:
         """Writes the slots [start, stop) with what stands there for those that did not change."""
-        position = HEADER.size + SLOT.size * start
-        present = np.frombuffer(system.pread(self._descriptor, SLOT.size * (stop - start), position), ">i4").copy()
-        known = self._slots[start:stop]
-        if self._first:
-            present[known >= 0] = known[known >= 0]
-        else:
-            present[:] = known
-        system.pwrite(self._descriptor, present.tobytes(), position)
+        for low in range(start, stop, RUN_SLOTS):
+            known = self._slots[low : min(low + RUN_SLOTS, stop)]
+            position = HEADER.size + SLOT.size * low
+            if self._first:
+                present = np.frombuffer(system.pread(self._descriptor, SLOT.size * len(known), position), ">i4")
+                known = np.where(known < 0, present, known)
+            system.pwrite(self._descriptor, known.astype(">i4").view(np.uint8).data, position)
 
 
 def slot_runs(slots: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_core.formats.layout import Positions
+from storage_core.formats.ordering import stable_order
 from storage_core.formats.rocketmq.message import BLANK, COMMIT, TRANSACTION_MASK
 
 UNIT_SIZE = 20
@@ -123,7 +124,7 @@ class Ordinals:
 def number(queue: npt.NDArray[np.int64], counted: npt.NDArray[np.bool_], next_ordinals: Positions) -> Ordinals:
     """Ordinals for records in log order. `next_ordinals` (one a queue) is moved on in place."""
     rows = np.flatnonzero(counted)
-    order = rows[np.argsort(queue[rows], kind="stable")]
+    order = rows[stable_order(queue[rows])]
     sorted_queue = queue[order]
     first = np.flatnonzero(np.diff(sorted_queue, prepend=-1))
     bounds = np.append(first, len(order))
@@ -147,7 +148,7 @@ def number_preserved(
     small is ignored unless it is 0, one that is too large closes up.
     """
     rows = np.flatnonzero(counted)
-    order = rows[np.argsort(queue[rows], kind="stable")]
+    order = rows[stable_order(queue[rows])]
     first = np.flatnonzero(np.diff(queue[order], prepend=-1))
     values = np.full(len(queue), -1, np.int64)
     for group in np.split(order, first[1:]):

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from storage_core.files import system
@@ -48,7 +49,8 @@ class QueueWriter:
         for start, stop in file_parts(first, first + len(units), self._entries):
             path = self._resolve(queue_file(key, start, self._entries))
             position = start % self._entries * UNIT.size
-            system.pwrite(self._descriptor(path), units[start - first : stop - first].tobytes(), position)
+            part = units[start - first : stop - first].view(np.uint8)
+            system.pwrite(self._descriptor(path), part.data, position)
             self._times[path] = store_ms
 
     def fill(self, key: QueueKey, start: int, stop: int) -> None:

@@ -194,14 +194,15 @@ class Task:
         open_rows = np.flatnonzero(chosen < 0)
         if not len(open_rows):
             return chosen
-        coded = message.topics.take(pa.array(open_rows)).dictionary_encode()
+        every = len(open_rows) == given.count
+        coded = (message.topics if every else message.topics.take(pa.array(open_rows))).dictionary_encode()
         names = coded.dictionary.to_pylist()
-        counts = np.array([self.queue_counts.get(name, self.settings.queues) for name in names], np.int64)
+        counts = np.array([self.queue_counts.get(name, self.settings.queues) for name in names], np.int32)
         topic = coded.indices.to_numpy()
         keyed = mask(keys.is_valid())[open_rows]
-        hashes = java_hashes(keys).astype(np.int64)[open_rows]
+        hashes = java_hashes(keys)[open_rows]
         chosen[open_rows] = np.abs(np.fmod(hashes, counts[topic]))
-        for number, name in enumerate(names):
+        for number, name in enumerate(names if not keyed.all() else []):
             rows = open_rows[(topic == number) & ~keyed]
             if len(rows):
                 turn = self.turns.get(name, self.partition)
@@ -212,14 +213,27 @@ class Task:
     def _queue_numbers(self, topics: pa.StringArray, queue_ids: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
         coded = topics.dictionary_encode()
         names = coded.dictionary.to_pylist()
-        pairs = (coded.indices.to_numpy().astype(np.int64) << 32) | queue_ids.astype(np.uint32)
-        distinct, inverse = np.unique(pairs, return_inverse=True)
+        least = int(queue_ids.min(initial=0))
+        width = int(queue_ids.max(initial=0)) - least + 1
+        pairs = coded.indices.to_numpy().astype(np.int64) * width + (queue_ids - np.int64(least))
+        distinct, inverse = _distinct(pairs, len(names) * width)
         numbers = np.empty(len(distinct), np.int32)
         for at, pair in enumerate(distinct.tolist()):
-            queue_id = pair & 0xFFFFFFFF
-            key = (names[pair >> 32], queue_id - (1 << 32) if queue_id >> 31 else queue_id)
+            key = (names[pair // width], pair % width + least)
             numbers[at] = self.numbers.setdefault(key, len(self.numbers))
         return numbers[inverse]
+
+
+def _distinct(values: npt.NDArray[np.int64], limit: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The distinct values of numbers in [0, limit), ascending, and which of them each number is."""
+    if limit > 4 * len(values):
+        distinct, inverse = np.unique(values, return_inverse=True)
+        return distinct, inverse
+    numbers = np.zeros(limit, np.int64)
+    numbers[values] = 1
+    distinct = np.flatnonzero(numbers)
+    numbers[distinct] = np.arange(len(distinct))
+    return distinct, numbers[values]
 
 
 def _index_keys(
@@ -233,11 +247,13 @@ def _index_keys(
     listed = words(keys)
     word_counts = np.where(indexed, listed.value_lengths().fill_null(0).to_numpy(zero_copy_only=False), 0)
     counts = has_unique + word_counts
+    flat = listed.flatten() if indexed.all() else listed.filter(pa.array(indexed)).flatten()
+    if (counts == 1).all() and not has_unique.any():
+        return counts, key_hashes(topics, flat)
     rows = np.repeat(np.arange(count), counts)
     first = np.cumsum(counts) - counts
     is_unique = np.zeros(len(rows), bool)
     is_unique[first[has_unique == 1]] = True
-    flat = listed.flatten() if indexed.all() else listed.filter(pa.array(indexed)).flatten()
     both = pa.concat_arrays([unique.take(pa.array(np.flatnonzero(has_unique))), flat])
     order = np.empty(len(rows), np.int64)
     unique_count = int(has_unique.sum())

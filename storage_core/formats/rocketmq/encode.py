@@ -153,13 +153,18 @@ def _fill_tail(tail: npt.NDArray[Any], rows: Rows) -> None:
     tail["body_length"] = lengths(rows.bodies)
 
 
-def _sized_topics(topics: pa.BinaryArray) -> pa.BinaryArray:
-    """Each topic behind its length: one byte, or two for a long one. Few differ, so each is made once."""
+def _sized_topics(topics: pa.BinaryArray) -> pa.BinaryArray | pa.BinaryScalar:
+    """Each topic behind its length: one byte, or two for a long one. Few differ, so each is made once.
+
+    A single topic comes as one value for all.
+    """
     coded = topics.dictionary_encode()
     sized = [
         len(topic).to_bytes(2 if len(topic) > LONGEST_V1_TOPIC else 1, "big") + topic
         for topic in coded.dictionary.to_pylist()
     ]
+    if len(sized) == 1:
+        return pa.scalar(sized[0], pa.binary())
     return pa.array(sized, pa.binary()).take(coded.indices)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_core.formats.layout import Positions
+from storage_core.formats.ordering import stable_order
 from storage_core.formats.rocketmq.indexfile import ENTRY, HEADER, Geometry, IndexHeader
 
 EMPTY = IndexHeader(0, 0, 0, 0, 0, 0)
@@ -89,7 +90,7 @@ def put(header: IndexHeader, puts: Puts, old: npt.NDArray[np.int32], geometry: G
     first = max(header.entry_count, 1)
     count = len(puts)
     slot = puts.hashes.astype(np.int64) % geometry.slots
-    order = np.argsort(slot, kind="stable")
+    order = stable_order(slot)
     ordered = slot[order]
     heads = np.flatnonzero(np.diff(ordered, prepend=-1))
     numbers = (first + order).astype(np.int32)

@@ -101,6 +101,7 @@ def key_hash(topic: str, key: str) -> int:
 
 def key_hashes(topics: pa.StringArray, keys: pa.StringArray) -> npt.NDArray[np.int32]:
     """`key_hash` of each (topic, key). Shape (n,)."""
-    before = java_hashes(topics)
+    coded = topics.dictionary_encode()
+    before = java_hashes(coded.dictionary)[coded.indices.to_numpy()]
     values = java_hashes(keys, before * np.int32(31) + np.int32(ord("#")))
     return np.where(values == np.int32(-(1 << 31)), np.int32(0), np.abs(values))

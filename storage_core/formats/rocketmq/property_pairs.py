@@ -36,6 +36,8 @@ class PairColumn:
     def value_of(self, name: str) -> pa.StringArray:
         """The property of each message as a parser gives it: of a repeated name the last; null where there is none."""
         at = np.flatnonzero(self.named(name))
+        if not len(at):
+            return pa.nulls(len(self.bounds) - 1, pa.string())
         place = np.full(len(self.bounds) - 1, -1, np.int64)
         place[self.rows[at]] = at
         return self.values.take(pa.array(place, mask=place < 0))
@@ -59,7 +61,8 @@ class PairColumn:
 
 def mask(found: pa.BooleanArray) -> npt.NDArray[np.bool_]:
     """A boolean array as numpy; null counts as false."""
-    out: npt.NDArray[np.bool_] = found.fill_null(False).to_numpy(zero_copy_only=False)
+    known = found.fill_null(False) if found.null_count else found
+    out: npt.NDArray[np.bool_] = known.to_numpy(zero_copy_only=False)
     return out
 
 
@@ -75,16 +78,29 @@ def encode_pairs(pairs: PairColumn, extra: list[tuple[str, pa.StringArray]]) -> 
     No separator at the end, as 4.9.3 writes it.
     """
     count = len(pairs.bounds) - 1
-    out = pa.array([""] * count, pa.string())
+    parts: list[pa.StringArray | str] = []
+    before = np.zeros(count, bool)
     if len(pairs.names):
         written = pc.binary_join_element_wise(pairs.names, pairs.values, NAME_END)
-        out = pc.binary_join(pa.ListArray.from_arrays(pa.array(pairs.bounds), written), PAIR_END)
+        parts.append(pc.binary_join(pa.ListArray.from_arrays(pa.array(pairs.bounds), written), PAIR_END))
+        before |= np.diff(pairs.bounds) > 0
     for name, texts in extra:
-        there = np.zeros(count, bool)
-        there[pairs.rows[pairs.named(name)]] = True
-        wanted = pc.and_(pa.array(~there), texts.is_valid())
-        pair = pc.binary_join_element_wise(name, texts.fill_null(""), NAME_END)
-        between = pc.if_else(pc.and_(wanted, pc.greater(pc.binary_length(out), 0)), PAIR_END, "")
-        # null_handling="skip" would do the same, but gives a shorter column when all parts of it are null.
-        out = pc.binary_join_element_wise(out, between, pc.if_else(wanted, pair, ""), "")
-    return out.cast(pa.binary())
+        wanted = mask(texts.is_valid())
+        if len(pairs.names):
+            wanted[pairs.rows[pairs.named(name)]] = False
+        if not wanted.any():
+            continue
+        parts += [_where(wanted & before, PAIR_END), _where(wanted, name + NAME_END)]
+        parts.append(texts if wanted.all() else pc.if_else(pa.array(wanted), texts, ""))
+        before |= wanted
+    if not parts:
+        return pa.repeat(pa.scalar(b"", pa.binary()), count)
+    # All parts go into one join; a lone text is no column, so one of the parts is always an array.
+    return pc.binary_join_element_wise(*parts, "").cast(pa.binary())
+
+
+def _where(wanted: npt.NDArray[np.bool_], text: str) -> pa.StringArray | str:
+    """The text where it is wanted, else the empty one; a lone text where that is the same for all."""
+    if wanted.all():
+        return text
+    return pc.if_else(pa.array(wanted), text, "") if wanted.any() else ""
