@@ -32,12 +32,9 @@ spark.stop()
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the wheel of this checkout holds, as pip would lay it out."""
-    folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(folder)]
-    # From a copy: setuptools leaves a build folder beside what it packs.
-    source = folder / "source"
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of this checkout: setuptools leaves a build folder beside what it packs."""
+    folder = tmp_path_factory.mktemp("checkout")
     files = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -46,9 +43,17 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ).stdout.decode()
     for name in files.split("\0"):
         if name.endswith((".py", ".cfg", ".toml", ".md", "py.typed")) and (ROOT / name).is_file():
-            target = source / name
+            target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes((ROOT / name).read_bytes())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def installed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the wheel of this checkout holds, as pip would lay it out."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(folder)]
     subprocess.run([*build, str(source)], check=True)
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -91,6 +96,18 @@ def test_spark_finds_the_installed_source_without_registration(installed: Path, 
     (answer,) = [line for line in done.stdout.splitlines() if line.startswith("answer:")]
     assert "DATA_SOURCE_NOT_FOUND" not in answer
     assert "StoreNotFoundError" in answer, answer
+
+
+def test_a_plain_editable_install_is_found_along_sys_path_as_spark_looks(source: Path, tmp_path: Path) -> None:
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*install, "--prefix", str(tmp_path), "--editable", str(source)], check=True)
+    (site,) = (path.parent for path in tmp_path.rglob("__editable__*.pth"))
+    look = (
+        "import pkgutil, site, sys; site.addsitedir(sys.argv[1]); "
+        "print([m.module_finder.path for m in pkgutil.iter_modules() if m.name == 'pyspark_mqstore'])"
+    )
+    done = run_python("-S", "-c", look, str(site))
+    assert done.stdout.strip() == str([str(source)]), done.stderr
 
 
 def fake_java(folder: Path, version: str) -> Path:

@@ -64,9 +64,7 @@ def create_by_fetched_tool(folder: Path) -> None:
 def install(python: Path, extras: str, requirements: list[str]) -> None:
     """Installs this checkout, editable, with `extras`."""
     say(f"installing mqstore[{extras}] {' '.join(requirements)}".rstrip())
-    # The plain kind of editable install: Spark looks for pyspark_* packages along sys.path, which import hooks escape.
-    plain = ("--use-pep517", "--config-settings", "editable_mode=compat")
-    run(str(python), "-m", "pip", "install", "--quiet", *plain, "--editable", f"{ROOT}[{extras}]", *requirements)
+    run(str(python), "-m", "pip", "install", "--quiet", "--editable", f"{ROOT}[{extras}]", *requirements)
 
 
 def add_java(python: Path) -> None:
