@@ -25,11 +25,7 @@ def merged(known: bytes | None, vhost: str, queues: Mapping[str, Mapping[str, An
 
     A queue that is already there keeps its arguments beside the new ones.
     """
-    try:
-        found = json.loads(known or b"{}")
-    except ValueError:
-        found = {}
-    found = found if isinstance(found, dict) else {}
+    found = _parsed(known)
     vhosts = {item["name"]: item for item in found.get("vhosts", [])}
     vhosts.setdefault(vhost, {"name": vhost})
     listed = {(item["vhost"], item["name"]): item for item in found.get("queues", [])}
@@ -41,7 +37,22 @@ def merged(known: bytes | None, vhost: str, queues: Mapping[str, Mapping[str, An
     return (json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode()
 
 
+def arguments(root: str, vhost: str) -> dict[str, dict[str, Any]]:
+    """Arguments by queue name of the vhost's queues, as the file beside the store has them; empty without one."""
+    found = _parsed(content(definitions_path(root)))
+    listed = [item for item in found.get("queues", []) if isinstance(item, dict) and item.get("vhost") == vhost]
+    return {item["name"]: dict(item.get("arguments") or {}) for item in listed if isinstance(item.get("name"), str)}
+
+
 def write(root: str, vhost: str, queues: Mapping[str, Mapping[str, Any]]) -> None:
     """Adds queues to the definitions beside the store."""
     path = definitions_path(root)
     write_aside(path, merged(content(path), vhost, queues))
+
+
+def _parsed(known: bytes | None) -> dict[str, Any]:
+    try:
+        found = json.loads(known or b"{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

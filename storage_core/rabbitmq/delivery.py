@@ -19,11 +19,15 @@ from storage_core.rabbitmq.paging.message_status import Mask, Seqs, Terms
 
 @dataclass(frozen=True)
 class Delivery:
-    """One message. `sequence_id` is what `ack` and `requeue` want."""
+    """One message. `sequence_id` is what `ack` and `requeue` want.
+
+    `priority` is that of the queue which it came from, behind a priority queue; else None.
+    """
 
     sequence_id: int
     redelivered: bool
     term: bytes
+    priority: int | None = None
 
     @cached_property
     def message(self) -> Message:
@@ -60,10 +64,21 @@ class TermShape:
 
 
 class Deliveries(Sequence[Delivery]):
-    """Messages taken together, in queue order. `sequence_ids` and `redelivered` are arrays of shape (n,)."""
+    """Messages taken together, in queue order. `sequence_ids` and `redelivered` are arrays of shape (n,).
 
-    def __init__(self, sequence_ids: Seqs, redelivered: Mask, terms: Terms, shape: TermShape | None = None) -> None:
+    Of a priority queue `priorities` has the same shape, else it is None.
+    """
+
+    def __init__(
+        self,
+        sequence_ids: Seqs,
+        redelivered: Mask,
+        terms: Terms,
+        shape: TermShape | None = None,
+        priorities: Seqs | None = None,
+    ) -> None:
         self.sequence_ids, self.redelivered, self.terms = sequence_ids, redelivered, terms
+        self.priorities = priorities
         self._shape = shape or TermShape()
 
     def __len__(self) -> int:
@@ -77,11 +92,16 @@ class Deliveries(Sequence[Delivery]):
 
     def __getitem__(self, place: int | slice) -> Delivery | Deliveries:
         if isinstance(place, slice):
-            return Deliveries(self.sequence_ids[place], self.redelivered[place], self.terms[place], self._shape)
-        return Delivery(int(self.sequence_ids[place]), bool(self.redelivered[place]), self.terms[place])
+            priorities = None if self.priorities is None else self.priorities[place]
+            return Deliveries(
+                self.sequence_ids[place], self.redelivered[place], self.terms[place], self._shape, priorities
+            )
+        priority = None if self.priorities is None else int(self.priorities[place])
+        return Delivery(int(self.sequence_ids[place]), bool(self.redelivered[place]), self.terms[place], priority)
 
     def __iter__(self) -> Iterator[Delivery]:
-        rows = zip(self.sequence_ids.tolist(), self.redelivered.tolist(), self.terms.tolist(), strict=True)
+        priorities = [None] * len(self) if self.priorities is None else self.priorities.tolist()
+        rows = zip(self.sequence_ids.tolist(), self.redelivered.tolist(), self.terms.tolist(), priorities, strict=True)
         return (Delivery(*row) for row in rows)
 
     def bodies(self) -> list[bytes]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +20,8 @@ from storage_core.files import system
 from storage_core.files.lock import FileLock
 from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.paths import QueueName
+from storage_core.rabbitmq import declared, definitions, recovery_terms
 from storage_core.rabbitmq import message_store_recovery as store_recovery
-from storage_core.rabbitmq import recovery_terms
 from storage_core.rabbitmq.bulk_writer import check_not_running, finish_pending
 from storage_core.rabbitmq.index_recovery import references
 from storage_core.rabbitmq.index_segment import remove
@@ -31,6 +32,7 @@ from storage_core.rabbitmq.message_store_writer import MessageStore
 from storage_core.rabbitmq.queue_files import QueueDirectory, list_directories
 from storage_core.rabbitmq.recovery_terms import QueueTerms
 from storage_core.rabbitmq.settings import Settings
+from storage_core.rabbitmq.snapshot import VhostSnapshot
 from storage_core.rabbitmq.span_reader import read_file
 
 LOCK_TIMEOUT_S = 60.0
@@ -71,6 +73,7 @@ class LiveVhost:
             self.monitor = self._monitor()
             self._shared = Surroundings(root, self.settings, self.persistent, self.transient, self.monitor, clock)
             self._terms: dict[str, QueueTerms] = {}
+            self._arguments = self._declared()
             self._open(directories)
         except BaseException as error:
             self.abandon(error)
@@ -100,6 +103,13 @@ class LiveVhost:
         count = paths.LEGACY_SEGMENT_ENTRY_COUNT if directories else settings.queue_index_segment_entry_count
         store_recovery.write_whole(path, paths.encode_config(count))
         return count
+
+    def _declared(self) -> dict[str, dict[str, Any]]:
+        """Arguments by queue name, as long as the notes of the last stop are there."""
+        count = self.settings.queue_index_segment_entry_count
+        return declared.arguments_by_queue(
+            VhostSnapshot(self.root, "", self.name.decode(errors="replace"), count, True)
+        )
 
     def _monitor(self) -> MemoryMonitor:
         share = self.settings.vm_memory_high_watermark
@@ -167,6 +177,34 @@ class LiveVhost:
 
     # use
 
+    def max_priority(self, name: str, wanted: int | None) -> int | None:
+        """The `x-max-priority` of a queue, that of a new one is `wanted`; None for one without priorities.
+
+        OptionError when the queue is another one than is wanted.
+        """
+        if wanted is not None and not 0 <= wanted <= paths.MAX_PRIORITY:
+            raise OptionError("max_priority", str(wanted), f"it is a number from 0 to {paths.MAX_PRIORITY}")
+        known = self._arguments.get(name, {}).get(declared.MAX_PRIORITY)
+        found = known if isinstance(known, int) else None
+        if wanted is None or wanted == found:
+            return found
+        if self._has(name.encode()):
+            fact = "is no priority queue" if found is None else f"has {found}"
+            raise OptionError("max_priority", str(wanted), f"the queue {name} is there already and {fact}")
+        return wanted
+
+    def _has(self, name: bytes) -> bool:
+        """Whether the queue has files, terms of the last stop, or runs; definitions may be those of another store."""
+        known = {*self.queues, *self._terms, *(found.directory for found in list_directories(self.root))}
+        possible = (None, *range(paths.MAX_PRIORITY + 1))
+        return any(paths.queue_directory(self.name, name, priority) in known for priority in possible)
+
+    def declare(self, name: str, max_priority: int | None) -> None:
+        """Notes a durable queue for the definitions beside the store."""
+        given = self._arguments.setdefault(name, {})
+        if max_priority is not None:
+            given[declared.MAX_PRIORITY] = max_priority
+
     def queue(self, name: bytes, priority: int | None, durable: bool) -> LiveQueue:
         """The queue called `name`, started or made when it does not run yet."""
         directory = paths.queue_directory(self.name, name, priority)
@@ -233,6 +271,8 @@ class LiveVhost:
             system.rename(f"{path}.new", path)
             system.sync_folder(self.root)
             self._end()
+            if self._arguments:
+                definitions.write(self.root, self.name.decode(errors="replace"), self._arguments)
 
     def abandon(self, error: BaseException) -> None:
         """Lets go as a killed process does."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self
 
@@ -37,9 +38,9 @@ class Queue:
         name: str,
         settings: Settings | None = None,
         vhost: str | None = None,
-        priority: int | None = None,
         durable: bool = True,
         lock_timeout_s: float = live_vhost.LOCK_TIMEOUT_S,
+        priority: int | None = None,
     ) -> None:
         """A store that is not there is made. `priority` picks one of the queues behind an `x-max-priority` queue.
 
@@ -57,6 +58,11 @@ class Queue:
         self._templates: dict[tuple[Any, ...], tuple[MessageTemplate, int]] = {}
         self._shape = TermShape()
         self._open = True
+
+    def together(self) -> AbstractContextManager[None]:
+        """Holds the store, so that operations within are one to other threads."""
+        self._checked()
+        return self._vhost.working()
 
     def _checked(self) -> None:
         if not self._open:

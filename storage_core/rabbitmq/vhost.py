@@ -13,8 +13,9 @@ import pyarrow as pa
 from storage_core.errors import FormatError, OptionError, StoreClosedError, StoreNotFoundError, closest
 from storage_core.files import system
 from storage_core.formats.rabbitmq import paths
-from storage_core.rabbitmq import views
+from storage_core.rabbitmq import declared, views
 from storage_core.rabbitmq.bulk_writer import StoreFacts, VhostWriteJob
+from storage_core.rabbitmq.priority_queue import PriorityQueue, open_queue
 from storage_core.rabbitmq.queue import Queue
 from storage_core.rabbitmq.settings import Settings
 from storage_core.rabbitmq.snapshot import VhostSnapshot
@@ -134,9 +135,21 @@ class VhostStore(Store):
         views.schema_of(name)
         return views.rows_of(name, self.snapshot(), request or ScanRequest())
 
-    def queue(self, name: str, priority: int | None = None, durable: bool = True, lock_timeout_s: float = 60) -> Queue:
-        """The queue `name`, to publish into and to fetch from; see `Queue`. It takes the store's lock."""
-        return Queue(self.path, name, self.settings, self.vhost, priority, durable, lock_timeout_s)
+    def queue(
+        self,
+        name: str,
+        priority: int | None = None,
+        durable: bool = True,
+        lock_timeout_s: float = 60,
+        max_priority: int | None = None,
+    ) -> Queue | PriorityQueue:
+        """The queue `name`, to publish into and to fetch from; see `Queue`. It takes the store's lock.
+
+        A priority queue is a `PriorityQueue`, and a new one is made with `max_priority` (its `x-max-priority`);
+        `priority` picks one of the queues behind it.
+        """
+        facts = (self.settings, self.vhost, durable, lock_timeout_s)
+        return open_queue(self.path, name, *facts, priority, max_priority)
 
     def begin_job(self, columns: Sequence[str] | None = None, application: str = "", **options: Any) -> VhostWriteJob:
         """A job that adds rows. Options: `queue` (or `topic`) and `exchange` for all rows, `queueArguments` of that
@@ -150,21 +163,8 @@ class VhostStore(Store):
         )  # fmt: skip
 
     def _priorities(self) -> dict[bytes, int]:
-        """The highest priority of each queue that has directories, or terms of the last stop, by priority."""
-        found: dict[bytes, int] = {}
-        if self._is_new():
-            return found
-        snapshot = self.snapshot()
-        for directory in snapshot.directories:
-            if directory.name is not None and directory.name.priority is not None:
-                name = directory.name.queue
-                found[name] = max(found.get(name, 0), directory.name.priority)
-        vhost = self.vhost.encode()
-        for name, most in found.items():
-            while most < paths.MAX_PRIORITY and paths.queue_directory(vhost, name, most + 1) in snapshot.terms:
-                most += 1
-            found[name] = most
-        return found
+        """The highest priority of each priority queue that is known."""
+        return {} if self._is_new() else declared.priorities(self.snapshot())
 
     def close(self) -> None:
         """Nothing is held open; StoreClosedError afterwards."""
