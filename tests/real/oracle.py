@@ -33,14 +33,17 @@ class NeverAnswersError(Exception):
     """The real store gives no answer: some damaged directories make it wait for ever, or fail at every pull."""
 
 
-def home() -> Path:
-    """Where the built programs lie: `MQSTORE_ORACLE`, else `.cache/oracle` of the checkout. Builds what is missing."""
+def home(kind: str = "o") -> Path:
+    """Where the built programs lie: `MQSTORE_ORACLE`, else `.cache/oracle` of the checkout. Builds what is missing: the
+    stores alone (`o`), or name server, broker and client (`lab`).
+    """
     given = os.environ.get("MQSTORE_ORACLE")
     target = Path(given) if given else HERE.parents[1] / ".cache" / "oracle"
+    jar = {"o": "oracle", "lab": "lab"}[kind]
     with _BUILDING:
         for version in VERSIONS:
-            if not (target / f"o{version}" / "target" / f"oracle{version}.jar").exists():
-                subprocess.run([str(HERE / "oracle" / "build.sh"), str(target), version], check=True)
+            if not (target / f"{kind}{version}" / "target" / f"{jar}{version}.jar").exists():
+                subprocess.run([str(HERE / "oracle" / "build.sh"), str(target), f"{kind}{version}"], check=True)
     return target
 
 

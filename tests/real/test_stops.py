@@ -1,0 +1,142 @@
+"""A writer dies at a step of a commit, and a stock store of 4.9.3 or 5.3.3 is started there: it refuses to load, or
+serves the job whole or not at all; what it then takes is still there after mqstore's redo, and all agree.
+
+`MQSTORE_STOPS=1` takes every step, as `make test-real-full` does; without it every 60th, from a place that
+`MQSTORE_SEED` says. Steps that leave the same files for a broker are asked once.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage_core.rocketmq.write_job import GUARD
+from tests.golden import archive
+from tests.real import truth
+from tests.real.case import says_5x
+from tests.real.oracle import Oracle
+from tests.rocketmq.crashes import Died, stopped_at
+from tests.rocketmq.test_commit import (
+    GEOMETRY,
+    KINDS,
+    NEW_ROWS,
+    bodies,
+    contents,
+    made_store,
+    rows,
+    write,
+)
+from tests.rocketmq.test_preserve import write_options
+
+pytestmark = pytest.mark.real
+
+SEED = int(os.environ.get("MQSTORE_SEED", "20261121"))
+DISTANCE = int(os.environ.get("MQSTORE_STOPS", "60"))
+SMALL = {"mappedFileSizeCommitLog": 4096, "mappedFileSizeConsumeQueue": 200, "maxHashSlotNum": 11, "maxIndexNum": 40}
+TAKEN = 3
+AGREES = 5
+
+
+def settings_of(kind: str) -> dict[str, Any]:
+    return SMALL if kind in ("new", "own") else archive.info(kind)["settings"]
+
+
+def options_of(kind: str) -> dict[str, Any]:
+    """The broker's geometry; a store that has files keeps theirs."""
+    return GEOMETRY if kind in ("new", "own") else write_options(archive.info(kind)["settings"])
+
+
+def for_a_broker(directory: Path) -> dict[str, tuple[int, str]]:
+    """The files that a broker looks at."""
+    return {name: found for name, found in contents(directory).items() if not name.startswith(".mqstore")}
+
+
+class Visit:
+    """What a real store made of a directory: nothing when it refused it, else what it served and what it took."""
+
+    def __init__(self, version: str, directory: Path, settings: dict[str, Any]) -> None:
+        self.served: list[bytes] = []
+        self.taken: list[bytes] = []
+        with Oracle(version, directory, settings) as oracle:
+            self.loaded = oracle.loaded
+            if oracle.loaded:
+                oracle.ask(op="wait")
+                self.served = [base64.b64decode(m.get("decoded64") or m["body64"] or "") for m in oracle.all_messages()]
+                for number in range(TAKEN):
+                    self.taken.append(b"taken %d" % number)
+                    answer = oracle.ask(op="put", topic="orders", queueId=number % 3, body=f"taken {number}",
+                                        props={"KEYS": f"taken-{number}"}, bornTs=1)  # fmt: skip
+                    assert answer["status"] == "PUT_OK"
+                oracle.ask(op="wait")
+
+
+def stop(kind: str, last: int, original: Path, directory: Path) -> None:
+    """The store of a writer that died at its call number `last`."""
+    shutil.rmtree(directory.parent, ignore_errors=True)
+    if original.exists():
+        shutil.copytree(original, directory)
+    with pytest.raises(Died), stopped_at(last):
+        write(directory, NEW_ROWS, **options_of(kind))
+
+
+def disagreements(directory: Path, settings: dict[str, Any], version: str) -> list[str]:
+    """What mqstore reads otherwise than the real store. A unit that a broker left behind, and that now points at a
+    record of another queue, may be left out (interface 41).
+    """
+    told = truth.ask(version, directory, settings)
+    assert not told.never_answers, told.notes
+    misfiled = {m["unitOffset"] for m in told.messages if (m["topic"], m["queueId"]) != m["foundAt"][:2]}
+    return truth.check(directory, told, misfiled, 2, (version == "533") == says_5x(directory))
+
+
+def calls_of(kind: str, tmp_path: Path) -> int:
+    """How many changing calls a write takes."""
+    directory = made_store(kind, tmp_path / "counted")
+    with stopped_at(None) as clock:
+        write(directory, NEW_ROWS, **options_of(kind))
+    return clock.count
+
+
+@pytest.mark.parametrize("version", ["493", "533"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stock_store_at_every_step_refuses_or_serves_whole_or_absent(kind: str, version: str, tmp_path: Path) -> None:
+    total = calls_of(kind, tmp_path)
+    original, directory = made_store(kind, tmp_path / "original"), tmp_path / "stopped" / "store"
+    before, job = Counter(row[3] for row in bodies(original)), Counter(NEW_ROWS["body"].to_pylist())
+    asked = set()
+    refused = loaded = 0
+    for last in range(random.Random(f"{SEED} {kind} {version}").randrange(DISTANCE), total, DISTANCE):
+        stop(kind, last, original, directory)
+        state = for_a_broker(directory)
+        committed = (directory / ".mqstore" / "intent.json").exists()
+        known = tuple(sorted(state.items())), committed
+        if known in asked or not (directory / "commitlog").exists():
+            continue
+        asked.add(known)
+        visit = Visit(version, directory, settings_of(kind))
+        where = f"{kind}, {version}, {last} of {total} calls"
+        if visit.loaded:
+            loaded += 1
+            assert Counter(visit.served) in (before, before + job), f"half a job: {where}"
+        else:
+            refused += 1
+            assert (directory / "commitlog" / GUARD).exists(), f"refused without a guard: {where}"
+            kept = for_a_broker(directory)
+            assert not [name for name in state if kept.get(name) != state[name] and not name.startswith("config/")], (
+                where
+            )
+        write(directory, rows(1, 900), **options_of(kind))
+        there = Counter(row[3] for row in bodies(directory)) - Counter(rows(1, 900)["body"].to_pylist())
+        whole = committed or job <= Counter(visit.served)
+        assert there == before + Counter(visit.taken) + (job if whole else Counter()), where
+        if visit.loaded or len(asked) % AGREES == 1:
+            assert not disagreements(directory, settings_of(kind), version), where
+    print(f"{kind} {version}: {total} calls, {len(asked)} states, {refused} refused, {loaded} loaded")
+    assert asked
