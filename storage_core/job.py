@@ -21,7 +21,7 @@ from storage_core.files.append_file import content, write_aside
 from storage_core.store import StagedFile, StagedPart
 
 FOLDER = ".mqstore"
-OTHER_HOST_S = 24 * 3600
+OTHER_HOST_S = 24 * 3600  # also another container, and this machine before it was started again
 # A folder without a note of its owner: the owner is about to write it, or died before or after.
 NO_OWNER_S = 60
 OWNER = "owner.json"
@@ -78,18 +78,27 @@ def new_job_id() -> str:
 
 # -- staging
 
+
 def open_staging(places: JobFolder, job: str, application: str = "") -> str:
     """Creates the staging folder of a job with the note of its owner; its path."""
     folder = places.staging(job)
     system.make_folder(folder, exist_ok=False)
-    pid = system.session_process(SPARK_WORKERS)
-    owner = {"host": socket.gethostname(), "pid": pid, "start": system.process_start(pid), "application": application}
     try:
-        write_aside(os.path.join(folder, OWNER), json.dumps(owner).encode())
+        note_owner(folder, application)
     except BaseException:
         drop_staging(places, job)
         raise
     return folder
+
+
+def note_owner(folder: str, application: str = "") -> None:
+    """Writes down whose folder this is: the process that lives as long as the job, which for Spark is the driver's."""
+    pid = system.session_process(SPARK_WORKERS)
+    owner = {
+        "host": socket.gethostname(), "space": system.process_space(), "pid": pid,
+        "start": system.process_start(pid), "application": application,
+    }  # fmt: skip
+    write_aside(os.path.join(folder, OWNER), json.dumps(owner).encode())
 
 
 def drop_staging(places: JobFolder, job: str) -> None:
@@ -101,18 +110,21 @@ def drop_staging(places: JobFolder, job: str) -> None:
 def drop_orphans(places: JobFolder, keep: set[str]) -> None:
     """Removes staging folders whose owner is gone. To be called under the lock; `keep` names jobs to spare."""
     for job in _names(places.staging()):
-        if job not in keep and _is_orphan(places.staging(job)):
+        if job not in keep and is_orphan(places.staging(job)):
             drop_staging(places, job)
 
 
-def _is_orphan(folder: str) -> bool:
+def is_orphan(folder: str) -> bool:
+    """Whether the owner of a folder is dead. Of a process that cannot be seen from here (another machine, another
+    container, a start of this machine before) only time tells.
+    """
     noted = content(os.path.join(folder, OWNER))
     age_s = time.time() - system.stat(folder).mtime_ns / 1e9
     try:
         owner = json.loads(noted or b"")
     except json.JSONDecodeError:
         return age_s > NO_OWNER_S
-    if owner.get("host") != socket.gethostname():
+    if (owner.get("host"), owner.get("space")) != (socket.gethostname(), system.process_space()):
         return age_s > OTHER_HOST_S
     return bool(owner.get("start") != system.process_start(int(owner.get("pid", 0))))
 
@@ -187,10 +199,14 @@ def part_from_json(noted: dict[str, Any]) -> StagedPart:
 
 # -- intent, state, marks
 
+
 def read_json(path: str) -> dict[str, Any] | None:
     """A small JSON object of `.mqstore`; None when it is missing or none (a crash cannot leave half of one)."""
+    data = content(path)
+    if not data:
+        return None
     try:
-        found = json.loads(content(path) or b"")
+        found = json.loads(data)
     except (json.JSONDecodeError, UnicodeDecodeError):
         return None
     return found if isinstance(found, dict) else None

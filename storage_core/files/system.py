@@ -284,3 +284,11 @@ def holders_below(folder: str) -> list[int]:
         except OSError:  # the process, or the descriptor, is gone or belongs to someone else
             continue
     return found
+
+
+def process_space() -> str:
+    """Where this process's number means the same to others: this start of the machine, and its space of process
+    numbers, of which containers have their own.
+    """
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"

@@ -17,7 +17,7 @@ from storage_core.rocketmq.plan import LastJobs, last_jobs
 from storage_core.rocketmq.recovery import Rules, Verdict
 from storage_core.rocketmq.remembered import remembered_verdict
 from storage_core.rocketmq.repair import as_before
-from storage_core.rocketmq.shard_job import begin_shards
+from storage_core.rocketmq.shard_job import begin_shards, drop_orphan_shards
 from storage_core.rocketmq.snapshot import RocketSnapshot
 from storage_core.rocketmq.views import view_batches, view_schema
 from storage_core.rocketmq.write_job import begin
@@ -77,8 +77,9 @@ class RocketStore(Store):
         """Starts an atomic write. `options` go before those that the store was opened with."""
         settings = write_settings({**self._write_options, **options})
         names = None if columns is None else list(columns)
+        drop_orphan_shards(self.path)
         if settings.shards:
-            return begin_shards(self.path, settings, names)
+            return begin_shards(self.path, settings, names, application)
         return begin(self.path, settings, names, application)
 
     def view_schema(self, name: str) -> pa.Schema:
