@@ -19,7 +19,14 @@ WORDS = ("order-%d", "键-%d", "k%d", "😀%d", "a.b/c:%d")
 TAGS = ("TagA", "标签", "paid", "Tag with space", "AaAa", "BBBB", "😀")
 NAMES = ("a", "用户", "x" * 20, "trace-id", "__SHARDINGKEY", "é", "CLUSTER", "WAIT")
 
+LARGEST = 4_194_304
+
 PAIRS = pa.map_(pa.string(), pa.string())
+TYPES = {
+    "topic": pa.string(), "body": pa.binary(), "key": pa.string(), "tags": pa.string(), "properties": PAIRS,
+    "queueId": pa.int32(), "bornTimestamp": pa.timestamp("ms", "UTC"), "flag": pa.int32(), "bornHost": pa.string(),
+    "reconsumeTimes": pa.int32(),
+}  # fmt: skip
 
 
 @dataclass
@@ -30,25 +37,27 @@ class Written:
 
 
 def geometry(r: random.Random) -> dict[str, Any]:
-    """Sizes of a new store, as a broker's settings."""
+    """Sizes of a new store, as a broker's settings; some have room for the largest records."""
     return {
-        "mappedFileSizeCommitLog": r.choice((4096, 5000, 16384, 65536, 1 << 20)),
+        "mappedFileSizeCommitLog": r.choice((4096, 5000, 16384, 65536, 1 << 20, LARGEST + 8, LARGEST + 8, 9_000_000)),
         "mappedFileSizeConsumeQueue": r.choice((100, 200, 400, 2000)),
         "maxHashSlotNum": r.choice((5, 51, 500)),
         "maxIndexNum": r.choice((60, 400, 3000)),
     }
 
 
-def table(r: random.Random, file_size: int, count: int) -> tuple[pa.Table, list[dict[str, Any]]]:
-    """A random table with a random choice of columns, and its rows."""
-    queues = r.choice((1, 4, 90))
+def table(
+    r: random.Random, file_size: int, count: int, end: int = 0, topics: tuple[str, ...] = TOPICS
+) -> tuple[pa.Table, list[dict[str, Any]], int]:
+    """A random table with a random choice of columns, its rows, and where the log ends when it began at `end`.
+
+    Some records fill their file but for the 8 bytes that must be left, or miss that by one; some are the largest.
+    """
+    queues = r.choice((1, 4, r.randrange(1, 91)))
     optional = [name for name in ("key", "tags", "properties", "queueId", "bornTimestamp", "flag", "bornHost",
                                   "reconsumeTimes") if r.random() < 0.7]  # fmt: skip
     rows = []
     for _ in range(count):
-        row: dict[str, Any] = {"topic": r.choice(TOPICS), "body": r.randbytes(r.choice((1, 5, 100, 900)))}
-        if r.random() < 0.05:
-            row["body"] = r.randbytes(file_size - 8 - 91 - 127 - 1200) if file_size > 4000 else b"x"
         values: dict[str, Any] = {
             "key": " ".join(r.choice(WORDS) % r.randrange(99) for _ in range(r.choice((1, 1, 2, 5)))),
             "tags": r.choice(TAGS),
@@ -60,15 +69,36 @@ def table(r: random.Random, file_size: int, count: int) -> tuple[pa.Table, list[
             "bornHost": r.choice(("10.1.2.3:4", "[2001:db8::1]:7")),
             "reconsumeTimes": r.choice((0, 3)),
         }
-        rows.append(row | {name: None if r.random() < 0.2 else values[name] for name in optional})
-    types = {
-        "topic": pa.string(), "body": pa.binary(), "key": pa.string(), "tags": pa.string(), "properties": PAIRS,
-        "queueId": pa.int32(), "bornTimestamp": pa.timestamp("ms", "UTC"), "flag": pa.int32(), "bornHost": pa.string(),
-        "reconsumeTimes": pa.int32(),
-    }  # fmt: skip
+        row: dict[str, Any] = {"topic": r.choice(topics), "body": b""}
+        row |= {name: None if r.random() < 0.2 else values[name] for name in optional}
+        row["body"] = r.randbytes(_body_size(r, file_size - end % file_size, file_size, record_size(row)))
+        end = _end_behind(end, record_size(row), file_size)
+        rows.append(row)
     names = ["topic", "body", *optional]
-    columns = {name: pa.array([row[name] for row in rows], types[name]) for name in names}
-    return pa.table(columns), rows
+    return pa.table({name: pa.array([row[name] for row in rows], TYPES[name]) for name in names}), rows, end
+
+
+def _body_size(r: random.Random, room: int, file_size: int, empty: int) -> int:
+    kind, largest = r.random(), min(LARGEST, file_size - 8) - empty
+    if kind < 0.06:
+        wanted = room - 8 + r.choice((-1, 0, 0, 1)) - empty
+        # A file of megabytes is filled by records in between, not by one.
+        return wanted if 0 < wanted <= min(largest, 70_000) else 1
+    if kind < 0.07 or (kind < 0.1 and file_size < 70_000):
+        return largest
+    return r.choice((1, 1, 5, 100, 900))
+
+
+def record_size(row: dict[str, Any]) -> int:
+    """TOTALSIZE of a row's record (rocketmq.md 2.1): 91 bytes and what varies."""
+    pairs = "\x02".join(f"{name}\x01{value}" for name, value in expected_properties(row))
+    varying = len(row["topic"].encode()) + len(row["body"]) + len(pairs.encode())
+    return 91 + varying + (12 if (row.get("bornHost") or "").startswith("[") else 0)
+
+
+def _end_behind(end: int, size: int, file_size: int) -> int:
+    room = file_size - end % file_size
+    return end + size if size + 8 <= room else end + room + size
 
 
 def expected_properties(row: dict[str, Any]) -> list[tuple[str, str]]:
@@ -121,3 +151,37 @@ def key_problems(
             if len(theirs) < 60 and mine != theirs:
                 lines.append(f"{version} key {topic}#{key}: the store finds {theirs}, mqstore {mine}")
     return lines
+
+
+def time_problems(version: str, copy: Path, settings: Settings, directory: Path, r: random.Random) -> list[str]:
+    """Offsets of times that the real store finds elsewhere than mqstore's `startingTimestamp`, or, of 4.9.3, elsewhere
+    than its own rule says: any message of that time, else the nearer neighbour (rocketmq.md 6.3).
+    """
+    lines = []
+    queues: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for row in read(directory, in_partitions(1, **AS_BROKER)):
+        queues.setdefault((row["topic"], row["queueId"]), []).append((row["queueOffset"], row["storeTimestamp"]))
+    with Oracle(version, copy, settings) as oracle:
+        for topic, queue_id in r.sample(sorted(queues), min(len(queues), 10)):
+            found = sorted(queues[topic, queue_id])
+            times = sorted({ms for _, ms in found})
+            for at in {times[0] - 1, times[0], r.choice(times), r.choice(times) + 1, times[-1], times[-1] + 1}:
+                answer = oracle.ask(op="bytime", topic=topic, queueId=queue_id, ts=at)["offset"]
+                if version == "533":
+                    request = in_partitions(1, assign=((topic, queue_id),), start_ms=at, **AS_BROKER)
+                    mine = [row["queueOffset"] for row in read(directory, request)]
+                    expected = {min(mine, default=found[-1][0] + 1)}
+                else:
+                    expected = _by_time_493(found, at)
+                if answer not in expected:
+                    lines.append(f"{version} {topic} {queue_id} at {at}: the store says {answer}, expected {expected}")
+    return lines
+
+
+def _by_time_493(found: list[tuple[int, int]], at: int) -> set[int]:
+    equal = {offset for offset, ms in found if ms == at}
+    below = [(at - ms, offset) for offset, ms in found if ms < at]
+    above = [(ms - at, offset) for offset, ms in found if ms > at]
+    if equal or not below or not above:
+        return equal or {above[0][1] if above else below[-1][1]}
+    return {below[-1][1] if below[-1][0] <= above[0][0] else above[0][1]}

@@ -3,95 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
-from storage_core.formats.rabbitmq import field_table, properties
 from storage_core.rabbitmq import open_store
 from storage_core.store import ScanRequest
-from tests.real.rabbitmq.amqp import Client, Delivery
+from tests.real.rabbitmq.amqp import Client
 from tests.real.rabbitmq.node import Node
+from tests.real.rabbitmq.written import MAX_PRIORITY, QUEUES, ROWS, ack_half, check, drained, expected, rows
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
-
-QUEUES = ("plain", "prio", "large", "q ünïcödé", "typed")
-MAX_PRIORITY = 3
-ROWS = int(os.environ.get("MQSTORE_ROWS", "9000"))
-
-
-def rows(count: int, seed: int) -> pa.Table:
-    """Rows over five queues: bodies of 0 B to 2 MB, every property, priorities, headers as a map and typed."""
-    chance = random.Random(seed)
-    queues = [chance.choice(QUEUES) for _ in range(count)]
-    sizes = [chance.choice([0, 1, 100, 4000, 4096, 5000]) for _ in range(count)]
-    for number in range(0, count, 997):
-        sizes[number] = 2 << 20
-    typed = [("i", "I", -7), ("t", "t", True), ("d", "D", (2, 314)), ("v", "V", None), ("x", "x", b"\0\xff"),
-             ("n", "F", [(b"k", "A", [("S", b"a"), ("l", 1 << 40)])])]  # fmt: skip
-    raw = properties.encode({"headers": [(k.encode(), t, v) for k, t, v in typed], "delivery_mode": 2, "priority": 2})
-    return pa.table(
-        {
-            "queue": queues,
-            "body": pa.array([chance.randbytes(size) for size in sizes], pa.binary()),
-            "exchange": [chance.choice(["", "amq.topic"]) for _ in range(count)],
-            "routingKeys": [chance.choice([None, ["k"], ["k", "cc"]]) for _ in range(count)],
-            "rawProperties": pa.array([raw if queue == "typed" else None for queue in queues], pa.binary()),
-            "headers": pa.array(
-                [[("h", str(n)), ("", "é" * chance.randrange(9))] if n % 3 else None for n in range(count)],
-                pa.map_(pa.string(), pa.string()),
-            ),
-            "priority": pa.array([chance.choice([None, 0, 1, 3, 9]) for _ in range(count)], pa.int32()),
-            "contentType": [chance.choice([None, "text/plain"]) for _ in range(count)],
-            "correlationId": [chance.choice([None, str(n)]) for n in range(count)],
-            "messageId": [str(n) for n in range(count)],
-            "userId": ["guest"] * count,
-            "timestamp": pa.array(
-                [chance.choice([None, n * 1_000_000]) for n in range(count)], pa.timestamp("us", "UTC")
-            ),
-            "expiresAt": pa.array(
-                [chance.choice([None, 4_000_000_000_000_000]) for _ in range(count)], pa.timestamp("us", "UTC")
-            ),
-        }
-    )
-
-
-def expected(table: pa.Table, queue: str) -> list[dict[str, object]]:
-    """The rows of one queue in the order in which they are delivered."""
-    found = table.filter(pc.equal(table["queue"], queue)).to_pylist()
-    return sorted(found, key=lambda row: -min(row["priority"] or 0, MAX_PRIORITY)) if queue == "prio" else found
-
-
-def check(found: list[Delivery], wanted: list[dict[str, object]]) -> None:
-    assert len(found) == len(wanted)
-    for delivery, row in zip(found, wanted, strict=True):
-        assert delivery.body == row["body"]
-        assert delivery.exchange == row["exchange"]
-        assert delivery.routing_key == (row["routingKeys"] or [row["queue"]])[0]
-        if row["rawProperties"] is not None:
-            assert delivery.properties == row["rawProperties"]
-            continue
-        values = properties.decode(delivery.properties)
-        assert values.pop("delivery_mode") == 2
-        assert values.pop("message_id") == str(row["messageId"]).encode()
-        assert values.pop("user_id") == b"guest"
-        headers = values.pop("headers", None)
-        assert headers == (
-            [(k.encode(), "S", v.encode()) for k, v in row["headers"]] if row["headers"] is not None else None
-        )
-        for name, column in (("content_type", "contentType"), ("correlation_id", "correlationId")):
-            value = values.pop(name, None)
-            assert (value.decode() if value is not None else None) == row[column]
-        assert values.pop("priority", None) == row["priority"]
-        seconds = values.pop("timestamp", None)
-        assert seconds == (None if row["timestamp"] is None else int(row["timestamp"].timestamp()))
-        assert values == {}
 
 
 @pytest.fixture
@@ -116,11 +41,6 @@ def log_of(node: Node) -> str:
 def put(store: Path, target: Path) -> None:
     shutil.rmtree(target)
     shutil.copytree(store, target)
-
-
-def drained(node: Node) -> dict[str, list[Delivery]]:
-    with Client(node.port) as client:
-        return {queue: client.drain(queue) for queue in QUEUES}
 
 
 def write(store: Path, table: pa.Table, parts: int = 3) -> None:
@@ -165,27 +85,28 @@ def test_a_node_delivers_what_was_written(node: Node, tmp_path: Path) -> None:
             assert found[queue][0].redelivered
             assert {delivery.redelivered for delivery in found[queue][-fresh:]} == {False}
 
-    # The node takes some away; what is left is what we read then.
-    with Client(node.port) as client:
-        deliveries = [client.get("plain") for _ in range(100)]
-        assert deliveries[-1] is not None
-        client.ack_all(deliveries[-1].tag)
+    # The node takes half of each away; what is left is what we read then, and what the node delivers next.
+    gone = {queue: ack_half(node, queue) for queue in QUEUES}
+    assert sum(gone.values()) > len(both) // 2 - len(QUEUES)
     node.stop()
-    with open_store(str(target)) as opened:
-        plan = opened.snapshot().plan(ScanRequest(topics=("plain",)))
-        left = pa.Table.from_batches([batch for partition in plan for batch in partition.read()])
-    wanted = expected(both, "plain")[100:]
-    assert left["body"].to_pylist() == [row["body"] for row in wanted]
+    for queue in QUEUES:
+        with open_store(str(target)) as opened:
+            plan = opened.snapshot().plan(ScanRequest(topics=(queue,)))
+            left = pa.Table.from_batches([batch for partition in plan for batch in partition.read()])
+        wanted = expected(both, queue)[gone[queue] :]
+        assert left["body"].to_pylist() == [row["body"] for row in wanted]
+        if queue == "plain":
+            redelivered = left["redelivered"].to_pylist()
     node.start()
     with Client(node.port) as client:
         delivered = client.drain("plain")
-    check(delivered, wanted)
-    assert left["redelivered"].to_pylist() == [delivery.redelivered for delivery in delivered]
+    check(delivered, expected(both, "plain")[gone["plain"] :])
+    assert redelivered == [delivery.redelivered for delivery in delivered]
 
 
 def test_a_node_recovers_what_was_written_without_the_clean_files(node: Node, tmp_path: Path) -> None:
     store = tmp_path / "vhosts" / "any-name"
-    table = rows(3000, 3)
+    table = rows(ROWS, 3)
     write(store, table)
     target = declare(node, tmp_path / "vhosts" / "definitions.json")
     (store / "recovery.dets").unlink()
@@ -197,9 +118,3 @@ def test_a_node_recovers_what_was_written_without_the_clean_files(node: Node, tm
     for queue in QUEUES:
         check(found[queue], expected(table, queue))
         assert all(delivery.redelivered for delivery in found[queue])
-
-
-def test_field_tables_of_the_rows_are_typed() -> None:
-    raw = rows(20, 1).filter(pc.is_valid(rows(20, 1)["rawProperties"]))["rawProperties"][0].as_py()
-    assert [letter for _, letter, _ in properties.decode(raw)["headers"]] == list("ItDVxF")
-    assert field_table.encode(properties.decode(raw)["headers"]) in raw

@@ -1,0 +1,136 @@
+"""Stores that mqstore writes, served by a real broker of 4.9.3 and 5.3.3 to a real consumer: all, in order, once. A
+real producer adds more, the broker stops, mqstore reads all and appends, and the broker serves that too.
+
+`MQSTORE_BROKERS` says how many seeds (1; `make test-real-full` takes 12), `MQSTORE_SEED` where they start.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import random
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.real.broker import Broker
+from tests.real.test_write import append
+from tests.real.written_rows import TOPICS, geometry, row_problems
+from tests.reference.served import AS_BROKER, Row, in_partitions, place, read
+from tests.rocketmq.test_preserve import write_options
+
+pytestmark = pytest.mark.real
+
+FIRST_SEED = int(os.environ.get("MQSTORE_SEED", "20261121"))
+SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("MQSTORE_BROKERS", "1")))
+
+# A retry topic belongs to its group: another consumer cannot subscribe to it.
+CONSUMED = tuple(topic for topic in TOPICS if not topic.startswith("%"))
+FRESH = "made-by-the-broker"
+PRODUCED = 40
+ADDED_BY_CLIENTS = {"MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME"}
+
+
+def story(version: str, seed: int, work: Path) -> list[str]:
+    """The life of one store with a broker of one version; what went wrong."""
+    r = random.Random(f"{seed} {version}")
+    sizes = geometry(r)
+    directory, rows = work / version / "store", []
+    while not rows:
+        rows = append(directory, r, sizes["mappedFileSizeCommitLog"], CONSUMED, **write_options(sizes))
+    for _ in range(2):
+        rows += append(directory, r, sizes["mappedFileSizeCommitLog"], CONSUMED)
+    lines = row_problems(rows, directory)
+    with Broker(version, directory, sizes) as broker:
+        lines += delivered(broker, "first", directory, len(rows))
+        lines += key_answers(broker, directory, rows, r)
+        produce(broker, r, sorted({row["topic"] for row in rows}))
+    if (directory / "abort").exists():
+        lines.append("the broker did not stop cleanly")
+    found = read(directory, in_partitions(3, **AS_BROKER))
+    if len(found) != len(rows) + PRODUCED:
+        lines.append(f"{len(rows)} written, {PRODUCED} produced, {len(found)} read")
+    more = append(directory, r, sizes["mappedFileSizeCommitLog"], (*CONSUMED, FRESH))
+    broker = Broker(version, directory, sizes)
+    try:
+        lines += delivered(broker, "second", directory, len(rows) + PRODUCED + len(more))
+        lines += key_answers(broker, directory, more, r)
+    finally:
+        broker.kill()
+    return [f"{version} seed {seed} {sizes}: {line}" for line in lines]
+
+
+def produce(broker: Broker, r: random.Random, topics: list[str]) -> None:
+    """A real producer adds messages to the queues that are there, and to a topic of its own."""
+    messages: list[dict[str, Any]] = [
+        {
+            "topic": r.choice((*topics, FRESH)),
+            "body": f"produced {number}",
+            "keys": f"produced-{number}",
+            "tags": "made",
+        }
+        for number in range(PRODUCED)
+    ]
+    results = broker.ask(op="produce", group="producers", messages=messages)["results"]
+    assert [each["status"] for each in results] == ["SEND_OK"] * PRODUCED
+
+
+def delivered(broker: Broker, group: str, directory: Path, count: int) -> list[str]:
+    """How what a new group's consumer gets differs from what mqstore reads in the same store."""
+    rows = {place(row): row for row in read(directory, in_partitions(1, **AS_BROKER))}
+    got = broker.consume(group, sorted({topic for topic, _, _ in rows}))
+    places = [(m["topic"], m["queueId"], m["queueOffset"]) for m in got]
+    lines = [f"{group}: {at} was received {times} times" for at, times in Counter(places).items() if times > 1]
+    lines += [f"{group}: {at} was not received" for at in rows.keys() - set(places)]
+    if len(rows) != count:
+        lines.append(f"{group}: mqstore reads {len(rows)} messages, not {count}")
+    last: dict[tuple[str, int], int] = {}
+    for message, at in zip(got, places, strict=True):
+        if at[2] != last.get(at[:2], -1) + 1:
+            lines.append(f"{group}: {at} was received behind offset {last.get(at[:2])}")
+        last[at[:2]] = at[2]
+        lines += [f"{group}: {line}" for line in _different(message, rows.get(at))]
+    return lines[:10]
+
+
+def _different(message: dict[str, Any], row: Row | None) -> list[str]:
+    if row is None:
+        return [f"{message['topic']} {message['queueId']} {message['queueOffset']} was received and is not read"]
+    stored = dict(row["properties"])
+    seen = {
+        name: value for name, value in message["properties"].items() if name not in ADDED_BY_CLIENTS - stored.keys()
+    }
+    wanted = {
+        "body": row["body"], "properties": stored, "keys": row["key"], "tags": row["tags"], "flag": row["flag"],
+        "msgId": row["msgId"], "offsetMsgId": row["offsetMsgId"], "physicalOffset": row["physicalOffset"],
+        "size": row["size"], "bornTimestamp": row["bornTimestamp"], "storeTimestamp": row["storeTimestamp"],
+        "storeHost": row["storeHost"], "sysFlag": row["sysFlag"], "bodyCrc": row["bodyCrc"],
+        "preparedTransactionOffset": row["preparedTransactionOffset"],
+    }  # fmt: skip
+    told = message | {"properties": seen, "body": base64.b64decode(message["body64"])}
+    return [f"{place(row)}: {name} is {told[name]!r:.200}, in the store {value!r:.200}"
+            for name, value in wanted.items() if told[name] != value]  # fmt: skip
+
+
+def key_answers(broker: Broker, directory: Path, rows: list[dict[str, Any]], r: random.Random) -> list[str]:
+    """Keys that a real client's query finds elsewhere than mqstore. A client answers 64 at most."""
+    lines, keys = [], sorted({(row["topic"], word) for row in rows for word in (row.get("key") or "").split()})
+    for topic, word in r.sample(keys, min(len(keys), 8)):
+        answer = broker.ask(op="query-key", topic=topic, key=word, max=64, begin=0, end=(1 << 63) - 1)
+        theirs = sorted(message["physicalOffset"] for message in answer["msgs"])
+        found = read(directory, in_partitions(1, topics=(topic,), keys=(word,), **AS_BROKER))
+        mine = sorted(row["physicalOffset"] for row in found)
+        if len(theirs) < 60 and theirs != mine:
+            lines.append(f"key {topic}#{word}: a client finds {theirs}, mqstore {mine}")
+    return lines
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_broker_serves_what_mqstore_wrote_and_goes_on(seed: int, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as both:
+        stories = [both.submit(story, version, seed, tmp_path) for version in ("493", "533")]
+        problems = [line for each in stories for line in each.result()]
+    assert not problems, "\n".join(problems)

@@ -1,0 +1,203 @@
+"""SIGKILL of a whole Spark job (driver, JVM, Python workers) at random moments of its write.
+
+For mqstore's readers and for a stock store the job is whole or absent; the next append works, finishes what was
+committed, and leaves nothing behind. `MQSTORE_KILLS` says how often (2); `MQSTORE_SEED` where it starts.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from storage_core import open_store
+from storage_core.job import pending_intent
+from storage_core.rocketmq.write_job import GUARD
+from tests.real.spark_writer import OPTIONS, ROOT, ROWS, SETTINGS
+from tests.real.test_stops import Visit, disagreements
+from tests.rocketmq.test_commit import bodies, rows, write
+
+pytestmark = pytest.mark.real
+
+SEED = int(os.environ.get("MQSTORE_SEED", "20261121"))
+KILLS = int(os.environ.get("MQSTORE_KILLS", "2"))
+PHASES = ("publish", "prepare", "staging")
+WARM_UP, MEASURED, KILLED, NEXT = range(4)
+POLL_S = 0.0005
+
+
+def phase(store: Path) -> str:
+    """Where the job that is running, or was killed, stands, as its files tell."""
+    staging = store / ".mqstore" / "staging"
+    if (store / ".mqstore" / "intent.json").exists():
+        return "publish" if pending_intent(str(store)) else "cleaning up"
+    if (store / "commitlog" / GUARD).exists() or any(staging.glob("*/new")):
+        return "prepare"
+    return "staging" if any(staging.glob("*")) else "none"
+
+
+class Driver:
+    """A Spark driver in a session of its own, so that all it started can be found and killed."""
+
+    def __init__(self, store: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.real.spark_writer", str(store)], cwd=ROOT, start_new_session=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        self.answer()
+
+    def begin(self, job: int) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{job}\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the driver ended"
+        return line.strip()
+
+    def members(self) -> list[int]:
+        """Processes of the session that live: the driver, its JVM, Python daemons and their workers."""
+        found = []
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                state, _, _, session = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()[:4]
+            except (OSError, ValueError):
+                continue
+            if int(session) == self._process.pid and state not in (b"Z", b"X"):
+                found.append(int(name))
+        return found
+
+    def kill(self) -> int:
+        """Kills all of them at once; how many there were."""
+        first = members = self.members()
+        while members:
+            for member in members:
+                try:
+                    os.kill(member, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            members = self.members()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+        return len(first)
+
+
+@contextmanager
+def driver(store: Path) -> Iterator[Driver]:
+    running = Driver(store)
+    try:
+        yield running
+    finally:
+        running.kill()
+
+
+def wait_for(store: Path, wanted: Callable[[str], bool], until: float) -> str:
+    while not wanted(now := phase(store)) and time.monotonic() < until:
+        time.sleep(POLL_S)
+    return now
+
+
+def measured_job(running: Driver, store: Path) -> dict[str, float]:
+    """Seconds that a whole job spends in each phase."""
+    running.begin(MEASURED)
+    spent: Counter[str] = Counter()
+    end = store / ".mqstore" / "state.json"
+    before, last, since = end.stat().st_mtime_ns, "none", time.monotonic()
+    while end.stat().st_mtime_ns == before or last != "none":
+        last = phase(store)
+        now = time.monotonic()
+        spent[last] += now - since
+        since = now
+        time.sleep(POLL_S)
+    assert running.answer() == str(MEASURED)
+    return spent
+
+
+def served(store: Path) -> Counter[int]:
+    """Rows of each job, of mqstore's reading."""
+    return jobs_of(body for *_, body in bodies(store))
+
+
+def jobs_of(found: Iterator[bytes]) -> Counter[int]:
+    distinct = [re.match(rb"job (\d+) row (\d+) ", body) for body in found]
+    pairs = Counter((int(match[1]), int(match[2])) for match in distinct if match)
+    assert set(pairs.values()) <= {1}, "a row that is there twice"
+    return Counter(job for job, _ in pairs)
+
+
+def killed_at(aim: str, store: Path, r: random.Random) -> str:
+    """Runs a driver and kills it in its third job, aiming at a phase; the phase that it fell in."""
+    with driver(store) as running:
+        running.begin(WARM_UP)
+        assert running.answer() == str(WARM_UP)
+        spent = measured_job(running, store)
+        running.begin(KILLED)
+        wait_for(store, lambda now: now == aim, time.monotonic() + 20)
+        time.sleep(r.random() * spent[aim])
+        assert running.kill() >= 3, "a driver, its JVM and a worker"
+    return phase(store)
+
+
+def check_after(store: Path, version: str) -> str:
+    """Everything that must hold after a kill; whether the job was there at once, after the redo, or not."""
+    fell = phase(store)
+    done = Counter({WARM_UP: ROWS, MEASURED: ROWS})
+    whole = done + Counter({KILLED: ROWS})
+    seen = served(store)
+    assert seen in (done, whole), f"half a job after a kill in {fell}: {seen}"
+    copy = store.parent / "broker" / "store"
+    shutil.copytree(store, copy, ignore=shutil.ignore_patterns("*.sock"))
+    visit = Visit(version, copy, SETTINGS)
+    if visit.loaded:
+        assert jobs_of(iter(visit.served)) in (done, whole), f"a stock {version} serves half a job: {fell}"
+    else:
+        assert (store / "commitlog" / GUARD).exists(), f"refused without a guard: {fell}"
+    shutil.rmtree(copy.parent)
+
+    write(store, rows(5, 9000), **{name: int(value) for name, value in OPTIONS.items()})
+
+    after = served(store)
+    assert after in (done, whole), f"half a job after the redo of a kill in {fell}: {after}"
+    assert after == whole or fell in ("staging", "prepare", "none"), f"a committed job was lost: {fell}"
+    assert after == whole or seen == done, "a job that was served is gone"
+    assert sum(1 for *_, body in bodies(store) if body.startswith(b"body 90")) == 5
+    with open_store(str(store)) as opened:
+        found = sum(batch.num_rows for batch in opened.find(key=f"k-{KILLED}-77"))
+        assert found == (1 if after == whole else 0)
+    assert {path.name for path in (store / ".mqstore").iterdir()} == {"lock", "state.json"}
+    assert not (store / "commitlog" / GUARD).exists()
+    assert [path.name for path in store.parent.iterdir()] == ["store"]
+    assert not disagreements(store, SETTINGS, version)
+    return "whole at once" if seen == whole else "whole after the redo" if after == whole else "absent"
+
+
+@pytest.mark.timeout(0 if KILLS > 2 else 900)
+def test_a_killed_spark_job_is_whole_or_absent(tmp_path: Path) -> None:
+    tally: Counter[str] = Counter()
+    for number in range(KILLS):
+        r = random.Random(f"{SEED} {number}")
+        store = tmp_path / str(number) / "store"
+        store.parent.mkdir()
+        fell = killed_at(PHASES[number % len(PHASES)], store, r)
+        outcome = check_after(store, ("493", "533")[number % 2])
+        print(f"kill {number}: in {fell}, {outcome}", flush=True)
+        tally.update([f"in {fell}", outcome])
+        shutil.rmtree(store.parent)
+    print(f"{KILLS} kills: {dict(tally)}", flush=True)
+    if KILLS >= 12:
+        assert all(tally[f"in {each}"] for each in PHASES), "the kills were not spread over the phases"
