@@ -11,9 +11,9 @@ import fcntl
 import glob
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,15 @@ class FileStat:
     inode: int
     is_directory: bool
     ctime_ns: int = 0
+
+
+class Stamp(NamedTuple):
+    """What changes with every change of a file or folder through the file system; zeros where there is none."""
+
+    mtime_ns: int = 0
+    ctime_ns: int = 0
+    size: int = 0
+    inode: int = 0
 
 
 def open_read(path: str) -> int:
@@ -153,6 +162,29 @@ def stat(path: str) -> FileStat:
     found = os.stat(path)
     name, folder = os.path.basename(path), os.path.isdir(path)
     return FileStat(name, found.st_size, found.st_mtime_ns, found.st_ino, folder, found.st_ctime_ns)
+
+
+def stamp(path: str) -> Stamp:
+    """The stamp of a path, symbolic links followed: one call to the system, for many paths."""
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return Stamp()
+    return Stamp(found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
+
+
+def unchanged(stamps: Iterable[tuple[str, Stamp]]) -> bool:
+    """Whether every path still has its stamp."""
+    for path, known in stamps:
+        try:
+            found = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            if any(known):
+                return False
+            continue
+        if (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino) != known:
+            return False
+    return True
 
 
 def exists(path: str) -> bool:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.formats.spans import data_of, offsets_of
+from storage_core.formats.spans import FEW, data_of, offsets_of
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 YEAR_1_MS, YEAR_10000_MS = -62_135_596_800_000, 253_402_300_800_000
@@ -40,6 +40,8 @@ def masked(values: pa.Array, valid: npt.NDArray[np.bool_]) -> pa.Array:
 
 def host_text(packed: pa.BinaryArray) -> pa.StringArray:
     """Packed hosts (4 or 16 address bytes, 4 bytes of port) as `ip:port`; IPv6 in brackets, RFC 5952."""
+    if len(packed) <= FEW:
+        return pa.array([_host(value) for value in packed.to_pylist()], pa.string())
     hosts = packed.dictionary_encode()
     texts = pa.array([_host(value) for value in hosts.dictionary.to_pylist()], pa.string())
     return texts.take(hosts.indices)

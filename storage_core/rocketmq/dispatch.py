@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.message import COMMIT, TRANSACTION_MASK, Messages
-from storage_core.formats.spans import text
+from storage_core.formats.spans import FEW, text
 from storage_core.rocketmq.commitlog import Stretch
 from storage_core.store import QueueKey
 
@@ -103,6 +103,10 @@ class Dispatcher:
 
 def queue_keys(messages: Messages) -> tuple[tuple[QueueKey, ...], npt.NDArray[np.int32]]:
     """The distinct (topic, queue id) of records, and which of them each record has."""
+    if len(messages) <= FEW:
+        pairs_of_few = list(zip(text(messages.topics()).to_pylist(), messages.column("queue_id").tolist(), strict=True))
+        numbers = {key: number for number, key in enumerate(dict.fromkeys(pairs_of_few))}
+        return tuple(numbers), np.array([numbers[key] for key in pairs_of_few], np.int32)
     topics = text(messages.topics()).dictionary_encode()
     codes = topics.indices.to_numpy().astype(np.int64)
     pairs = pa.array((codes << 32) | messages.column("queue_id").view(np.uint32)).dictionary_encode()

@@ -21,6 +21,7 @@ from storage_core.rocketmq.index_files import Index, index_paths, open_index
 from storage_core.rocketmq.lookup import Lookup, hashes_to_find, look_up
 from storage_core.rocketmq.narrowing import LAST_OFFSET, Terms, bounds_of, terms_of
 from storage_core.rocketmq.planning import Bounds
+from storage_core.rocketmq.record_reader import RecordReader
 from storage_core.rocketmq.unit_search import UnitSearch, pieces
 from storage_core.store import ScanRequest
 
@@ -56,19 +57,20 @@ def parts_to_read(
     low, high = max(low, served.log_start), min(high, served.log_end)
     if terms is None:
         return pieces(bounds, [(low, high)] if low < high else [], [], files)
-    found = find(request, served, terms, files)
+    records = RecordReader(served.log, files, served.log_end)
+    found = find(request, served, terms, files, records)
     inside = [(max(start, low), min(stop, high)) for start, stop in found.spans]
     spans = [(start, stop) for start, stop in inside if start < stop]
     places = found.places[(found.places >= low) & (found.places < high)]
-    search = UnitSearch(bounds, served.log, files, served.log_end)
+    search = UnitSearch(bounds, files, records)
     return pieces(bounds, spans, search.units_of(places), files)
 
 
-def find(request: ScanRequest, served: Served, terms: Terms, files: OpenFiles) -> Lookup:
+def find(request: ScanRequest, served: Served, terms: Terms, files: OpenFiles, records: RecordReader) -> Lookup:
     """Records that may match, and spans of the log that must be scanned because no index covers them."""
     index = remembered_index(served, files)
     hashes = hashes_to_find(_topics(request, served.topics), terms.keys)
-    found = look_up(index, hashes, served.log, files, served.log_start, served.log_end)
+    found = look_up(index, hashes, served.log, files, served.log_start, served.log_end, records)
     named = [place for place in terms.places if served.log_start <= place < served.log_end]
     alone = [place for place in named if not any(start <= place < stop for start, stop in found.spans)]
     return Lookup(np.union1d(found.places, np.array(alone, np.int64)), found.spans, found.pages)

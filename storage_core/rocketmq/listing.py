@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from storage_core.errors import UnsupportedFormatError
 from storage_core.files import system
@@ -61,18 +62,26 @@ def list_store(root: str, commit_log_paths: Sequence[str] = ()) -> Listing:
     log = find_chain(folders)
     if not log.files:
         _refuse_missing_log(root, folders)
+    return Listing(root, log, _list_queues(os.path.join(root, paths.CONSUME_QUEUE)), **_marks(root))
+
+
+def with_marks(listing: Listing) -> Listing:
+    """The same files with what the rest of the directory says now; the very same listing where that is the same."""
+    marks = _marks(listing.root)
+    same = all(getattr(listing, name) == value for name, value in marks.items())
+    return listing if same else replace(listing, **marks)
+
+
+def _marks(root: str) -> dict[str, Any]:
+    """What the directory says beside its log and queues."""
     checkpoint = decode_checkpoint(_content(os.path.join(root, paths.CHECKPOINT)))
-    queue_root = os.path.join(root, paths.CONSUME_QUEUE)
-    return Listing(
-        root,
-        log,
-        _list_queues(queue_root),
-        system.exists(os.path.join(root, paths.ABORT)),
-        checkpoint,
-        _says_5x(root, checkpoint),
-        system.exists(os.path.join(queue_root, paths.ROCKSDB_MARK)),
-        tuple(_names(os.path.join(root, paths.BATCH_CONSUME_QUEUE))),
-    )
+    return {
+        "abort": system.exists(os.path.join(root, paths.ABORT)),
+        "checkpoint": checkpoint,
+        "says_5x": _says_5x(root, checkpoint),
+        "rocksdb_queues": system.exists(os.path.join(root, paths.CONSUME_QUEUE, paths.ROCKSDB_MARK)),
+        "batch_queues": tuple(_names(os.path.join(root, paths.BATCH_CONSUME_QUEUE))),
+    }
 
 
 def _refuse_missing_log(root: str, folders: list[str]) -> None:

@@ -6,24 +6,27 @@ Every candidate is only a candidate: the message itself decides (`row_filter`). 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from struct import Struct as PackedStruct
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from storage_core.files import system
 from storage_core.files.file_chain import FileChain
 from storage_core.files.scattered import PAGE_SIZE, read_scattered
-from storage_core.files.window import OpenFiles, Window
+from storage_core.files.window import OpenFiles
 from storage_core.formats.layout import Positions
-from storage_core.formats.rocketmq.indexfile import ENTRY, SLOT, key_hash, key_hashes
-from storage_core.formats.rocketmq.message import MIN_SIZE, Flaw, Messages, decode
+from storage_core.formats.rocketmq.indexfile import ENTRY, HEADER, SLOT, key_hash, key_hashes
 from storage_core.rocketmq.index_files import FEW, Index, IndexFile, Span, hashes_of, uncovered
+from storage_core.rocketmq.record_reader import RecordReader
 
 MOST_CANDIDATES = 50_000
-RECORDS_AT_ONCE = 1024
 FILES_AT_ONCE = 128
+FEW_CHAINS = 64
+_entry = PackedStruct(">iqii").unpack
 
 
 @dataclass
@@ -86,6 +89,41 @@ class _Chains:
             self.found_hashes.append(wanted[hit].astype(np.int32))
             numbers, ceiling, active = previous, places, previous > 0
 
+    def walk_one_by_one(self) -> None:
+        """The same for a few chains: a step of all costs as much as twenty steps of one."""
+        for number in range(len(self.files)):
+            for wanted in self.hashes.tolist():
+                if self.wrong[number]:
+                    break
+                hits = self._follow(number, wanted)
+                self.places.append(np.array(hits, np.int64))
+                self.owners.append(np.full(len(hits), number, np.int64))
+                self.found_hashes.append(np.full(len(hits), wanted, np.int32))
+
+    def _follow(self, number: int, wanted: int) -> list[int]:
+        """The addresses of the entries of one chain that have the hash `wanted`."""
+        file, hits = self.files[number], []
+        slots, begin, ceiling = file.geometry.slots, file.header.begin_offset, file.header.end_offset
+        slot, base = wanted % slots, file.geometry.entries_position
+        entry = int.from_bytes(self._at(number, HEADER.size + SLOT.size * slot, SLOT.size), "big", signed=True)
+        if not 0 <= entry <= file.entries:
+            self.wrong[number] = True
+            return []
+        while entry:
+            own, place, seconds, previous = _entry(self._at(number, base + ENTRY.size * entry, ENTRY.size))
+            outside = own < 0 or own % slots != slot or not begin <= place <= ceiling
+            if outside or seconds < 0 or not 0 <= previous < entry:
+                self.wrong[number] = True
+                return []
+            if own == wanted:
+                hits.append(place)
+            entry, ceiling = previous, place
+        return hits
+
+    def _at(self, number: int, position: int, width: int) -> bytes:
+        self.pages.update(((number, position // PAGE_SIZE), (number, (position + width - 1) // PAGE_SIZE)))
+        return system.pread(self.descriptors[number], width, position).ljust(width, b"\0")
+
     def _condemn(self, file: npt.NDArray[np.int64], bad: npt.NDArray[np.bool_]) -> None:
         if bad.any():
             self.wrong[file[bad]] = True
@@ -106,7 +144,13 @@ def hashes_to_find(topics: Sequence[str], keys: Sequence[str]) -> npt.NDArray[np
 
 
 def look_up(
-    index: Index, hashes: npt.NDArray[np.int32], log: FileChain, files: OpenFiles, log_start: int, log_end: int
+    index: Index,
+    hashes: npt.NDArray[np.int32],
+    log: FileChain,
+    files: OpenFiles,
+    log_start: int,
+    log_end: int,
+    records: RecordReader,
 ) -> Lookup:
     """Right records of the log [log_start, log_end) that may have a key of one of `hashes`, and spans to be scanned.
 
@@ -119,7 +163,7 @@ def look_up(
     if len(places) > MOST_CANDIDATES:
         return Lookup(np.empty(0, np.int64), [(log_start, log_end)], pages)
     distinct, row = np.unique(places, return_inverse=True)
-    proven = _proven(distinct, row, found, log, files, log_end)
+    proven = _proven(distinct, row, found, records)
     wrong[owners[~proven]] = True
     spans = [span for span, wrong in zip(index.covered, wrong.tolist(), strict=True) if not wrong]
     left = uncovered(spans, log, files, log_start, log_end)
@@ -137,7 +181,8 @@ def _walked(
         part = files[first : first + FILES_AT_ONCE]
         with OpenFiles(FILES_AT_ONCE) as opened:
             chains = _Chains(part, hashes, [opened.descriptor(file.path) for file in part])
-            chains.walk()
+            few = len(part) * len(hashes) <= FEW_CHAINS
+            chains.walk_one_by_one() if few else chains.walk()
         places += chains.places
         owners += [owner + first for owner in chains.owners]
         found += chains.found_hashes
@@ -160,48 +205,12 @@ def _proven(
     places: Positions,
     row: npt.NDArray[np.intp],
     hashes: npt.NDArray[np.int32],
-    log: FileChain,
-    files: OpenFiles,
-    log_end: int,
+    records: RecordReader,
 ) -> npt.NDArray[np.bool_]:
     """Whether the record at `places[row]` is right and has a key of the hash, for each hash. Shape of `hashes`."""
     known = [np.empty(0, np.int64)]
-    for first, messages in read_records(places, log, files, log_end):
+    for first, messages in records.records(places):
         own, at = hashes_of(messages)
         known.append((at + first) << 32 | own.astype(np.int64))
     proven: npt.NDArray[np.bool_] = np.isin(row.astype(np.int64) << 32 | hashes, np.concatenate(known))
     return proven
-
-
-def read_records(
-    places: Positions, log: FileChain, files: OpenFiles, log_end: int
-) -> Iterator[tuple[int, Messages]]:
-    """The records at ascending addresses, some at a time; the number of the first of them, and what was decoded.
-
-    Where no right record below the end of the log begins at an address, the decoded one is flawed. Valid until the
-    next step.
-    """
-    window = Window(log, files)
-    room = _room(places, log, log_end)
-    for first in range(0, len(places), RECORDS_AT_ONCE):
-        part = slice(first, first + RECORDS_AT_ONCE)
-        fits = room[part] >= MIN_SIZE
-        begin = np.where(fits, places[part], log.start)
-        heads, _ = window.load_runs(begin, begin + np.where(fits, 4, 0))
-        sizes = np.zeros(len(fits), np.int64)
-        sizes[fits] = heads.view(">i4")
-        sizes = np.where((sizes >= MIN_SIZE) & (sizes <= room[part]), sizes, 0)
-        buffer, starts = window.load_runs(begin, begin + sizes)
-        messages = decode(buffer, starts, sizes)
-        messages.mark(messages.column("physical_offset") != places[part], Flaw.PLACE)
-        yield first, messages
-
-
-def _room(places: Positions, log: FileChain, log_end: int) -> Positions:
-    """Bytes of the log from each address on, in its file and below the end of the log; 0 in a hole."""
-    if not log.files:
-        return np.zeros(len(places), np.int64)
-    file = np.searchsorted(log.base_array, places, "right") - 1
-    room: Positions = np.maximum(np.minimum(log.end_array[file], log_end) - places, 0)
-    room[file < 0] = 0
-    return room

@@ -25,11 +25,15 @@ SAMPLES = 20_000
 
 @dataclass(frozen=True)
 class Bounds:
-    """The selected ordinals [start, stop) of one queue that lie in its files."""
+    """The selected ordinals [start, stop) of one queue that lie in its files.
+
+    `last_place`: no record of the queue's units lies behind this address; -1 when that is not known.
+    """
 
     queue: ConsumeQueue
     start: int
     stop: int
+    last_place: int = -1
 
     def __len__(self) -> int:
         return max(0, self.stop - self.start)

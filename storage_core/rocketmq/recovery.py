@@ -207,7 +207,9 @@ def _trusting(case: _Case) -> Verdict:
     queues = {}
     for key, queue in case.listing.queues.items():
         stop = queue.trusted_stop(case.files)
-        queues[key] = QueueVerdict(stop, stop)
+        filled = stop > queue.chain.start // 20
+        last = int(queue.offsets(case.files, stop - 1, stop)[0]) if filled else -1
+        queues[key] = QueueVerdict(stop, stop, last_place=last)
     return Verdict(Rules.NONE, case.listing.log.start, case.listing.log.stop, queues)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from storage_core.files import system
 from storage_core.files.window import OpenFiles, Window
+from storage_core.formats.rocketmq.consumequeue import UNIT
 from storage_core.rocketmq.listing import Listing
 from storage_core.rocketmq.recovery import Rules, Verdict, judge
 
@@ -16,7 +18,7 @@ LARGEST_RECORD = 8 << 20
 
 @dataclass(frozen=True)
 class _Memory:
-    """A verdict, the listing it was made on, and the bytes that lay at the end of the log then."""
+    """A verdict, the listing it was made on, and the bytes that lay at the end of what it judged then."""
 
     listing: Listing
     end_bytes: bytes
@@ -47,7 +49,7 @@ def remembered_verdict(listing: Listing, rules: Rules | None) -> Verdict:
 
 
 def _is_same(memory: _Memory, listing: Listing) -> bool:
-    same = memory.listing.signature == listing.signature
+    same = memory.listing is listing or memory.listing.signature == listing.signature
     return same and memory.end_bytes == _end_bytes(listing, memory.verdict)
 
 
@@ -66,15 +68,31 @@ def _only_grew(memory: _Memory, listing: Listing) -> bool:
 
 
 def _end_bytes(listing: Listing, verdict: Verdict) -> bytes:
+    """The bytes where the next record would begin, or, when the queues are trusted, where the next units would."""
+    with OpenFiles() as files:
+        return _next_units(listing, verdict, files) if verdict.rules is Rules.NONE else _next(listing, verdict, files)
+
+
+def _next_units(listing: Listing, verdict: Verdict, files: OpenFiles) -> bytes:
+    found = []
+    for key, bounds in verdict.queues.items():
+        queue = listing.queues.get(key)
+        file = None if queue is None else queue.chain.file_at(bounds.stop * UNIT.size)
+        if file is not None:
+            position = bounds.stop * UNIT.size - file.base_offset
+            found.append(system.pread(files.descriptor(file.path), UNIT.size, position))
+    return b"".join(found)
+
+
+def _next(listing: Listing, verdict: Verdict, files: OpenFiles) -> bytes:
     """The bytes where the next record would begin; all of it, for a half-written record has its size already."""
     file = listing.log.file_at(verdict.log_end)
     if file is None:
         return b""
-    with OpenFiles() as files:
-        window = Window(listing.log, files)
-        room = file.end - verdict.log_end
-        head = window.load(verdict.log_end, verdict.log_end + min(HEAD_SIZE, room)).tobytes()
-        size = int.from_bytes(head[:4], "big")
-        if HEAD_SIZE < size <= min(room, LARGEST_RECORD):
-            return window.load(verdict.log_end, verdict.log_end + size).tobytes()
-        return head
+    window = Window(listing.log, files)
+    room = file.end - verdict.log_end
+    head = window.load(verdict.log_end, verdict.log_end + min(HEAD_SIZE, room)).tobytes()
+    size = int.from_bytes(head[:4], "big")
+    if HEAD_SIZE < size <= min(room, LARGEST_RECORD):
+        return window.load(verdict.log_end, verdict.log_end + size).tobytes()
+    return head

@@ -68,21 +68,25 @@ class RowBuilder:
         if (total != found.sizes).any():
             # A unit that says too much is no damage of its message: `size` is TOTALSIZE.
             found = replace(found, sizes=np.where(messages.flaws == 0, total, found.sizes))
-        for conditions in (self.filter.header, self.filter.properties):
-            rows = Rows(messages, found.places, self.request, self._store_name)
+        rows = Rows(messages, found.places, self.request, self._store_name)
+        for conditions in filter(None, (self.filter.header, self.filter.properties)):
             kept = self._left(conditions, rows, found)
             if not kept.all():
-                messages, found = _taken(messages, found.sizes, kept), found.take(kept)
-        return self._batch(Rows(messages, found.places, self.request, self._store_name), found)
+                messages, found = _taken(rows.messages, found.sizes, kept), found.take(kept)
+                rows = Rows(messages, found.places, self.request, self._store_name)
+        return self._batch(rows, found)
 
     def from_log(self, messages: Messages, places: npt.NDArray[np.int64]) -> pa.RecordBatch:
         """Rows of right records in their own right. Raises CorruptionError with FAILFAST."""
-        for conditions in ([] if self._permissive else self.filter.units, self.filter.header, self.filter.properties):
-            kept = self._left(conditions, Rows(messages, places, self.request, self._store_name), None)
+        rows = Rows(messages, places, self.request, self._store_name)
+        units = [] if self._permissive else self.filter.units
+        for conditions in filter(None, (units, self.filter.header, self.filter.properties)):
+            kept = self._left(conditions, rows, None)
             if not kept.all():
                 sizes = messages.column("total_size").astype(np.int64)
                 messages, places = _taken(messages, sizes, kept), places[kept]
-        return self._batch(Rows(messages, places, self.request, self._store_name), None)
+                rows = Rows(messages, places, self.request, self._store_name)
+        return self._batch(rows, None)
 
     def damage(self, found: Found, reasons: Sequence[str]) -> pa.RecordBatch | None:
         """What becomes of messages that cannot be reached; None when they are left out.

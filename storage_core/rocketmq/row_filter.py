@@ -26,6 +26,7 @@ from storage_core.store import Mode, Predicate, ScanRequest
 Columns = Callable[[str], pa.Array]
 
 MOST_NEEDLES = 8
+FEW = 16
 LAST_EXT_CODE = -(1 << 31) - 1
 _OFFSET_ID = re.compile(r"[0-9A-Fa-f]{32}(?:[0-9A-Fa-f]{24})?")
 _SHOWN_LAST = frozenset({"body", "corruption"})
@@ -64,7 +65,7 @@ class RowFilter:
 
     def matching_bytes(self, buffer: Bytes, starts: Positions, sizes: Positions, places: Positions) -> Mask | None:
         """Which records [start, start + size) of a buffer can match by their bytes; None when bytes do not tell."""
-        if self._needles is None:
+        if self._needles is None or len(starts) <= FEW:
             return None
         kept = spans_with(buffer, starts, starts + sizes, self._needles.texts)
         return kept | np.isin(places, self._needles.places) if len(self._needles.places) else kept

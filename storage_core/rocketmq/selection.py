@@ -6,7 +6,7 @@ Where a queue begins and ends, and where a time or a group stands in it, is told
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from storage_core.errors import DataLossError, OffsetOutOfRangeError, OptionError, closest
@@ -54,7 +54,7 @@ def named_offsets(request: ScanRequest) -> dict[QueueKey, tuple[int, int]]:
     return named
 
 
-def selected_queues(request: ScanRequest, queues: list[QueueInfo]) -> list[QueueInfo]:
+def selected_queues(request: ScanRequest, queues: Sequence[QueueInfo]) -> list[QueueInfo]:
     """The queues that a request selects. OptionError for a topic or queue that is not there, with those that are."""
     topics = sorted({queue.topic for queue in queues})
     for topic in request.topics or ():

@@ -17,7 +17,7 @@ from storage_core.errors import UnsupportedFormatError
 from storage_core.files import system
 from storage_core.files.file_chain import FileChain
 from storage_core.files.window import OpenFiles, Window
-from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE, UNIT
+from storage_core.formats.rocketmq.consumequeue import UNIT
 from storage_core.formats.rocketmq.message import HEADER, Stop
 from storage_core.formats.rocketmq.paths import LIGHT_QUEUE_PREFIX
 from storage_core.rocketmq.appended import first_appended_at
@@ -38,7 +38,8 @@ from storage_core.rocketmq.planning import (
     whole_log,
 )
 from storage_core.rocketmq.queue_scan import QueueScan, Ranges
-from storage_core.rocketmq.recovery import QueueVerdict, Rules, Verdict
+from storage_core.rocketmq.readable import ReadableQueues, readable_queues
+from storage_core.rocketmq.recovery import QueueVerdict, Verdict
 from storage_core.rocketmq.schema import message_schema
 from storage_core.rocketmq.selection import Selection, bounded, named_offsets, selected_queues
 from storage_core.rocketmq.time_search import TimeSearch
@@ -50,10 +51,17 @@ MOST_QUEUES_TO_ALIGN = 1_000
 class RocketSnapshot(Snapshot):
     """A listing and the verdict on it; `judged` walks the log, so it is asked only when a question needs it."""
 
-    def __init__(self, listing: Listing, judged: Callable[[], tuple[Listing, Verdict]], store_name: str) -> None:
+    def __init__(
+        self,
+        listing: Listing,
+        judged: Callable[[], tuple[Listing, Verdict]],
+        store_name: str,
+        queues_of: Callable[[Listing, Verdict], ReadableQueues] = readable_queues,
+    ) -> None:
         self.listing = listing
         self._judged = judged
         self._store_name = store_name
+        self._queues_of = queues_of
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -63,7 +71,7 @@ class RocketSnapshot(Snapshot):
 
     def queues(self) -> Sequence[QueueInfo]:
         """All queues that hold a unit, with their readable ranges."""
-        return self._infos
+        return self._readable.infos
 
     def schema(self, request: ScanRequest) -> pa.Schema:
         """Native columns in the request's order. OptionError for an unknown one."""
@@ -102,29 +110,9 @@ class RocketSnapshot(Snapshot):
     # -- queues
 
     @cached_property
-    def _infos(self) -> list[QueueInfo]:
-        with OpenFiles() as files:
-            infos = []
-            for key, bounds in sorted(self.verdict.queues.items()):
-                if bounds.stop > 0:
-                    infos.append(QueueInfo(*key, self._first_readable(key, bounds, files), bounds.stop))
-            return infos
-
-    def _first_readable(self, key: QueueKey, bounds: QueueVerdict, files: OpenFiles) -> int:
-        queue = self.listing.queues.get(key)
-        if queue is None or not queue.chain.files or bounds.disk_stop <= bounds.first:
-            return max(bounds.first, bounds.disk_stop)
-        if self._all_expired(queue, bounds, files):
-            return bounds.stop
-        if bounds.head is not None and bounds.head[0] >= self.verdict.log_start and bounds.head[1] != BLANK_SIZE:
-            return queue.chain.start // UNIT.size
-        return queue.first_readable(files, bounds.disk_stop, self.verdict.log_start)
-
-    def _all_expired(self, queue: ConsumeQueue, bounds: QueueVerdict, files: OpenFiles) -> bool:
-        """5.x looks at the last unit first: when that is expired, none counts (rocketmq.md 3.5)."""
-        if self.verdict.rules is not Rules.V5 or not self.verdict.log_start or bounds.stop != bounds.disk_stop:
-            return False
-        return int(queue.offsets(files, bounds.stop - 1, bounds.stop)[0]) < self.verdict.log_start
+    def _readable(self) -> ReadableQueues:
+        verdict = self.verdict
+        return self._queues_of(self.listing, verdict)
 
     def queue_files(self, key: QueueKey) -> ConsumeQueue:
         """The files of a queue; one without files when only the log knows of it."""
@@ -134,7 +122,8 @@ class RocketSnapshot(Snapshot):
     # -- reading through the queues
 
     def _plan_queues(self, request: ScanRequest, files: OpenFiles) -> Sequence[ScanPartition]:
-        chosen = [info for info in selected_queues(request, self._infos) if may_hold(request, info)]
+        infos = self._readable.infos
+        chosen = [info for info in selected_queues(request, infos) if may_hold(request, info)]
         low, high = bounds_of(request.predicates, "queueOffset")
         ranges = [
             (max(start, low), max(start, low, min(stop, high))) for start, stop in self._ranges(request, chosen, files)
@@ -142,10 +131,10 @@ class RocketSnapshot(Snapshot):
         queues = [self.queue_files((info.topic, info.queue_id)) for info in chosen]
         verdicts = [self.verdict.queues[info.topic, info.queue_id] for info in chosen]
         disk = [
-            Bounds(queue, start, min(stop, bounds.disk_stop))
+            Bounds(queue, start, min(stop, bounds.disk_stop), bounds.last_place)
             for queue, bounds, (start, stop) in zip(queues, verdicts, ranges, strict=True)
         ]
-        narrow = len(chosen) < len(self._infos) or any(
+        narrow = len(chosen) < len(infos) or any(
             (info.start, info.stop) != pair for info, pair in zip(chosen, ranges, strict=True)
         )
         found = parts_to_read(request, self._served(), disk, files)
@@ -169,8 +158,8 @@ class RocketSnapshot(Snapshot):
         return partitions + self._replays(base, ranges, verdicts)
 
     def _served(self) -> Served:
-        topics = sorted({topic for topic, _ in self.verdict.queues})
-        return Served(self.listing.root, self.listing.log, self.verdict.log_start, self.verdict.log_end, topics)
+        verdict, topics = self.verdict, self._readable.topics
+        return Served(self.listing.root, self.listing.log, verdict.log_start, verdict.log_end, topics)
 
     def _scan(
         self, request: ScanRequest, queues: list[ConsumeQueue], used: npt.NDArray[np.int32], files: OpenFiles

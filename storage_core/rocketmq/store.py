@@ -12,12 +12,14 @@ from typing import Any
 import pyarrow as pa
 
 from storage_core.errors import OptionError, StoreClosedError
-from storage_core.rocketmq.listing import Listing, list_store
+from storage_core.rocketmq.listing import Listing
 from storage_core.rocketmq.plan import LastJobs, last_jobs
+from storage_core.rocketmq.readable import ReadableQueues, readable_queues
 from storage_core.rocketmq.recovery import Rules, Verdict
 from storage_core.rocketmq.remembered import remembered_verdict
 from storage_core.rocketmq.repair import as_before
 from storage_core.rocketmq.shard_job import begin_shards, drop_orphan_shards
+from storage_core.rocketmq.sighting import seen_store
 from storage_core.rocketmq.snapshot import RocketSnapshot
 from storage_core.rocketmq.views import view_batches, view_schema
 from storage_core.rocketmq.write_job import begin
@@ -51,6 +53,7 @@ class RocketStore(Store):
         paths = options.get("commitLogPath") or ()
         names = paths.split(",") if isinstance(paths, str) else paths
         self._log_paths = tuple(name.strip() for name in names if name.strip())
+        self._readable: ReadableQueues | None = None
         self._closed = False
 
     def snapshot(self) -> RocketSnapshot:
@@ -58,8 +61,15 @@ class RocketStore(Store):
         if self._closed:
             raise StoreClosedError(f"StoreClosedError: {self.path}: the store was closed; open it again")
         jobs = last_jobs(self.path)
-        listing = list_store(self.path, self._log_paths)
-        return RocketSnapshot(listing, partial(self._judged, jobs, listing), self.name)
+        listing = seen_store(self.path, self._log_paths)
+        return RocketSnapshot(listing, partial(self._judged, jobs, listing), self.name, self._queues_of)
+
+    def _queues_of(self, listing: Listing, verdict: Verdict) -> ReadableQueues:
+        """The same as the last time while listing and verdict are."""
+        known = self._readable
+        if known is None or not known.are_of(listing, verdict):
+            known = self._readable = readable_queues(listing, verdict)
+        return known
 
     def _judged(self, before: LastJobs, listing: Listing) -> tuple[Listing, Verdict]:
         """The files and the verdict on them; while a job is committed and not done, as if it were absent."""
@@ -71,7 +81,7 @@ class RocketStore(Store):
             after = last_jobs(self.path)
             if after == before:
                 return listing, verdict
-            before, listing = after, list_store(self.path, self._log_paths)
+            before, listing = after, seen_store(self.path, self._log_paths)
 
     def begin_job(self, columns: Sequence[str] | None = None, application: str = "", **options: Any) -> WriteJob:
         """Starts an atomic write. `options` go before those that the store was opened with."""

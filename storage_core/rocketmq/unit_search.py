@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from storage_core.files.file_chain import FileChain
 from storage_core.files.window import OpenFiles
 from storage_core.formats.layout import Positions
 from storage_core.formats.needles import find_all
@@ -19,8 +18,8 @@ from storage_core.formats.rocketmq.message import Messages
 from storage_core.formats.rocketmq.properties import MULTI_DISPATCH, PropertyColumn
 from storage_core.rocketmq.dispatch import queue_keys
 from storage_core.rocketmq.index_files import Span
-from storage_core.rocketmq.lookup import read_records
 from storage_core.rocketmq.planning import Bounds
+from storage_core.rocketmq.record_reader import RecordReader
 
 NEAR = 16
 CHUNK = 1 << 18
@@ -29,14 +28,14 @@ CHUNK = 1 << 18
 class UnitSearch:
     """Searches the selected ordinals of a store's queues. `bounds`: one element a queue."""
 
-    def __init__(self, bounds: Sequence[Bounds], log: FileChain, files: OpenFiles, log_end: int) -> None:
-        self._bounds, self._log, self._files, self._log_end = bounds, log, files, log_end
+    def __init__(self, bounds: Sequence[Bounds], files: OpenFiles, records: RecordReader) -> None:
+        self._bounds, self._files, self._records = bounds, files, records
         self._rows = {(bound.queue.topic, bound.queue.queue_id): row for row, bound in enumerate(bounds)}
 
     def units_of(self, places: Positions) -> list[tuple[int, Positions]]:
         """Queues (numbers in `bounds`) and ordinals of the units that point to records at ascending addresses."""
         found: list[tuple[int, Positions]] = []
-        for first, messages in read_records(places, self._log, self._files, self._log_end):
+        for first, messages in self._records.records(places):
             here = places[first : first + len(messages)]
             right = messages.flaws == 0
             if not right.all():
@@ -45,9 +44,7 @@ class UnitSearch:
             found += self._light(messages, here, np.flatnonzero(right))
         return found
 
-    def _own(
-        self, messages: Messages, places: Positions, right: npt.NDArray[np.intp]
-    ) -> list[tuple[int, Positions]]:
+    def _own(self, messages: Messages, places: Positions, right: npt.NDArray[np.intp]) -> list[tuple[int, Positions]]:
         keys, queue = queue_keys(messages)
         ordinals = messages.column("queue_offset")
         found = []
@@ -58,9 +55,7 @@ class UnitSearch:
                 found.append((row, self._in_queue(row, places[mine], ordinals[mine])))
         return found
 
-    def _light(
-        self, messages: Messages, places: Positions, right: npt.NDArray[np.intp]
-    ) -> list[tuple[int, Positions]]:
+    def _light(self, messages: Messages, places: Positions, right: npt.NDArray[np.intp]) -> list[tuple[int, Positions]]:
         """The queues that a record names besides its own: queue 0, or the one of its own number (rocketmq.md 3.8)."""
         if not len(find_all(messages.buffer, MULTI_DISPATCH.encode())):
             return []
@@ -133,6 +128,8 @@ def pieces(
 
 def _reaches(bound: Bounds, place: int, files: OpenFiles) -> bool:
     """Whether the last message of a range lies at or behind an address: one look instead of a bisection."""
+    if 0 <= bound.last_place < place:
+        return False
     return int(bound.queue.offsets(files, bound.stop - 1, bound.stop)[0]) >= place
 
 

@@ -12,8 +12,10 @@ import pytest
 from storage_core import open_store
 from storage_core.files.window import OpenFiles
 from storage_core.formats.rocketmq.indexfile import Geometry
+from storage_core.rocketmq import lookup
 from storage_core.rocketmq.index_files import Index, open_index
 from storage_core.rocketmq.lookup import hashes_to_find, look_up
+from storage_core.rocketmq.record_reader import RecordReader
 from storage_core.rocketmq.snapshot import RocketSnapshot
 from storage_core.store import ScanRequest
 from tests.reference.rocketmq_index import Index as ModelFile
@@ -54,7 +56,9 @@ def asked(directory: Path, keys: list[str]) -> tuple[list[int], list[tuple[int, 
         index, snapshot = opened(directory, files)
         verdict = snapshot.verdict
         hashes = hashes_to_find(["T"], keys)
-        found = look_up(index, hashes, snapshot.listing.log, files, verdict.log_start, verdict.log_end)
+        log = snapshot.listing.log
+        records = RecordReader(log, files, verdict.log_end)
+        found = look_up(index, hashes, log, files, verdict.log_start, verdict.log_end, records)
     return found.places.tolist(), found.spans, found.pages
 
 
@@ -128,6 +132,24 @@ def test_a_chain_that_makes_no_sense_is_not_believed(tmp_path: Path, at: str) ->
     with open_store(str(tmp_path / "store")) as store:
         rows = [row for batch in store.find(key=key) for row in batch.to_pylist()]
     assert [row["physicalOffset"] for row in rows] == places[key]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_chains_followed_one_by_one_are_those_walked_together(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tmp_path / "store", 300)
+    r = random.Random(seed)
+    for path in (tmp_path / "store" / "index").iterdir():
+        data = bytearray(path.read_bytes())
+        for _ in range(r.choice((0, 1, 3))):
+            data[r.randrange(40, len(data))] ^= 1 << r.randrange(8)
+        path.write_bytes(data)
+    keys, answers = ["AaAa", "often", *(f"order-{r.randrange(320)}" for _ in range(6))], []
+    for few in (0, 1 << 30):
+        monkeypatch.setattr(lookup, "FEW_CHAINS", few)
+        answers.append([asked(tmp_path / "store", [key])[:2] for key in keys] + [asked(tmp_path / "store", keys)[:2]])
+    assert answers[0] == answers[1]
 
 
 def test_thousands_of_keys_in_one_plan(tmp_path: Path) -> None:
