@@ -68,33 +68,32 @@ class Driver:
         assert line, "the driver ended"
         return line.strip()
 
-    def members(self) -> list[int]:
-        """Processes of the session that live: the driver, its JVM, Python daemons and their workers."""
+    def members(self) -> list[tuple[int, int]]:
+        """Processes of the session that live (driver, JVM, Python daemons and their workers), and their groups."""
         found = []
         for name in filter(str.isdigit, os.listdir("/proc")):
             try:
-                state, _, _, session = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()[:4]
+                state, _, group, session = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()[:4]
             except (OSError, ValueError):
                 continue
             if int(session) == self._process.pid and state not in (b"Z", b"X"):
-                found.append(int(name))
+                found.append((int(name), int(group)))
         return found
 
-    def kill(self) -> int:
-        """Kills all of them at once; how many there were."""
-        first = members = self.members()
-        while members:
-            for member in members:
+    def kill(self, groups: set[int] | None = None) -> None:
+        """Kills all of them, first those of known groups: looking for the others takes its time."""
+        left = set() if groups is None else groups
+        while left or (left := {group for _, group in self.members()}):
+            for group in left:
                 try:
-                    os.kill(member, signal.SIGKILL)
+                    os.killpg(group, signal.SIGKILL)
                 except ProcessLookupError:
                     continue
-            members = self.members()
+            left = set()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
-        return len(first)
 
 
 @contextmanager
@@ -146,10 +145,13 @@ def killed_at(aim: str, store: Path, r: random.Random) -> str:
         running.begin(WARM_UP)
         assert running.answer() == str(WARM_UP)
         spent = measured_job(running, store)
+        members = running.members()
+        assert len(members) >= 3, "a driver, its JVM and Python daemons"
+        groups = {group for _, group in members}
         running.begin(KILLED)
         wait_for(store, lambda now: now == aim, time.monotonic() + 20)
         time.sleep(r.random() * spent[aim])
-        assert running.kill() >= 3, "a driver, its JVM and a worker"
+        running.kill(groups)
     return phase(store)
 
 
