@@ -14,6 +14,7 @@ import numpy as np
 
 from storage_core.files import system
 from storage_core.files.append_file import content, write_aside
+from storage_core.files.read_ahead import one_ahead
 from storage_core.files.window import OpenFiles
 from storage_core.formats.layout import Bytes
 from storage_core.formats.rocketmq import paths
@@ -77,7 +78,7 @@ class Publisher:
     def _write_log(self) -> None:
         descriptors: dict[str, int] = {}
         try:
-            for place, data in self._log_writes():
+            for place, data in one_ahead(self._log_writes()):
                 self._write_at(descriptors, place, data)
             for descriptor in descriptors.values():
                 system.fsync(descriptor)
@@ -221,12 +222,12 @@ class Publisher:
 def patched(plan: Plan, staging: str, chunk: Chunk) -> Iterator[tuple[int, int, Bytes]]:
     """The chunk's records as they are to lie in the log: runs [first, last) of records that follow each other there.
 
-    The bytes of a run are valid until the next one.
+    The bytes of a run are valid until the next but one.
     """
     starts = np.cumsum(chunk.sizes) - chunk.sizes
     breaks = chunk.places[1:] != chunk.places[:-1] + chunk.sizes[:-1]
     cuts = np.concatenate(([0], np.flatnonzero(breaks) + 1, [len(starts)])).tolist()
-    buffer = np.empty(min(BUFFER_SIZE, int(chunk.sizes.sum())), np.uint8)
+    present, other = (np.empty(min(BUFFER_SIZE, int(chunk.sizes.sum())), np.uint8) for _ in range(2))
     with OpenFiles() as files:
         descriptor = files.descriptor(os.path.join(staging, chunk.records))
         for low, high in pairwise(cuts):
@@ -236,9 +237,10 @@ def patched(plan: Plan, staging: str, chunk: Chunk) -> Iterator[tuple[int, int, 
                 fitting = int(np.searchsorted(starts[low:high] + chunk.sizes[low:high], limit, "right"))
                 last = max(first + 1, low + fitting)
                 begin, end = int(starts[first]), int(starts[last - 1] + chunk.sizes[last - 1])
-                if end - begin > len(buffer):
-                    buffer = np.empty(end - begin, np.uint8)
-                data = buffer[: end - begin]
+                present, other = other, present
+                if end - begin > len(present):
+                    present = np.empty(end - begin, np.uint8)
+                data = present[: end - begin]
                 if system.pread_into(descriptor, data.data, chunk.position + begin) < len(data):
                     raise FileNotFoundError(2, "the staged file is shorter than it was", chunk.records)
                 system.release(descriptor, chunk.position + begin, len(data))

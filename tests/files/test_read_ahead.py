@@ -1,0 +1,43 @@
+"""One item ahead: the same items, errors in their place, never two ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from storage_core.files.read_ahead import one_ahead
+
+
+def counting(made: list[int]) -> Iterator[int]:
+    for number in range(50):
+        made.append(number)
+        yield number
+
+
+def test_the_same_items_with_one_ahead() -> None:
+    made: list[int] = []
+    used = []
+    for number in one_ahead(counting(made)):
+        assert len(made) <= number + 2
+        used.append(number)
+    assert used == list(range(50)) == made
+
+
+def test_an_error_comes_where_its_item_would() -> None:
+    def broken() -> Iterator[int]:
+        yield 1
+        raise OSError(5, "broken")
+
+    ahead = one_ahead(broken())
+    assert next(ahead) == 1
+    with pytest.raises(OSError, match="broken"):
+        next(ahead)
+
+
+def test_a_user_who_stops_early_ends_it() -> None:
+    made: list[int] = []
+    ahead = one_ahead(counting(made))
+    assert [next(ahead), next(ahead)] == [0, 1]
+    del ahead
+    assert len(made) <= 3
