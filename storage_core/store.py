@@ -106,6 +106,16 @@ class QueueInfo:
     stop: int
 
 
+@dataclass(frozen=True)
+class Definitions:
+    """What a node must know before it serves a store: `document` as it imports it, and the name of the `folder` of
+    the store among the node's virtual hosts.
+    """
+
+    document: Mapping[str, Any]
+    folder: str
+
+
 class ScanPartition(ABC):
     """A picklable piece of a plan: all that a reader on another machine needs. It holds ranges, never entries."""
 
@@ -267,6 +277,12 @@ class Store(ABC):
         Raises OptionError, StoreLockedError, MqStoreError.
         """
         raise UnsupportedFormatError(f"UnsupportedFormatError: {self.path}: {self.engine} stores are not written")
+
+    def definitions(self) -> Definitions:
+        """What a node must import before it serves this store. UnsupportedFormatError where nothing needs that."""
+        raise UnsupportedFormatError(
+            f"UnsupportedFormatError: {self.path}: a {self.engine} store needs no definitions; start a broker on it"
+        )
 
     def append(self, table: pa.Table | pa.RecordBatch, **options: Any) -> int:
         """Writes the rows of a table as one atomic job; their number. Columns as in a Spark write."""

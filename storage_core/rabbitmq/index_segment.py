@@ -53,9 +53,9 @@ def load(path: str, entry_count: int) -> SegmentFile:
         system.close(descriptor)
     records = segment.walk(data)
     if records.reason == "torn":
-        raise TornWriteError(path, records.stop, "an unfinished record; recover the queue or use `mqstore repair`")
+        raise TornWriteError(path, records.stop, "an unfinished record; restore the file, or cut it at this position")
     if records.reason == "corrupt":
-        raise CorruptionError(path, records.stop, "no index record starts so; use `mqstore repair`")
+        raise CorruptionError(path, records.stop, "no index record starts so; restore the file from a copy")
     buffer = np.frombuffer(data, np.uint8)
     heads = structs_at(buffer, np.dtype(">u2"), records.publishes).astype(np.int64)
     relatives = heads & segment.RELATIVE_MASK
@@ -67,7 +67,7 @@ def load(path: str, entry_count: int) -> SegmentFile:
     positions[relatives] = records.publishes
     counts = np.bincount(marked, minlength=entry_count)
     if counts.max(initial=0) > 2 or (counts[flags == 0] > 0).any():
-        raise CorruptionError(path, 0, "more marks than an entry can have; use `mqstore repair`")
+        raise CorruptionError(path, 0, "more marks than an entry can have; restore the file from a copy")
     flags[counts >= 1] |= DELIVERED
     flags[counts == 2] |= ACKED
     return SegmentFile(data, flags, positions)

@@ -5,6 +5,7 @@ Leaves to `snapshot` what it serves, to `views` the tables about it. Source: rab
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 from storage_core.errors import FormatError, OptionError, StoreClosedError, StoreNotFoundError, closest
 from storage_core.files import system
 from storage_core.formats.rabbitmq import paths
-from storage_core.rabbitmq import declared, views
+from storage_core.rabbitmq import declared, definitions, views
 from storage_core.rabbitmq.bulk_writer import StoreFacts, VhostWriteJob
 from storage_core.rabbitmq.priority_queue import PriorityQueue, open_queue
 from storage_core.rabbitmq.queue import Queue
@@ -21,7 +22,7 @@ from storage_core.rabbitmq.settings import Settings
 from storage_core.rabbitmq.snapshot import VhostSnapshot
 from storage_core.rabbitmq.span_reader import read_file
 from storage_core.rabbitmq.write_options import WriteOptions
-from storage_core.store import ScanRequest, Store
+from storage_core.store import Definitions, ScanRequest, Store
 
 RECOVERIES = ("auto", "none")
 NEW_STORE_NAMES = frozenset({".mqstore"})
@@ -161,6 +162,12 @@ class VhostStore(Store):
             StoreFacts(self.path, self.vhost, self.segment_entry_count, self.settings),
             WriteOptions.parsed(options, self._priorities()), columns, application,
         )  # fmt: skip
+
+    def definitions(self) -> Definitions:
+        """The vhost and its classic queues, with the arguments that are known of them."""
+        snapshot = self.snapshot()
+        known = definitions.merged(None, self.vhost, declared.arguments_by_queue(snapshot))
+        return Definitions(json.loads(known), paths.vhost_directory(self.vhost.encode()))
 
     def _priorities(self) -> dict[bytes, int]:
         """The highest priority of each priority queue that is known."""

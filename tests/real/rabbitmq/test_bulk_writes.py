@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
+from command_line.main import main
 from storage_core.rabbitmq import open_store
 from storage_core.store import ScanRequest
 from tests.real.rabbitmq.amqp import Client
@@ -108,7 +110,11 @@ def test_a_node_recovers_what_was_written_without_the_clean_files(node: Node, tm
     store = tmp_path / "vhosts" / "any-name"
     table = rows(ROWS, 3)
     write(store, table)
-    target = declare(node, tmp_path / "vhosts" / "definitions.json")
+    (tmp_path / "vhosts" / "definitions.json").unlink()
+    done = CliRunner().invoke(main, ["definitions", str(store), "-o", str(tmp_path / "printed.json")])
+    assert (done.exit_code, done.stdout) == (0, "")
+    target = declare(node, tmp_path / "printed.json")
+    assert f"in the place of  msg_stores/vhosts/{target.name}" in done.stderr
     (store / "recovery.dets").unlink()
     for name in ("clean.dot", "file_summary.ets", "msg_store_index.ets"):
         (store / "msg_store_persistent" / name).unlink()
