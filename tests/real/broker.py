@@ -77,7 +77,7 @@ class Broker:
         raise BrokerError(f"{operation['op']}: no answer\n{self._log('client')}")
 
     def consume(self, group: str, topics: list[str], idle_ms: int = 4000) -> list[Answer]:
-        """What a real push consumer gets, until nothing has come for a while. Its one thread keeps each queue's order."""
+        """What a push consumer gets until nothing has come for a while; its one thread keeps each queue's order."""
         subscribed = dict.fromkeys(topics, "*")
         answer = self.ask(op="consume", group=group, topics=subscribed, idleMs=idle_ms, timeoutMs=280_000, threads=1)
         messages: list[Answer] = answer["messages"]

@@ -90,6 +90,7 @@ def test_new_stores_and_two_appends(seed: int, tmp_path: Path) -> None:
         shutil.copytree(directory, copy)
         asked = r.sample(keys, min(len(keys), 60))
         assert not key_problems(version, copy, settings, directory, asked)
+        assert not time_problems(version, copy, settings, directory, r)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -112,6 +113,12 @@ def test_appends_to_random_stores_of_the_real_systems(seed: int, tmp_path: Path)
     later = truth.ask(own, directory, made.settings)
     assert len(later.messages) == len(told.messages) + len(rows), (made.story, len(told.messages), len(later.messages))
     assert not problems, (made.story, problems)
+    if rows:
+        problems = appended_key_problems(own, directory, made.settings, rows[:: len(rows) // 20 + 1])
+        if own == "533":
+            copy = shutil.copytree(directory, tmp_path / "timed" / "store")
+            problems += time_problems(own, copy, made.settings, directory, r)
+    assert not problems, (made.story, problems)
 
 
 @pytest.mark.parametrize("name", [n for n in archive.names() if not n.startswith("damaged-")])
@@ -126,6 +133,49 @@ def test_appends_to_fixtures(name: str, tmp_path: Path) -> None:
     later = truth.ask(version, directory, settings)
     assert len(later.messages) == len(told.messages) + len(rows)
     assert not real_problems(directory, settings, (version,))
+
+
+def appended_key_problems(
+    version: str, directory: Path, settings: dict[str, Any], rows: list[dict[str, Any]]
+) -> list[str]:
+    """Keys of appended rows that the real store does not find, or finds where mqstore does not."""
+    lines = []
+    served = {row["physicalOffset"]: row for row in read(directory, in_partitions(1, **AS_BROKER))}
+    copy = shutil.copytree(directory, directory.parent / "keys" / "store")
+    with Oracle(version, copy, settings) as oracle:
+        oracle.ask(op="wait")
+        for row in rows:
+            for word in (row.get("key") or "").split():
+                answer = oracle.ask(op="query", topic=row["topic"], key=word, max=64, begin=0, end=1 << 62)
+                theirs = {message["phy"] for message in answer["msgs"]} & served.keys()
+                found = read(directory, in_partitions(1, topics=(row["topic"],), keys=(word,), **AS_BROKER))
+                mine = {each["physicalOffset"] for each in found}
+                own = {at for at in mine if served[at]["body"] == row["body"]}
+                if len(answer["msgs"]) < 60 and not own:
+                    lines.append(f"{row['topic']}#{word}: mqstore does not find the row")
+                if len(answer["msgs"]) < 60 and not own <= theirs:
+                    lines.append(f"{row['topic']}#{word}: the store finds {theirs}, the row lies at {own}")
+                if not {at for at in theirs if word in (served[at]["keys"] or ())} <= mine:
+                    lines.append(f"{row['topic']}#{word}: the store finds {theirs}, mqstore {mine}")
+    return lines
+
+
+@pytest.mark.parametrize("version", ["493", "533"])
+def test_appends_to_a_real_store_of_default_sizes(version: str, tmp_path: Path) -> None:
+    r = random.Random(f"defaults {version}")
+    directory = tmp_path / "made" / "store"
+    directory.mkdir(parents=True)
+    with Oracle(version, directory, {}) as oracle:
+        for number in range(30):
+            answer = oracle.ask(op="put", topic="orders", queueId=number % 3, body=f"real {number}", bornTs=1,
+                                props={"KEYS": f"real-{number}", "TAGS": "real"})  # fmt: skip
+            assert answer["status"] == "PUT_OK"
+        oracle.ask(op="wait")
+    rows = append(directory, r, 1 << 30)
+    rows += append(directory, r, 1 << 30)
+    assert len(truth.ask(version, directory, {}).messages) == 30 + len(rows)
+    assert not real_problems(directory, {}, (version,))
+    assert not appended_key_problems(version, directory, {}, rows[:10])
 
 
 @pytest.mark.parametrize("version", ["493", "533"])
