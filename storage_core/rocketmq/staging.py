@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from storage_core.errors import shorten
 from storage_core.files import system
 from storage_core.files.append_file import AppendFile
+from storage_core.files.read_ahead import one_ahead
 from storage_core.formats.columns import words
 from storage_core.formats.java_hash import java_hashes
 from storage_core.formats.layout import struct
@@ -272,12 +273,10 @@ def stage_task(
     try:
         for kind in kinds:
             files[kind] = AppendFile(os.path.join(folder, f"{stem}.{kind}"))
-        for batch in batches:
-            for piece in _pieces(batch):
-                made = task.prepare(piece)
-                if first is None and task.settings.preserve and len(made.rows):
-                    first = int(np.asarray(made.rows.physical_offset)[0])
-                _append(files, made)
+        for made in one_ahead(task.prepare(piece) for batch in batches for piece in _pieces(batch)):
+            if first is None and task.settings.preserve and len(made.rows):
+                first = int(np.asarray(made.rows.physical_offset)[0])
+            _append(files, made)
         for file in files.values():
             file.sync()
         system.sync_folder(folder)
