@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from connector import kafka_layout
-from connector.options import OPTIONS, READ
+from connector.options import OPTIONS, READ, WRITE
 from connector.schema import to_spark
 from storage_core import errors
+from storage_core.rocketmq.incoming import KAFKA_NAMES
 from storage_core.rocketmq.schema import CORRUPTION, NATIVE, UNIT_COLUMNS
 from storage_core.rocketmq.views import view_schema
+from storage_core.rocketmq.write_settings import NAMES as WRITE_NAMES
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -43,6 +45,26 @@ def test_the_options_are_those_of_the_code_with_their_defaults() -> None:
         if option.use == READ:
             expected[option.name] = (option.aliases, option.default or spoken.get(option.name, "–"))
     assert documented == expected
+
+
+def test_the_options_of_a_write_are_those_of_the_code_with_their_defaults() -> None:
+    section = (ROOT / "docs" / "write.md").read_text().split("## Options")[1].split("## ")[0]
+    documented = {cells[0].strip("`"): cells[2].strip("`") for cells in rows(section)}
+    expected = {option.name: option.default or "–" for option in OPTIONS if option.use == WRITE}
+    assert documented == {name: default for name, default in expected.items() if name in WRITE_NAMES}
+
+
+def test_the_columns_of_a_write_are_those_of_the_code() -> None:
+    section = (ROOT / "docs" / "write.md").read_text().split("## Columns")[1].split("## ")[0]
+    documented = {name: cells[1].strip("`") for cells in rows(section) for name in re.findall(r"`(\w+)`", cells[0])}
+    assert {kafka: name for name, kafka in documented.items() if kafka} == KAFKA_NAMES
+    assert documented.keys() <= set(NATIVE.names)
+
+
+def test_every_page_is_in_the_menu() -> None:
+    menu = (ROOT / "mkdocs.yml").read_text()
+    pages = [str(page.relative_to(ROOT / "docs")) for page in sorted((ROOT / "docs").rglob("*.md"))]
+    assert [page for page in pages if f": {page}" not in menu] == []
 
 
 def test_the_columns_of_the_kafka_layout() -> None:
