@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from storage_core.files import system
-from storage_core.rabbitmq.message_files import Location, MessageFile, MessageFiles
+from storage_core.rabbitmq.message_files import MessageFile, MessageFiles
 
 GARBAGE_FRACTION = 0.5
 
@@ -39,72 +39,37 @@ def next_pair(files: Mapping[int, MessageFile], current: int, file_size_limit: i
 def combine(store: MessageFiles, pair: FilePair) -> int:
     """Moves the survivors of both files into the left one and deletes the right one; the left one's new size.
 
-    The left file's good prefix stays where it is; what follows goes through `<left>.rdt`, which a crash leaves for the
-    next start. Locations are set anew only when their bytes are on the disk.
+    The bytes are those that a node's merge leaves. The way there is another: a node moves records within the left
+    file, and one that dies half-way loses those behind the first zeros. Here the merged file takes the left one's
+    place when it is whole on the disk; until the right one is gone too, messages lie in both, which recovery allows.
     """
-    survivors = {number: store.survivors(number) for number in pair}
-    left = survivors[pair.left]
-    prefix = _prefix_size(left)
-    behind = [place for place in left if place.position >= prefix]
-    final = sum(place.size for places in survivors.values() for place in places)
-    descriptor = system.open_write(store.path(pair.left))
+    survivors = [place for number in pair for place in store.survivors(number)]
+    target = store.merged_path(pair.left)
+    merged = system.open_write(target, create=True)
     try:
-        position = prefix
-        if behind or prefix < store.files[pair.left].size:
-            position = _move_behind(store, pair.left, descriptor, prefix, behind, final)
-        _append_right(store, pair, descriptor, position, survivors[pair.right])
+        system.truncate(merged, 0)
+        position = 0
+        for number in pair:
+            data = _records(store, number)
+            system.pwrite(merged, data, position)
+            position += len(data)
+        system.fsync(merged)
     finally:
-        system.close(descriptor)
+        system.close(merged)
+    system.rename(target, store.path(pair.left))
+    system.sync_folder(store.directory)
     system.unlink(store.path(pair.right))
-    return final
+    position = 0
+    for place in survivors:
+        place.file, place.position = pair.left, position
+        position += place.size
+    return position
 
 
-def _prefix_size(places: list[Location]) -> int:
-    end = 0
-    for place in places:
-        if place.position != end:
-            break
-        end += place.size
-    return end
-
-
-def _move_behind(
-    store: MessageFiles, number: int, descriptor: int, prefix: int, behind: list[Location], final: int
-) -> int:
-    """Closes the gaps behind the good prefix of the left file; the end of its data."""
-    records = [system.pread(descriptor, place.size, place.position) for place in behind]
-    data = b"".join(records)
-    spare_path = store.spare_path(number)
-    if data:
-        spare = system.open_write(spare_path, create=True)
-        try:
-            system.truncate(spare, 0)
-            system.pwrite(spare, data, 0)
-            system.fsync(spare)
-        finally:
-            system.close(spare)
-    system.truncate(descriptor, prefix)
-    system.truncate(descriptor, final)
-    system.pwrite(descriptor, data, prefix)
-    system.fsync(descriptor)
-    if data:
-        system.unlink(spare_path)
-    _relocate(behind, number, prefix)
-    return prefix + len(data)
-
-
-def _append_right(store: MessageFiles, pair: FilePair, descriptor: int, position: int, places: list[Location]) -> None:
-    source = system.open_read(store.path(pair.right))
+def _records(store: MessageFiles, number: int) -> bytes:
+    """The records of a file that survive, in their order."""
+    source = system.open_read(store.path(number))
     try:
-        data = b"".join([system.pread(source, place.size, place.position) for place in places])
+        return b"".join([system.pread(source, place.size, place.position) for place in store.survivors(number)])
     finally:
         system.close(source)
-    system.pwrite(descriptor, data, position)
-    system.fsync(descriptor)
-    _relocate(places, pair.left, position)
-
-
-def _relocate(places: list[Location], number: int, position: int) -> None:
-    for place in places:
-        place.file, place.position = number, position
-        position += place.size

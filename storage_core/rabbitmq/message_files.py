@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from storage_core.formats.rabbitmq import paths
 
+MERGED_SUFFIX = ".merged"
+
 
 @dataclass
 class Location:
@@ -41,9 +43,9 @@ class MessageFiles:
         """Path of file `number`."""
         return f"{self.directory}/{number}{paths.MESSAGE_SUFFIX}"
 
-    def spare_path(self, number: int) -> str:
-        """Path of what a merge keeps beside file `number` until its bytes are back."""
-        return f"{self.directory}/{number}{paths.COMPACTION_SUFFIX}"
+    def merged_path(self, number: int) -> str:
+        """Path of what is to take the place of file `number`; nothing else looks at this name."""
+        return f"{self.path(number)}{MERGED_SUFFIX}"
 
     def survivors(self, number: int) -> list[Location]:
         """Locations of the messages of file `number` that are still known, by position."""

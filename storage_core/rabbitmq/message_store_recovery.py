@@ -16,7 +16,7 @@ from storage_core.files import system
 from storage_core.formats.rabbitmq import erlang_text, ets_dump, paths
 from storage_core.formats.rabbitmq.external_term import Atom
 from storage_core.rabbitmq.index_segment import remove
-from storage_core.rabbitmq.message_files import Location, MessageFile
+from storage_core.rabbitmq.message_files import MERGED_SUFFIX, Location, MessageFile
 from storage_core.rabbitmq.message_store import INDEX_MODULE, MessagePlaces, scan_file
 from storage_core.rabbitmq.message_store_writer import MessageStore
 from storage_core.rabbitmq.span_reader import read_file
@@ -26,10 +26,15 @@ CLEAN_FILES = (paths.CLEAN_FILE, paths.SUMMARY_FILE, paths.INDEX_FILE)
 
 
 def finish_compactions(folder: str) -> None:
-    """Appends each `.rdt` that a crash left to its `.rdq`, behind the last whole record there, and deletes it."""
+    """Appends each `.rdt` that a node's crash left to its `.rdq`, behind the last whole record there, and deletes it.
+
+    Merged files of ours that did not take their place go.
+    """
     if not system.exists(folder):
         return
     for name in system.names(folder):
+        if name.endswith(MERGED_SUFFIX):
+            system.unlink(f"{folder}/{name}")
         number = paths.number_of(name, paths.COMPACTION_SUFFIX)
         if number is None:
             continue

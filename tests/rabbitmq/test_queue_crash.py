@@ -6,6 +6,7 @@ the writer is gone. Nothing that a sync confirmed may be lost, nothing whose rem
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,6 +33,13 @@ SMALL = Settings(
 CHANGING = ("pwrite", "fsync", "truncate", "unlink", "rename", "sync_folder", "make_folder", "remove_folder")
 
 
+STEPS = {
+    "publish_many": "publish", "_publish": "publish", "ack": "ack", "flush": "flush", "_roll": "roll",
+    "combine": "combine", "_maybe_delete": "delete", "sync": "sync",
+}  # fmt: skip
+"""Functions of the product by what a user would call the step."""
+
+
 class KilledError(BaseException):
     """The process is gone."""
 
@@ -44,12 +52,22 @@ class Killer:
     torn: bool
     seen: int = 0
     names: set[str] = field(default_factory=set)
+    places: set[tuple[str, str]] = field(default_factory=set)
+
+    def noted(self, name: str) -> None:
+        """Which steps of the product were under way when the writer was killed in the call `name`."""
+        self.names.add(name)
+        frame = inspect.currentframe()
+        while frame is not None:
+            if frame.f_code.co_name in STEPS and "storage_core" in frame.f_code.co_filename:
+                self.places.add((STEPS[frame.f_code.co_name], name))
+            frame = frame.f_back
 
     def wrap(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
             self.seen += 1
             if self.seen == self.at:
-                self.names.add(name)
+                self.noted(name)
                 if name == "pwrite" and self.torn:
                     descriptor, data, position = arguments
                     real(descriptor, bytes(data)[: len(data) // 2], position)
@@ -109,7 +127,31 @@ def work(queue: Queue, promises: Promises, seed: int) -> None:
             promises.synced()
 
 
-def run(root: Path, promises: Promises, seed: int, killer: Killer) -> bool:
+def leave_gaps(queue: Queue, promises: Promises, seed: int) -> None:
+    """Fills message files and acknowledges most of each, twice, so that neighbours are merged."""
+    chance = random.Random(seed)
+    for round_ in range(2):
+        bodies = [b"%d-%06d" % (round_, number) + b"." * chance.randint(300, 500) for number in range(24)]
+        promises.waiting.update(bodies)
+        queue.publish_many(bodies)
+        queue.sync()
+        promises.synced()
+        taken = queue.fetch_many(24)
+        gone = {place for place in range(len(taken)) if place % 5 != 1 + round_}
+        promises.leaving |= {taken[place].body for place in gone}
+        promises.kept -= promises.leaving
+        queue.ack([taken[place].sequence_id for place in sorted(gone)])
+        queue.sync()
+        promises.synced()
+
+
+def run(
+    root: Path,
+    promises: Promises,
+    seed: int,
+    killer: Killer,
+    work: Callable[[Queue, Promises, int], None] = work,
+) -> bool:
     """Whether the work came to its end."""
     queue = Queue(str(root), "q", SMALL)
     with pytest.MonkeyPatch.context() as patch:
@@ -168,7 +210,7 @@ def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("torn", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_kill_at_every_write_point(seed: int, torn: bool, tmp_path: Path) -> None:
-    at, names = 0, set()
+    at, names, places = 0, set(), set()
     while True:
         at += 1
         killer = Killer(at, torn)
@@ -179,10 +221,30 @@ def test_a_kill_at_every_write_point(seed: int, torn: bool, tmp_path: Path) -> N
         except AssertionError as error:
             raise AssertionError(f"killed at change {at} ({killer.names}): {error}") from error
         names |= killer.names
+        places |= killer.places
         if ended:
             break
     assert at > 40
     assert {"pwrite", "fsync", "truncate", "unlink"} <= names
+    assert {(step, name) for step in ("publish", "flush") for name in ("pwrite", "fsync", "truncate")} <= places
+    assert {("ack", "unlink"), ("roll", "pwrite"), ("roll", "fsync"), ("delete", "unlink")} <= places
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_kill_at_every_write_point_of_a_merge(torn: bool, tmp_path: Path) -> None:
+    at, ended, places = 0, False, set()
+    while not ended:
+        at += 1
+        killer = Killer(at, torn)
+        root, promises = tmp_path / str(at), Promises()
+        ended = run(root, promises, 7, killer, leave_gaps)
+        try:
+            check(root, promises, torn)
+        except AssertionError as error:
+            raise AssertionError(f"killed at change {at} ({killer.places}): {error}") from error
+        places |= killer.places
+    assert {("combine", name) for name in ("pwrite", "fsync", "rename", "sync_folder", "unlink")} <= places
+    assert ("ack", "pwrite") in places
 
 
 def test_a_kill_while_the_store_is_stopped_or_opened(tmp_path: Path) -> None:
