@@ -22,7 +22,6 @@ from storage_core.formats.rocketmq.index_put import (
     put,
     rolled,
     room,
-    touched_slots,
 )
 from storage_core.formats.rocketmq.indexfile import ENTRY, HEADER, SLOT, Geometry, IndexHeader
 
@@ -135,13 +134,11 @@ class _SlotFile:
 
     def put(self, header: IndexHeader, puts: Puts) -> IndexHeader:
         """Appends entries; the header after them."""
-        slots = touched_slots(puts, self._geometry)
-        unknown = slots[self._slots[slots] < 0]
-        if len(unknown):
-            self._slots[unknown] = self._before(unknown)
-        change = put(header, puts, self._slots[slots], self._geometry)
+        change = put(header, puts, self._values_of, self._geometry)
         position = self._geometry.entries_position + ENTRY.size * change.first
-        system.pwrite(self._descriptor, change.entries.view(np.uint8).data, position)
+        entries = change.entries.view(np.uint8).data
+        system.pwrite(self._descriptor, entries, position)
+        system.release(self._descriptor, position, len(entries))
         self._slots[change.slots] = change.values
         self._changed.append(change.slots)
         return change.header
@@ -157,6 +154,13 @@ class _SlotFile:
             system.fsync(self._descriptor)
         finally:
             system.close(self._descriptor)
+
+    def _values_of(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        values = self._slots[slots]
+        unknown = np.flatnonzero(values < 0)
+        if len(unknown):
+            values[unknown] = self._slots[slots[unknown]] = self._before(slots[unknown])
+        return values
 
     def _before(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
         """What slots held before this job: entries of this job are followed back to one that is not."""

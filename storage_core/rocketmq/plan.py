@@ -24,7 +24,7 @@ from storage_core.rocketmq.placement import Blank, Ordinals, number, number_pres
 from storage_core.rocketmq.staging import DISPATCH, PLACE
 from storage_core.store import QueueKey, StagedPart
 
-CHUNK_COUNT = 1 << 18
+CHUNK_COUNT = 1 << 16
 
 
 @dataclass(frozen=True)

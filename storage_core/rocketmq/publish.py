@@ -117,10 +117,11 @@ class Publisher:
             self._write_missing(self._found, writer)
         course = Course(plan, self._staging)
         filled: set[int] = set()
-        for chunk in course:
-            for number, first in course.firsts.items():
-                if number not in filled:
+        for chunk in one_ahead(iter(course)):
+            for number in chunk.ordinals.queues.tolist():
+                if number in course.firsts and number not in filled:
                     filled.add(number)
+                    first = course.firsts[number]
                     writer.fill(course.keys[number], first // plan.ends.queue_entries * plan.ends.queue_entries, first)
             order, ordinals = chunk.ordinals.order, chunk.ordinals
             units = encode_units(chunk.places[order], chunk.sizes[order], chunk.tags_codes[order])
@@ -154,7 +155,7 @@ class Publisher:
         if self._found is not None and plan.index_from is not None:
             for keys in unindexed(self._found, plan.index_from):
                 writer.add(keys)
-        for chunk in Course(plan, self._staging):
+        for chunk in one_ahead(iter(Course(plan, self._staging))):
             writer.add(Keys(chunk.hashes, chunk.key_counts, chunk.places, chunk.store_ms))
         writer.finish()
 

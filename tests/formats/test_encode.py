@@ -8,6 +8,7 @@ import struct
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from storage_core.errors import FormatError
 from storage_core.formats.rocketmq.config_json import decode_config, encode_config, merged_topics, queue_counts
 from storage_core.formats.rocketmq.encode import Rows, encode, patch, sizes
-from storage_core.formats.rocketmq.index_put import EMPTY, Puts, encode_header, put, rolled, room, touched_slots
+from storage_core.formats.rocketmq.index_put import EMPTY, Puts, encode_header, put, rolled, room
 from storage_core.formats.rocketmq.indexfile import Geometry, key_hash
 from storage_core.formats.rocketmq.properties import parse
 from storage_core.formats.rocketmq.property_pairs import PairColumn, encode_pairs, no_pairs
@@ -144,9 +145,8 @@ class Files:
                 self.files.append(bytearray(self.geometry.file_size))
                 self.files[-1][:40] = encode_header(self.header)
             part = puts.part(done, done + room(self.header, self.geometry))
-            file, slots = self.files[-1], touched_slots(part, self.geometry)
-            old = np.array([struct.unpack_from(">i", file, 40 + 4 * slot)[0] for slot in slots.tolist()], np.int32)
-            change = put(self.header, part, old, self.geometry)
+            file = self.files[-1]
+            change = put(self.header, part, self.slot_values, self.geometry)
             at = self.geometry.entries_position + 20 * change.first
             file[at : at + 20 * len(part)] = change.entries.tobytes()
             for slot, value in zip(change.slots.tolist(), change.values.tolist(), strict=True):
@@ -154,6 +154,10 @@ class Files:
             self.header = change.header
             file[:40] = encode_header(self.header)
             done += len(part)
+
+    def slot_values(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        file = self.files[-1]
+        return np.array([struct.unpack_from(">i", file, 40 + 4 * slot)[0] for slot in slots.tolist()], np.int32)
 
 
 @pytest.mark.parametrize("seed", range(30))

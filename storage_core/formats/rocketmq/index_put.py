@@ -6,6 +6,7 @@ Bytes only: which file is continued, and when what is written, belongs to the en
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,11 +68,6 @@ def rolled(before: IndexHeader) -> IndexHeader:
     return IndexHeader(end_ms, end_ms, end_offset, end_offset, 0, 0)
 
 
-def touched_slots(puts: Puts, geometry: Geometry) -> npt.NDArray[np.int64]:
-    """Slot numbers that `puts` change, ascending and distinct."""
-    return distinct(puts.hashes.astype(np.int64) % geometry.slots, geometry.slots)
-
-
 def distinct(values: npt.NDArray[np.int64], limit: int) -> npt.NDArray[np.int64]:
     """The distinct values of numbers in [0, limit), ascending; a table of flags beats sorting when they are many."""
     if len(values) * 64 < limit:
@@ -82,10 +78,15 @@ def distinct(values: npt.NDArray[np.int64], limit: int) -> npt.NDArray[np.int64]
     return np.flatnonzero(seen)
 
 
-def put(header: IndexHeader, puts: Puts, old: npt.NDArray[np.int32], geometry: Geometry) -> FilePuts:
+def put(
+    header: IndexHeader,
+    puts: Puts,
+    values_of: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int32]],
+    geometry: Geometry,
+) -> FilePuts:
     """Puts keys into a file that has room for all of them. At least one.
 
-    `old` are the present values of `touched_slots(puts)`. A slot above the file's count reads as empty.
+    `values_of` gives the present values of slots (ascending, distinct). One above the file's count reads as empty.
     """
     first = max(header.entry_count, 1)
     count = len(puts)
@@ -94,6 +95,8 @@ def put(header: IndexHeader, puts: Puts, old: npt.NDArray[np.int32], geometry: G
     ordered = slot[order]
     heads = np.flatnonzero(np.diff(ordered, prepend=-1))
     numbers = (first + order).astype(np.int32)
+    slots = ordered[heads]
+    old = values_of(slots)
     before = np.empty(count, np.int32)
     before[1:] = numbers[:-1]
     before[heads] = np.where((old <= 0) | (old > first), np.int32(0), old)
@@ -111,7 +114,7 @@ def put(header: IndexHeader, puts: Puts, old: npt.NDArray[np.int32], geometry: G
         slot_count=header.slot_count + int((previous == 0).sum()),
         entry_count=first + count,
     )
-    return FilePuts(first, entries, after, ordered[heads], numbers[ends])
+    return FilePuts(first, entries, after, slots, numbers[ends])
 
 
 def _seconds(header: IndexHeader, puts: Puts) -> npt.NDArray[np.int64]:
