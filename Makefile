@@ -23,7 +23,7 @@ export SPARK_LOCAL_IP ?= 127.0.0.1
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.ready-demo ## read a real RocketMQ store as a table, with a plot, in two minutes
+demo: $(VENV)/.ready-demo ## read a real RocketMQ store as a table, with a plot, and write one, in two minutes
 	@$(WITH_JAVA) $(RUN) examples/demo.py
 
 test: $(VENV)/.ready-test $(VENV_42)/.ready-test ## every test but the real ones, on PySpark 4.3, and the connector's on 4.2
@@ -39,7 +39,7 @@ test-real: $(VENV)/.ready-test ## a seeded sample against the real RocketMQ and 
 
 test-real-full: $(VENV)/.ready-test ## the same with 200 stores and 500 scripts, without a time limit
 	@echo "mqstore: tests against the real systems, 200 stores, seed $(SEED) (again: make test-real-full SEED=$(SEED))"
-	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) MQSTORE_STORES=200 MQSTORE_LOOKUPS=100 MQSTORE_SCRIPTS=500 $(RUN) -m pytest -m real tests/real --timeout 0
+	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) MQSTORE_STORES=200 MQSTORE_LOOKUPS=100 MQSTORE_SCRIPTS=500 MQSTORE_KILLS=30 $(RUN) -m pytest -m real tests/real --timeout 0
 	@$(WITH_JAVA) MQSTORE_STEPS=1 $(RUN) -m pytest tests/rocketmq/test_commit.py
 
 bench: $(VENV)/.ready-bench ## measure, print the ratios, write benchmarks/results.md and a plot

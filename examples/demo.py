@@ -1,10 +1,11 @@
-"""A tour in two minutes: the disk of a small shop's dead broker, read as a Spark table.
+"""A tour in two minutes: the disk of a small shop's dead broker, read as a Spark table, and a new store written.
 
 Run it with `make demo`. It unpacks a store that a real RocketMQ 4.9.3 broker left behind, and starts no broker.
 """
 
 from __future__ import annotations
 
+import shutil
 import tarfile
 import time
 from datetime import datetime
@@ -35,6 +36,7 @@ def main() -> None:
     messages_by_hour(spark, store)
     history_of_one_order(spark, store)
     who_is_behind(spark, store)
+    a_new_store(spark, store)
     what_next(time.perf_counter() - began, store)
     spark.stop()
 
@@ -77,13 +79,18 @@ def unpack() -> str:
         with tarfile.open(ARCHIVE) as archive:
             archive.extractall(target, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     store = target / "store"
-    for path in sorted(store.iterdir()):
+    show_files(store)
+    return str(store)
+
+
+def show_files(store: Path) -> None:
+    """What lies in a store directory."""
+    for path in sorted(path for path in store.iterdir() if not path.name.startswith(".")):
         files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
         size = sum(p.stat().st_size for p in files)
         console.print(
             f"    {path.name + ('/' if path.is_dir() else ''):<16}{len(files):>4} files {size / 1e6:>8.1f} MB"
         )
-    return str(store)
 
 
 def session() -> SparkSession:
@@ -174,9 +181,34 @@ def who_is_behind(spark: SparkSession, store: str) -> None:
     show(lag.toDF("group", "topic", "committed", "end", "lag").where("lag > 0").orderBy("lag", ascending=False))
 
 
+def a_new_store(spark: SparkSession, store: str) -> None:
+    """The payments that customers have to be told of, as a store that a stock broker boots from."""
+    chapter(
+        "Write: a DataFrame becomes a store that a stock broker boots from.",
+        'mails = df.where("topic = \'payments\'").selectExpr("\'mails\' as topic", "key", "tags", "body")',
+        'mails.write.format("mqstore").mode("append").save("mails")',
+    )
+    target = OUTPUT / "mails"
+    shutil.rmtree(target, ignore_errors=True)
+    payments = spark.read.format("mqstore").option("topic", "payments").load(store)
+    mails = payments.selectExpr("'mails' as topic", "key", "tags", "body")
+    mails.write.format("mqstore").mode("append").save(str(target))
+    show_files(target)
+    asked, written = payments.count(), spark.read.format("mqstore").option("columns", "topic").load(str(target)).count()
+    if asked != written:
+        raise RuntimeError(f"{asked} payments became {written} mails")
+    console.print(f"\n    {written:,} messages of {asked:,} payments are in it. One of them, through its own index:\n")
+    key = mails.selectExpr("min(key) as key").collect()[0].key.split()[0]
+    console.print(f'[cyan]    spark.read.format("mqstore").option("key", "{key}").load("mails")\n')
+    found = spark.read.format("mqstore").option("key", key).load(str(target))
+    if not found.count():
+        raise RuntimeError(f"{key} is not found")
+    show(found.select("topic", "queueId", "key", "tags", "body"))
+
+
 def what_next(seconds: float, store: str) -> None:
     """Where to go from here."""
-    chapter(f"That took {seconds:.0f} seconds, and the store is as it was. What next?")
+    chapter(f"That took {seconds:.0f} seconds, and the broker's store is as it was. What next?")
     console.print('[cyan]    read = spark.read.format("mqstore")\n')
     for text, code in (
         ("the last ten messages of each queue", 'read.option("startingOffsets", "last:10").load(store)'),

@@ -27,13 +27,13 @@ NODE_FOLDER = "msg_stores"
 def open_directory(path: str, engine: str | None, options: Mapping[str, Any]) -> Store:
     """The store in one directory. Raises StoreNotFoundError, UnsupportedFormatError, OptionError."""
     root = _local(path)
-    if engine in ENGINES and _is_new(root):
+    if engine in ENGINES and (_is_new(root) or _is_marked_folder(root)):
         return _opened(engine, root, options)
     _check_directory(root)
     found = _engines(root, engine)
     if not found:
         nested = _node_stores(root, engine)
-        raise _several(root, nested) if nested else _no_store(root)
+        raise _several(root, nested) if nested else _no_store(root, engine)
     if len(found) > 1:
         raise UnsupportedFormatError(
             f"UnsupportedFormatError: {root}: stores of two engines lie here ({' and '.join(found)}); "
@@ -52,6 +52,11 @@ def _is_new(root: str) -> bool:
     return not system.exists(root) or (system.is_folder(root) and not set(system.names(root)) - NEW_STORE_NAMES)
 
 
+def _is_marked_folder(root: str) -> bool:
+    """Whether a job put a folder of stores here with the mark of its version: writing it again changes nothing."""
+    return system.exists(os.path.join(root, ".mqstore", "queries"))
+
+
 def find_directories(path: str, engine: str | None) -> list[str]:
     """The store directories at a path, a glob or a folder of stores (two levels deep), sorted."""
     pattern = _local(path)
@@ -64,7 +69,7 @@ def find_directories(path: str, engine: str | None) -> list[str]:
         _check_directory(root)
         found += _search(root, engine, LEVELS)
     if not found:
-        raise _no_store(roots[0])
+        raise _no_store(roots[0], engine)
     return sorted(dict.fromkeys(found))
 
 
@@ -138,7 +143,7 @@ def _several(root: str, nested: Sequence[str]) -> StoreNotFoundError:
     )
 
 
-def _no_store(root: str) -> StoreNotFoundError | UnsupportedFormatError:
+def _no_store(root: str, engine: str | None) -> StoreNotFoundError | UnsupportedFormatError:
     kind = import_module("storage_core.rabbitmq").other_kind(root)
     if kind is not None:
         return UnsupportedFormatError(
@@ -148,6 +153,11 @@ def _no_store(root: str) -> StoreNotFoundError | UnsupportedFormatError:
     names = system.names(root)
     if not names:
         return StoreNotFoundError(f"StoreNotFoundError: {root}: the directory is empty; give the directory of a store")
+    if inside := _search(root, engine, LEVELS):
+        return StoreNotFoundError(
+            f"StoreNotFoundError: {root}: this is a folder of stores ({len(inside)}) and none itself; name one of them, "
+            f"such as {inside[0]}, or a new path"
+        )
     shown = ", ".join(names[:MOST_SHOWN]) + (f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else "")
     return StoreNotFoundError(
         f"StoreNotFoundError: {root}: no store lies here or two levels below; a RocketMQ store holds commitlog, "

@@ -15,7 +15,17 @@ import pyarrow as pa
 
 from storage_core.errors import MqStoreError
 from storage_core.files import system
-from storage_core.job import FOLDER, OWNER, JobFolder, drop_tree, is_orphan, new_job_id, note_owner
+from storage_core.job import (
+    FOLDER,
+    OWNER,
+    JobFolder,
+    drop_tree,
+    is_marked,
+    is_orphan,
+    new_job_id,
+    note_owner,
+    set_mark,
+)
 from storage_core.rocketmq.incoming import check_columns
 from storage_core.rocketmq.write_job import begin
 from storage_core.rocketmq.write_settings import WriteSettings
@@ -69,14 +79,20 @@ class ShardJob(WriteJob):
             )
 
     def commit(self, parts: Sequence[StagedPart]) -> int:
-        """Names the stores of the tasks that count `<job>-<n>`, renames their folder, drops all others."""
-        _check_target(self.root)
-        chosen = [part for part in sorted(parts, key=lambda each: each.partition) if part.rows]
+        """Names the stores of the tasks that count `<job>-<n>`, renames their folder, drops all others; 0 when this
+        version of the query was written before.
+        """
+        chosen: list[StagedPart] = []
+        if not _is_written(self.root, self.settings):
+            _check_target(self.root)
+            chosen = [part for part in sorted(parts, key=lambda each: each.partition) if part.rows]
         if chosen:
             system.make_folder(self._made, exist_ok=False)
             for number, part in enumerate(chosen):
                 made = os.path.join(self.folder, part.detail["store"])
                 system.rename(made, os.path.join(self._made, f"{self.job}-{number}"))
+            if self.settings.query is not None:
+                set_mark(self._made, self.settings.query, self.settings.version)
             system.sync_folder(self._made)
             _clear_target(self.root)
             try:
@@ -98,7 +114,8 @@ def begin_shards(root: str, settings: WriteSettings, columns: list[str] | None, 
     """Starts a job of shards. Raises OptionError, ColumnError, MqStoreError."""
     if columns is not None:
         check_columns(columns, settings)
-    _check_target(root)
+    if not _is_written(root, settings):
+        _check_target(root)
     job = ShardJob(root, settings, new_job_id())
     system.make_folder(job.folder, exist_ok=False)
     try:
@@ -123,6 +140,10 @@ def _beside(root: str) -> str:
     """How the paths of all folders begin in which stores for this target are made."""
     parent, name = os.path.split(root)
     return os.path.join(parent, f".{name}.mqstore-")
+
+
+def _is_written(root: str, settings: WriteSettings) -> bool:
+    return settings.query is not None and is_marked(root, settings.query, settings.version)
 
 
 def _check_target(root: str) -> None:

@@ -50,3 +50,16 @@ def test_a_target_that_holds_something_is_refused_and_an_abort_leaves_nothing(tm
         job.commit([part])
     job.abort()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "target"]
+
+
+def test_a_version_of_shards_is_written_once(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    for version, count in ((3, 20), (3, 0), (2, 0)):
+        with open_store(str(target), "rocketmq") as store:
+            job = store.begin_job(publish="shards", txnAppId="a", txnVersion=version, **GEOMETRY)
+        assert job.commit([job.stage(iter(rows(20).to_batches()))]) == count
+        assert [path.name for path in tmp_path.iterdir()] == ["target"]
+    (store_path,) = find_stores(str(target))
+    assert len(bodies(Path(store_path))) == 20
+    with open_store(str(target), "rocketmq") as store, pytest.raises(MqStoreError, match="not empty"):
+        store.begin_job(publish="shards", txnAppId="a", txnVersion=4, **GEOMETRY)
