@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
 from benchmarks.__main__ import main
 from benchmarks.make_store import StoreShape, make_store
 from benchmarks.measure import Rounds, Run, interleaved
-from benchmarks.report import Finding
+from benchmarks.report import Finding, Section
 from benchmarks.sources import unpacked
+from benchmarks.write import write_rows
+from benchmarks.write_core import append_core
 from storage_core import open_store
 from storage_core.store import ScanRequest
 
@@ -71,10 +74,36 @@ def test_questions_without_spark_answer(tmp_path: Path) -> None:
     assert (results / "results.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_append_core_is_measured_without_the_real_store(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("MQSTORE_ORACLE", str(tmp_path / "nothing"))
+    section = Section("Write", "")
+    append_core(section, tmp_path, 0.0002, 1)
+    titles = [finding.title for finding in section.findings]
+    assert titles == [
+        "100 B, no Spark: append into a new store",
+        "1 KB, no Spark: append into a new store",
+        "a commit of 1,000 rows: large store over small",
+        "the same: bytes read",
+    ]
+    assert capsys.readouterr().out.count("RocketMQ's own store is left out") == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_to_write_are_as_many_as_asked_and_every_body_is_whole(tmp_path: Path) -> None:
+    write_rows(tmp_path / "rows", 1_000, 98)
+    table = pq.read_table(tmp_path / "rows")
+    assert table.num_rows == len(set(table["key"].to_pylist())) == 1_000
+    assert {len(body) for body in table["body"].to_pylist()} == {98}
+    assert len(set(zip(table["topic"].to_pylist(), table["queueId"].to_pylist(), strict=True))) == 16
+
+
 def test_contenders_take_turns() -> None:
     order: list[str] = []
     interleaved({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, rounds=3, warm_ups=1)
     assert order == ["a", "b", "a", "b", "b", "a", "a", "b"]
+    order.clear()
+    interleaved({"a": lambda: order.append("a")}, rounds=2, warm_ups=1, between=lambda: order.append("-"))
+    assert order == ["a", "-", "a", "-", "a"]
 
 
 def test_ratios_are_taken_within_a_round() -> None:
