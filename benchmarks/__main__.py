@@ -11,13 +11,14 @@ import click
 
 from benchmarks import machine, report
 from benchmarks.decoder import decoder
+from benchmarks.find import find
 from benchmarks.scan import scan
 from benchmarks.shape import shape
 from benchmarks.write import write
 
 HERE = Path(__file__).resolve().parent
 QUESTIONS: dict[str, Callable[[Path, float, int], report.Section]] = {
-    "scan": scan, "decoder": decoder, "shape": shape, "write": write,
+    "scan": scan, "decoder": decoder, "shape": shape, "write": write, "find": find,
 }  # fmt: skip
 TOUCHED_BYTES = 8 << 30
 QUICK_SCALE = 0.05
@@ -35,7 +36,8 @@ def main(
 ) -> None:
     """Measures QUESTIONS, or all of them.
 
-    scan (Spark), decoder (one process), shape (kinds of stores), write (Spark, then one process).
+    scan (Spark), decoder (one process), shape (kinds of stores), write (Spark, then one process),
+    find (one process, then Spark).
     """
     began, scale = perf_counter(), QUICK_SCALE if quick else scale
     lines = machine.description()

@@ -1,6 +1,7 @@
 """One measurement in a fresh process, for what a process does only once or must be measured in: prints one JSON object.
 
 `python -m benchmarks.fresh snapshot PATH`: opens a store and plans all of it.
+`python -m benchmarks.fresh open PATH`: opens a store with `recovery=none` and lists its queues.
 `python -m benchmarks.fresh read FILE`: reads the pickled partitions of FILE, as one worker of Spark would.
 """
 
@@ -15,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter, process_time
 
-import storage_core.rocketmq.snapshot  # noqa: F401  # importing the engine is not what is measured
+import storage_core.rocketmq.store  # noqa: F401  # importing the engine is not what is measured
 from benchmarks.machine import peak_bytes
 from storage_core import open_store
 from storage_core.files import system
@@ -70,6 +71,13 @@ def _snapshot(path: str) -> dict[str, float]:
     return {"wall_s": wall_s, "cpu_s": cpu_s, "bytes_read": count.bytes_read, "partitions": len(partitions)}
 
 
+def _open(path: str) -> dict[str, float]:
+    cpu, start = process_time(), perf_counter()
+    with open_store(path, recovery="none") as store:
+        queues = store.queues()
+    return {"wall_s": perf_counter() - start, "cpu_s": process_time() - cpu, "queues": len(queues)}
+
+
 def _read(path: str) -> dict[str, float]:
     with open(path, "rb") as file:
         # Our own plan, written a moment ago by the process that started this one.
@@ -82,4 +90,4 @@ def _read(path: str) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"snapshot": _snapshot, "read": _read}[sys.argv[1]](sys.argv[2])))
+    print(json.dumps({"snapshot": _snapshot, "open": _open, "read": _read}[sys.argv[1]](sys.argv[2])))

@@ -68,23 +68,32 @@ def make_store(path: str, shape: StoreShape) -> str:
     """Writes a store to `path`, which must not be there. Returns `path`."""
     os.makedirs(os.path.join(path, "commitlog"))
     per_file = (shape.file_size - BLANK.size) // shape.record_size
-    places = []
     for number, first in enumerate(range(0, shape.message_count, per_file)):
         count = min(per_file, shape.message_count - first)
         base = number * shape.file_size
-        places.append(base + np.arange(count) * shape.record_size)
         _write_log_file(os.path.join(path, "commitlog", f"{base:020d}"), shape, first, count, base)
     if shape.crashed:
         with open(os.path.join(path, "abort"), "wb"):
             pass
     else:
-        _write_queues(path, shape, np.concatenate(places))
+        _write_queues(path, shape, places_of(shape))
     if shape.index is not None:
-        numbers = np.arange(shape.message_count)
         topics = pa.array([topic.decode() for topic in TOPICS], pa.string())
-        topic_of = numbers % shape.queue_count // _queues_per_topic(shape)
-        write_index(path, shape.index, topics, topic_of, np.concatenate(places), FIRST_MS + 1 + numbers)
+        store_ms = FIRST_MS + 1 + np.arange(shape.message_count)
+        write_index(path, shape.index, topics, topics_of(shape), places_of(shape), store_ms)
     return path
+
+
+def places_of(shape: StoreShape) -> npt.NDArray[np.int64]:
+    """The address of every message."""
+    per_file = (shape.file_size - BLANK.size) // shape.record_size
+    numbers = np.arange(shape.message_count)
+    return numbers // per_file * shape.file_size + numbers % per_file * shape.record_size
+
+
+def topics_of(shape: StoreShape) -> npt.NDArray[np.int64]:
+    """The number in TOPICS of every message's topic."""
+    return np.arange(shape.message_count) % shape.queue_count // _queues_per_topic(shape)
 
 
 def _write_log_file(path: str, shape: StoreShape, first: int, count: int, base: int) -> None:

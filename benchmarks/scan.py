@@ -106,16 +106,16 @@ def _compare(
     parts = _write_peers(folder, store, case)
     ours = {} if case.columns is None else {"columns": ",".join(case.columns)}
     contenders = {
-        "mqstore": _noop(lambda: spark.read.format("mqstore").options(**ours).load(store)),
-        "ceiling": _noop(lambda: spark.read.format("ready").load(str(folder / "ready"))),
-        "Parquet": _noop(lambda: spark.read.parquet(str(folder / "parquet"))),
+        "mqstore": noop(lambda: spark.read.format("mqstore").options(**ours).load(store)),
+        "ceiling": noop(lambda: spark.read.format("ready").load(str(folder / "ready"))),
+        "Parquet": noop(lambda: spark.read.parquet(str(folder / "parquet"))),
     }
     if case.columns != UNIT_ONLY:
         unchecked = {**ours, "verifyCrc": "false"}
-        contenders["unchecked"] = _noop(lambda: spark.read.format("mqstore").options(**unchecked).load(store))
+        contenders["unchecked"] = noop(lambda: spark.read.format("mqstore").options(**unchecked).load(store))
     if case.unpack is not None:
         options = {"partitions": parts, "record_size": shape.record_size, "log_size": shape.log_size}
-        contenders["struct.unpack"] = _noop(lambda: spark.read.format("unpack").options(**options).load(store))
+        contenders["struct.unpack"] = noop(lambda: spark.read.format("unpack").options(**options).load(store))
     found = interleaved(contenders, rounds, warm_ups=2)
     section.foreign.append(found.foreign)
     _tell(section, found, shape, case)
@@ -145,7 +145,8 @@ def _speed(found: Rounds, name: str, shape: StoreShape) -> str:
     return f"{shape.message_count / found.wall_s(name) / 1e6:.2f} M rows/s"
 
 
-def _noop(frame: Callable[[], DataFrame]) -> Callable[[], Any]:
+def noop(frame: Callable[[], DataFrame]) -> Callable[[], Any]:
+    """Reads a frame, made anew each time, into Spark's sink that keeps nothing."""
     return lambda: frame().write.format("noop").mode("overwrite").save()
 
 

@@ -6,14 +6,20 @@ What lies at a path is asked with `looks_like_store` and `stores_below`; `open_s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from storage_core.rabbitmq.elsewhere import other_kind
-from storage_core.rabbitmq.vhost import VhostStore, looks_like_store, stores_below
+from storage_core.rabbitmq.places import looks_like_store, stores_below
 
-__all__ = ["VhostStore", "looks_like_store", "open_store", "other_kind", "stores_below"]
+if TYPE_CHECKING:
+    from storage_core.rabbitmq.vhost import VhostStore
+
+__all__ = ["looks_like_store", "open_store", "other_kind", "stores_below"]
 
 
 def open_store(path: str, options: Mapping[str, Any] | None = None) -> VhostStore:
     """The store in the vhost directory `path`. Raises StoreNotFoundError, OptionError, CorruptionError."""
+    # Whoever opens a store of the other engine asks here too, and does not wait for this one to load.
+    from storage_core.rabbitmq.vhost import VhostStore
+
     return VhostStore(path, options)

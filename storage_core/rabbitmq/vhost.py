@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 
 from storage_core.errors import FormatError, OptionError, StoreClosedError, StoreNotFoundError, closest
-from storage_core.files import system
 from storage_core.formats.rabbitmq import paths
 from storage_core.rabbitmq import declared, definitions, views
 from storage_core.rabbitmq.bulk_writer import StoreFacts, VhostWriteJob
+from storage_core.rabbitmq.places import looks_like_store, names_in
 from storage_core.rabbitmq.priority_queue import PriorityQueue, open_queue
 from storage_core.rabbitmq.queue import Queue
 from storage_core.rabbitmq.settings import Settings
@@ -27,33 +27,6 @@ from storage_core.store import Definitions, ScanRequest, Store
 RECOVERIES = ("auto", "none")
 NEW_STORE_NAMES = frozenset({".mqstore"})
 _MARKS = frozenset({paths.PERSISTENT_FOLDER, paths.TRANSIENT_FOLDER, paths.QUEUES_FOLDER, paths.RECOVERY_FILE})
-
-
-def looks_like_store(path: str) -> bool:
-    """Whether `path` is a vhost's directory, under any name: a message store, or queues beside a vhost's own files."""
-    names = _names(path)
-    if paths.PERSISTENT_FOLDER in names:
-        return system.stat(f"{path}/{paths.PERSISTENT_FOLDER}").is_directory
-    own = {paths.VHOST_FILE, paths.CONFIG_FILE, paths.RECOVERY_FILE}
-    return paths.QUEUES_FOLDER in names and bool(names & own)
-
-
-def stores_below(path: str) -> list[str]:
-    """The vhost directories of a `vhosts` folder, of a `msg_stores` folder, or of a node's data directory, sorted."""
-    for folder in (path, f"{path}/vhosts", f"{path}/msg_stores/vhosts"):
-        found = [f"{folder}/{name}" for name in sorted(_names(folder)) if looks_like_store(f"{folder}/{name}")]
-        if found:
-            return found
-    return []
-
-
-def _names(path: str) -> frozenset[str]:
-    try:
-        return frozenset(system.names(path))
-    except (FileNotFoundError, NotADirectoryError):
-        return frozenset()
-    except PermissionError:
-        raise StoreNotFoundError(f"StoreNotFoundError: {path} may not be read; check its permissions") from None
 
 
 class VhostStore(Store):
@@ -83,7 +56,7 @@ class VhostStore(Store):
         """Whether nothing lies there yet. StoreNotFoundError when something does that is no store."""
         if looks_like_store(self.path):
             return False
-        if _names(self.path) - NEW_STORE_NAMES:
+        if names_in(self.path) - NEW_STORE_NAMES:
             text = f"is no RabbitMQ vhost directory; it has no {paths.PERSISTENT_FOLDER}"
             raise StoreNotFoundError(f"StoreNotFoundError: {self.path} {text}")
         return True
@@ -92,7 +65,7 @@ class VhostStore(Store):
         """Of `.config`; a missing one means 16384."""
         file = f"{self.path}/{paths.CONFIG_FILE}"
         data = read_file(file)
-        if not data and paths.CONFIG_FILE not in _names(self.path):
+        if not data and paths.CONFIG_FILE not in names_in(self.path):
             return paths.LEGACY_SEGMENT_ENTRY_COUNT
         try:
             return paths.parse_config(data)
@@ -105,7 +78,7 @@ class VhostStore(Store):
         if data:
             return data.decode("utf-8", "replace")
         folder = f"{self.path}/{paths.QUEUES_FOLDER}"
-        for name in sorted(_names(folder)):
+        for name in sorted(names_in(folder)):
             try:
                 return paths.parse_stub(read_file(f"{folder}/{name}/{paths.STUB_FILE}")).vhost.decode(
                     "utf-8", "replace"

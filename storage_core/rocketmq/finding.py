@@ -5,6 +5,7 @@ Chains are walked by `lookup`, units found by `unit_search`; what was proven of 
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from storage_core.rocketmq.record_reader import RecordReader
 from storage_core.rocketmq.unit_search import UnitSearch, pieces
 from storage_core.store import ScanRequest
 
+_LOGGER = logging.getLogger("mqstore")
 MOST_STORES = 64
 MOST_TOPICS = 256
 
@@ -69,8 +71,14 @@ def parts_to_read(
 def find(request: ScanRequest, served: Served, terms: Terms, files: OpenFiles, records: RecordReader) -> Lookup:
     """Records that may match, and spans of the log that must be scanned because no index covers them."""
     index = remembered_index(served, files)
-    hashes = hashes_to_find(_topics(request, served.topics), terms.keys)
+    topics = _topics(request, served.topics)
+    hashes = hashes_to_find(topics, terms.keys)
     found = look_up(index, hashes, served.log, files, served.log_start, served.log_end, records)
+    _LOGGER.info(
+        "mqstore: %d keys in %d topics: %d pages of %d index files were read; %d candidates, %d bytes left to scan",
+        len(terms.keys), len(topics), found.pages, len(index.files), len(found.places),
+        sum(stop - start for start, stop in found.spans),
+    )  # fmt: skip
     named = [place for place in terms.places if served.log_start <= place < served.log_end]
     alone = [place for place in named if not any(start <= place < stop for start, stop in found.spans)]
     return Lookup(np.union1d(found.places, np.array(alone, np.int64)), found.spans, found.pages)

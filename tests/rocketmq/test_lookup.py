@@ -72,6 +72,15 @@ def test_one_key_over_forty_files_touches_chains_not_files(tmp_path: Path) -> No
     assert pages <= 40 * 2 + 4
 
 
+def test_the_number_of_pages_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made(tmp_path / "store", 1600, slots=4000, entries=81)
+    pages = asked(tmp_path / "store", ["order-77"])[2]
+    with caplog.at_level("INFO", "mqstore"), open_store(str(tmp_path / "store")) as store:
+        assert sum(batch.num_rows for batch in store.find(key="order-77")) == 1
+    told = f"1 keys in 1 topics: {pages} pages of 40 index files were read; 1 candidates, 0 bytes left to scan"
+    assert told in caplog.text
+
+
 def test_many_keys_at_once(tmp_path: Path) -> None:
     places = made(tmp_path / "store", 700)
     wanted = [f"order-{number}" for number in range(0, 700, 2)] + ["BBBB", "none"]

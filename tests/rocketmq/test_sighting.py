@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -171,3 +173,12 @@ def _table(rows: list[dict]):
     import pyarrow as pa
 
     return pa.Table.from_pylist(rows)
+
+
+def test_opening_loads_one_engine(store: Path) -> None:
+    code = (
+        "import sys; from storage_core import open_store; open_store(sys.argv[1], recovery='none').queues();"
+        "print([name for name in sys.modules if name.endswith(('rabbitmq.vhost', 'rabbitmq.snapshot'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(store)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
