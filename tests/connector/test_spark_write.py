@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +87,7 @@ def test_bad_rows_and_jobs_are_one_line_and_change_nothing(spark, tmp_path: Path
         "empty": lambda: save(base.selectExpr("topic", "if(body = 'body 30', '', body) as body"), path),
         "127": lambda: save(base.selectExpr("repeat('x', 128) as topic", "body"), path),
         "'a/b'": lambda: save(base.selectExpr("'a/b' as topic", "body"), path),
+        "'..'": lambda: save(base.selectExpr("'..' as topic", "body"), path),
         "0x01": lambda: save(base.selectExpr("topic", "body", "map('a', 'b\\u0001c') as properties"), path),
         "the limit is": lambda: save(base.selectExpr("topic", "repeat('x', 70000) as body"), path),
         "'colour'": lambda: save(base, path, colour="red"),
@@ -93,8 +97,97 @@ def test_bad_rows_and_jobs_are_one_line_and_change_nothing(spark, tmp_path: Path
         lines = [line for line in text.splitlines() if "mqstore" in line and words in line]
         assert lines, f"{words} in {text}"
         assert "Traceback" not in text, words
-        after = archive.fingerprint(path)
-        assert {n: f[1:] for n, f in after.items()} == {n: f[1:] for n, f in before.items()}, words
+        assert unchanged(path, before), words
+
+
+def test_a_record_of_4_mib_is_written_and_one_byte_more_is_refused(spark, load, tmp_path: Path) -> None:
+    path, most = tmp_path / "store", (4 << 20) - 91 - len("orders")
+    largest = spark.range(1).selectExpr("'orders' as topic", f"repeat('x', {most}) as body")
+    save(largest, path, **SMALL | {"commitLogFileSize": "8m"})
+    assert load(str(path)).selectExpr("max(size) as size").collect()[0].size == 4 << 20
+    before = archive.fingerprint(path)
+    text = failure(
+        lambda: save(spark.range(1).selectExpr("'orders' as topic", f"repeat('x', {most + 1}) as body"), path)
+    )
+    (line,) = [line for line in text.splitlines() if "'body'" in line]
+    assert "its record has 4194305 bytes, the limit is 4194304" in line
+    assert unchanged(path, before)
+
+
+def unchanged(path: Path, before: dict[str, tuple[int, int, str]]) -> bool:
+    """Whether every file and folder is as it was. Only the time of a folder may be another."""
+    return {n: f[1:] for n, f in archive.fingerprint(path).items()} == {n: f[1:] for n, f in before.items()}
+
+
+# As a JVM takes it: a lock of the process on the first byte.
+HOLDER = """
+import fcntl, sys, time
+held = open(sys.argv[1], "r+b")
+if sys.argv[2] == "locks":
+    fcntl.lockf(held, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+print("there", flush=True)
+time.sleep(float(sys.argv[3]))
+"""
+
+
+@contextmanager
+def holding(path: Path, how: str, seconds: float = 300) -> Iterator[None]:
+    """Another process that has a file open, and its first byte locked if it `locks`."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path), how, str(seconds)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "there\n"
+        yield
+        process.kill()
+
+
+@pytest.mark.parametrize(
+    ("file", "how", "words"),
+    [
+        ("lock", "locks", "is locked by a running broker; stop it, or write into a copy of its store"),
+        ("lock", "opens", "is about to be locked by a running broker; stop it"),
+        (".mqstore/lock", "locks", "is locked by another writer of mqstore; try again when it is done"),
+    ],
+    ids=["a running broker", "a booting broker", "another writer"],
+)
+def test_a_store_that_someone_holds_is_refused_in_one_line(
+    spark, file: str, how: str, words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "store"
+    save(rows(spark, 10), path, **SMALL)
+    before = archive.fingerprint(path)
+    with holding(path / file, how):
+        text = failure(lambda: save(rows(spark, 10), path, lockTimeout="300ms"))
+    (line,) = [line for line in text.splitlines() if "StoreLockedError" in line]
+    assert f"{path / file} {words}" in line
+    assert "Traceback" not in text
+    assert unchanged(path, before)
+
+
+def test_a_second_writer_waits_for_the_first(spark, load, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    save(rows(spark, 10), path, **SMALL)
+    with holding(path / ".mqstore" / "lock", "locks", 3):
+        save(rows(spark, 10), path)
+    assert load(str(path)).count() == 20
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 12])
+def test_shards_are_a_folder_of_stores_that_reads_as_one_table(spark, load, tasks: int, tmp_path: Path) -> None:
+    path = tmp_path / "stores"
+    path.mkdir()
+    save(rows(spark, 60, tasks), path, publish="shards", **SMALL)
+    assert len(list(path.iterdir())) == tasks
+    assert [found.name for found in tmp_path.iterdir()] == ["stores"]
+    got = load(str(path)).select("store", "body").collect()
+    assert sorted(int(row.body.split()[1]) for row in got) == list(range(60))
+    assert {row.store for row in got} == {found.name for found in path.iterdir()}
+    assert load(str(path), key="k7").count() == 1
+    before = archive.fingerprint(path)
+    text = failure(lambda: save(rows(spark, 5), path, publish="shards"))
+    assert f"{path}: this is a folder of stores ({tasks}) and none itself; name one of them" in text
+    assert archive.fingerprint(path) == before
 
 
 def test_an_empty_frame_writes_nothing(spark, load, tmp_path: Path) -> None:
@@ -102,11 +195,13 @@ def test_an_empty_frame_writes_nothing(spark, load, tmp_path: Path) -> None:
     save(rows(spark, 10), path, **SMALL)
     before = archive.fingerprint(path)
     save(rows(spark, 0), path)
-    assert {n: f[1:] for n, f in archive.fingerprint(path).items()} == {n: f[1:] for n, f in before.items()}
+    assert unchanged(path, before)
 
 
 def test_a_version_is_written_once(spark, load, tmp_path: Path) -> None:
     path = tmp_path / "store"
-    for _ in range(2):
-        save(rows(spark, 10), path, txnAppId="app", txnVersion="7", **SMALL)
-    assert load(str(path)).count() == 10
+    for app, version in (("app", "7"), ("app", "7"), ("app", "6"), ("other", "7"), ("app", "8")):
+        save(rows(spark, 10), path, txnAppId=app, txnVersion=version, **SMALL)
+    assert load(str(path)).count() == 30
+    assert "'txnAppId'" in failure(lambda: save(rows(spark, 10), path, txnAppId="app"))
+    assert load(str(path)).count() == 30
