@@ -39,8 +39,7 @@ def write_index(
     while start < len(puts):
         header = rolled(header)
         part = puts.part(start, start + room(header, geometry))
-        slots = len(np.unique(part.hashes.astype(np.int64) % geometry.slots))
-        done = put(header, part, np.zeros(slots, np.int32), geometry)
+        done = put(header, part, lambda slots: np.zeros(len(slots), np.int32), geometry)
         header = done.header
         with open(os.path.join(path, "index", str(FIRST_NAME + number)), "wb") as file:
             file.write(encode_header(header))
