@@ -51,23 +51,24 @@ class RandomStore:
     settings: dict[str, Any] = field(default_factory=dict)
     story: list[str] = field(default_factory=list)
     light: bool = False
+    intact: bool = False
 
     def __str__(self) -> str:
         return f"seed {self.seed}, {self.version}, {self.settings}: {'; '.join(self.story)}"
 
 
-def make(seed: int, directory: Path) -> RandomStore:
-    """Makes the store of a seed in `directory`, which must not exist."""
+def make(seed: int, directory: Path, intact: bool = False) -> RandomStore:
+    """Makes the store of a seed in `directory`, which must not exist; with `intact` nothing crashes or expires."""
     r = random.Random(seed)
-    store = RandomStore(seed, r.choice(("493", "533")), directory, light=r.random() < 0.06)
+    store = RandomStore(seed, r.choice(("493", "533")), directory, light=r.random() < 0.06, intact=intact)
     store.settings = _geometry(r, store)
     directory.mkdir(parents=True)
     writer = _Writer(r, store)
     for number in range(r.choice((1, 1, 2, 2, 3, 4))):
-        if number and not store.light and r.random() < 0.4:
+        if number and not store.light and r.random() < 0.4 and not intact:
             _expire(r, store)
         writer.session()
-    if not store.light and r.random() < 0.3:
+    if not store.light and r.random() < 0.3 and not intact:
         _expire(r, store)
     return store
 
@@ -135,7 +136,7 @@ class _Writer:
     def session(self) -> None:
         """One life of the real store, which ends cleanly or by a crash."""
         r = self.r
-        crash = r.random() < (0.6 if self.store.version == "533" else 0.45)
+        crash = r.random() < (0.6 if self.store.version == "533" else 0.45) and not self.store.intact
         puts = r.choice((0, 3, 20, 60, 150, 250))
         self._remove_empty_files()
         with Oracle(self.store.version, self.store.directory, self.store.settings) as oracle:

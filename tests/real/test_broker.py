@@ -120,10 +120,11 @@ def key_answers(broker: Broker, directory: Path, rows: list[dict[str, Any]], r: 
     lines, keys = [], sorted({(row["topic"], word) for row in rows for word in (row.get("key") or "").split()})
     for topic, word in r.sample(keys, min(len(keys), 8)):
         answer = broker.ask(op="query-key", topic=topic, key=word, max=64, begin=0, end=(1 << 63) - 1)
-        theirs = sorted(message["physicalOffset"] for message in answer["msgs"])
+        # A word that stands twice in KEYS is twice in the index, and a client gets its message twice.
+        theirs = sorted({message["physicalOffset"] for message in answer["msgs"]})
         found = read(directory, in_partitions(1, topics=(topic,), keys=(word,), **AS_BROKER))
         mine = sorted(row["physicalOffset"] for row in found)
-        if len(theirs) < 60 and theirs != mine:
+        if len(answer["msgs"]) < 60 and theirs != mine:
             lines.append(f"key {topic}#{word}: a client finds {theirs}, mqstore {mine}")
     return lines
 

@@ -21,7 +21,8 @@ def write_options(settings: dict[str, Any]) -> dict[str, Any]:
     """The options of a new store that has a broker's settings."""
     found = {
         "commitLogFileSize": settings.get("mappedFileSizeCommitLog"),
-        "consumeQueueFileEntries": settings["mappedFileSizeConsumeQueue"] // 20
+        # A broker rounds the size of its queue files up to whole units.
+        "consumeQueueFileEntries": -(-settings["mappedFileSizeConsumeQueue"] // 20)
         if "mappedFileSizeConsumeQueue" in settings
         else None,
         "indexSlots": settings.get("maxHashSlotNum"),
