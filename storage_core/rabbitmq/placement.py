@@ -89,6 +89,20 @@ def place(snapshot: VhostSnapshot, parts: Sequence[StagedPart], entry_count: int
     return placement
 
 
+def check_queue(snapshot: VhostSnapshot, name: bytes) -> None:
+    """UnsupportedFormatError when the queue is one that is not written."""
+    for directory in snapshot.directories:
+        if directory.version == 2 and directory.name is not None and directory.name.queue == name:
+            raise _version_2(snapshot, directory.directory)
+
+
+def _version_2(snapshot: VhostSnapshot, directory: str) -> UnsupportedFormatError:
+    return UnsupportedFormatError(
+        f"UnsupportedFormatError: {snapshot.root}/{paths.QUEUES_FOLDER}/{directory} is a queue of version 2, which "
+        "is read but not written; declare the queue with x-queue-version 1 and write to a new store"
+    )
+
+
 def _first_segment(files: QueueFiles | None, snapshot: VhostSnapshot, directory: str, entry_count: int) -> int:
     """The first segment that holds nothing yet, on disk or in what the last stop noted."""
     terms = snapshot.terms.get(directory)
@@ -96,10 +110,7 @@ def _first_segment(files: QueueFiles | None, snapshot: VhostSnapshot, directory:
     if files is None:
         return -(-following // entry_count)
     if files.directory.version == 2:
-        raise UnsupportedFormatError(
-            f"UnsupportedFormatError: {snapshot.root}/{paths.QUEUES_FOLDER}/{directory} is a queue of version 2, which "
-            "is read but not written; declare the queue with x-queue-version 1 and write to a new store"
-        )
+        raise _version_2(snapshot, directory)
     names = [paths.number_of(name, paths.SEGMENT_SUFFIX) for name in files.directory.sizes]
     highest = max((number for number in names if number is not None), default=-1)
     following = max(following, files.next_sequence_id, files.end_of_entries)

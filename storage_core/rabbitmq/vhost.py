@@ -15,6 +15,7 @@ from storage_core.errors import FormatError, OptionError, StoreClosedError, Stor
 from storage_core.formats.rabbitmq import paths
 from storage_core.rabbitmq import declared, definitions, views
 from storage_core.rabbitmq.bulk_writer import StoreFacts, VhostWriteJob
+from storage_core.rabbitmq.placement import check_queue
 from storage_core.rabbitmq.places import looks_like_store, names_in
 from storage_core.rabbitmq.priority_queue import PriorityQueue, open_queue
 from storage_core.rabbitmq.queue import Queue
@@ -129,12 +130,13 @@ class VhostStore(Store):
         """A job that adds rows. Options: `queue` (or `topic`) and `exchange` for all rows, `queueArguments` of that
         queue, `lockTimeout` in seconds.
 
-        Raises OptionError, StoreLockedError when a node runs on the store.
+        Raises OptionError, UnsupportedFormatError for a queue of version 2, StoreLockedError when a node runs here.
         """
-        return VhostWriteJob(
-            StoreFacts(self.path, self.vhost, self.segment_entry_count, self.settings),
-            WriteOptions.parsed(options, self._priorities()), columns, application,
-        )  # fmt: skip
+        parsed = WriteOptions.parsed(options, self._priorities())
+        if parsed.queue is not None and not self._is_new():
+            check_queue(self.snapshot(), parsed.queue.encode())
+        facts = StoreFacts(self.path, self.vhost, self.segment_entry_count, self.settings)
+        return VhostWriteJob(facts, parsed, columns, application)
 
     def definitions(self) -> Definitions:
         """The vhost and its classic queues, with the arguments that are known of them."""

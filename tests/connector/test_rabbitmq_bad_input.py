@@ -170,6 +170,27 @@ def test_a_damaged_message_file(load, store: Path) -> None:
     modes(load, store, f"msg_store_persistent/0.rdq at {position}", "cannot be decoded", 1, 1)
 
 
+def test_cut_files(load, store: Path, tmp_path: Path) -> None:
+    """A cut segment and a cut message file are damage; the cut tail of a journal is what a node cuts too."""
+    path = queue_file(store, "a.small", "0.idx")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    text = failure(lambda: load(str(store)).collect())
+    assert text.startswith(f"CorruptionError: {path} at {len(whole) - 2}: ")
+    assert load(str(store), mode="DROPMALFORMED").count() == ROWS
+    assert [r.corruption for r in load(str(store), mode="PERMISSIVE").collect() if r.corruption] == [text]
+    path.write_bytes(whole)
+    path = store / "msg_store_persistent" / "0.rdq"
+    path.write_bytes(path.read_bytes()[:-100])
+    where = f"{queue_file(store, 'p.purged', '0.idx').relative_to(store)} at 235"
+    modes(load, store, where, "its message is not in the message store", 1, 1)
+    killed = golden.unpack("s3_mixed_kill9", tmp_path / "killed") / golden.DEFAULT_VHOST
+    path = queue_file(killed, "a.small", "journal.jif")
+    path.write_bytes(path.read_bytes()[:-5])
+    for mode in ("FAILFAST", "DROPMALFORMED", "PERMISSIVE"):
+        assert load(str(killed), mode=mode).count() >= KILLED_ROWS - 1
+
+
 def test_a_message_file_that_vanished_after_planning(load, store: Path) -> None:
     frame = load(str(store))
     assert frame.count() == ROWS
@@ -233,6 +254,25 @@ def test_rabbitmqs_options_of_a_new_store_ask_for_the_engine(spark, tmp_path: Pa
         f"for a new one at {tmp_path / 'new'}"
     )
     assert not (tmp_path / "new").exists()
+
+
+def test_version_2_is_not_written(spark, tmp_path: Path) -> None:
+    store = golden.unpack("s11_cqv2_clean", tmp_path) / golden.DEFAULT_VHOST
+    before = fingerprint(store)
+    text = failure(lambda: save(some(spark), store, queue="v2.q"))
+    assert text.startswith(f"UnsupportedFormatError: {store}/queues/")
+    assert "is a queue of version 2, which " in text
+    assert fingerprint(store) == before
+
+
+def test_a_stream_out_of_a_store_is_refused(spark, store: Path) -> None:
+    def stream() -> None:
+        frame = spark.readStream.format("mqstore").load(str(store))
+        frame.writeStream.format("noop").start().awaitTermination()
+
+    assert failure(stream) == (
+        "streaming reads are not in this version of mqstore; read the store as a batch with spark.read"
+    )
 
 
 def test_overwrite_and_streams_are_refused(spark, store: Path, tmp_path: Path) -> None:

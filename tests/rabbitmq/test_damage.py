@@ -242,3 +242,56 @@ def outcome(store: Path, mode: Mode) -> str | None:
         text = str(error)
         return text if "\n" not in text else pytest.fail(f"more than a line: {text}")
     return None
+
+
+KINDS = {
+    "0.idx": ("s1_mixed_clean_idle", "queues/AX95FFVYZKUYIGTAAYV54X3IH/0.idx"),
+    "journal.jif": ("s3_mixed_kill9", "queues/AX95FFVYZKUYIGTAAYV54X3IH/journal.jif"),
+    "0.rdq": ("s1_mixed_clean_idle", "msg_store_persistent/0.rdq"),
+    "0.rdq of a killed store": ("s3_mixed_kill9", "msg_store_persistent/0.rdq"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cut_anywhere(kind: str, tmp_path: Path) -> None:
+    """A cut adds and changes no message: each mode gives some of the rows there were, or one line with the file."""
+    name, relative = KINDS[kind]
+    store = golden.unpack(name, tmp_path) / golden.DEFAULT_VHOST
+    path = store / relative
+    whole, columns = path.read_bytes(), ("queue", "guid", "body", "rawProperties")
+    known = {tuple(row.values()) for row in golden.table(store, columns=columns, include_acked=True).to_pylist()}
+    chance, outcomes = random.Random(1), set()
+    for size in sorted({0, 1, len(whole) - 1, *(chance.randrange(len(whole)) for _ in range(6))}):
+        path.write_bytes(whole[:size])
+        error = outcome(store, Mode.FAILFAST)
+        assert error is None or path.name in error or "0.idx" in error, error
+        outcomes.add(error is None)
+        for mode in (Mode.DROPMALFORMED, Mode.PERMISSIVE):
+            asked = (*columns, "corruption") if mode is Mode.PERMISSIVE else columns
+            found = golden.table(store, mode=mode, columns=asked).to_pylist()
+            said = [row.pop("corruption", None) for row in found]
+            good = [tuple(row.values()) for row, text in zip(found, said, strict=True) if text is None]
+            assert set(good) <= known
+            assert len(set(good)) == len(good)
+            assert all("\n" not in text for text in said if text)
+            assert (not any(said)) == (error is None) or mode is Mode.DROPMALFORMED, (size, error)
+    # A node cuts the tails of journals and of a killed store; the others it finds damaged.
+    assert (False in outcomes) == (kind in ("0.idx", "0.rdq")), outcomes
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_bit_of_a_record_flipped(kind: str, tmp_path: Path) -> None:
+    """Every bit of the first record's head: rows, or one named line with the file; lenient modes always rows."""
+    name, relative = KINDS[kind]
+    store = golden.unpack(name, tmp_path) / golden.DEFAULT_VHOST
+    path = store / relative
+    whole = path.read_bytes()
+    for bit in range(0, 8 * 44, 7):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(bytes(damaged))
+        error = outcome(store, Mode.FAILFAST)
+        assert error is None or path.name in error or "0.idx" in error, (bit, error)
+        if bit % 2 == 0:
+            assert outcome(store, Mode.DROPMALFORMED) is None
+            assert outcome(store, Mode.PERMISSIVE) is None
