@@ -12,13 +12,14 @@ import click
 from benchmarks import machine, report
 from benchmarks.decoder import decoder
 from benchmarks.find import find
+from benchmarks.rabbitmq import rabbitmq
 from benchmarks.scan import scan
 from benchmarks.shape import shape
 from benchmarks.write import write
 
 HERE = Path(__file__).resolve().parent
 QUESTIONS: dict[str, Callable[[Path, float, int], report.Section]] = {
-    "scan": scan, "decoder": decoder, "shape": shape, "write": write, "find": find,
+    "scan": scan, "decoder": decoder, "shape": shape, "write": write, "find": find, "rabbitmq": rabbitmq,
 }  # fmt: skip
 TOUCHED_BYTES = 8 << 30
 QUICK_SCALE = 0.05
@@ -37,7 +38,7 @@ def main(
     """Measures QUESTIONS, or all of them.
 
     scan (Spark), decoder (one process), shape (kinds of stores), write (Spark, then one process),
-    find (one process, then Spark).
+    find (one process, then Spark), rabbitmq (Spark, then one process).
     """
     began, scale = perf_counter(), QUICK_SCALE if quick else scale
     lines = machine.description()

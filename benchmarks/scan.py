@@ -103,7 +103,7 @@ def _compare(
     # Workers keep ready batches by path, so every case has its own.
     folder = folder / f"{shape.body_size}-{case.title.replace(' ', '-')}"
     folder.mkdir()
-    parts = _write_peers(folder, store, case)
+    parts = write_peers(folder, store, case.columns)
     ours = {} if case.columns is None else {"columns": ",".join(case.columns)}
     contenders = {
         "mqstore": noop(lambda: spark.read.format("mqstore").options(**ours).load(store)),
@@ -150,8 +150,8 @@ def noop(frame: Callable[[], DataFrame]) -> Callable[[], Any]:
     return lambda: frame().write.format("noop").mode("overwrite").save()
 
 
-def _write_peers(folder: Path, store: str, case: Case) -> int:
-    """Writes the ready batches and the Parquet files of a case; returns the number of partitions."""
+def write_peers(folder: Path, store: str, columns: tuple[str, ...] | None) -> int:
+    """Writes the ready batches and the Parquet files of a comparison; returns the number of partitions."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -160,7 +160,7 @@ def _write_peers(folder: Path, store: str, case: Case) -> int:
     from storage_core.store import ScanRequest
 
     snapshot = open_store(store).snapshot()
-    request = ScanRequest(columns=case.columns, min_partitions=2)
+    request = ScanRequest(columns=columns, min_partitions=2)
     schema = pa.schema([pa.field(f.name, f.type) for f in snapshot.schema(request)])
     partitions = snapshot.plan(request)
     (folder / "parquet").mkdir()

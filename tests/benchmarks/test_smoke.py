@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from benchmarks.__main__ import main
 from benchmarks.make_store import StoreShape, make_store
 from benchmarks.measure import Rounds, Run, interleaved
+from benchmarks.rabbitmq import make_rabbitmq_store, paging_queue
 from benchmarks.report import Finding, Section
 from benchmarks.sources import unpacked
 from benchmarks.write import write_rows
@@ -87,6 +88,22 @@ def test_the_append_core_is_measured_without_the_real_store(tmp_path: Path, monk
     ]
     assert capsys.readouterr().out.count("RocketMQ's own store is left out") == 2
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_paging_queue_is_measured(tmp_path: Path) -> None:
+    section = Section("RabbitMQ", "")
+    paging_queue(tmp_path, 0.005, 1, section)
+    assert [finding.title.rpartition(": ")[2] for finding in section.findings] == ["publish", "fetch and acknowledge"]
+    assert all(finding.value > 0 and finding.gate == 200_000 for finding in section.findings)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_made_rabbitmq_store_is_read_whole(tmp_path: Path) -> None:
+    rows = rows_of(make_rabbitmq_store(str(tmp_path / "store"), 1_000, 200))
+    assert {row["messageId"] for row in rows} == {f"message-{number}" for number in range(1_000)}
+    assert Counter(row["queue"] for row in rows) == dict.fromkeys(["orders", "ship", "refund", "payment"], 250)
+    assert {len(row["body"]) for row in rows} == {200}
+    assert {row["location"] for row in rows} == {"index"}
 
 
 def test_rows_to_write_are_as_many_as_asked_and_every_body_is_whole(tmp_path: Path) -> None:

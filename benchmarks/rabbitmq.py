@@ -1,0 +1,143 @@
+"""Question 6: how near does a scan of RabbitMQ's queues come to the ceiling, and how fast is the paging queue?
+
+How scans are compared is `scan`'s.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from benchmarks.measure import Run, interleaved, timed
+from benchmarks.report import Finding, Section
+from benchmarks.scan import noop, session, write_peers
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from storage_core.rabbitmq.queue import Queue
+
+METHOD = (
+    'Four queues. `format("mqstore")` to Spark\'s noop sink against a Python data source that yields ready batches of '
+    "the same rows and sizes, and uncompressed Parquet, as in the scan of RocketMQ's stores. The paging queue, without "
+    "Spark: batches of 100 persistent messages of 200 B; fetching includes the bodies and the acknowledgement. Ratios "
+    "are medians of the ratios within a round; the real backing queue is asked by `make test-real`."
+)
+FIVE = ("queue", "sequenceId", "messageId", "routingKeys", "body")
+SHAPES = {"200 B, embedded in the index": (1_000_000, 200, 0.5), "5 KB, in the message store": (100_000, 5_000, None)}
+CHUNK = 100_000
+QUEUES = np.array(["orders", "ship", "refund", "payment"])
+BATCH, BODY_SIZE, MESSAGES = 100, 200, 200_000
+
+
+def rabbitmq(folder: Path, scale: float, rounds: int) -> Section:
+    """Measures the scans in one Spark session, then the queue."""
+    section = Section("RabbitMQ", METHOD)
+    with session(folder) as spark:
+        for name, (count, size, gate) in SHAPES.items():
+            count = max(int(count * scale), 100)
+            store = make_rabbitmq_store(str(folder / f"rabbitmq-{size}"), count, size)
+            os.sync()
+            for title, columns in (("five columns", FIVE), ("all columns", None)):
+                _compare(spark, folder, store, count, columns, gate, f"{name}, {title}", rounds, section)
+            shutil.rmtree(store)
+    paging_queue(folder, scale, rounds, section)
+    return section
+
+
+def make_rabbitmq_store(path: str, count: int, body_size: int) -> str:
+    """Writes a store of persistent messages over four queues. Returns `path`."""
+    from storage_core import open_store
+
+    with open_store(path, "rabbitmq") as store:
+        for first in range(0, count, CHUNK):
+            store.append(_rows(np.arange(first, min(first + CHUNK, count)), body_size))
+    return path
+
+
+def _rows(numbers: np.ndarray, body_size: int) -> pa.Table:
+    import pyarrow as pa
+
+    bodies = np.random.default_rng(int(numbers[0])).integers(0, 256, len(numbers) * body_size, np.uint8)
+    offsets = pa.py_buffer((np.arange(len(numbers) + 1) * body_size).astype(np.int32))
+    return pa.table(
+        {
+            "queue": QUEUES[numbers % len(QUEUES)],
+            "body": pa.Array.from_buffers(pa.binary(), len(numbers), [None, offsets, pa.py_buffer(bodies)]),
+            "messageId": np.char.add("message-", numbers.astype(str)),
+            "contentType": pa.repeat("application/octet-stream", len(numbers)),
+        }
+    )
+
+
+def _compare(
+    spark: SparkSession,
+    folder: Path,
+    store: str,
+    count: int,
+    columns: tuple[str, ...] | None,
+    gate: float | None,
+    title: str,
+    rounds: int,
+    section: Section,
+) -> None:
+    # Workers keep ready batches by path, so every case has its own.
+    folder = folder / title.replace(" ", "-").replace(",", "")
+    folder.mkdir()
+    write_peers(folder, store, columns)
+    ours = {} if columns is None else {"columns": ",".join(columns)}
+    contenders = {
+        "mqstore": noop(lambda: spark.read.format("mqstore").options(**ours).load(store)),
+        "ceiling": noop(lambda: spark.read.format("ready").load(str(folder / "ready"))),
+        "Parquet": noop(lambda: spark.read.parquet(str(folder / "parquet"))),
+    }
+    found = interleaved(contenders, rounds, warm_ups=2)
+    section.foreign.append(found.foreign)
+    speeds = " and ".join(f"{name} {count / found.wall_s(name) / 1e6:.2f} M rows/s" for name in ("mqstore", "ceiling"))
+    note = f"{speeds}; by CPU time {found.cheaper('mqstore', 'ceiling') * 100:.0f} %"
+    section.add(Finding(f"{title}: of the ceiling", found.faster("mqstore", "ceiling"), "%", gate, note=note))
+    section.add(Finding(f"{title}: over Parquet", found.faster("mqstore", "Parquet"), "×"))
+    shutil.rmtree(folder)
+
+
+def paging_queue(folder: Path, scale: float, rounds: int, section: Section) -> None:
+    """Messages per second of publishing, and of fetching and acknowledging."""
+    from storage_core.rabbitmq.queue import Queue
+
+    batches = max(int(MESSAGES * scale) // BATCH, 1)
+    runs: dict[str, list[Run]] = {"publish": [], "fetch and acknowledge": []}
+    for number in range(rounds + 1):
+        path = folder / f"queue-{number}"
+        with Queue(str(path), "q") as queue:
+            published = timed(lambda queue=queue: _publish(queue, batches))
+            fetched = timed(lambda queue=queue: _fetch(queue, batches))
+        shutil.rmtree(path)
+        if number:  # the first round warms the interpreter up
+            runs["publish"].append(published)
+            runs["fetch and acknowledge"].append(fetched)
+    for name, found in runs.items():
+        by_clock, by_cpu = (
+            batches * BATCH / median(times) for times in ([r.wall_s for r in found], [r.cpu_s for r in found])
+        )
+        note = f"{by_cpu:,.0f} per CPU second"
+        section.add(Finding(f"paging queue, batches of {BATCH}: {name}", by_clock, "/s", 200_000, note=note))
+        section.foreign.append(median(run.foreign for run in found))
+
+
+def _publish(queue: Queue, batches: int) -> None:
+    bodies = [b"x" * BODY_SIZE] * BATCH
+    for _ in range(batches):
+        queue.publish_many(bodies)
+
+
+def _fetch(queue: Queue, batches: int) -> None:
+    for _ in range(batches):
+        taken = queue.fetch_many(BATCH)
+        taken.bodies()
+        queue.ack(taken)
