@@ -94,6 +94,10 @@ class Given:
         """Text, null where there is none. Raises RowError for bytes that are no UTF-8."""
         return self.as_text(self.binary(name), name)
 
+    def topics(self) -> pa.DictionaryArray:
+        """The topics, each text once."""
+        return self.text("topic").dictionary_encode()
+
     def as_text(self, column: pa.BinaryArray, name: str, rows: npt.NDArray[np.int32] | None = None) -> pa.StringArray:
         """Bytes as text; `rows` says which row of the batch each element belongs to."""
         texts = column.view(pa.string())
@@ -184,7 +188,7 @@ def _flat_pairs(column: pa.Array) -> tuple[pa.Array, pa.Array, npt.NDArray[np.in
 class Message:
     """What the rules say of a batch's texts: topic, body, properties. Nothing is null but absent key, tags and id."""
 
-    topics: pa.StringArray
+    topics: pa.DictionaryArray
     bodies: pa.BinaryArray
     pairs: PairColumn
     key: pa.StringArray
@@ -193,7 +197,7 @@ class Message:
 
 def checked(given: Given, settings: WriteSettings) -> Message:
     """Topic, body and properties of a batch by RocketMQ's rules. Raises RowError for the first row that breaks one."""
-    topics = given.text("topic") if settings.topic is None else pa.repeat(settings.topic, given.count)
+    topics = given.topics() if settings.topic is None else _all_of(settings.topic, given.count)
     check_topics(given, topics)
     bodies = given.binary("body")
     check_bodies(given, bodies)
@@ -218,13 +222,16 @@ def _no_empty(texts: pa.StringArray) -> pa.StringArray:
     return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
 
 
-def check_topics(given: Given, topics: pa.StringArray) -> None:
+def _all_of(topic: str, count: int) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([topic]))
+
+
+def check_topics(given: Given, topics: pa.DictionaryArray) -> None:
     """Refuses topics that a broker would refuse."""
-    coded = topics.dictionary_encode()
-    for number, topic in enumerate(coded.dictionary.to_pylist()):
+    for number, topic in enumerate(topics.dictionary.to_pylist()):
         rule = _topic_rule(topic)
         if rule:
-            row = coded.indices.to_pylist().index(number)
+            row = topics.indices.to_pylist().index(number)
             raise given.error("topic", row, shorten(repr(topic)) if topic else "empty", rule)
     if topics.null_count:
         raise given.error("topic", _first(topics.is_null()), "null", "every row needs a topic")
@@ -288,9 +295,9 @@ def need_values(given: Given, names: Mapping[str, str]) -> None:
             raise given.error(name, missing[0], "null", why)
 
 
-def check_folder_names(given: Given, topics: pa.StringArray) -> None:
+def check_folder_names(given: Given, topics: pa.DictionaryArray) -> None:
     """Refuses topics that cannot be the name of a folder: all that `preserve` asks of a topic."""
-    for topic in topics.unique().to_pylist():
+    for number, topic in enumerate(topics.dictionary.to_pylist()):
         if topic in ("", ".", "..") or "/" in topic or "\0" in topic or len(topic.encode()) > MAX_FOLDER_NAME:
-            row = topics.index(topic).as_py()
+            row = topics.indices.to_pylist().index(number)
             raise given.error("topic", row, shorten(repr(topic)), "no queue folder can have this name")

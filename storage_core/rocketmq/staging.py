@@ -123,7 +123,7 @@ class Task:
         tags = pc.coalesce(message.tags, message.pairs.value_of(TAGS))
         queue_ids = self._choose(given, message, keys)
         rows = Rows(
-            topics=message.topics.cast(pa.binary()),
+            topics=message.topics,
             bodies=message.bodies,
             properties=properties,
             born_hosts=given.hosts("bornHost", BORN_HOST),
@@ -139,14 +139,14 @@ class Task:
 
     def _preserved(self, given: Given) -> Batch:
         need_values(given, dict.fromkeys(PRESERVED, "preserve=true needs every column of the record"))
-        topics, raw = given.text("topic"), given.binary("rawProperties")
+        topics, raw = given.topics(), given.binary("rawProperties")
         check_folder_names(given, topics)
         packed = pc.binary_join_element_wise(b"\x02", raw, b"")
         bounds = offsets_of(packed).astype(np.int64)
         data = data_of(packed)
         read = PropertyColumn(data, bounds[:-1] + 1, np.diff(bounds) - 1)
         rows = Rows(
-            topics=topics.cast(pa.binary()),
+            topics=topics,
             bodies=given.binary("body"),
             properties=raw,
             born_hosts=given.hosts("bornHost", BORN_HOST),
@@ -169,7 +169,7 @@ class Task:
         self,
         given: Given,
         rows: Rows,
-        topics: pa.StringArray,
+        topics: pa.DictionaryArray,
         unique: pa.StringArray,
         keys: pa.StringArray,
         tags: pa.StringArray,
@@ -180,7 +180,8 @@ class Task:
         if len(over):
             raise given.error("key", over[0], f"{counts[over[0]]} words", "a message has at most 65535 keys")
         codes = java_hashes(tags).astype(np.int64)
-        for row in np.flatnonzero(mask(pc.equal(topics, SCHEDULE_TOPIC))).tolist():
+        delayed = mask(pc.equal(topics.dictionary, SCHEDULE_TOPIC))[topics.indices.to_numpy()]
+        for row in np.flatnonzero(delayed).tolist():
             delay = delay_ms(delays[row].as_py())
             if delay is None:
                 value = shorten(repr(delays[row].as_py()))
@@ -195,11 +196,9 @@ class Task:
         open_rows = np.flatnonzero(chosen < 0)
         if not len(open_rows):
             return chosen
-        every = len(open_rows) == given.count
-        coded = (message.topics if every else message.topics.take(pa.array(open_rows))).dictionary_encode()
-        names = coded.dictionary.to_pylist()
+        names = message.topics.dictionary.to_pylist()
         counts = np.array([self.queue_counts.get(name, self.settings.queues) for name in names], np.int32)
-        topic = coded.indices.to_numpy()
+        topic = message.topics.indices.to_numpy()[open_rows]
         keyed = mask(keys.is_valid())[open_rows]
         hashes = java_hashes(keys)[open_rows]
         chosen[open_rows] = np.abs(np.fmod(hashes, counts[topic]))
@@ -211,12 +210,11 @@ class Task:
                 self.turns[name] = turn + len(rows)
         return chosen
 
-    def _queue_numbers(self, topics: pa.StringArray, queue_ids: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-        coded = topics.dictionary_encode()
-        names = coded.dictionary.to_pylist()
+    def _queue_numbers(self, topics: pa.DictionaryArray, queue_ids: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+        names = topics.dictionary.to_pylist()
         least = int(queue_ids.min(initial=0))
         width = int(queue_ids.max(initial=0)) - least + 1
-        pairs = coded.indices.to_numpy().astype(np.int64) * width + (queue_ids - np.int64(least))
+        pairs = topics.indices.to_numpy().astype(np.int64) * width + (queue_ids - np.int64(least))
         distinct, inverse = _distinct(pairs, len(names) * width)
         numbers = np.empty(len(distinct), np.int32)
         for at, pair in enumerate(distinct.tolist()):
@@ -238,7 +236,7 @@ def _distinct(values: npt.NDArray[np.int64], limit: int) -> tuple[npt.NDArray[np
 
 
 def _index_keys(
-    topics: pa.StringArray, unique: pa.StringArray, keys: pa.StringArray, sys_flag: Any
+    topics: pa.DictionaryArray, unique: pa.StringArray, keys: pa.StringArray, sys_flag: Any
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
     """Number of index keys of each record, and their hashes: UNIQ_KEY, then the words of KEYS (rocketmq.md 4.2)."""
     count = len(topics)

@@ -31,7 +31,7 @@ def _rows(messages: list[model.Message], queue_offsets: list[int], places: list[
         return np.array([getattr(message, name) for message in messages])
 
     return Rows(
-        topics=pa.array([m.topic.encode() for m in messages], pa.binary()),
+        topics=pa.array([m.topic for m in messages]).dictionary_encode(),
         bodies=pa.array([m.body for m in messages], pa.binary()),
         properties=pa.array([m.properties for m in messages], pa.binary()),
         born_hosts=pa.array([model.host_bytes(m.born_host) for m in messages], pa.binary()),

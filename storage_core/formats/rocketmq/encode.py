@@ -39,12 +39,12 @@ Numbers = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Rows:
-    """Messages to encode, column by column; every column has n elements and no null.
+    """Messages to encode, column by column; every column has n elements and no null. Few topics differ.
 
     Numbers are arrays of shape (n,) or one value for all. Hosts are packed: 4 or 16 address bytes, 4 of port.
     """
 
-    topics: pa.BinaryArray
+    topics: pa.DictionaryArray
     bodies: pa.BinaryArray
     properties: pa.BinaryArray
     born_hosts: pa.BinaryArray
@@ -84,7 +84,7 @@ def lengths(array: pa.Array) -> Positions:
 
 def sizes(rows: Rows) -> Positions:
     """TOTALSIZE that each row's record will have. Shape (n,)."""
-    topic_size = lengths(rows.topics)
+    topic_size = _topic_lengths(rows)
     fixed = MIN_SIZE - 2 * HOST_V4 + (topic_size > LONGEST_V1_TOPIC)
     hosts = lengths(rows.born_hosts) + lengths(rows.store_hosts)
     return np.asarray(fixed + hosts + topic_size + lengths(rows.bodies) + lengths(rows.properties), np.int64)
@@ -141,7 +141,7 @@ def _mixed_heads(rows: Rows, flags: npt.NDArray[np.int32]) -> list[pa.BinaryArra
 
 def _fill(head: npt.NDArray[Any], rows: Rows, flags: npt.NDArray[np.int32]) -> None:
     head["total_size"] = sizes(rows)
-    head["magic"] = np.where(lengths(rows.topics) > LONGEST_V1_TOPIC, np.uint32(MAGIC_V2), np.uint32(MAGIC_V1))
+    head["magic"] = np.where(_topic_lengths(rows) > LONGEST_V1_TOPIC, np.uint32(MAGIC_V2), np.uint32(MAGIC_V1))
     head["body_crc"] = body_crcs(rows.bodies)
     head["queue_id"], head["flag"] = rows.queue_id, rows.flag
     head["queue_offset"], head["physical_offset"] = rows.queue_offset, rows.physical_offset
@@ -153,19 +153,20 @@ def _fill_tail(tail: npt.NDArray[Any], rows: Rows) -> None:
     tail["body_length"] = lengths(rows.bodies)
 
 
-def _sized_topics(topics: pa.BinaryArray) -> pa.BinaryArray | pa.BinaryScalar:
-    """Each topic behind its length: one byte, or two for a long one. Few differ, so each is made once.
+def _topic_lengths(rows: Rows) -> Positions:
+    found: Positions = lengths(rows.topics.dictionary)[rows.topics.indices.to_numpy()]
+    return found
 
-    A single topic comes as one value for all.
-    """
-    coded = topics.dictionary_encode()
+
+def _sized_topics(topics: pa.DictionaryArray) -> pa.BinaryArray | pa.BinaryScalar:
+    """Each topic behind its length: one byte, or two for a long one. A single topic comes as one value for all."""
     sized = [
         len(topic).to_bytes(2 if len(topic) > LONGEST_V1_TOPIC else 1, "big") + topic
-        for topic in coded.dictionary.to_pylist()
+        for topic in topics.dictionary.cast(pa.binary()).to_pylist()
     ]
     if len(sized) == 1:
         return pa.scalar(sized[0], pa.binary())
-    return pa.array(sized, pa.binary()).take(coded.indices)
+    return pa.array(sized, pa.binary()).take(topics.indices)
 
 
 def patch(data: Bytes, starts: Positions, offsets: Positions, places: Positions, store_ms: int, v6: Numbers) -> None:

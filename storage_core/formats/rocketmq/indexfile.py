@@ -99,7 +99,7 @@ def key_hash(topic: str, key: str) -> int:
     return 0 if value == 1 << 31 else value
 
 
-def key_hashes(topics: pa.StringArray, keys: pa.StringArray) -> npt.NDArray[np.int32]:
+def key_hashes(topics: pa.StringArray | pa.DictionaryArray, keys: pa.StringArray) -> npt.NDArray[np.int32]:
     """`key_hash` of each (topic, key). Shape (n,)."""
     coded = topics.dictionary_encode()
     before = java_hashes(coded.dictionary)[coded.indices.to_numpy()]
