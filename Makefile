@@ -37,9 +37,10 @@ test-real: $(VENV)/.ready-test ## a seeded sample against the real RocketMQ and 
 	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) \
 		$(RUN) -m pytest -m real tests/real --timeout 900 --session-timeout 1200
 
-test-real-full: $(VENV)/.ready-test ## the same with 200 stores and 500 scripts, without a time limit
+test-real-full: $(VENV)/.ready-test ## the same with 200 stores, 500 scripts and 200,000 rows, without a time limit
 	@echo "mqstore: tests against the real systems, 200 stores, seed $(SEED) (again: make test-real-full SEED=$(SEED))"
-	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) MQSTORE_STORES=200 MQSTORE_LOOKUPS=100 MQSTORE_SCRIPTS=500 MQSTORE_KILLS=30 $(RUN) -m pytest -m real tests/real --timeout 0
+	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) MQSTORE_STORES=200 MQSTORE_LOOKUPS=100 MQSTORE_SCRIPTS=500 MQSTORE_KILLS=30 \
+		MQSTORE_ROWS=200000 $(RUN) -m pytest -m real tests/real --timeout 0
 	@$(WITH_JAVA) MQSTORE_STEPS=1 $(RUN) -m pytest tests/rocketmq/test_commit.py
 
 bench: $(VENV)/.ready-bench ## measure, print the ratios, write benchmarks/results.md and a plot
