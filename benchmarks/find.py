@@ -113,11 +113,13 @@ def _second_way_in(spark: SparkSession, folder: Path, scale: float, section: Sec
     os.sync()
     for title, columns in {"five columns": FIVE, "all columns": None}.items():
         listed = {} if columns is None else {"columns": ",".join(columns)}
+        reader = spark.read.format("mqstore").options(recovery="none", **listed)
         contenders: dict[str, Callable[[], DataFrame]] = {
-            "load": lambda listed=listed: spark.read.format("mqstore").options(recovery="none", **listed).load(path),
-            "read": lambda columns=columns: pyspark_mqstore.read(spark, path, columns=columns, recovery="none"),
+            "load": partial(reader.load, path),
+            "read": partial(pyspark_mqstore.read, spark, path, columns=columns, recovery="none"),
         }
-        found = interleaved({name: noop(frame) for name, frame in contenders.items()}, rounds, warm_ups=3)
+        # What the JVM still compiles would count as the CPU of whoever runs meanwhile.
+        found = interleaved({name: noop(frame) for name, frame in contenders.items()}, rounds, warm_ups=6)
         section.foreign.append(found.foreign)
         each = {name: found.cpu_s(name) / shape.message_count * 1e6 for name in contenders}
         note = f"{each['read']:.2f} and {each['load']:.2f} CPU-µs a row; by wall {found.faster('load', 'read'):.2f}×"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import random
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from logging.handlers import QueueHandler
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
@@ -24,6 +27,7 @@ from storage_core.formats.rocketmq.indexfile import Geometry
 from storage_core.store import ScanRequest, Store
 
 KEYS = 400
+PAGES = re.compile(r"(\d+) pages of (\d+) index files")
 FILES = 40
 CHAINED = 4
 """Entries of a full chain: a broker's files have four times as many entries as slots."""
@@ -104,9 +108,8 @@ def _forty_files(path: str, shape: StoreShape) -> Iterator[None]:
 
 def _pages(store: Store, shape: StoreShape) -> tuple[int, int]:
     """The most pages that a lookup says it read, and the number of files that it says it asked."""
-    lines: list[logging.LogRecord] = []
-    handler = logging.Handler(logging.INFO)
-    handler.emit = lines.append  # type: ignore[method-assign]
+    lines: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+    handler = QueueHandler(lines)
     logger, level = logging.getLogger("mqstore"), logging.getLogger("mqstore").level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -117,8 +120,9 @@ def _pages(store: Store, shape: StoreShape) -> tuple[int, int]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
-    told = [line.args for line in lines if "pages of" in line.msg and isinstance(line.args, tuple)]
-    return max(int(str(args[2])) for args in told), max(int(str(args[3])) for args in told)
+    told = [PAGES.search(lines.get().getMessage()) for _ in range(lines.qsize())]
+    numbers = [(int(each[1]), int(each[2])) for each in told if each is not None]
+    return max(pages for pages, _ in numbers), max(files for _, files in numbers)
 
 
 def _views(section: Section, path: str, folder: Path, scale: float) -> None:

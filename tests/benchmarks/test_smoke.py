@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from benchmarks import find_core
 from benchmarks.__main__ import main
 from benchmarks.make_store import StoreShape, make_store
 from benchmarks.measure import Rounds, Run, interleaved
@@ -18,6 +19,7 @@ from benchmarks.sources import unpacked
 from benchmarks.write import write_rows
 from benchmarks.write_core import append_core
 from storage_core import open_store
+from storage_core.formats.rocketmq.indexfile import Geometry
 from storage_core.store import ScanRequest
 
 
@@ -112,6 +114,17 @@ def test_rows_to_write_are_as_many_as_asked_and_every_body_is_whole(tmp_path: Pa
     assert table.num_rows == len(set(table["key"].to_pylist())) == 1_000
     assert {len(body) for body in table["body"].to_pylist()} == {98}
     assert len(set(zip(table["topic"].to_pylist(), table["queueId"].to_pylist(), strict=True))) == 16
+
+
+def test_finding_without_spark_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(find_core, "KEYS", 20)
+    shape = StoreShape(3_000, 98, index=Geometry(500, 1_001))
+    path, section = make_store(str(tmp_path / "store"), shape), Section("Find", "")
+    find_core.find_core(section, path, shape, tmp_path, 0.001, 1)
+    values = {finding.title.rpartition(": ")[2]: finding.value for finding in section.findings}
+    assert 40 <= values["4 KB pages of them read for one key"] <= 40 * 4 * 9
+    assert "view index, 6,000 entries" in values
+    assert sorted(path.name for path in (tmp_path / "store" / "index").iterdir())[0] == "20231114221320000"
 
 
 def test_contenders_take_turns() -> None:

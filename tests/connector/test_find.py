@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, lit
 
+from benchmarks.make_store import StoreShape, make_store
 from pyspark_mqstore import read
 from storage_core.errors import OptionError
+from tests.connector.spark_rows import failure
 from tests.golden import archive
 
 NAME = "mixed-4.9.3"
@@ -175,6 +178,72 @@ def test_a_join_does_not_broadcast_it(spark: SparkSession, tmp_path: Path) -> No
         assert joined.count() >= frame.count()
     finally:
         spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
+
+
+def test_adaptive_execution_does_not_broadcast_it_either(spark: SparkSession, tmp_path: Path) -> None:
+    """What a join does when it has seen the sizes: still no broadcast of a side that is larger than the threshold."""
+    directory = make_store(str(tmp_path / "store"), StoreShape(20_000, 98))
+    frame = read(spark, directory, columns=["msgId", "body"])
+    joined = frame.join(frame.withColumnRenamed("body", "other"), on="msgId")
+    assert spark.conf.get("spark.sql.adaptive.enabled") == "true"
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", str(64 << 10))
+    try:
+        assert len(joined.collect()) == 20_000
+        final = joined._jdf.queryExecution().executedPlan().toString()
+        assert "isFinalPlan=true" in final
+        assert "BroadcastHashJoin" not in final
+    finally:
+        spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
+
+
+@pytest.fixture(scope="module")
+def torn_last(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """80,000 messages, the last of which is damaged: who reads to the end learns of it."""
+    shape = StoreShape(80_000, 98)
+    directory = make_store(str(tmp_path_factory.mktemp("early") / "store"), shape)
+    with open(next((Path(directory) / "commitlog").iterdir()), "r+b") as file:
+        file.seek(79_999 * shape.record_size + 120)
+        file.write(b"!!")
+    return directory
+
+
+@pytest.mark.parametrize("way", ["read", "load"])
+def test_limit_and_show_stop_early(
+    spark: SparkSession, torn_last: str, way: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {"minPartitions": "1", "recovery": "none", "columns": "key,body"}
+    frame = read(spark, torn_last, **options) if way == "read" else load_all(spark, torn_last, options)
+    assert len(frame.limit(5).collect()) == 5
+    assert len(frame.take(7)) == 7
+    frame.show(3)
+    assert capsys.readouterr().out.count("ORD-") == 3
+    with pytest.raises(PySparkException, match="CorruptionError"):
+        frame.collect()
+
+
+def load_all(spark: SparkSession, directory: str, options: dict[str, str]) -> DataFrame:
+    return spark.read.format("mqstore").options(**options).load(directory)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "text"),
+    [
+        ("key", '["a"', "option 'key' = '[\"a\"': is not JSON"),
+        ("key", "[]", "names nothing"),
+        ("key", "", "is empty"),
+        ("msgId", '["A", 1]', "must be a JSON list of texts"),
+        ("msgId", "7F00000100002A9F00000000000000", "has 30 hex digits; a message id has 32, or 56 with IPv6"),
+        ("tag", "A | B", "must be one tag, several as A || B, or * for everything"),
+        ("startingTimestamp", "yesterday", "option 'startingTimestamp' = 'yesterday'"),
+        ("endingTimestamp", "-5", "option 'endingTimestamp' = '-5'"),
+    ],
+)
+def test_wrong_lookups_are_one_line(spark: SparkSession, directory: str, option: str, value: str, text: str) -> None:
+    assert text in failure(lambda: load(spark, directory, **{option: value}).count())
+    with pytest.raises(OptionError) as caught:
+        read(spark, directory, **{option: value})
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

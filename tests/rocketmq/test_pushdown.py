@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
@@ -17,6 +17,7 @@ from tests.reference.rocketmq_index import Index, dispatch
 from tests.reference.rocketmq_model import Message, ModelStore, properties_bytes
 from tests.reference.served import Row, place, read
 
+_FOLDER = TemporaryDirectory(prefix="pushdown-")
 STORES = 12
 KEYS = ("AaAa", "BBBB", "AaBB", "k", "order-1", "order-2", "日本", "😀", "a b", "order-1 k")
 TAGS = ("A", "AaAa", "BBBB", "paid out", "标签")
@@ -57,7 +58,7 @@ def made(seed: int) -> tuple[Path, list[Row]]:
         )  # fmt: skip
         physical_offset, _ = store.put(message)
         dispatch(index, slots, entries, message.topic, physical_offset, now, message.sys_flag, dict(pairs))
-    directory = store.save(Path(mkdtemp(prefix="pushdown-")) / "store")
+    directory = store.save(Path(_FOLDER.name) / str(seed))
     if r.random() < 0.8:
         (directory / "index").mkdir()
         for number, file in enumerate(index):
