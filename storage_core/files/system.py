@@ -279,11 +279,14 @@ def holders(path: str) -> list[int]:
 
 
 def process_start(pid: int) -> int | None:
-    """When a process of this machine began, in clock ticks since boot; None when there is no such process."""
+    """When a process of this machine began, in clock ticks since boot; None when there is no such process, or a dead
+    one that nobody has buried: in a container that may stay for ever.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[19])
-    except (OSError, IndexError):
+            state, *fields = file.read().rpartition(b")")[2].split()
+            return None if state in (b"Z", b"X") else int(fields[18])
+    except (OSError, IndexError, ValueError):
         return None
 
 

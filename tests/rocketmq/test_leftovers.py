@@ -75,6 +75,16 @@ def test_what_a_writer_staged_stays_while_it_lives_and_goes_when_it_is_dead(publ
     assert leftovers(path) == []
 
 
+def test_a_dead_writer_that_nobody_has_buried_counts_as_dead(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with living_writer(path, "append") as process:
+        process.kill()
+        # The process is a zombie until this one waits for it.
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        later_job(path, "append")
+        assert leftovers(path) == []
+
+
 def test_a_plain_append_sweeps_shards_of_the_same_name_and_no_others(tmp_path: Path) -> None:
     for name in ("store", "store-2"):
         with living_writer(tmp_path / name, "shards"):
