@@ -1,6 +1,7 @@
 """The term that holds a message, `basic_message`: one term ⇄ its parts, and the spans of many terms at once.
 
-Property lists inside are `properties`'. Source: rabbitmq.md 6.3.
+Property lists inside are `properties`', the terms of RabbitMQ 3.13 and later `message_container`'s.
+Source: rabbitmq.md 6.3.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import numpy.typing as npt
 from storage_core.errors import FormatError
 from storage_core.formats.layout import Bytes, Positions
 from storage_core.formats.rabbitmq import external_term as et
-from storage_core.formats.rabbitmq import properties
+from storage_core.formats.rabbitmq import message_container, properties
 from storage_core.formats.rabbitmq.cursor import Cursor, Mask, Steps
+from storage_core.formats.rabbitmq.message_container import Container
 
 PROTOCOL = et.Atom("rabbit_framing_amqp_0_9_1")
 CLASS_BASIC = 60
@@ -35,10 +37,15 @@ class Message:
 
 
 def decode(term: bytes) -> Message:
-    """The parts of one term, however its properties, fragments and atoms are spelled. FormatError."""
+    """The parts of one term, however its properties, fragments and atoms are spelled. FormatError.
+
+    A container does not say in which vhost it lies: `vhost` is empty then.
+    """
     value = et.decode(term)
+    if message_container.is_container(value):
+        return _contained(message_container.parse(value))
     if not isinstance(value, tuple) or len(value) != 6 or value[0] != "basic_message":
-        raise FormatError(0, _strange(value))
+        raise FormatError(0, "the term is no basic_message")
     _, resource, keys, content, message_id, persistent = value
     exchange = _checked(resource, ("resource", bytes, "exchange", bytes), "the exchange")
     if not isinstance(keys, list) or not all(isinstance(key, bytes) for key in keys):
@@ -49,10 +56,10 @@ def decode(term: bytes) -> Message:
     return Message(exchange[1], exchange[3], tuple(keys), listed, body, message_id, persistent == "true")
 
 
-def _strange(value: Any) -> str:
-    if isinstance(value, tuple) and len(value) == 4 and value[0] == "mc":
-        return "a message container of RabbitMQ 3.13 or later, whose messages are not read"
-    return "the term is no basic_message"
+def _contained(found: Container) -> Message:
+    listed, body = _content(found.content)
+    listed = message_container.delivered(listed, found.annotations)
+    return Message(b"", found.exchange, found.routing_keys, listed, body, found.id, found.persistent)
 
 
 def _checked(value: Any, shape: tuple[Any, ...], what: str) -> tuple[Any, ...]:

@@ -242,12 +242,6 @@ def test_values_that_do_not_fit() -> None:
         properties.decode(b"\0\1")
 
 
-def test_a_container_of_a_later_release_is_named() -> None:
-    term = et.encode((et.Atom("mc"), et.Atom("mc_amqpl"), b"", {}))
-    with pytest.raises(FormatError, match="a message container"):
-        basic_message.decode(term)
-
-
 def test_golden_terms_are_spelled_again_as_they_were(tmp_path: Path) -> None:
     from storage_core.formats.rabbitmq import message_file
     from tests.rabbitmq import golden
