@@ -136,7 +136,7 @@ def begin(
         with locked(root, settings.lock_timeout_s):
             finish_pending(root, settings)
     else:
-        _broker_lock(root).close()
+        _look_for_broker(root)
     size = find_chain(folders).file_size or settings.log_file_size
     job = RocketWriteJob(root, settings, new_job_id(), _queue_counts(root), size)
     try:
@@ -154,6 +154,22 @@ def locked(root: str, timeout_s: float) -> ExitStack:
         stack.enter_context(FileLock(places.lock, timeout_s, "another writer of mqstore; try again when it is done"))
         stack.enter_context(_broker_lock(root))
         return stack.pop_all()
+
+
+def _look_for_broker(root: str) -> None:
+    """Refuses a store that a broker holds before any row is staged. While another writer of mqstore has its lock the
+    other is that writer's, and a look at it would stand in that writer's way; commit looks again.
+    """
+    places = JobFolder(root)
+    if not system.exists(os.path.join(root, paths.LOCK)):
+        return
+    system.make_folder(places.folder)
+    try:
+        writers = FileLock(places.lock, 0, "another writer of mqstore")
+    except StoreLockedError:
+        return
+    with writers:
+        _broker_lock(root).close()
 
 
 class _NoLock:

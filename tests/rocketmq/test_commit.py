@@ -172,8 +172,9 @@ def test_a_full_disk_while_staging_is_one_line(tmp_path: Path) -> None:
         write(directory, rows(3), **GEOMETRY)
         full = OSError(errno.ENOSPC, "No space left on device")
         there = contents(directory)
-        with pytest.raises(MqStoreError, match="No space left on device; nothing was written"), stopped_at(
-            last, error=full
+        with (
+            pytest.raises(MqStoreError, match="No space left on device; nothing was written"),
+            stopped_at(last, error=full),
         ):
             write(directory, rows(3))
         assert contents(directory) == there
@@ -182,14 +183,26 @@ def test_a_full_disk_while_staging_is_one_line(tmp_path: Path) -> None:
 def test_a_second_writer_waits_and_gives_up_in_one_line(tmp_path: Path) -> None:
     write(tmp_path / "store", rows(3), **GEOMETRY)
     before = contents(tmp_path / "store")
-    with FileLock(str(tmp_path / "store" / ".mqstore" / "lock"), 0, "a test"), pytest.raises(
-        StoreLockedError, match="locked"
+    with (
+        FileLock(str(tmp_path / "store" / ".mqstore" / "lock"), 0, "a test"),
+        pytest.raises(StoreLockedError, match="locked"),
     ):
         write(tmp_path / "store", rows(3), lockTimeout="200ms")
     with FileLock(str(tmp_path / "store" / "lock"), 0, "a test"), pytest.raises(StoreLockedError, match="locked"):
         write(tmp_path / "store", rows(3))
     assert contents(tmp_path / "store") == before
     assert write(tmp_path / "store", rows(3)) == 3
+
+
+def test_a_job_begins_while_another_writer_commits_and_stands_not_in_its_way(tmp_path: Path) -> None:
+    directory = tmp_path / "store"
+    write(directory, rows(3), **GEOMETRY)
+    with FileLock(str(directory / ".mqstore" / "lock"), 0, "a test"), FileLock(str(directory / "lock"), 0, "a test"):
+        with open_store(str(directory)) as store:
+            job = store.begin_job()
+        part = job.stage(iter(rows(3, 10).to_batches()))
+    assert job.commit([part]) == 3
+    assert len(bodies(directory)) == 6
 
 
 def test_a_version_is_written_once(tmp_path: Path) -> None:
