@@ -73,8 +73,9 @@ def run_python(*arguments: str, path: Path | None = None) -> subprocess.Complete
 
 def test_the_wheel_holds_the_rooms_and_nothing_else(installed: Path) -> None:
     packages = {path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")}
-    assert {"storage_core", "connector", "pyspark_mqstore"} <= packages
-    assert packages <= {"storage_core", "connector", "command_line", "pyspark_mqstore"}
+    assert packages == {"storage_core", "connector", "command_line", "pyspark_mqstore"}
+    (scripts,) = installed.glob("*.dist-info/entry_points.txt")
+    assert scripts.read_text().split("\n")[:2] == ["[console_scripts]", "mqstore = command_line.main:main"]
     for package in packages:
         assert (installed / package / "py.typed").is_file(), package
 
