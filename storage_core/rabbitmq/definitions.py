@@ -45,7 +45,9 @@ def arguments(root: str, vhost: str) -> dict[str, dict[str, Any]]:
 
 
 def write(root: str, vhost: str, queues: Mapping[str, Mapping[str, Any]]) -> None:
-    """Adds queues to the definitions beside the store."""
+    """Adds queues to the definitions beside the store; nothing to add writes nothing."""
+    if not queues:
+        return
     path = definitions_path(root)
     write_aside(path, merged(content(path), vhost, queues))
 

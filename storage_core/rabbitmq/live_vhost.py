@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -271,7 +271,8 @@ class LiveVhost:
             system.rename(f"{path}.new", path)
             system.sync_folder(self.root)
             self._end()
-            if self._arguments:
+            # The store is stopped; where its folder may not be written, `mqstore definitions` says the same.
+            with suppress(PermissionError):
                 definitions.write(self.root, self.name.decode(errors="replace"), self._arguments)
 
     def abandon(self, error: BaseException) -> None:
