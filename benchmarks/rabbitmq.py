@@ -123,7 +123,8 @@ def paging_queue(folder: Path, scale: float, rounds: int, section: Section) -> N
             runs["fetch and acknowledge"].append(fetched)
     for name, found in runs.items():
         by_clock, by_cpu = (
-            batches * BATCH / median(times) for times in ([r.wall_s for r in found], [r.cpu_s for r in found])
+            batches * BATCH / max(median(times), 1e-9)
+            for times in ([r.wall_s for r in found], [r.cpu_s for r in found])
         )
         note = f"{by_cpu:,.0f} per CPU second"
         section.add(Finding(f"paging queue, batches of {BATCH}: {name}", by_clock, "/s", 200_000, note=note))
