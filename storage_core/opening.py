@@ -155,8 +155,8 @@ def _no_store(root: str, engine: str | None) -> StoreNotFoundError | Unsupported
         return StoreNotFoundError(f"StoreNotFoundError: {root}: the directory is empty; give the directory of a store")
     if inside := _search(root, engine, LEVELS):
         return StoreNotFoundError(
-            f"StoreNotFoundError: {root}: this is a folder of stores ({len(inside)}) and none itself; name one of them, "
-            f"such as {inside[0]}, or a new path"
+            f"StoreNotFoundError: {root}: this is a folder of stores ({len(inside)}) and none itself; "
+            f"name one of them, such as {inside[0]}, or a new path"
         )
     shown = ", ".join(names[:MOST_SHOWN]) + (f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else "")
     return StoreNotFoundError(
