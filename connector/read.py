@@ -29,7 +29,9 @@ from storage_core.store import Predicate
 __all__ = ["DataFrame", "SparkSession", "read"]
 
 OLDEST_PANDAS = (2, 2)
-LARGEST_ESTIMATE = 1 << 27
+LARGEST_ESTIMATE = 1 << 30
+# A column of ten nulls that Spark takes for 1000 bytes wide, so that an id stands for 508 bytes and not for 8.
+PADDING, ID_SIZE = "struct<" + ",".join(f"b{number}:binary" for number in range(10)) + ">", 508
 _COMPARED: dict[str, Callable[[Any, Any], Any]] = {
     "=": lambda column, value: column == value,
     "!=": lambda column, value: column != value,
@@ -91,8 +93,9 @@ def _frame(spark: SparkSession, partitions: Sequence[MqStorePartition], schema: 
         return spark.createDataFrame([], wanted)
     count = len(partitions)
     size = sum(partition.estimated_bytes for partition in partitions)
-    stride = max(1, min(size // 8, LARGEST_ESTIMATE) // count)
-    ids = spark.range(0, count * stride, 1, count).where(F.col("id") % stride == 0)
+    stride = max(1, -(-min(size, LARGEST_ESTIMATE) // ID_SIZE) // count)
+    chosen = spark.range(0, count * stride, 1, count).where(F.col("id") % stride == 0)
+    ids = chosen.select("id", F.lit(None).cast(PADDING).alias("padding"))
     target = to_arrow(wanted)
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

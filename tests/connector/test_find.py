@@ -180,6 +180,17 @@ def test_a_join_does_not_broadcast_it(spark: SparkSession, tmp_path: Path) -> No
         spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
 
 
+@pytest.mark.parametrize("columns", [None, ["queueOffset"], ["topic", "keys", "properties", "body"]])
+def test_spark_believes_in_as_many_bytes_as_are_read(
+    spark: SparkSession, tmp_path: Path, columns: list[str] | None
+) -> None:
+    shape = StoreShape(30_000, 98)
+    frame = read(spark, make_store(str(tmp_path / "store"), shape), columns=columns, minPartitions=3)
+    believed = int(frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes())
+    assert abs(believed - shape.log_size) < 4096
+    assert frame.count() == 30_000
+
+
 def test_adaptive_execution_does_not_broadcast_it_either(spark: SparkSession, tmp_path: Path) -> None:
     """What a join does when it has seen the sizes: still no broadcast of a side that is larger than the threshold."""
     directory = make_store(str(tmp_path / "store"), StoreShape(20_000, 98))
@@ -211,18 +222,17 @@ def torn_last(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_limit_and_show_stop_early(
     spark: SparkSession, torn_last: str, way: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = {"minPartitions": "1", "recovery": "none", "columns": "key,body"}
-    frame = read(spark, torn_last, **options) if way == "read" else load_all(spark, torn_last, options)
+    options = {"minPartitions": "1", "recovery": "none"}
+    if way == "read":
+        frame = read(spark, torn_last, columns=["key", "body"], **options)
+    else:
+        frame = spark.read.format("mqstore").options(columns="key,body", **options).load(torn_last)
     assert len(frame.limit(5).collect()) == 5
     assert len(frame.take(7)) == 7
     frame.show(3)
     assert capsys.readouterr().out.count("ORD-") == 3
     with pytest.raises(PySparkException, match="CorruptionError"):
         frame.collect()
-
-
-def load_all(spark: SparkSession, directory: str, options: dict[str, str]) -> DataFrame:
-    return spark.read.format("mqstore").options(**options).load(directory)
 
 
 @pytest.mark.parametrize(
