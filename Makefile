@@ -42,6 +42,7 @@ test-real-full: $(VENV)/.ready-test ## the same with 200 stores, 500 scripts and
 	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) MQSTORE_STORES=200 MQSTORE_LOOKUPS=100 MQSTORE_SCRIPTS=500 MQSTORE_KILLS=30 \
 		MQSTORE_ROWS=200000 $(RUN) -m pytest -m real tests/real --timeout 0
 	@$(WITH_JAVA) MQSTORE_STEPS=1 $(RUN) -m pytest tests/rocketmq/test_commit.py
+	@$(WITH_JAVA) MQSTORE_PREDICATES=500 $(RUN) -m pytest tests/connector/test_find_generated.py --timeout 0
 
 bench: $(VENV)/.ready-bench ## measure, print the ratios, write benchmarks/results.md and a plot
 	@$(WITH_JAVA) $(RUN) -m benchmarks

@@ -7,6 +7,7 @@ mean for a message belongs to the page that declares them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ class Field:
         """Width on disk, in bytes."""
         return np.dtype(self.disk).itemsize
 
-    @property
+    @cached_property
     def memory(self) -> np.dtype[Any]:
         """The native-endian type of the decoded column."""
         return np.dtype(self.disk).newbyteorder("=")
