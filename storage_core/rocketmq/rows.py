@@ -6,7 +6,7 @@ What becomes of damaged messages is for `row_builder`; where messages lie and wh
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -114,6 +114,7 @@ class Rows:
     places: Positions
     request: ScanRequest
     store_name: str
+    _made: dict[str, pa.Array] = field(default_factory=dict)
 
     @cached_property
     def properties(self) -> PropertyColumn:
@@ -132,8 +133,11 @@ class Rows:
         return self.messages.hosts("store")
 
     def column(self, name: str) -> pa.Array:
-        """A native column out of the records' own fields; not `body`."""
-        return _COLUMNS[name](self)
+        """A native column out of the records' own fields; not `body`. What a condition asked is not made again."""
+        found = self._made.get(name)
+        if found is None:
+            found = self._made[name] = _COLUMNS[name](self)
+        return found
 
     def checked_bodies(self) -> pa.BinaryArray:
         """Bodies as a client gets them; messages whose body is damaged are marked."""
