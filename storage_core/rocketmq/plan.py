@@ -29,7 +29,7 @@ CHUNK_COUNT = 1 << 16
 
 @dataclass(frozen=True)
 class Plan:
-    """All that publishing needs besides the staged files. `skip` records, from the first on, are in the log already.
+    """All that publishing needs besides the staged files.
 
     `index_name` and `index_header` are the index file that is continued, `index_names` those that are made.
     `files` maps each new file's path, relative to the store or absolute, to its name in the staging folder and length.
@@ -53,7 +53,6 @@ class Plan:
     queue_ids: Mapping[str, int] = field(default_factory=dict)
     query: str | None = None
     version: int = 0
-    skip: int = 0
     newest_ms: int = 0
     recover: bool = False
     seen: Mapping[str, Any] | None = None
@@ -64,11 +63,13 @@ class Plan:
         return sum(part.rows for part in self.parts)
 
 
-def plan_to_json(plan: Plan) -> dict[str, Any]:
-    """The intent that says this plan."""
+def plan_to_json(plan: Plan, root: str) -> dict[str, Any]:
+    """The intent that says this plan. Folders are named as seen from the store: a copy of it is finished in itself."""
     header = plan.index_header
+    inside = os.path.join(root, "")
     return {
         **{name: getattr(plan, name) for name in _PLAIN},
+        "folders": [folder.removeprefix(inside) for folder in plan.folders],
         "parts": [part_to_json(part) for part in plan.parts],
         "ends": ends_to_json(plan.ends),
         "after": ends_to_json(plan.after),
@@ -76,10 +77,11 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def plan_from_json(intent: Mapping[str, Any]) -> Plan:
-    """The plan of an intent."""
+def plan_from_json(intent: Mapping[str, Any], root: str) -> Plan:
+    """The plan of an intent of the store at `root`."""
     plain = {name: intent[name] for name in _PLAIN}
-    plain["folders"], plain["index_names"] = tuple(plain["folders"]), tuple(plain["index_names"])
+    plain["folders"] = tuple(os.path.join(root, folder) for folder in plain["folders"])
+    plain["index_names"] = tuple(plain["index_names"])
     plain["files"] = {target: (name, length) for target, (name, length) in plain["files"].items()}
     return Plan(
         parts=tuple(part_from_json(part) for part in intent["parts"]),
@@ -92,7 +94,7 @@ def plan_from_json(intent: Mapping[str, Any]) -> Plan:
 
 _PLAIN = (
     "job", "preserve", "store_ms", "folders", "index_name", "index_from", "index_names", "files", "queue_ids",
-    "query", "version", "skip", "newest_ms", "recover", "seen",
+    "query", "version", "newest_ms", "recover", "seen",
 )  # fmt: skip
 
 
@@ -131,15 +133,10 @@ class Course:
         self.stop = plan.ends.log_end
 
     def __iter__(self) -> Iterator[Chunk]:
-        left = self._plan.skip
         for part in self._plan.parts:
-            if left >= part.rows:
-                left -= part.rows
-                continue
-            yield from self._part(part, left)
-            left = 0
+            yield from self._part(part)
 
-    def _part(self, part: StagedPart, skip: int) -> Iterator[Chunk]:
+    def _part(self, part: StagedPart) -> Iterator[Chunk]:
         names = {file.name.rpartition(".")[2]: os.path.join(self._folder, file.name) for file in part.files}
         numbers = self._queue_numbers(part)
         position = key_position = 0
@@ -150,17 +147,7 @@ class Course:
             hashes = _structs(names["keys"], np.dtype("<i4"), key_position, key_count)
             own = _structs(names["places"], PLACE.dtype, start, count) if self._plan.preserve else None
             size = int(dispatch["size"].astype(np.int64).sum())
-            gone = max(min(skip - start, count), 0)
-            if gone < count:
-                before = dispatch[:gone]
-                yield self._chunk(
-                    names["records"],
-                    position + int(before["size"].astype(np.int64).sum()),
-                    dispatch[gone:],
-                    hashes[int(before["key_count"].astype(np.int64).sum()) :].astype(np.int32),
-                    None if own is None else own[gone:],
-                    numbers,
-                )
+            yield self._chunk(names["records"], position, dispatch, hashes.astype(np.int32), own, numbers)
             position, key_position = position + size, key_position + key_count
 
     def _chunk(

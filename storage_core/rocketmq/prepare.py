@@ -58,10 +58,12 @@ def check_directory(root: str) -> None:
         )
 
 
-def store_ends(root: str, settings: WriteSettings, folders: Sequence[str]) -> tuple[Ends, Found | None]:
+def store_ends(
+    root: str, settings: WriteSettings, folders: Sequence[str], trusting: bool = True
+) -> tuple[Ends, Found | None]:
     """Where the store ends: as the last job noted, else as a broker would find it; zero for a new one."""
     check_directory(root)
-    trusted = trusted_ends(root, folders)
+    trusted = trusted_ends(root, folders) if trusting else None
     if trusted is not None:
         return trusted, None
     if not any(_log_names(folder) for folder in folders):
@@ -117,14 +119,16 @@ def _index_geometry(root: str, settings: WriteSettings, ends: Ends, found: Found
 
 def prepare(
     root: str, settings: WriteSettings, job: str, parts: Sequence[StagedPart], counts: Mapping[str, int],
-    changes: Changes, skip: int = 0,
+    changes: Changes, visited: bool = False,
 ) -> Prepared:  # fmt: skip
     """The plan of a job, with all files and bytes that it needs made or reserved.
 
-    `counts` are the queues of the topics that exist. Raises MqStoreError; the caller takes `changes` back then.
+    `counts` are the queues of the topics that exist. `visited`: a broker worked on the store while the job was
+    unfinished, so nothing noted is believed, and what the index files lack is put in. Raises MqStoreError; the caller
+    takes `changes` back then.
     """
     folders = settings.commit_log_path or (os.path.join(root, paths.COMMIT_LOG),)
-    ends, found = store_ends(root, settings, folders)
+    ends, found = store_ends(root, settings, folders, trusting=not visited)
     parts = sorted(parts, key=lambda part: part.detail["first"] or 0 if settings.preserve else part.partition)
     parts = [part for part in parts if part.rows]
     if settings.preserve and parts and not ends.log_end:
@@ -135,12 +139,14 @@ def prepare(
     now_ms = time.time_ns() // 1_000_000
     plan = Plan(
         job, tuple(parts), settings.preserve, max(now_ms, ends.last_store_ms), ends, ends, tuple(folders),
-        query=settings.query, version=settings.version, skip=skip,
+        query=settings.query, version=settings.version,
         recover=found is not None and (found.incomplete or found.listing.abort),
         seen=None if found is None else seen_by_judge(found),
     )  # fmt: skip
     if ends.index is not None:
         plan = _with_index(root, plan, found)
+        if visited and plan.index_from is None:
+            plan = replace(plan, index_from=ends.log_start - 1)
     return Prepared(_Room(root, plan, found, counts, settings.queues, changes).made(), found)
 
 

@@ -48,7 +48,7 @@ class Publisher:
         """All steps up to the checkpoint. Raises OSError; the same call may be made again later."""
         plan = self._plan
         if plan.recover or plan.index_from is not None:
-            self._found = find_store(self._root, plan.folders, plan_to_json(plan))
+            self._found = find_store(self._root, plan.folders, plan_to_json(plan, self._root))
         self._write_log()
         self._rename_new(lambda target: not target.startswith((paths.INDEX + os.sep, paths.CONSUME_QUEUE + os.sep)))
         self._write_queues()
@@ -253,4 +253,3 @@ def patched(plan: Plan, staging: str, chunk: Chunk) -> Iterator[tuple[int, int, 
                     )  # fmt: skip
                 yield first, last, data
                 first = last
-

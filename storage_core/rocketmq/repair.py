@@ -22,7 +22,7 @@ from storage_core.files.changes import Changes
 from storage_core.files.file_chain import ChainFile, FileChain
 from storage_core.files.window import OpenFiles
 from storage_core.formats.java_hash import java_hashes
-from storage_core.formats.layout import Bytes, Positions
+from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.checkpoint import Checkpoint
 from storage_core.formats.rocketmq.consumequeue import UNIT
 from storage_core.formats.rocketmq.message import (
@@ -131,6 +131,7 @@ def last_store_ms(found: Found) -> int:
 
 # -- what is cut
 
+
 def cut(found: Found, changes: Changes, kept: str) -> None:
     """Keeps below `kept`, and takes away, all that recovery would cut: bytes behind the log's end, units, files.
 
@@ -142,19 +143,19 @@ def cut(found: Found, changes: Changes, kept: str) -> None:
     for file, start in spans:
         position = start - file.base_offset
         if file.base_offset >= verdict.log_end and (file.size != listing.log.file_size or _holds_data(file.path)):
-            _move_away(listing.root, file.path, changes, kept)
+            move_away(listing.root, file.path, changes, kept)
         else:
             position += _blank_size(file, position)
             changes.zero(file.path, position, file.size, f"{_kept_path(listing.root, file.path, kept)}.from-{position}")
     empty = [file for file in listing.log.files if not file.size]
     for file in empty:
         if system.exists(file.path):
-            _move_away(listing.root, file.path, changes, kept)
+            move_away(listing.root, file.path, changes, kept)
     for key, queue in listing.queues.items():
         stop = verdict.queues[key].disk_stop * UNIT.size
         for file in queue.chain.files:
             if file.base_offset >= stop or file.size == 0:
-                _move_away(listing.root, file.path, changes, kept)
+                move_away(listing.root, file.path, changes, kept)
             elif file.end > stop:
                 position = stop - file.base_offset
                 target = f"{_kept_path(listing.root, file.path, kept)}.from-{position}"
@@ -212,13 +213,15 @@ def _kept_path(root: str, path: str, kept: str) -> str:
     return os.path.join(kept, os.path.basename(path) if inside.startswith("..") else inside)
 
 
-def _move_away(root: str, path: str, changes: Changes, kept: str) -> None:
+def move_away(root: str, path: str, changes: Changes, kept: str) -> None:
+    """Moves a file of the store to its place below `kept`."""
     target = _kept_path(root, path, kept)
     changes.folder(os.path.dirname(target))
     changes.move(path, target)
 
 
 # -- what is added
+
 
 @dataclass(frozen=True)
 class Missing:
@@ -288,27 +291,3 @@ def unindexed(found: Found, after: int) -> Iterator[Keys]:
 def _by_row(hashes: npt.NDArray[np.int32], rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
     """Hashes in the order of their records; those of one record keep theirs: UNIQ_KEY first."""
     return hashes[np.argsort(rows, kind="stable")]
-
-
-# -- what is there of an unfinished job
-
-def foreign_record(log: FileChain, place: int, wanted: Bytes, sizes: Positions) -> tuple[int, bool]:
-    """How many of the records in `wanted`, which belong at address `place`, lie there; and what follows the last one.
-
-    True when a right record of someone else begins where the next should.
-    """
-    file = log.file_at(place)
-    if file is None:
-        return 0, False
-    with OpenFiles() as files:
-        stop = min(file.end, place + len(wanted))
-        raw = system.pread(files.descriptor(file.path), stop - place, place - file.base_offset)
-        there = np.frombuffer(raw, np.uint8)
-        differs = np.flatnonzero(there != wanted[: len(there)])
-        right = int(differs[0]) if len(differs) else len(there)
-        ends = np.cumsum(sizes)
-        count = int(np.searchsorted(ends, right, "right"))
-        if count == len(sizes):
-            return count, False
-        at = place + (int(ends[count - 1]) if count else 0)
-        return count, record_at(log, files, at, file.end) is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from storage_core.files.file_chain import find_chain
 from storage_core.files.lock import FileLock
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.config_json import queue_counts
+from storage_core.formats.rocketmq.indexfile import Geometry
 from storage_core.job import (
     JobFolder,
     check_staged,
@@ -37,11 +38,12 @@ from storage_core.job import (
 from storage_core.rocketmq.config import read_config
 from storage_core.rocketmq.ends import log_folders
 from storage_core.rocketmq.incoming import check_columns
-from storage_core.rocketmq.plan import Course, Plan, plan_from_json, plan_to_json
-from storage_core.rocketmq.prepare import check_directory, prepare
-from storage_core.rocketmq.publish import Publisher, patched
-from storage_core.rocketmq.repair import foreign_record
+from storage_core.rocketmq.plan import Plan, plan_from_json, plan_to_json
+from storage_core.rocketmq.prepare import NEW, check_directory, prepare
+from storage_core.rocketmq.publish import Publisher
+from storage_core.rocketmq.repair import find_store
 from storage_core.rocketmq.staging import Task, stage_task
+from storage_core.rocketmq.visited import drop_index, stage_missing
 from storage_core.rocketmq.write_settings import WriteSettings
 from storage_core.store import StagedPart, WriteJob
 
@@ -219,6 +221,7 @@ def _names(folder: str) -> list[str]:
 
 # -- commit point and redo
 
+
 def _raise_guard(plan: Plan, changes: Changes) -> None:
     """The file that keeps a stock broker from loading the store."""
     folder = plan.folders[0]
@@ -233,7 +236,7 @@ def _write_intent(root: str, plan: Plan) -> None:
     """The commit point. When it fails, no intent is left; if even that fails, the job counts as committed."""
     path = JobFolder(root).intent
     try:
-        write_json(path, plan_to_json(plan))
+        write_json(path, plan_to_json(plan, root))
     except OSError:
         for each in (path, path + ".tmp"):
             if system.exists(each):
@@ -247,10 +250,14 @@ def _carry_out(root: str, plan: Plan) -> None:
         publisher.publish()
         publisher.done(os.path.join(plan.folders[0], GUARD))
     except (OSError, MqStoreError) as error:
-        raise MqStoreError(
-            f"{root}: the job is committed but not finished ({_text(error)}); do not run it again: the next write, or "
-            f"`mqstore repair {root} --in-place`, finishes it"
-        ) from error
+        raise _not_finished(root, error) from error
+
+
+def _not_finished(root: str, error: Exception) -> MqStoreError:
+    return MqStoreError(
+        f"{root}: the job is committed but not finished ({_text(error)}); do not run it again: the next write, or "
+        f"`mqstore repair {root} --in-place`, finishes it"
+    )
 
 
 def finish_pending(root: str, settings: WriteSettings) -> bool:
@@ -263,7 +270,7 @@ def finish_pending(root: str, settings: WriteSettings) -> bool:
             system.unlink(guard)
             system.sync_folder(os.path.dirname(guard))
         return False
-    plan = plan_from_json(intent)
+    plan = plan_from_json(intent, root)
     guard = os.path.join(plan.folders[0], GUARD)
     if pending_intent(root) is None:
         Publisher(root, plan).done(guard)
@@ -275,39 +282,39 @@ def finish_pending(root: str, settings: WriteSettings) -> bool:
 
 
 def _replanned(root: str, plan: Plan) -> Plan:
-    """The plan, or, where someone else's record lies in its place, a new one for what is not in the log yet."""
-    present = _foreign_at(root, plan)
-    if present is None:
+    """The plan; or, where somebody removed the guard so that a broker may have worked on the store, a new one.
+
+    The new intent comes before the guard: a stop in between leaves a store that is looked at again.
+    """
+    if system.exists(os.path.join(plan.folders[0], GUARD)):
         return plan
-    settings = WriteSettings(
-        preserve=plan.preserve, commit_log_path=plan.folders, query=plan.query, version=plan.version
-    )
     changes = Changes()
-    _drop_new(root, plan.job)
-    found = prepare(root, settings, plan.job, plan.parts, _queue_counts(root), changes, present).plan
-    _raise_guard(found, changes)
-    _write_intent(root, found)
+    try:
+        found = _after_visit(root, plan, changes)
+        write_json(JobFolder(root).intent, plan_to_json(found, root))
+        _raise_guard(found, changes)
+    except BaseException as error:
+        changes.undo()
+        if isinstance(error, OSError | MqStoreError):
+            raise _not_finished(root, error) from error
+        raise
     return found
 
 
-def _drop_new(root: str, job: str) -> None:
-    drop_tree(os.path.join(JobFolder(root).staging(job), "new"))
-
-
-def _foreign_at(root: str, plan: Plan) -> int | None:
-    """How many of the job's records are in the log when a record of someone else follows them; None when none does."""
-    staging, log = JobFolder(root).staging(plan.job), find_chain(plan.folders)
-    present = plan.skip
-    for chunk in Course(plan, staging):
-        for first, last, data in patched(plan, staging, chunk):
-            place, sizes = int(chunk.places[first]), chunk.sizes[first:last]
-            there, foreign = foreign_record(log, place, data, sizes)
-            present += there
-            if foreign:
-                return present
-            if there < last - first:
-                return None
-    return None
+def _after_visit(root: str, plan: Plan, changes: Changes) -> Plan:
+    """A plan for what no queue lists, behind what is there now; the index is made whole again."""
+    settings = WriteSettings(
+        preserve=plan.preserve, commit_log_path=plan.folders, query=plan.query, version=plan.version,
+        log_file_size=plan.ends.log_file_size, queue_entries=plan.ends.queue_entries,
+        index=plan.ends.index or Geometry(), index_given=plan.ends.index is not None,
+    )  # fmt: skip
+    drop_tree(os.path.join(JobFolder(root).staging(plan.job), NEW))
+    parts = stage_missing(root, plan, find_store(root, plan.folders))
+    if plan.ends.index is not None:
+        drop_index(root, plan, changes)
+    made = prepare(root, settings, plan.job, parts, _queue_counts(root), changes, visited=True).plan
+    wanted = {topic: max(count, made.queue_ids.get(topic, 0)) for topic, count in plan.queue_ids.items()}
+    return replace(made, queue_ids={**made.queue_ids, **wanted})
 
 
 def _one_line(root: str, error: OSError) -> MqStoreError:

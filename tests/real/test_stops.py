@@ -34,6 +34,7 @@ from tests.rocketmq.test_commit import (
     write,
 )
 from tests.rocketmq.test_preserve import write_options
+from tests.rocketmq.visits import served
 
 pytestmark = pytest.mark.real
 
@@ -140,3 +141,29 @@ def test_a_stock_store_at_every_step_refuses_or_serves_whole_or_absent(kind: str
             assert not disagreements(directory, settings_of(kind), version), where
     print(f"{kind} {version}: {total} calls, {len(asked)} states, {refused} refused, {loaded} loaded")
     assert asked
+
+
+@pytest.mark.parametrize("version", ["493", "533"])
+def test_a_stock_store_that_was_let_in_by_hand_keeps_what_it_took(version: str, tmp_path: Path) -> None:
+    total = calls_of("own", tmp_path)
+    original, directory = made_store("own", tmp_path / "original"), tmp_path / "stopped" / "store"
+    job, visits = Counter(NEW_ROWS["body"].to_pylist()), 0
+    for last in range(random.Random(f"let in {SEED} {version}").randrange(DISTANCE), total, DISTANCE):
+        stop("own", last, original, directory)
+        guard = directory / "commitlog" / GUARD
+        if not (directory / ".mqstore" / "intent.json").exists() or not guard.exists():
+            continue
+        guard.unlink()
+        visit = Visit(version, directory, SMALL)
+        there = served(directory)
+        where = f"{version}, {last} of {total} calls"
+        write(directory, rows(1, 900))
+        after = served(directory)
+        assert not [at for at in there if after.get(at) != there[at]], where
+        assert Counter(body for _, body in after.values()) & job == job, where
+        copy = shutil.copytree(directory, tmp_path / "copy" / "store")
+        again = Visit(version, copy, SMALL)
+        assert not Counter(visit.served + visit.taken) - Counter(again.served), where
+        shutil.rmtree(copy)
+        visits += 1
+    print(f"let in by hand, {version}: {visits} visits")

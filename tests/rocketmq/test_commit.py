@@ -161,6 +161,22 @@ def test_an_error_at_any_step_before_the_commit_point_leaves_every_file_as_it_wa
     assert failed > 4
 
 
+def test_a_copy_of_an_unfinished_store_is_finished_in_the_copy(tmp_path: Path) -> None:
+    store, copy = made_store("own", tmp_path / "store"), tmp_path / "elsewhere" / "copy"
+    with stopped_at(None) as clock:
+        write(shutil.copytree(store, tmp_path / "counted"), NEW_ROWS)
+    last = next(number for number, call in enumerate(clock.log) if call.startswith("rename") and "intent" in call) + 3
+    with pytest.raises(Died), stopped_at(last):
+        write(store, NEW_ROWS)
+    shutil.copytree(store, copy)
+    before = contents(store)
+
+    write(copy, rows(1, 900))
+
+    assert contents(store) == before
+    assert len(bodies(copy)) == 47 + NEW_ROWS.num_rows + 1
+
+
 def test_a_full_disk_while_staging_is_one_line(tmp_path: Path) -> None:
     directory = tmp_path / "store"
     write(directory, rows(3), **GEOMETRY)
