@@ -40,8 +40,9 @@ test-real: $(VENV)/.ready-test ## a seeded sample against the real RocketMQ and 
 test-real-full: $(VENV)/.ready-test ## the same with 200 stores, 500 scripts and 200,000 rows, without a time limit
 	@echo "mqstore: tests against the real systems, 200 stores, seed $(SEED) (again: make test-real-full SEED=$(SEED))"
 	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) MQSTORE_STORES=200 MQSTORE_LOOKUPS=100 MQSTORE_SCRIPTS=500 MQSTORE_KILLS=30 \
-		MQSTORE_ROWS=200000 $(RUN) -m pytest -m real tests/real --timeout 0
-	@$(WITH_JAVA) MQSTORE_STEPS=1 $(RUN) -m pytest tests/rocketmq/test_commit.py
+		MQSTORE_ROWS=200000 MQSTORE_WRITES=30 MQSTORE_COPIES=100 MQSTORE_BROKERS=12 MQSTORE_STOPS=1 \
+		$(RUN) -m pytest -m real tests/real --timeout 0
+	@$(WITH_JAVA) MQSTORE_STEPS=1 $(RUN) -m pytest tests/rocketmq/test_commit.py tests/rocketmq/test_redo.py --timeout 0
 	@$(WITH_JAVA) MQSTORE_PREDICATES=500 $(RUN) -m pytest tests/connector/test_find_generated.py --timeout 0
 
 bench: $(VENV)/.ready-bench ## measure, print the ratios, write benchmarks/results.md and a plot

@@ -1,7 +1,7 @@
 """What mqstore reads from the log of a random store of the real systems and writes with `preserve=true` is the same
 store: commit log, queues and index, byte for byte. Of a store that lost files or crashed, the commit log.
 
-`MQSTORE_COPIES` says how many seeds (12; `make test-real-full` takes 100), `MQSTORE_SEED` where they start.
+`MQSTORE_COPIES` says how many seeds (6; `make test-real-full` takes 100), `MQSTORE_SEED` where they start.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.rocketmq.test_preserve import contents, copy_log, drop_unused, write_
 pytestmark = pytest.mark.real
 
 FIRST_SEED = int(os.environ.get("MQSTORE_SEED", "20261121"))
-SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("MQSTORE_COPIES", "12")))
+SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("MQSTORE_COPIES", "6")))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

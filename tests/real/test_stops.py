@@ -1,7 +1,7 @@
 """A writer dies at a step of a commit, and a stock store of 4.9.3 or 5.3.3 is started there: it refuses to load, or
 serves the job whole or not at all; what it then takes is still there after mqstore's redo, and all agree.
 
-`MQSTORE_STOPS=1` takes every step, as `make test-real-full` does; without it every 60th, from a place that
+`MQSTORE_STOPS=1` takes every step, as `make test-real-full` does; without it every 90th, from a place that
 `MQSTORE_SEED` says. Steps that leave the same files for a broker are asked once.
 """
 
@@ -39,7 +39,7 @@ from tests.rocketmq.visits import served
 pytestmark = pytest.mark.real
 
 SEED = int(os.environ.get("MQSTORE_SEED", "20261121"))
-DISTANCE = int(os.environ.get("MQSTORE_STOPS", "60"))
+DISTANCE = int(os.environ.get("MQSTORE_STOPS", "90"))
 SMALL = {"mappedFileSizeCommitLog": 4096, "mappedFileSizeConsumeQueue": 200, "maxHashSlotNum": 11, "maxIndexNum": 40}
 TAKEN = 3
 AGREES = 5
