@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import zstandard
 
 from storage_core.rabbitmq.damage import Damage
 
@@ -85,3 +86,20 @@ def flagged(entries: Entries, flag: int) -> npt.NDArray[np.bool_]:
     """Which entries have `flag`."""
     found: npt.NDArray[np.bool_] = entries["flags"] & flag != 0
     return found
+
+
+def packed(entries: Entries) -> bytes:
+    """The entries for the way to another process: neighbours are alike, so 46 bytes become a few."""
+    columns = (np.diff(entries[name].astype(np.int64, copy=False), prepend=0) for name in ENTRY.names or ())
+    data = b"".join(np.ascontiguousarray(column).tobytes() for column in columns)
+    return zstandard.ZstdCompressor(level=1).compress(data)
+
+
+def unpacked(data: bytes) -> Entries:
+    """What `packed` was given."""
+    names = ENTRY.names or ()
+    raw = np.frombuffer(zstandard.ZstdDecompressor().decompress(data), np.int64).reshape(len(names), -1)
+    entries = np.empty(raw.shape[1], ENTRY)
+    for name, column in zip(names, raw, strict=True):
+        entries[name] = np.cumsum(column).astype(ENTRY[name])
+    return entries

@@ -1,0 +1,30 @@
+"""Entries on their way to another process: few bytes, and the same entries behind them."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage_core.rabbitmq import open_store
+from storage_core.rabbitmq.entries import ENTRY, new_entries, packed, unpacked
+from storage_core.store import ScanRequest
+from tests.rabbitmq import golden
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 1000])
+def test_entries_of_any_values_come_back(count: int) -> None:
+    entries = np.frombuffer(random.Random(count).randbytes(count * ENTRY.itemsize), ENTRY)
+    assert unpacked(packed(entries)).tobytes() == entries.tobytes()
+    assert unpacked(packed(new_entries(count))).tobytes() == new_entries(count).tobytes()
+
+
+def test_a_partition_takes_few_bytes_for_each_message(tmp_path: Path) -> None:
+    store = golden.unpack("s5_16384_kill9", tmp_path) / golden.DEFAULT_VHOST
+    with open_store(str(store)) as opened:
+        (partition,) = opened.snapshot().plan(ScanRequest())
+    assert len(partition.entries) > 20_000
+    assert len(pickle.dumps(partition)) < 2 * len(partition.entries)
