@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_core.formats.layout import Bytes, Positions
-from storage_core.formats.spans import data_of, gather, is_text, offsets_of, text
+from storage_core.formats.spans import FEW, data_of, gather, is_text, offsets_of, text
 
 NAME_END, PAIR_END = 0x01, 0x02
 
@@ -85,6 +85,8 @@ class PropertyColumn:
 
         A piece that begins with the name and 0x01 and goes on is that property, so only separators are looked for.
         """
+        if len(self) <= FEW:
+            return pa.array([pairs.get(name) for pairs in self._rows], pa.string())
         starts, stops = self._pieces_with(np.frombuffer(name.encode() + b"\x01", np.uint8))
         if self._one_in_each(starts):
             return text(gather(self._data, starts, stops))
@@ -112,6 +114,8 @@ class PropertyColumn:
 
     def pairs(self) -> pa.MapArray:
         """All pairs of every message as map<string, string>; empty, never null, where there are none."""
+        if len(self) <= FEW:
+            return pa.array([list(pairs.items()) for pairs in self._rows], pa.map_(pa.string(), pa.string()))
         found = self._pairs
         if self._repeats():
             rows = [list(self.row(index).items()) for index in range(len(self))]
@@ -124,6 +128,11 @@ class PropertyColumn:
         else:
             names, values = text(names), text(values)
         return pa.MapArray.from_arrays(pa.array(found.offsets), names, values)
+
+    @cached_property
+    def _rows(self) -> list[dict[str, str]]:
+        """The pairs of each of a few messages: looking at them one by one costs less than one question to all."""
+        return [self.row(index) for index in range(len(self))]
 
     @cached_property
     def _marks(self) -> npt.NDArray[np.int32]:

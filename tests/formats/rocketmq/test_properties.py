@@ -1,0 +1,38 @@
+"""Properties of a few messages, asked one by one, are those of many, asked together, and those of the slow way."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage_core.formats.rocketmq.properties import PropertyColumn, parse
+from storage_core.formats.spans import FEW
+
+NAMES = ("KEYS", "TAGS", "UNIQ_KEY", "KEY", "K")
+pieces = st.sampled_from(
+    [*(name.encode() for name in NAMES), b"\x01", b"\x02", b"a", b" ", "日本".encode(), b"\xe6\x97", b"\xff", b""]
+)
+properties = st.lists(pieces, max_size=14).map(b"".join)
+
+
+def column(rows: list[bytes]) -> PropertyColumn:
+    """The rows one behind the other, each behind the two bytes of its length, as in a record."""
+    buffer = b"".join(len(row).to_bytes(2, "big") + row for row in rows)
+    sizes = np.array([len(row) for row in rows], np.int64)
+    return PropertyColumn(np.frombuffer(buffer, np.uint8), np.cumsum(sizes + 2) - sizes, sizes)
+
+
+@settings(max_examples=200, deadline=None)
+@given(rows=st.lists(properties, min_size=FEW + 1, max_size=3 * FEW))
+def test_a_few_are_as_many(rows: list[bytes]) -> None:
+    many = column(rows)
+    parts = [column(rows[at : at + FEW]) for at in range(0, len(rows), FEW)]
+    expected = [parse(row) for row in rows]
+    for name in NAMES:
+        told = [value for part in parts for value in part.values(name).to_pylist()]
+        assert told == many.values(name).to_pylist() == [pairs.get(name) for pairs in expected]
+    told_pairs = [pairs for part in parts for pairs in part.pairs().to_pylist()]
+    assert told_pairs == many.pairs().to_pylist() == [list(pairs.items()) for pairs in expected]
+    assert all(part.values("KEYS").type == many.values("KEYS").type for part in parts)
+    assert all(part.pairs().type == many.pairs().type for part in parts)
