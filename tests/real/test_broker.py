@@ -1,7 +1,8 @@
 """Stores that mqstore writes, served by a real broker of 4.9.3 and 5.3.3 to a real consumer: all, in order, once. A
 real producer adds more, the broker stops, mqstore reads all and appends, and the broker serves that too.
 
-`MQSTORE_BROKERS` says how many seeds (1; `make test-real-full` takes 12), `MQSTORE_SEED` where they start.
+And a broker started at three steps of a commit. `MQSTORE_BROKERS` says how many seeds (1; `make test-real-full` takes 12,
+and the three steps with both versions), `MQSTORE_SEED` where they start.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import base64
 import os
 import random
+import shutil
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,10 +18,13 @@ from typing import Any
 
 import pytest
 
-from tests.real.broker import Broker
+from storage_core.rocketmq.write_job import GUARD
+from tests.real.broker import Broker, BrokerError
 from tests.real.test_write import append
 from tests.real.written_rows import TOPICS, geometry, row_problems
 from tests.reference.served import AS_BROKER, Row, in_partitions, place, read
+from tests.rocketmq.crashes import Died, stopped_at
+from tests.rocketmq.test_commit import NEW_ROWS, bodies, made_store, rows, write
 from tests.rocketmq.test_preserve import write_options
 
 pytestmark = pytest.mark.real
@@ -31,6 +36,7 @@ SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("MQSTORE_BROKERS", "1"
 CONSUMED = tuple(topic for topic in TOPICS if not topic.startswith("%"))
 FRESH = "made-by-the-broker"
 PRODUCED = 40
+SMALL = {"mappedFileSizeCommitLog": 4096, "mappedFileSizeConsumeQueue": 200, "maxHashSlotNum": 11, "maxIndexNum": 40}
 ADDED_BY_CLIENTS = {"MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME"}
 
 
@@ -134,4 +140,46 @@ def test_a_broker_serves_what_mqstore_wrote_and_goes_on(seed: int, tmp_path: Pat
     with ThreadPoolExecutor(2) as both:
         stories = [both.submit(story, version, seed, tmp_path) for version in ("493", "533")]
         problems = [line for each in stories for line in each.result()]
+    assert not problems, "\n".join(problems)
+
+
+def at_a_stop(version: str, directory: Path, expected: int | None) -> list[str]:
+    """What a broker does with the store of a writer that died: None, it must refuse; else serve so many messages."""
+    where = f"{version} {directory.parent.name}"
+    try:
+        broker = Broker(version, directory, SMALL)
+    except BrokerError as refusal:
+        refused = (directory / "commitlog" / GUARD).exists() and expected is None
+        lines = [] if refused else [f"{where}: {refusal}"]
+        taken = 0
+    else:
+        with broker:
+            got = broker.consume("stopped", ["orders", "audit", "fresh"])
+            broker.ask(op="produce", messages=[{"topic": "orders", "body": f"taken {n}"} for n in range(3)])
+        lines = [] if len(got) == expected else [f"{where}: {len(got)} messages received, not {expected}"]
+        taken = 3
+    write(directory, rows(1, 900))
+    there = len(bodies(directory))
+    wanted = 47 + taken + 1 + (0 if expected == 47 else NEW_ROWS.num_rows)
+    return lines if there == wanted else [*lines, f"{where}: {there} messages in the end, not {wanted}"]
+
+
+def test_a_broker_at_steps_of_a_commit_refuses_or_serves_whole_or_absent(tmp_path: Path) -> None:
+    original = made_store("own", tmp_path / "original")
+    with stopped_at(None) as clock:
+        write(shutil.copytree(original, tmp_path / "counted" / "store"), NEW_ROWS)
+    guards = [number for number, call in enumerate(clock.log) if GUARD in call]
+    # Before the guard is made; in the middle of publishing; behind its removal.
+    steps = {guards[0] - 1: 47, (guards[0] + guards[-1]) // 2: None, guards[-1] + 1: 47 + NEW_ROWS.num_rows}
+    waiting = []
+    for version in ("493", "533") if len(SEEDS) > 1 else ("533",):
+        for last, expected in steps.items():
+            directory = tmp_path / f"{version} stopped at {last}" / "store"
+            shutil.copytree(original, directory)
+            with pytest.raises(Died), stopped_at(last):
+                write(directory, NEW_ROWS)
+            waiting.append((version, directory, expected))
+    with ThreadPoolExecutor(3) as several:
+        asked = [several.submit(at_a_stop, *each) for each in waiting]
+        problems = [line for each in asked for line in each.result()]
     assert not problems, "\n".join(problems)
