@@ -1,8 +1,8 @@
 """Stores that mqstore writes, served by a real broker of 4.9.3 and 5.3.3 to a real consumer: all, in order, once. A
 real producer adds more, the broker stops, mqstore reads all and appends, and the broker serves that too.
 
-And a broker started at three steps of a commit. `MQSTORE_BROKERS` says how many seeds (1; `make test-real-full` takes 12,
-and the three steps with both versions), `MQSTORE_SEED` where they start.
+And a broker started at three steps of a commit. `MQSTORE_BROKERS` says how many seeds (1; `make test-real-full` takes
+12, and the three steps with both versions), `MQSTORE_SEED` where they start.
 """
 
 from __future__ import annotations
