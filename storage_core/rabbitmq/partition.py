@@ -21,7 +21,7 @@ from storage_core.rabbitmq.schema import PLACE_COLUMNS
 from storage_core.rabbitmq.span_reader import SpanReader
 from storage_core.store import Mode, ScanPartition
 
-FIRST_BATCH_ROWS, BATCH_ROWS, BATCH_BYTES = 512, 8192, 16 << 20
+FIRST_BATCH_ROWS, BATCH_ROWS, BATCH_BYTES = 512, 16384, 8 << 20
 
 
 @dataclass(frozen=True)

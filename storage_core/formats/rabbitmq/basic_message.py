@@ -6,6 +6,7 @@ Source: rabbitmq.md 6.3.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +16,10 @@ import numpy.typing as npt
 from storage_core.errors import FormatError
 from storage_core.formats.layout import Bytes, Positions
 from storage_core.formats.rabbitmq import external_term as et
-from storage_core.formats.rabbitmq import message_container, properties
+from storage_core.formats.rabbitmq import message_container, properties, term_shape
 from storage_core.formats.rabbitmq.cursor import Cursor, Mask, Steps
 from storage_core.formats.rabbitmq.message_container import Container
+from storage_core.formats.rabbitmq.term_shape import Shape, stretch
 
 PROTOCOL = et.Atom("rabbit_framing_amqp_0_9_1")
 CLASS_BASIC = 60
@@ -117,6 +119,19 @@ class MessageSpans:
     id_starts: Positions
     persistent: Mask
 
+    def some(self, mask: Mask) -> MessageSpans:
+        """The spans of the rows of `mask`, numbered anew."""
+        keys = mask[self.key_rows]
+        columns = {
+            name: getattr(self, name)[keys if name.startswith("key_") else mask]
+            for name in MessageSpans.__dataclass_fields__
+        }
+        columns["key_rows"] = (np.cumsum(mask) - 1)[columns["key_rows"]]
+        return MessageSpans(**columns)
+
+
+_Part = tuple[npt.NDArray[np.int64], MessageSpans]
+
 
 @dataclass(frozen=True)
 class Spelling:
@@ -149,15 +164,70 @@ SPELLING = _spelling(et.ATOM, 2)
 _SPELLINGS = (SPELLING, _spelling(et.SMALL_ATOM_UTF8, 1))
 _ONE_ITEM = bytes((et.LIST, 0, 0, 0, 1, et.BINARY))
 ID_HEAD = bytes((et.BINARY, 0, 0, 0, 16))
+_SHAPES, _FEWEST_SHAPED = 4, 64
+"""How many shapes of terms are tried, and how few terms are not worth it."""
 
 
 def locate(buffer: Bytes, starts: Positions, stops: Positions) -> MessageSpans:
     """Finds the parts of the terms [start, stop) of `buffer`. Never raises."""
+    rest = np.arange(len(starts))
+    parts: list[_Part] = []
+    for _ in range(_SHAPES):
+        if len(rest) < _FEWEST_SHAPED:
+            break
+        found = _shaped(buffer, starts[rest], stops[rest])
+        if found is None:
+            break
+        if found.ok.all() and not parts:
+            return found
+        parts.append((rest[found.ok], found.some(found.ok)))
+        rest = rest[~found.ok]
+    others = _spelled(buffer, starts[rest], stops[rest])
+    return _joined([*parts, (rest, others)]) if parts else others
+
+
+def _shaped(buffer: Bytes, starts: Positions, stops: Positions) -> MessageSpans | None:
+    """The terms that are spelled like the first one; None when that is nothing to go by."""
+    sample = _spelled(buffer, starts[:1], stops[:1])
+    if not sample.ok[0] or sample.body_starts[0] == sample.body_stops[0]:
+        return None
+    start, listed, body = int(starts[0]), int(sample.property_starts[0]), int(sample.body_stops[0])
+    listed_stop, body_start = int(sample.property_stops[0]), int(sample.body_starts[0])
+    names = [(sample.exchange_starts - start, sample.exchange_stops - start)]
+    names += [(sample.key_starts - start, sample.key_stops - start)]
+    free = [slice(a, b) for begin, end in names for a, b in zip(begin.tolist(), end.tolist(), strict=True)]
+    id_at = int(sample.id_starts[0]) - body
+    shape = Shape(
+        stretch(buffer[start : listed - 4].tobytes(), free),
+        stretch(buffer[listed_stop : body_start - 4].tobytes()),
+        stretch(buffer[body : int(stops[0])].tobytes(), [slice(id_at, id_at + 16)], full_at_front=True),
+    )
+    found = term_shape.locate(buffer, starts, stops, shape)
+    key_starts, key_stops = ((starts[:, None] + (at - start)).ravel() for at in (sample.key_starts, sample.key_stops))
+    return MessageSpans(
+        found.ok,
+        starts + int(names[0][0][0]),
+        starts + int(names[0][1][0]),
+        np.repeat(np.arange(len(starts)), len(sample.key_rows)),
+        key_starts,
+        key_stops,
+        found.property_starts,
+        found.property_stops,
+        found.body_starts,
+        found.body_stops,
+        found.body_stops + id_at,
+        np.full(len(starts), sample.persistent[0]),
+    )
+
+
+def _spelled(buffer: Bytes, starts: Positions, stops: Positions) -> MessageSpans:
+    """The parts of terms in any of the spellings, found step by step."""
     spans = _locate(buffer, starts, stops, _SPELLINGS[0])
     others = np.flatnonzero(~spans.ok)
     if not len(others):
         return spans
-    return _merged(spans, others, _locate(buffer, starts[others], stops[others], _SPELLINGS[1]))
+    second = _locate(buffer, starts[others], stops[others], _SPELLINGS[1])
+    return _joined([(np.flatnonzero(spans.ok), spans.some(spans.ok)), (others, second)])
 
 
 def _locate(buffer: Bytes, starts: Positions, stops: Positions, spelling: Spelling) -> MessageSpans:
@@ -222,19 +292,14 @@ def _body(cursor: Cursor) -> tuple[Positions, Positions]:
     return starts, stops
 
 
-def _merged(first: MessageSpans, rows: npt.NDArray[np.int64], second: MessageSpans) -> MessageSpans:
-    """`first`, whose `rows` are replaced by those of `second`."""
-    columns = {}
+def _joined(parts: Sequence[_Part]) -> MessageSpans:
+    """Spans of several parts as one, each with the rows that its own are; together they are all rows."""
+    order = np.argsort(np.concatenate([rows for rows, _ in parts]), kind="stable")
+    key_rows = np.concatenate([rows[spans.key_rows] for rows, spans in parts])
+    key_order = np.argsort(key_rows, kind="stable")
+    columns = {"key_rows": key_rows[key_order]}
     for name in MessageSpans.__dataclass_fields__:
-        if not name.startswith("key_"):
-            column = getattr(first, name).copy()
-            column[rows] = getattr(second, name)
-            columns[name] = column
-    replaced = np.zeros(len(first.ok), bool)
-    replaced[rows] = True
-    kept = ~replaced[first.key_rows]
-    key_rows = np.concatenate([first.key_rows[kept], rows[second.key_rows]])
-    order = np.argsort(key_rows, kind="stable")
-    starts = np.concatenate([first.key_starts[kept], second.key_starts])[order]
-    stops = np.concatenate([first.key_stops[kept], second.key_stops])[order]
-    return MessageSpans(key_rows=key_rows[order], key_starts=starts, key_stops=stops, **columns)
+        if name != "key_rows":
+            column = np.concatenate([getattr(spans, name) for _, spans in parts])
+            columns[name] = column[key_order if name.startswith("key_") else order]
+    return MessageSpans(**columns)

@@ -75,7 +75,8 @@ def locate(buffer: Bytes, starts: Positions, stops: Positions) -> PropertySpans:
         if not used & bit:
             continue
         rows = np.flatnonzero(flags & bit)
-        start = position[rows]
+        everywhere = len(rows) == len(flags)
+        start = position if everywhere else position[rows]
         if kind == SHORT:
             size = values_at(buffer, "u1", start).astype(np.int64)
             start = start + 1
@@ -84,12 +85,18 @@ def locate(buffer: Bytes, starts: Positions, stops: Positions) -> PropertySpans:
             start = start + _SIZE.size
         else:
             size = np.full(len(rows), 1 if kind == OCTET else _LONG.size, np.int64)
-        limit = stops[rows]
+        limit = stops if everywhere else stops[rows]
         stop = start + size
-        ok[rows[stop > limit]] = False
-        stop = np.minimum(stop, limit)
-        found[name] = FieldSpans(rows, np.minimum(start, stop), stop)
-        position[rows] = stop
+        beyond = stop > limit
+        if beyond.any():
+            ok[rows[beyond]] = False
+            stop = np.minimum(stop, limit)
+            start = np.minimum(start, stop)
+        found[name] = FieldSpans(rows, start, stop)
+        if everywhere:
+            position = stop.copy()
+        else:
+            position[rows] = stop
     return PropertySpans(found, ok)
 
 
