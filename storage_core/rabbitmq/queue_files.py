@@ -165,11 +165,13 @@ def _combined(found: list[IndexFile]) -> tuple[Entries, npt.NDArray[np.void], np
     """The persistent entries of all files by sequence id, ids and `stored` beside them; how many live transient ones.
 
     An entry is acknowledged when its segment has two marks for it or the journal an ack. Of two publishes of one
-    sequence id, which a crash between a flush and the cut of the journal leaves, the segment's counts.
+    sequence id, which a crash between a flush and the cut of the journal leaves, the segment's counts. Ids are
+    those of stored ones.
     """
     publishes = [file.publishes for file in found] or [nothing()]
     entries = joined([part.entries for part in publishes])
-    ids, stored = joined([part.ids for part in publishes]), joined([part.stored for part in publishes])
+    stored = joined([part.stored for part in publishes])
+    ids = joined([part.ids for part in publishes]) if stored.any() else np.zeros(len(entries), "V16")
     sequence_ids = np.ascontiguousarray(entries["sequence_id"])
     if not (sequence_ids[1:] > sequence_ids[:-1]).all():
         _, first = np.unique(sequence_ids, return_index=True)

@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from storage_core.formats.layout import Bytes, Positions
 from storage_core.formats.rabbitmq import segment as format_segment
+from storage_core.formats.rabbitmq.cursor import values_at
+from storage_core.formats.spans import records_at
 from storage_core.rabbitmq.damage import Damage
 from storage_core.rabbitmq.entries import PERSISTENT, SEGMENT, IndexFile, Publishes, kept, new_entries, nothing
 from storage_core.rabbitmq.span_reader import read_file
-
-_RELATIVE_COUNT = format_segment.RELATIVE_MASK + 1
 
 
 def read_segment(path: str, name: str, number: int, entry_count: int, file: int) -> IndexFile:
@@ -28,16 +28,16 @@ def read_segment(path: str, name: str, number: int, entry_count: int, file: int)
         return IndexFile(nothing(), np.empty(0, np.int64))
     buffer = np.frombuffer(data, np.uint8)
     damages = _ends(name, records, len(data))
-    fixed = format_segment.PUBLISH.at(buffer, records.publishes)
-    heads = fixed["head"].astype(np.int64)
+    heads = values_at(buffer, ">u2", records.publishes).astype(np.int64)
     relatives = heads & format_segment.RELATIVE_MASK
     acked, marked = _acked(buffer, name, records, relatives, damages)
     chosen = _chosen(name, records.publishes, relatives, entry_count, damages)
     base = number * entry_count
     entries = new_entries(len(chosen))
-    fixed, heads = fixed[chosen], heads[chosen]
+    positions, heads = records.publishes[chosen], heads[chosen]
+    fixed = records_at(buffer, format_segment.PUBLISH.dtype, positions)
     embedded = fixed["embedded_size"].astype(np.int64)
-    entries["sequence_id"], entries["position"] = base + relatives[chosen], records.publishes[chosen]
+    entries["sequence_id"], entries["position"] = base + relatives[chosen], positions
     entries["expiry"], entries["size"] = fixed["expiry"], fixed["size"]
     entries["length"] = format_segment.PUBLISH.size + embedded
     entries["file"], entries["kind"] = file, SEGMENT
@@ -76,11 +76,12 @@ def _acked(
     damages: list[Damage],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Ordinals with two marks, and which ordinals are published. A third mark, or one before its publish, is damage."""
-    marks = format_segment.MARK.at(buffer, records.marks)["head"].astype(np.int64) & format_segment.RELATIVE_MASK
-    counts = np.bincount(marks, minlength=_RELATIVE_COUNT)
-    published = np.zeros(_RELATIVE_COUNT, bool)
+    marks = values_at(buffer, ">u2", records.marks).astype(np.int64) & format_segment.RELATIVE_MASK
+    ordinal_count = 1 + max(int(marks.max(initial=0)), int(relatives.max(initial=0)))
+    counts = np.bincount(marks, minlength=ordinal_count)
+    published = np.zeros(ordinal_count, bool)
     published[relatives] = True
-    begins = np.full(_RELATIVE_COUNT, np.iinfo(np.int64).max)
+    begins = np.full(ordinal_count, np.iinfo(np.int64).max)
     begins[relatives[::-1]] = records.publishes[::-1]
     early = records.marks < begins[marks]
     if early.any() or (counts > 2).any():

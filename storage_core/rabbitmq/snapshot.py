@@ -12,13 +12,14 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from storage_core.errors import FormatError, UnsupportedFormatError
 from storage_core.formats.rabbitmq import paths
 from storage_core.rabbitmq import message_store, node, queue_files, recovery_terms, selection, unfinished
 from storage_core.rabbitmq.damage import Damage
-from storage_core.rabbitmq.entries import ACKED, Entries, flagged, joined, kept, new_entries
+from storage_core.rabbitmq.entries import ACKED, Entries, copied, flagged, joined, kept, new_entries
 from storage_core.rabbitmq.message_store import MessagePlaces
 from storage_core.rabbitmq.partition import QueuePartition
 from storage_core.rabbitmq.queue_files import QueueDirectory, QueueFiles
@@ -148,7 +149,7 @@ class VhostSnapshot(Snapshot):
         if selection.vhost_excluded(request, self.vhost):
             chosen = []
         pool = _FilePool()
-        parts = []
+        parts: list[_Part] = []
         damages: list[Damage] = []
         for number, name in enumerate(chosen):
             queue = named[name]
@@ -160,8 +161,7 @@ class VhostSnapshot(Snapshot):
                 pool.adopt(files, files.entries if request.include_acked else files.served, number)
                 for files in map(self.files, queue.directories)
             ]
-            parts.append(_selected(joined(own), request, info))
-        entries = joined(parts or [new_entries(0)])
+            parts += _selected(own, request, info)
         place = RowPlace(
             schema,
             request.mode,
@@ -171,7 +171,7 @@ class VhostSnapshot(Snapshot):
             tuple(chosen),
             tuple(pool.files),
         )
-        return _cut(place, entries, tuple(damages), request)
+        return _cut(place, parts, tuple(damages), request)
 
     def _without_empty(self, request: ScanRequest, named: Mapping[str, NamedQueue]) -> ScanRequest:
         """The request without topics that the node knows and that have no directory: they hold no message here.
@@ -190,15 +190,45 @@ class VhostSnapshot(Snapshot):
         return [replace(damage, queue=queue.name) for damage in found if damage.served]
 
 
-def _selected(entries: Entries, request: ScanRequest, info: QueueInfo) -> Entries:
-    """The entries of one queue, in delivery order, that the request asks for."""
-    chosen: Entries = kept(entries, selection.rows_of(request, info, entries["sequence_id"]))
+@dataclass(frozen=True)
+class _Part:
+    """Entries of one directory, not to be changed: `files` says which file of the plan each of their file numbers is,
+    `queue` which queue of the plan they belong to.
+    """
+
+    entries: Entries
+    files: npt.NDArray[np.int64]
+    queue: int
+
+    def slice(self, start: int, stop: int) -> _Part:
+        """Its entries [start, stop), which may reach beyond both ends."""
+        return replace(self, entries=self.entries[max(start, 0) : max(stop, 0)])
+
+
+def _selected(parts: list[_Part], request: ScanRequest, info: QueueInfo) -> list[_Part]:
+    """What the request asks for of the parts of one queue, which are in delivery order."""
+    chosen = [
+        replace(part, entries=kept(part.entries, selection.rows_of(request, info, part.entries["sequence_id"])))
+        for part in parts
+    ]
     last = request.start.last
     if last is None:
         return chosen
-    live = np.flatnonzero(~flagged(chosen, ACKED))
-    first = len(chosen) if last == 0 or not len(live) else int(live[max(0, len(live) - last)])
-    return chosen[first:]
+    live = np.flatnonzero(~joined([flagged(part.entries, ACKED) for part in chosen]))
+    stop = sum(len(part.entries) for part in chosen)
+    first = stop if last == 0 or not len(live) else int(live[max(0, len(live) - last)])
+    return _between(chosen, first, stop)
+
+
+def _between(parts: list[_Part], start: int, stop: int) -> list[_Part]:
+    """The parts of the entries [start, stop), counted through all parts."""
+    found, base = [], 0
+    for part in parts:
+        piece = part.slice(start - base, stop - base)
+        if len(piece.entries):
+            found.append(piece)
+        base += len(part.entries)
+    return found
 
 
 class _FilePool:
@@ -208,54 +238,50 @@ class _FilePool:
         self.files: list[str] = []
         self._numbers: dict[str, int] = {}
 
-    def adopt(self, queue: QueueFiles, entries: Entries, number: int) -> Entries:
-        """`entries` with file numbers of the pool and the queue's number; a copy unless they have them already."""
+    def adopt(self, queue: QueueFiles, entries: Entries, number: int) -> _Part:
+        """`entries` of queue `number` with the pool's numbers for their files."""
         for path in queue.files:
             if path not in self._numbers:
                 self._numbers[path] = len(self.files)
                 self.files.append(path)
-        translated = np.array([self._numbers[path] for path in queue.files], np.int32)
-        if number == 0 and (translated == np.arange(len(translated))).all():
-            return entries
-        entries = entries.copy()
-        if len(entries):
-            entries["file"] = translated[entries["file"]]
-        entries["queue"] = number
-        return entries
+        return _Part(entries, np.array([self._numbers[path] for path in queue.files], np.int64), number)
 
 
-def _cut(place: RowPlace, entries: Entries, damages: tuple[Damage, ...], request: ScanRequest) -> list[ScanPartition]:
+def _cut(place: RowPlace, parts: list[_Part], damages: tuple[Damage, ...], request: ScanRequest) -> list[ScanPartition]:
     """Cuts at equal bytes, then at the most records; damages go with the last partition."""
-    if not len(entries) and not damages:
+    ends = np.cumsum(joined([part.entries["length"] for part in parts] or [np.empty(0, np.int64)]))
+    if not len(ends) and not damages:
         return []
-    ends = np.cumsum(entries["length"])
     total = int(ends[-1]) if len(ends) else 0
     count = max(request.min_partitions, -(-total // max(1, request.max_bytes_per_partition)), 1)
     cuts = np.searchsorted(ends, [total * share // count for share in range(1, count)], side="right").tolist()
-    bounds = sorted({0, *cuts, len(entries)}) if len(entries) else [0, 0]
+    bounds = sorted({0, *cuts, len(ends)}) if len(ends) else [0, 0]
     most = request.max_records_per_partition
     if most is not None:
         bounds = sorted({*bounds, *(at for a, b in pairwise(bounds) for at in range(a, b, most))})
     ranges = list(pairwise(bounds))
     return [
-        _piece(place, entries[start:stop], damages if stop == bounds[-1] else (), request.verify_crc)
+        _piece(place, _between(parts, start, stop), damages if stop == bounds[-1] else (), request.verify_crc)
         for start, stop in ranges
     ]
 
 
-def _piece(place: RowPlace, entries: Entries, damages: tuple[Damage, ...], verify_crc: bool) -> QueuePartition:
+def _piece(place: RowPlace, parts: list[_Part], damages: tuple[Damage, ...], verify_crc: bool) -> QueuePartition:
     """A partition that carries only the names that its own entries use."""
-    entries = entries.copy()
-    names = {
-        column: _renumbered(entries, column, table)
-        for column, table in (("file", place.files), ("queue", place.queues))
-    }
-    return QueuePartition(replace(place, files=names["file"], queues=names["queue"]), entries, damages, verify_crc)
-
-
-def _renumbered(entries: Entries, column: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Numbers `column` anew for the names that it uses; these names."""
-    used = np.zeros(len(names), bool)
-    used[entries[column]] = True
-    entries[column] = (np.cumsum(used) - 1)[entries[column]]
-    return tuple(name for name, taken in zip(names, used.tolist(), strict=True) if taken)
+    used = np.zeros(len(place.files), bool)
+    for part in parts:
+        own = np.zeros(len(part.files), bool)
+        own[part.entries["file"]] = True
+        used[part.files[own]] = True
+    numbers = np.cumsum(used) - 1
+    queues = sorted({part.queue for part in parts})
+    entries = copied([part.entries for part in parts] or [new_entries(0)])
+    base = 0
+    for part in parts:
+        target = entries[base : base + len(part.entries)]
+        target["file"] = numbers[part.files][part.entries["file"]]
+        target["queue"] = queues.index(part.queue)
+        base += len(target)
+    files = tuple(path for path, taken in zip(place.files, used.tolist(), strict=True) if taken)
+    names = tuple(place.queues[number] for number in queues)
+    return QueuePartition(replace(place, files=files, queues=names), entries, damages, verify_crc)

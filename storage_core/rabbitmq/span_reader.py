@@ -21,6 +21,7 @@ LARGEST_GAP = 16 << 10
 def read_file(path: str) -> bytes:
     """A whole file; b"" when it does not exist. StoreNotFoundError when it may not be read."""
     try:
+        size = system.stat(path).size + 1
         descriptor = system.open_read(path)
     except FileNotFoundError:
         return b""
@@ -29,9 +30,12 @@ def read_file(path: str) -> bytes:
     try:
         parts = []
         position = 0
-        while data := system.pread(descriptor, 8 << 20, position):
+        while data := system.pread(descriptor, size, position):
             parts.append(data)
             position += len(data)
+            if len(data) < size:
+                break
+            size = 8 << 20
         return parts[0] if len(parts) == 1 else b"".join(parts)
     finally:
         system.close(descriptor)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from storage_core.rabbitmq import open_store
-from storage_core.rabbitmq.entries import ENTRY, new_entries, packed, unpacked
+from storage_core.rabbitmq.entries import ENTRY, copied, joined, kept, new_entries, packed, unpacked
 from storage_core.store import ScanRequest
 from tests.rabbitmq import golden
 
@@ -20,6 +20,22 @@ def test_entries_of_any_values_come_back(count: int) -> None:
     entries = np.frombuffer(random.Random(count).randbytes(count * ENTRY.itemsize), ENTRY)
     assert unpacked(packed(entries)).tobytes() == entries.tobytes()
     assert unpacked(packed(new_entries(count))).tobytes() == new_entries(count).tobytes()
+    alike = entries.copy()
+    for name in ("expiry", "file", "flags"):
+        alike[name] = entries[name][:1] if count else 0
+    assert unpacked(packed(alike)).tobytes() == alike.tobytes()
+
+
+def test_structs_are_kept_and_joined_as_they_are() -> None:
+    entries = np.frombuffer(random.Random(5).randbytes(100 * ENTRY.itemsize), ENTRY)
+    mask = np.arange(100) % 3 == 1
+    assert kept(entries, mask).tobytes() == b"".join(entries[i].tobytes() for i in range(1, 100, 3))
+    assert joined([entries[:40], entries[40:40], entries[40::2]]).tolist() == [
+        *entries[:40].tolist(),
+        *entries[40::2].tolist(),
+    ]
+    assert joined([entries]) is entries
+    assert not np.shares_memory(copied([entries]), entries)
 
 
 def test_a_partition_takes_few_bytes_for_each_message(tmp_path: Path) -> None:

@@ -146,7 +146,8 @@ class _Walker:
             return 0
         view = np.ndarray((count, step), np.uint8, self.buffer, start)
         same = view[:, 0] >= 0x80
-        same &= (view[:, _EMBEDDED_POSITION : PUBLISH.size] == view_of(length - PUBLISH.size)).all(axis=1)
+        sizes = np.ndarray((count,), ">u4", self.buffer, start + _EMBEDDED_POSITION, (step,))
+        same &= sizes == length - PUBLISH.size
         for offset in range(length, step, MARK.size):
             same &= (view[:, offset] & 0xC0) == 0x40
         return count if same.all() else int(same.argmin())
@@ -157,11 +158,6 @@ class _Walker:
         if step > length:
             offsets = np.arange(length, step, MARK.size, dtype=np.int64)
             self.marks.add_run((starts[:, None] + offsets).ravel())
-
-
-def view_of(number: int) -> Bytes:
-    """The four bytes of a big-endian number."""
-    return np.frombuffer(_EMBEDDED.pack(number), np.uint8)
 
 
 def encode_publish(
