@@ -33,6 +33,7 @@ from storage_core.rocketmq.queue_write import QueueWriter
 from storage_core.rocketmq.repair import Found, find_store, missing_units, unindexed
 
 BUFFER_SIZE = 4 << 20
+LAG = 16 << 20
 
 
 class Publisher:
@@ -106,7 +107,9 @@ class Publisher:
                 system.close(descriptors.pop(other))
             descriptors[path] = system.open_write(path)
         system.pwrite(descriptors[path], data, place % size)
-        system.release(descriptors[path], place % size, len(data))
+        # What was written a while ago is on the disk by now, and its memory serves what comes next.
+        behind = max(place % size - LAG, 0)
+        system.release(descriptors[path], behind, place % size + len(data) - behind)
 
     # -- queues
 

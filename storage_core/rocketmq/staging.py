@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 from storage_core.errors import shorten
 from storage_core.files import system
 from storage_core.files.append_file import AppendFile
-from storage_core.files.read_ahead import one_ahead
 from storage_core.formats.columns import words
 from storage_core.formats.java_hash import java_hashes
 from storage_core.formats.layout import struct
@@ -64,7 +63,7 @@ PLACE = struct(
     size=24,
 )
 
-BATCH_SIZE = 48 << 20
+BATCH_SIZE = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -271,7 +270,7 @@ def stage_task(
     try:
         for kind in kinds:
             files[kind] = AppendFile(os.path.join(folder, f"{stem}.{kind}"))
-        for made in one_ahead(task.prepare(piece) for batch in batches for piece in _pieces(batch)):
+        for made in (task.prepare(piece) for batch in batches for piece in _pieces(batch)):
             if first is None and task.settings.preserve and len(made.rows):
                 first = int(np.asarray(made.rows.physical_offset)[0])
             _append(files, made)
@@ -291,7 +290,7 @@ def stage_task(
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in slices whose records are together far below the 2 GiB of one Arrow array."""
+    """The batch in slices whose records find room in memory that was just used."""
     if not batch.num_rows:
         return
     step = max(1, min(batch.num_rows, BATCH_SIZE * batch.num_rows // max(batch.nbytes, 1)))
