@@ -64,16 +64,12 @@ def read_batch(reader: SpanReader, entries: Entries, verify_crc: bool) -> Messag
     """Reads and decodes the messages of `entries`. Raises DataLossError when a file vanished or shrank."""
     lost = flagged(entries, MISSING)
     present = ~lost
-    starts, stops = np.zeros(len(entries), np.int64), np.zeros(len(entries), np.int64)
-    rows = np.flatnonzero(present)
-    position, length = entries["position"][rows], entries["length"][rows]
-    buffer, places = reader.load(entries["file"][rows].astype(np.int64), position, position + length)
-    starts[rows], stops[rows] = places, places + length
+    buffer, starts, stops = _loaded(reader, entries, present)
     reasons: dict[int, str] = {}
     absent = lost & flagged(entries, ACKED)
     for row in np.flatnonzero(lost & ~absent).tolist():
         reasons[row] = "its message is not in the message store"
-    kinds = np.where(present, entries["kind"], NOWHERE)
+    kinds = np.where(present, entries["kind"], np.uint8(NOWHERE))
     _check_heads(buffer, entries, kinds, starts, stops, reasons)
     term_starts = np.minimum(starts + _HEAD_SIZES[kinds], stops)
     term_stops = stops - (kinds == SHARED)
@@ -93,6 +89,20 @@ def read_batch(reader: SpanReader, entries: Entries, verify_crc: bool) -> Messag
     for row in np.flatnonzero(sound & messages.ok & ~good).tolist():
         reasons.setdefault(row, "its property list is malformed")
     return MessageBatch(entries, buffer, messages, listed, table.rows, found, reasons, absent, dropped)
+
+
+def _loaded(reader: SpanReader, entries: Entries, present: npt.NDArray[np.bool_]) -> tuple[Bytes, Positions, Positions]:
+    """The records of the entries that are `present`, and the span of each in the buffer; (0, 0) for the others."""
+    if present.all():
+        position, length = entries["position"], entries["length"]
+        buffer, starts = reader.load(entries["file"].astype(np.int64), position, position + length)
+        return buffer, starts, starts + length
+    starts, stops = np.zeros(len(entries), np.int64), np.zeros(len(entries), np.int64)
+    rows = np.flatnonzero(present)
+    position, length = entries["position"][rows], entries["length"][rows]
+    buffer, places = reader.load(entries["file"][rows].astype(np.int64), position, position + length)
+    starts[rows], stops[rows] = places, places + length
+    return buffer, starts, stops
 
 
 _NO_FIELD = properties.FieldSpans(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))

@@ -195,12 +195,12 @@ def _shaped(buffer: Bytes, starts: Positions, stops: Positions) -> MessageSpans 
     listed_stop, body_start = int(sample.property_stops[0]), int(sample.body_starts[0])
     names = [(sample.exchange_starts - start, sample.exchange_stops - start)]
     names += [(sample.key_starts - start, sample.key_stops - start)]
-    free = [slice(a, b) for begin, end in names for a, b in zip(begin.tolist(), end.tolist(), strict=True)]
+    free = [(a, b) for begin, end in names for a, b in zip(begin.tolist(), end.tolist(), strict=True)]
     id_at = int(sample.id_starts[0]) - body
     shape = Shape(
         stretch(buffer[start : listed - 4].tobytes(), free),
         stretch(buffer[listed_stop : body_start - 4].tobytes()),
-        stretch(buffer[body : int(stops[0])].tobytes(), [slice(id_at, id_at + 16)], full_at_front=True),
+        stretch(buffer[body : int(stops[0])].tobytes(), [(id_at, id_at + 16)]),
     )
     found = term_shape.locate(buffer, starts, stops, shape)
     key_starts, key_stops = ((starts[:, None] + (at - start)).ravel() for at in (sample.key_starts, sample.key_stops))

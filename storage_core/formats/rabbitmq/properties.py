@@ -69,13 +69,14 @@ def locate(buffer: Bytes, starts: Positions, stops: Positions) -> PropertySpans:
     flags[~ok] = 0
     position = starts + _FLAGS.size
     found = {}
-    used = int(np.bitwise_or.reduce(flags)) if len(flags) else 0
+    used, common = (int(fold.reduce(flags)) if len(flags) else 0 for fold in (np.bitwise_or, np.bitwise_and))
+    every_row = np.arange(len(flags))
     for index, (name, kind) in enumerate(FIELDS):
         bit = 1 << (15 - index)
         if not used & bit:
             continue
-        rows = np.flatnonzero(flags & bit)
-        everywhere = len(rows) == len(flags)
+        everywhere = bool(common & bit)
+        rows = every_row if everywhere else np.flatnonzero(flags & bit)
         start = position if everywhere else position[rows]
         if kind == SHORT:
             size = values_at(buffer, "u1", start).astype(np.int64)

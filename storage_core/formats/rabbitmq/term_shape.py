@@ -10,46 +10,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from storage_core.formats.layout import Bytes, Positions
 from storage_core.formats.rabbitmq.cursor import Mask, values_at
 
-_WORD = 8
 _LENGTH = 4
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """`size` bytes that every term of a shape has, as words that begin `lead` bytes before them; `mask` is 0 where
-    bytes may be any.
-    """
+    """`size` bytes of every term of a shape; `pieces` of them, with their offsets, are the same in all terms."""
 
     size: int
-    lead: int
-    words: npt.NDArray[np.uint64]
-    mask: npt.NDArray[np.uint64]
+    pieces: tuple[tuple[int, bytes], ...]
 
-    def differing(self, buffer: Bytes, positions: Positions) -> Mask | None:
-        """At which positions other bytes stand; None when nowhere. Positions outside of the buffer mean nothing."""
-        found = values_at(buffer, f"V{_WORD * len(self.words)}", positions - self.lead if self.lead else positions)
-        words = found.view(np.uint64).reshape(len(positions), -1)
-        words ^= self.words
-        words &= self.mask
-        return np.asarray(words.any(axis=1), np.bool_) if words.any() else None
+    def matches(self, buffer: Bytes, positions: Positions) -> Mask:
+        """At which positions the pieces stand. What is said of positions outside of the buffer means nothing."""
+        same: Mask = np.ones(len(positions), bool)
+        for offset, piece in self.pieces:
+            same &= values_at(buffer, f"S{len(piece)}", positions + offset if offset else positions) == piece
+        return same
 
 
-def stretch(sample: bytes, free: Sequence[slice] = (), full_at_front: bool = False) -> Stretch:
-    """The bytes of `sample`, any in the slices `free`; words are filled up with what stands before or behind them."""
-    size = len(sample)
-    width = -(-size // _WORD) * _WORD
-    lead = width - size if full_at_front else 0
-    words, mask = np.zeros(width, np.uint8), np.zeros(width, np.uint8)
-    words[lead : lead + size] = np.frombuffer(sample, np.uint8)
-    mask[lead : lead + size] = 255
-    for part in free:
-        mask[lead : lead + size][part] = 0
-    return Stretch(size, lead, words.view(np.uint64), mask.view(np.uint64))
+def stretch(sample: bytes, free: Sequence[tuple[int, int]] = ()) -> Stretch:
+    """The bytes of `sample`; those in the ascending half-open spans `free` may be any."""
+    pieces, begin = [], 0
+    for start, stop in [*(span for span in free if span[0] < span[1]), (len(sample), len(sample))]:
+        if begin < start:
+            pieces.append((begin, sample[begin:start]))
+        begin = stop
+    return Stretch(len(sample), tuple(pieces))
 
 
 @dataclass(frozen=True)
@@ -88,7 +78,5 @@ def locate(buffer: Bytes, starts: Positions, stops: Positions, shape: Shape) -> 
     body_stops = body_starts + values_at(buffer, ">u4", body_starts - _LENGTH)
     ok &= body_stops == last
     for part, positions in ((shape.before, starts), (shape.between, property_stops), (shape.behind, last)):
-        differing = part.differing(buffer, positions)
-        if differing is not None:
-            ok &= ~differing
+        ok &= part.matches(buffer, positions)
     return ShapedTerms(ok, property_starts, property_stops, body_starts, body_stops)

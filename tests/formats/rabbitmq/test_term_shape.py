@@ -87,10 +87,12 @@ def test_spans_outside_of_the_buffer() -> None:
     assert np.flatnonzero(~basic_message.locate(buffer, starts, stops).ok).tolist() == [50, 60, 70, 80]
 
 
-def test_a_stretch_filled_up_at_its_front_reads_before_it() -> None:
-    buffer = np.frombuffer(b"12345678abcXdefabcYdef", np.uint8)
-    found = term_shape.stretch(b"abcXdef", [slice(3, 4)], full_at_front=True)
-    assert found.differing(buffer, np.array([8, 15])) is None
-    fixed = term_shape.stretch(b"abcXdef", full_at_front=True).differing(buffer, np.array([8, 15]))
-    assert fixed is not None
-    assert fixed.tolist() == [False, True]
+def test_a_stretch_compares_what_is_not_free() -> None:
+    buffer = np.frombuffer(b"12abc\0Xdef\0\0abc\0Ydef\0\0abcc", np.uint8)
+    at = np.array([2, 12, 22])
+    free = term_shape.stretch(b"abc\0Xdef\0\0", [(4, 4), (4, 5)])
+    assert free.pieces == ((0, b"abc\0"), (5, b"def\0\0"))
+    assert free.matches(buffer, at).tolist() == [True, True, False]
+    assert term_shape.stretch(b"abc\0Xdef\0\0").matches(buffer, at).tolist() == [True, False, False]
+    assert term_shape.stretch(b"abc\0").matches(buffer, at).tolist() == [True, True, False]
+    assert term_shape.stretch(b"abc").matches(buffer, at).tolist() == [True, True, True]
