@@ -35,7 +35,7 @@ from storage_core.rabbitmq.entries import (
 )
 from storage_core.rabbitmq.message_store import MessagePlaces
 from storage_core.rabbitmq.recovery_terms import QueueTerms
-from storage_core.rabbitmq.span_reader import read_file
+from storage_core.rabbitmq.span_reader import FileReader, read_file
 
 
 @dataclass(frozen=True)
@@ -134,11 +134,13 @@ def _read_files(root: str, directory: QueueDirectory, entry_count: int) -> tuple
     folder = f"{root}/{prefix}"
     files: list[str] = []
     found = []
+    reader = FileReader()
     for name in _numbered(directory, paths.SEGMENT_SUFFIX):
         number = paths.number_of(name, paths.SEGMENT_SUFFIX)
         if number is not None:
             files.append(f"{prefix}/{name}")
-            found.append(segment.read_segment(f"{folder}/{name}", files[-1], number, entry_count, len(files) - 1))
+            data = reader.read(f"{folder}/{name}")
+            found.append(segment.read_segment(data, files[-1], number, entry_count, len(files) - 1))
     if paths.JOURNAL_FILE in directory.sizes:
         files.append(f"{prefix}/{paths.JOURNAL_FILE}")
         found.append(journal.read_journal(folder, files[-1], len(files) - 1))

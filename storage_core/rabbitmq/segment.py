@@ -14,15 +14,14 @@ from storage_core.formats.rabbitmq.cursor import values_at
 from storage_core.formats.spans import records_at
 from storage_core.rabbitmq.damage import Damage
 from storage_core.rabbitmq.entries import PERSISTENT, SEGMENT, IndexFile, Publishes, kept, new_entries, nothing
-from storage_core.rabbitmq.span_reader import read_file
 
 
-def read_segment(path: str, name: str, number: int, entry_count: int, file: int) -> IndexFile:
-    """Segment `number` of `entry_count` ordinals, called `name` below the store and number `file` in its list.
+def read_segment(data: memoryview, name: str, number: int, entry_count: int, file: int) -> IndexFile:
+    """Segment `number` of `entry_count` ordinals, whose file holds `data`.
 
+    The file is called `name` below the store and has the number `file` in its list; nothing found keeps `data`.
     What a node cannot read (it would not start the vhost) is a damage; the records before it count.
     """
-    data = read_file(path)
     records = format_segment.walk(data)
     if records.reason == "blank" or not len(data):
         return IndexFile(nothing(), np.empty(0, np.int64))

@@ -26,7 +26,7 @@ def read_file(path: str) -> bytes:
     except FileNotFoundError:
         return b""
     except PermissionError:
-        raise StoreNotFoundError(f"StoreNotFoundError: {path} may not be read; check its permissions") from None
+        raise _forbidden(path) from None
     try:
         parts = []
         position = 0
@@ -39,6 +39,35 @@ def read_file(path: str) -> bytes:
         return parts[0] if len(parts) == 1 else b"".join(parts)
     finally:
         system.close(descriptor)
+
+
+class FileReader:
+    """Reads whole files, one at a time, into one buffer: fresh memory costs more than the reading."""
+
+    def __init__(self) -> None:
+        self._buffer = np.empty(0, np.uint8)
+
+    def read(self, path: str) -> memoryview:
+        """A whole file, valid until the next call; nothing when it does not exist. Raises as `read_file`."""
+        try:
+            size = system.stat(path).size
+            descriptor = system.open_read(path)
+        except FileNotFoundError:
+            return memoryview(b"")
+        except PermissionError:
+            raise _forbidden(path) from None
+        try:
+            if len(self._buffer) <= size:
+                self._buffer = np.empty(size + (size >> 2) + 1, np.uint8)
+            count = system.pread_into(descriptor, self._buffer.data, 0)
+        finally:
+            system.close(descriptor)
+        grown = count == len(self._buffer)
+        return memoryview(read_file(path)) if grown else self._buffer[:count].data
+
+
+def _forbidden(path: str) -> StoreNotFoundError:
+    return StoreNotFoundError(f"StoreNotFoundError: {path} may not be read; check its permissions")
 
 
 class SpanReader:

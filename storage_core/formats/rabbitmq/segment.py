@@ -50,7 +50,7 @@ class SegmentRecords:
     reason: str
 
 
-def walk(data: bytes) -> SegmentRecords:
+def walk(data: bytes | memoryview) -> SegmentRecords:
     """All whole records of a segment file. Never raises.
 
     Records of one length follow each other in most files, so after two equal steps a run of them is checked at once.
@@ -81,7 +81,7 @@ class _Places:
 
 
 class _Walker:
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes | memoryview) -> None:
         self.data = data
         self.buffer: Bytes = np.frombuffer(data, np.uint8)
         self.position = 0
