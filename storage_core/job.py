@@ -11,6 +11,7 @@ import os
 import socket
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
@@ -25,6 +26,7 @@ OTHER_HOST_S = 24 * 3600  # also another container, and this machine before it w
 # A folder without a note of its owner: the owner is about to write it, or died before or after.
 NO_OWNER_S = 60
 OWNER = "owner.json"
+ASIDE = ".dropped"
 SPARK_WORKERS = (b"pyspark.daemon", b"pyspark/daemon.py", b"pyspark.worker", b"pyspark.sql.worker")
 
 Intent = dict[str, Any]
@@ -103,7 +105,7 @@ def note_owner(folder: str, application: str = "") -> None:
 
 def drop_staging(places: JobFolder, job: str) -> None:
     """Removes what a job staged; nothing when it is not there."""
-    drop_tree(places.staging(job))
+    drop_written(places.staging(job))
     _drop_empty(places.staging())
 
 
@@ -129,6 +131,17 @@ def is_orphan(folder: str) -> bool:
     return bool(owner.get("start") != system.process_start(int(owner.get("pid", 0))))
 
 
+def drop_written(folder: str) -> None:
+    """`drop_tree` for a folder into which a task may still write: it is renamed first, so nothing is added to it."""
+    aside = folder + ASIDE
+    drop_tree(aside)
+    try:
+        system.rename(folder, aside)
+    except FileNotFoundError:
+        return
+    drop_tree(aside)
+
+
 def drop_tree(folder: str) -> None:
     """Removes a folder with all that is in it, the note of an owner last; nothing when it is not there."""
     try:
@@ -140,7 +153,8 @@ def drop_tree(folder: str) -> None:
         if entry.is_directory:
             drop_tree(path)
         else:
-            system.unlink(path)
+            with suppress(FileNotFoundError):
+                system.unlink(path)
     system.remove_folder(folder)
 
 

@@ -77,9 +77,10 @@ class VhostWriteJob(WriteJob):
             files, detail = writer.finish()
         except BaseException:
             writer.close()
-            for name in system.names(self.folder):
-                if name.startswith(prefix + "."):
-                    system.unlink(f"{self.folder}/{name}")
+            with suppress(FileNotFoundError):  # the job was aborted meanwhile, its folder is gone
+                for name in system.names(self.folder):
+                    if name.startswith(prefix + "."):
+                        system.unlink(f"{self.folder}/{name}")
             raise
         system.sync_folder(self.folder)
         return StagedPart(partition, writer.rows, tuple(files), {**detail, "transient": incoming.transient})

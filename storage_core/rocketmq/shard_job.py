@@ -20,6 +20,7 @@ from storage_core.job import (
     OWNER,
     JobFolder,
     drop_tree,
+    drop_written,
     is_marked,
     is_orphan,
     new_job_id,
@@ -107,7 +108,7 @@ class ShardJob(WriteJob):
 
     def abort(self) -> None:
         """Drops every store that was made."""
-        drop_tree(self.folder)
+        drop_written(self.folder)
 
 
 def begin_shards(root: str, settings: WriteSettings, columns: list[str] | None, application: str = "") -> ShardJob:

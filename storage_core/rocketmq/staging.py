@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -279,7 +280,8 @@ def stage_task(
         system.sync_folder(folder)
     except BaseException:
         for file in files.values():
-            system.unlink(file.path)
+            with suppress(FileNotFoundError):  # the job was aborted meanwhile, its folder is gone
+                system.unlink(file.path)
         raise
     finally:
         for file in files.values():

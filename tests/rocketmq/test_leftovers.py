@@ -17,7 +17,8 @@ import pytest
 
 from storage_core import find_stores, open_store
 from storage_core.errors import MqStoreError
-from storage_core.job import OTHER_HOST_S
+from storage_core.files import system
+from storage_core.job import OTHER_HOST_S, JobFolder
 from tests.rocketmq.test_commit import GEOMETRY, bodies, rows, write
 
 STAGER = """
@@ -149,3 +150,28 @@ def test_an_attempt_of_an_append_that_is_late_leaves_nothing(tmp_path: Path) -> 
         job.stage(slow(), 0, 1, 1)
     assert leftovers(path) == []
     assert len(bodies(path)) == 20
+
+
+def test_a_task_that_writes_while_its_job_is_aborted_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store"
+    with open_store(str(path), "rocketmq") as store:
+        job = store.begin_job(**GEOMETRY)
+    writing = job.stage(iter(rows(20).to_batches()))
+    listed, staging = system.entries, JobFolder(str(path)).staging(job.job)
+
+    def entries(folder: str) -> list[system.FileStat]:
+        found = list(listed(folder))
+        # Between the look and the removal a task takes its files away, and another begins one.
+        if folder.startswith(staging) and os.path.isdir(staging):
+            os.unlink(os.path.join(staging, writing.files[0].name))
+            Path(staging, "1-0-9.records").touch()
+        return found
+
+    monkeypatch.setattr(system, "entries", entries)
+    job.abort()
+    assert leftovers(path) == []
+    with pytest.raises(MqStoreError, match="is not there for a task"):
+        job.stage(iter(rows(20).to_batches()), 1, 0, 9)
+    assert leftovers(path) == []
