@@ -32,10 +32,10 @@ test: $(VENV)/.ready-test $(VENV_42)/.ready-test ## every test but the real ones
 	@echo "mqstore: the connector's tests, PySpark 4.2"
 	@$(WITH_JAVA) PYSPARK_PYTHON="$(CURDIR)/$(RUN_42)" $(RUN_42) -m pytest tests/connector --ignore tests/connector/test_spark_hard_times.py
 
-test-real: $(VENV)/.ready-test ## a seeded sample against the real RocketMQ and RabbitMQ, 20 minutes at most (Maven, JDK)
+test-real: $(VENV)/.ready-test ## a seeded sample against the real RocketMQ and RabbitMQ, half an hour at most (Maven, JDK)
 	@echo "mqstore: tests against the real systems, seed $(SEED) (again: make test-real SEED=$(SEED))"
 	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) \
-		$(RUN) -m pytest -m real tests/real --timeout 900 --session-timeout 1200
+		$(RUN) -m pytest -m real tests/real --timeout 900 --session-timeout 1800
 
 test-real-full: $(VENV)/.ready-test ## the same with 200 stores, 500 scripts and 200,000 rows, without a time limit
 	@echo "mqstore: tests against the real systems, 200 stores, seed $(SEED) (again: make test-real-full SEED=$(SEED))"
