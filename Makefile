@@ -55,7 +55,7 @@ lint: $(VENV)/.ready-lint ## ruff and mypy --strict
 format: $(VENV)/.ready-lint ## put the code into ruff's format
 	@$(RUN) -m ruff format .
 
-pages: $(VENV)/.ready-test ## write docs/format/ anew from the layouts in storage_core/formats
+pages: $(VENV)/.ready-test ## write the tables, hexdumps and module lists of docs/ anew
 	@$(RUN) -m tools.format_pages && $(RUN) -m tools.house_page
 
 docs: $(VENV)/.ready-docs ## build the documentation into site/, failing on a broken link

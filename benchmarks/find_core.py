@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from benchmarks.fresh import in_fresh_process
 from benchmarks.make_index import key_of, write_index
-from benchmarks.make_store import FIRST_MS, TOPICS, StoreShape, make_store, places_of, topics_of
+from benchmarks.make_store import FIRST_MS, TOPICS, StoreShape, make_store, physical_offsets_of, topics_of
 from benchmarks.report import Finding, Section
 from storage_core import open_store
 from storage_core.formats.rocketmq.indexfile import Geometry
@@ -99,7 +99,7 @@ def _forty_files(path: str, shape: StoreShape) -> Iterator[None]:
         numbers = np.arange(shape.message_count)
         topics = pa.array([topic.decode() for topic in TOPICS], pa.string())
         geometry = Geometry(max(entries // CHAINED, 1), entries)
-        write_index(path, geometry, topics, topics_of(shape), places_of(shape), FIRST_MS + 1 + numbers)
+        write_index(path, geometry, topics, topics_of(shape), physical_offsets_of(shape), FIRST_MS + 1 + numbers)
         yield
     finally:
         shutil.rmtree(index)

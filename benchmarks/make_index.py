@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.formats.rocketmq.index_put import EMPTY, Puts, encode_header, put, rolled, room
+from storage_core.formats.rocketmq.index_insert import EMPTY, Puts, encode_header, put, rolled, room
 from storage_core.formats.rocketmq.indexfile import ENTRY, HEADER, SLOT, Geometry, key_hashes
 
 FIRST_NAME = 20231114221320000
@@ -25,7 +25,7 @@ def write_index(
     geometry: Geometry,
     topics: pa.StringArray,
     topic_of: npt.NDArray[np.int64],
-    places: npt.NDArray[np.int64],
+    physical_offsets: npt.NDArray[np.int64],
     store_ms: npt.NDArray[np.int64],
 ) -> None:
     """Writes the index files of a store at `path` whose message i has the UNIQ_KEY and the key of number i.
@@ -34,7 +34,7 @@ def write_index(
     """
     os.makedirs(os.path.join(path, "index"))
     hashes = np.concatenate(list(_hashes(topics, topic_of)))
-    puts = Puts(hashes, np.repeat(places, 2), np.repeat(store_ms, 2))
+    puts = Puts(hashes, np.repeat(physical_offsets, 2), np.repeat(store_ms, 2))
     header, start, number = EMPTY, 0, 0
     while start < len(puts):
         header = rolled(header)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from benchmarks.make_index import write_index
 from storage_core.formats.java_hash import java_hash
-from storage_core.formats.rocketmq.consumequeue import encode_units
+from storage_core.formats.rocketmq.consumequeue import encode_entries
 from storage_core.formats.rocketmq.indexfile import Geometry
 from storage_core.formats.rocketmq.message import BLANK, HEADER_V4, MAGIC_BLANK, MAGIC_V1
 
@@ -25,7 +25,7 @@ Bytes = npt.NDArray[np.uint8]
 
 TOPICS = (b"orders", b"ship00", b"refund", b"paymnt")
 TAGS = (b"create", b"update", b"cancel", b"closed")
-UNITS_PER_FILE = 300_000
+ENTRIES_PER_FILE = 300_000
 FIRST_MS = 1_700_000_000_000
 CHUNK_BYTES = 64 << 20
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
@@ -76,15 +76,15 @@ def make_store(path: str, shape: StoreShape) -> str:
         with open(os.path.join(path, "abort"), "wb"):
             pass
     else:
-        _write_queues(path, shape, places_of(shape))
+        _write_queues(path, shape, physical_offsets_of(shape))
     if shape.index is not None:
         topics = pa.array([topic.decode() for topic in TOPICS], pa.string())
         store_ms = FIRST_MS + 1 + np.arange(shape.message_count)
-        write_index(path, shape.index, topics, topics_of(shape), places_of(shape), store_ms)
+        write_index(path, shape.index, topics, topics_of(shape), physical_offsets_of(shape), store_ms)
     return path
 
 
-def places_of(shape: StoreShape) -> npt.NDArray[np.int64]:
+def physical_offsets_of(shape: StoreShape) -> npt.NDArray[np.int64]:
     """The address of every message."""
     per_file = (shape.file_size - BLANK.size) // shape.record_size
     numbers = np.arange(shape.message_count)
@@ -143,14 +143,17 @@ def _template(body_size: int) -> npt.NDArray[Any]:
 
 
 def _records(
-    template: npt.NDArray[Any], shape: StoreShape, numbers: npt.NDArray[np.int64], places: npt.NDArray[np.int64]
+    template: npt.NDArray[Any],
+    shape: StoreShape,
+    numbers: npt.NDArray[np.int64],
+    physical_offsets: npt.NDArray[np.int64],
 ) -> npt.NDArray[Any]:
     """The records of messages `numbers` at addresses `places`."""
     records = np.repeat(template, len(numbers))
     queue = numbers % shape.queue_count
     header = records["header"]
     header["queue_id"] = queue % _queues_per_topic(shape)
-    header["queue_offset"], header["physical_offset"] = numbers // shape.queue_count, places
+    header["queue_offset"], header["physical_offset"] = numbers // shape.queue_count, physical_offsets
     header["born_ms"], header["store_ms"] = FIRST_MS + numbers, FIRST_MS + 1 + numbers
     header["born_port"] = 4000 + numbers % 7
     digits = ((numbers[:, None] // 10 ** np.arange(9, -1, -1)) % 10 + 0x30).astype(np.uint8)
@@ -165,20 +168,20 @@ def _records(
     return records
 
 
-def _write_queues(path: str, shape: StoreShape, places: npt.NDArray[np.int64]) -> None:
+def _write_queues(path: str, shape: StoreShape, physical_offsets: npt.NDArray[np.int64]) -> None:
     codes = np.array([java_hash(tag.decode()) for tag in TAGS])
     numbers = np.arange(shape.message_count)
     for queue in range(min(shape.queue_count, shape.message_count)):
         mine = numbers[queue :: shape.queue_count]
         sizes = np.full(len(mine), shape.record_size)
-        units = encode_units(places[mine], sizes, codes[_tag(shape, mine)]).tobytes()
+        entries = encode_entries(physical_offsets[mine], sizes, codes[_tag(shape, mine)]).tobytes()
         topic = TOPICS[queue // _queues_per_topic(shape)].decode()
         folder = os.path.join(path, "consumequeue", topic, str(queue % _queues_per_topic(shape)))
         os.makedirs(folder)
-        file_size = UNITS_PER_FILE * 20
-        for base in range(0, len(units), file_size):
+        file_size = ENTRIES_PER_FILE * 20
+        for base in range(0, len(entries), file_size):
             with open(os.path.join(folder, f"{base:020d}"), "wb") as file:
-                file.write(units[base : base + file_size])
+                file.write(entries[base : base + file_size])
                 file.truncate(file_size)
 
 

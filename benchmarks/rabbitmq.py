@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from storage_core.rabbitmq.queue import Queue
+    from storage_core.rabbitmq.queue.queue import Queue
 
 METHOD = (
     'Four queues. `format("mqstore")` to Spark\'s noop sink against a Python data source that yields ready batches of '
@@ -108,7 +108,7 @@ def _compare(
 
 def paging_queue(folder: Path, scale: float, rounds: int, section: Section) -> None:
     """Messages per second of publishing, and of fetching and acknowledging."""
-    from storage_core.rabbitmq.queue import Queue
+    from storage_core.rabbitmq.queue.queue import Queue
 
     batches = max(int(MESSAGES * scale) // BATCH, 1)
     runs: dict[str, list[Run]] = {"publish": [], "fetch and acknowledge": []}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 
 FIVE = ("topic", "queueId", "queueOffset", "key", "body")
-UNIT_ONLY = ("topic", "queueId", "queueOffset", "physicalOffset", "size")
+ENTRY_ONLY = ("topic", "queueId", "queueOffset", "physicalOffset", "size")
 METHOD = (
     '`format("mqstore")` to Spark\'s noop sink, in one warm session with two cores, against a Python data source that '
     "yields ready batches (same schema, partitions, batch sizes), one that unpacks records by hand with `struct` into "
@@ -45,7 +45,11 @@ class Case:
 
 
 CASES = {
-    98: [Case("five columns", FIVE, 0.60, 9.0), Case("all columns", None, 0.65), Case("unit columns", UNIT_ONLY, 0.60)],
+    98: [
+        Case("five columns", FIVE, 0.60, 9.0),
+        Case("all columns", None, 0.65),
+        Case("unit columns", ENTRY_ONLY, 0.60),
+    ],
     1060: [Case("five columns", FIVE, 0.75, 5.0), Case("all columns", None, 0.75)],
 }
 COUNTS = {98: 4_000_000, 1060: 1_000_000}
@@ -110,7 +114,7 @@ def _compare(
         "ceiling": noop(lambda: spark.read.format("ready").load(str(folder / "ready"))),
         "Parquet": noop(lambda: spark.read.parquet(str(folder / "parquet"))),
     }
-    if case.columns != UNIT_ONLY:
+    if case.columns != ENTRY_ONLY:
         unchecked = {**ours, "verifyCrc": "false"}
         contenders["unchecked"] = noop(lambda: spark.read.format("mqstore").options(**unchecked).load(store))
     if case.unpack is not None:

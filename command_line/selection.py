@@ -1,107 +1,170 @@
-"""Which messages a command was asked for: its options as the request that a snapshot plans.
+"""Which messages a command was asked for: its switches as the request that each store's snapshot plans.
 
-Source: DESIGN 7.7; what each narrowing means is the engines' affair.
+Values are parsed by the options of a read, so that a shell takes what Spark takes. A shell takes three things more:
+`--queue`, a bare number for `--start` and `--stop`, and `-10` for the last ten.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-import pyarrow as pa
+from command_line.stores import NamedStore, Stores
+from command_line.switches import MESSAGE_OPTIONS, STORE_OPTIONS, parameter_of
+from storage_core.errors import OptionError, choices
+from storage_core.option_table import read_options
+from storage_core.options import values
+from storage_core.options.read import ReadOptions, check_engine
+from storage_core.store import EARLIEST, LATEST, OffsetBound, QueueKey, Scan, ScanRequest, Snapshot
 
-from storage_core.errors import OptionError
-from storage_core.store import EARLIEST, LATEST, Mode, OffsetBound, QueueKey, ScanRequest, Snapshot, Store
+_LAST = re.compile(r"-(\d{1,18})")
+Given = Mapping[str, object]
+"""What a command got: by parameter, texts, tuples of texts of a repeated switch, None for what was not given."""
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The options that choose messages, as they were typed; None for what was not."""
+class Chosen:
+    """A store that the selection touches, what it serves, and its part of the selection."""
 
-    topics: tuple[str, ...] = ()
-    queue: str | None = None
+    named: NamedStore
+    snapshot: Snapshot
+    request: ScanRequest
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What the switches of a command say.
+
+    `queues` are those of --queue; `start` and `stop` bare numbers of --start and --stop.
+    """
+
+    options: ReadOptions
+    queues: tuple[str, ...] = ()
     start: int | None = None
     stop: int | None = None
-    start_time: str | None = None
-    stop_time: str | None = None
-    key: str | None = None
-    tag: str | None = None
-    columns: str | None = None
-    mode: str = Mode.FAILFAST.value
 
-    def request(self, store: Store, snapshot: Snapshot) -> ScanRequest:
-        """What to plan. OptionError for options that do not go together."""
-        topics, assign = self._chosen(store)
-        return ScanRequest(
-            columns=tuple(name.strip() for name in self.columns.split(",")) if self.columns else None,
-            topics=topics or None,
-            assign=assign,
-            start=self._bound(self.start, EARLIEST, snapshot, topics, assign),
-            stop=self._bound(self.stop, LATEST, snapshot, topics, assign),
-            start_ms=_milliseconds("--from", self.start_time),
-            stop_ms=_milliseconds("--to", self.stop_time),
-            keys=None if self.key is None else (self.key,),
-            tags=None if self.tag is None else tuple(part.strip() for part in self.tag.split("||")),
-            mode=Mode(self.mode),
+    @property
+    def store_options(self) -> dict[str, str]:
+        """What `open_store` takes."""
+        return self.options.store_options
+
+    def chosen(self, stores: Stores, columns: tuple[str, ...] | None = None) -> list[Chosen]:
+        """Each store that the selection touches, with its request; `columns` where the switches name none.
+
+        Of several stores, one that cannot be read is told and left out. Raises OptionError for a topic that no store
+        has, and for switches that do not go together.
+        """
+        found = [each for _, each in stores.gather(lambda named: self._of_store(named, stores, columns))]
+        if len(found) <= 1 or self.options.request.scan is Scan.LOG:
+            return found
+        return _with_topics(found)
+
+    def warn(self, stores: Stores) -> None:
+        """Says what reads through the queues of these stores leave out."""
+        if self.options.request.scan is Scan.QUEUES:
+            stores.gather(stores.warn)
+
+    def _of_store(self, named: NamedStore, stores: Stores, columns: tuple[str, ...] | None) -> Chosen:
+        check_engine(self.options.of_one_engine, named.store.engine, named.store.path)
+        snapshot = named.store.snapshot()
+        options, names = self.options, stores.names
+        request = replace(
+            options.request,
+            columns=options.columns or columns,
+            assign=options.assign.of_store(named.name, names) if options.assign else None,
+            start=options.start.of_store(named.name, names),
+            stop=options.stop.of_store(named.name, names),
+            store_name=named.name,
         )
+        request = self._of_queues(named, request)
+        if self.start is not None:
+            request = replace(request, start=_numbered(self.start, EARLIEST, snapshot, request))
+        if self.stop is not None:
+            request = replace(request, stop=_numbered(self.stop, LATEST, snapshot, request))
+        return Chosen(named, snapshot, request)
 
-    def _chosen(self, store: Store) -> tuple[tuple[str, ...], tuple[QueueKey, ...] | None]:
-        """Topics, and the one queue where there is one. A RabbitMQ queue is a topic with the one queue 0."""
-        if self.queue is None:
-            return self.topics, None
-        if store.engine == "rabbitmq":
-            return (*self.topics, self.queue), None
-        if len(self.topics) != 1 or not self.queue.isdigit():
-            raise OptionError("--queue", self.queue, "a queue's number beside one --topic is wanted")
-        return (), ((self.topics[0], int(self.queue)),)
-
-    def _bound(
-        self,
-        offset: int | None,
-        default: int,
-        snapshot: Snapshot,
-        topics: tuple[str, ...],
-        assign: tuple[QueueKey, ...] | None,
-    ) -> OffsetBound:
-        if offset is None:
-            return OffsetBound(default)
-        if assign is None:
-            assign = tuple((q.topic, q.queue_id) for q in snapshot.queues() if not topics or q.topic in topics)
-        return OffsetBound(default, dict.fromkeys(assign, offset))
+    def _of_queues(self, named: NamedStore, request: ScanRequest) -> ScanRequest:
+        """The request narrowed to --queue. A RabbitMQ queue is a topic with the one queue 0."""
+        if not self.queues:
+            return request
+        if named.holds_queues_only:
+            return replace(request, topics=(*(request.topics or ()), *self.queues))
+        given = ",".join(self.queues)
+        if request.topics is None or len(request.topics) != 1:
+            raise OptionError("--queue", given, "needs exactly one --topic, the topic of the queue")
+        numbers = [int(queue) for queue in self.queues if queue.isascii() and queue.isdigit()]
+        if len(numbers) < len(self.queues):
+            raise OptionError("--queue", given, "must be numbers of the queues of --topic, such as 0 or 0,1")
+        topic = request.topics[0]
+        return replace(request, topics=None, assign=tuple((topic, number) for number in numbers))
 
 
-def batches(store: Store, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """The messages of one store, in the order of its plan."""
-    snapshot = store.snapshot()
-    for partition in snapshot.plan(wanted.request(store, snapshot)):
-        yield from partition.read()
+def selection(given: Given) -> Selection:
+    """The selection that a command's parameters say. Raises OptionError."""
+    raw = {
+        name: text
+        for name in (*STORE_OPTIONS, *MESSAGE_OPTIONS)
+        if (text := _text(name, given.get(parameter_of(name)))) is not None
+    }
+    start, stop = raw.get("startingOffsets", ""), raw.get("endingOffsets", "")
+    numbers = {}
+    for option, text in (("startingOffsets", start), ("endingOffsets", stop)):
+        if text.isascii() and text.isdigit() and len(text) < 19:
+            numbers[option] = int(raw.pop(option))
+        elif last := _LAST.fullmatch(text):
+            raw[option] = f"last:{last[1]}"
+    queues = _text("--queue", given.get("queue"))
+    return Selection(
+        read_options(raw),
+        () if queues is None else values.names("--queue", queues),
+        numbers.get("startingOffsets"),
+        numbers.get("endingOffsets"),
+    )
 
 
-def found(store: Store, text: str) -> Iterator[pa.RecordBatch]:
-    """The messages whose key or id is `text`; a RabbitMQ store has no index of them, so all of it is read."""
-    if store.engine == "rabbitmq":
-        for batch in batches(store, Wanted()):
-            yield batch.filter(_is_one_of(batch, ("messageId", "correlationId", "guid"), text))
-        return
-    by_key = [batch for batch in store.find(key=text) if batch.num_rows]
-    yield from by_key or store.find(msg_id=text)
+def _text(option: str, value: object) -> str | None:
+    """A parameter as the text of an option; what was repeated as one list."""
+    if isinstance(value, tuple):
+        if len(value) > 1:
+            listed = [name for text in value for name in values.names(option, str(text))]
+            return json.dumps(listed)
+        return str(value[0]) if value else None
+    if isinstance(value, bool):
+        return "true" if value else None
+    return None if value is None else str(value)
 
 
-def _is_one_of(batch: pa.RecordBatch, names: Sequence[str], text: str) -> pa.Array:
-    rows = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
-    return pa.array([text in row for row in rows], pa.bool_())
+def _numbered(number: int, default: int, snapshot: Snapshot, request: ScanRequest) -> OffsetBound:
+    """A bare number as the bound of every selected queue. Of several, one that is shorter ends where it ends."""
+    stops = {(info.topic, info.queue_id): info.stop for info in snapshot.queues()}
+    if request.assign is not None:
+        wanted: Sequence[QueueKey] = request.assign
+    elif request.topics is not None:
+        # A RabbitMQ store may know only hashes of its queues' names: the engine recognises those asked for.
+        named = [key for key in stops if key[0] in request.topics]
+        wanted = named or [(topic, 0) for topic in request.topics]
+    else:
+        wanted = list(stops)
+    offsets = {key: min(number, stops.get(key, number)) if len(wanted) > 1 else number for key in wanted}
+    return OffsetBound(default, offsets)
 
 
-def _milliseconds(option: str, text: str | None) -> int | None:
-    """Milliseconds since 1970 of a number of them, or of an ISO 8601 time (UTC where it names no zone)."""
-    if text is None:
-        return None
-    if text.lstrip("-").isdigit():
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise OptionError(option, text, "epoch milliseconds or an ISO 8601 time is wanted") from None
-    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)
+def _with_topics(found: Sequence[Chosen]) -> list[Chosen]:
+    """Of several stores, those that have a topic that is asked for, each with its own. OptionError when none has it."""
+    topics = next((each.request.topics for each in found if each.request.topics is not None), None)
+    if topics is None:
+        return [each for each in found if each.request.assign is None or each.request.assign]
+    own = [each.snapshot.topics(topics) for each in found]
+    known = sorted(set().union(*own))
+    for topic in topics:
+        if topic not in known:
+            where = f"is in none of the {len(found)} stores"
+            raise OptionError("topic", topic, f"{where}; {choices(topic, known, 'topics')}")
+    narrowed = []
+    for each, names in zip(found, own, strict=True):
+        mine = tuple(topic for topic in topics if topic in names)
+        if mine:
+            narrowed.append(replace(each, request=replace(each.request, topics=mine)))
+    return narrowed

@@ -1,75 +1,138 @@
-"""The stores that a command was given, and what goes wrong with them as exit codes.
+"""The stores that a command was given: a directory, or those in a folder, chosen by virtual host.
 
-What a store holds is the engines' affair. Source: interface.md 39.
+What a store holds is the engines' affair.
 """
 
 from __future__ import annotations
 
-import functools
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import ParamSpec
+from dataclasses import dataclass
+from typing import TypeVar
 
-import click
-
+from command_line.outcome import DAMAGED, FINE, FOUND_NOTHING, say
+from command_line.wording import in_switches, said
 from storage_core import find_stores, open_store
-from storage_core.errors import (
-    CorruptionError,
-    DataLossError,
-    FormatError,
-    MqStoreError,
-    OptionError,
-    TornWriteError,
-)
-from storage_core.store import Store
+from storage_core.errors import MqStoreError, OptionError, choices
+from storage_core.options.option import RABBITMQ
+from storage_core.store import Store, store_names
 
-P = ParamSpec("P")
-
-FINE, FOUND_NOTHING, MISTAKE = 0, 1, 2
-DAMAGE = (CorruptionError, DataLossError, FormatError, TornWriteError)
+T = TypeVar("T")
 
 
-def command(work: Callable[P, int]) -> Callable[P, None]:
-    """Makes the number that `work` returns the exit code, and an error of mqstore one line on stderr."""
+@dataclass(frozen=True, eq=False)
+class NamedStore:
+    """An open store and the value of its rows' column `store`."""
 
-    @functools.wraps(work)
-    def run(*arguments: P.args, **named: P.kwargs) -> None:
-        try:
-            code = work(*arguments, **named)
-        except MqStoreError as error:
-            say(" ".join(str(error).split()))
-            code = FOUND_NOTHING if isinstance(error, DAMAGE) else MISTAKE
-        except BrokenPipeError:
-            sys.stderr.close()  # else Python complains at its end that nobody reads what it wrote
-            code = FINE
-        except OSError as error:
-            if error.filename is None:
+    name: str
+    store: Store
+
+    @property
+    def holds_queues_only(self) -> bool:
+        """Whether its topics are queues by name, as RabbitMQ's are."""
+        return self.store.engine == RABBITMQ
+
+
+class Stores:
+    """Open stores, and how many could not be read: of several, a bad one does not hide the others."""
+
+    def __init__(self, stores: Sequence[NamedStore], several: bool, bad: int) -> None:
+        self.stores = list(stores)
+        self.several = several
+        self.bad = bad
+
+    def __iter__(self) -> Iterator[NamedStore]:
+        return iter(self.stores)
+
+    @property
+    def names(self) -> list[str]:
+        """Their names."""
+        return [named.name for named in self.stores]
+
+    def gather(
+        self, work: Callable[[NamedStore], T], among: Sequence[NamedStore] | None = None
+    ) -> list[tuple[NamedStore, T]]:
+        """What `work` gives for each store (`among` these). One that fails is told and left out from then on; a lone
+        store's error is raised.
+
+        A mistake in the options is raised too: it is the same for every store.
+        """
+        found = []
+        for named in list(self.stores if among is None else among):
+            try:
+                found.append((named, work(named)))
+            except OptionError:
                 raise
-            say(f"{error.filename}: {error.strerror}")
-            code = MISTAKE
-        click.get_current_context().exit(code)
+            except (MqStoreError, OSError) as error:
+                if not self.several:
+                    raise
+                self.bad += 1
+                self.stores.remove(named)
+                say(f"{named.store.path} is left out: {_reason(error)}")
+        return found
 
-    return run
+    def warn(self, named: NamedStore) -> None:
+        """Says what reads of a store leave out."""
+        for text in named.store.snapshot().warnings():
+            say(in_switches(text))
 
-
-def say(text: str) -> None:
-    """One line for the user, beside the output."""
-    click.echo(f"mqstore: {text}", err=True)
+    def code(self, found: bool) -> int:
+        """The exit code: 1 when a store could not be read, or nothing was found."""
+        if self.bad:
+            return DAMAGED
+        return FINE if found else FOUND_NOTHING
 
 
 @contextmanager
-def one_store(path: str) -> Iterator[Store]:
-    """The store at `path`, also in a folder that holds just one. OptionError when there are several."""
-    found = find_stores(path)
-    if len(found) > 1:
-        raise OptionError("STORE", path, f"holds {len(found)} stores; give one of {', '.join(found[:8])}")
-    with open_store(found[0]) as store:
-        yield store
+def opened(path: str, engine: str | None = None, vhosts: Sequence[str] | None = None,
+           options: Mapping[str, str] | None = None) -> Iterator[Stores]:  # fmt: skip
+    """The stores at `path`, of these virtual hosts where some are named, open while the block runs.
+
+    Raises StoreNotFoundError, UnsupportedFormatError, OptionError.
+    """
+    found: list[Store] = []
+    paths = find_stores(path, engine)
+    bad = 0
+    try:
+        for directory in paths:
+            try:
+                found.append(open_store(directory, engine, **(options or {})))
+            except OptionError:
+                raise
+            except (MqStoreError, OSError) as error:
+                if len(paths) == 1:
+                    raise
+                bad += 1
+                say(f"{directory} is left out: {_reason(error)}")
+        chosen = found if vhosts is None else _of_vhosts(found, vhosts)
+        names = store_names([store.path for store in chosen]) if chosen else ()
+        named = [NamedStore(name, store) for name, store in zip(names, chosen, strict=True)]
+        yield Stores(named, len(paths) > 1, bad)
+    finally:
+        for store in found:
+            store.close()
 
 
-def all_stores(path: str) -> Iterator[Store]:
-    """Every store at `path`, one after the other."""
-    for found in find_stores(path):
-        with open_store(found) as store:
-            yield store
+def lone(stores: Stores, path: str, why: str) -> NamedStore:
+    """The one store there is. OptionError, which says `why` it must be one, when there are several."""
+    if len(stores.stores) == 1:
+        return stores.stores[0]
+    shown = ", ".join(_called(named.store) for named in stores.stores[:8])
+    raise OptionError("STORE", path, f"holds {len(stores.stores)} stores, and {why}; give one of {shown}")
+
+
+def _called(store: Store) -> str:
+    """A store's path, and its virtual host where the path does not name it."""
+    return store.path if store.virtual_host is None else f"{store.path} (--vhost {store.virtual_host})"
+
+
+def _of_vhosts(found: Sequence[Store], wanted: Sequence[str]) -> list[Store]:
+    known = sorted({store.virtual_host for store in found if store.virtual_host is not None})
+    for name in wanted:
+        if name not in known:
+            raise OptionError("vhost", name, f"there is no such virtual host here; {choices(name, known, 'hosts')}")
+    return [store for store in found if store.virtual_host in wanted]
+
+
+def _reason(error: MqStoreError | OSError) -> str:
+    return said(error) if isinstance(error, MqStoreError) else f"{error.filename}: {error.strerror}"

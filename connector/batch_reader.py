@@ -5,7 +5,6 @@ Leaves to others: what a plan is (`planning`), decoding (engines), types (`schem
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -13,19 +12,18 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from connector.errors import host_name, shown_in_one_line, warn
-from storage_core.errors import StoreNotFoundError
+from connector.batches import batches_of
+from connector.errors import shown_in_one_line, warn
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import Filter
 
-    from connector.options import ReadOptions
-    from connector.partition import MqStorePartition
     from connector.planning import Load
+    from storage_core.options.read import ReadOptions
     from storage_core.store import Predicate
 
-# Before Spark 5 the filters of one query stay with the load() and reach the next one (spark-datasource.md B).
+# Before Spark 5 the filters of one query stay with the load() and reach the next one (docs/find.md "where").
 LEAK_FIXED = hasattr(DataSourceReader, "pushLimit")
 PUSHDOWN_CONF = "spark.sql.python.filterPushdown.enabled"
 
@@ -39,8 +37,8 @@ class MqStoreBatchReader(DataSourceReader):
     @shown_in_one_line
     def partitions(self) -> list[InputPartition]:
         """The plan: ranges of queues or spans of the log, never entries. Runs once per `load()` from Spark 4.1 on."""
-        from connector.options import read_options
         from connector.planning import Load
+        from storage_core.option_table import read_options
 
         options = read_options(self._options)
         if options.pushdown and not LEAK_FIXED:
@@ -91,25 +89,6 @@ class PushingBatchReader(MqStoreBatchReader):
         if options.view != "messages":
             return ()
         return pushed(self._filters, load.native(), load.engine if options.kafka else None)
-
-
-def batches_of(partition: MqStorePartition, target: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """A partition's batches in exactly the schema `target`.
-
-    Raises StoreNotFoundError where a task's machine does not see the store.
-    """
-    from connector.schema import fit
-
-    try:
-        for batch in partition.read():
-            yield fit(batch, target)
-    except Exception as error:
-        if not os.path.isdir(partition.store_path):
-            raise StoreNotFoundError(
-                f"{partition.store_path} is not there on host {host_name()}, where a task reads it; "
-                "every machine that runs Spark must see the store at this path: mount it there, or read where it is"
-            ) from error
-        raise
 
 
 def reader_class(pushdown: bool) -> type[MqStoreBatchReader]:

@@ -18,7 +18,7 @@ from storage_core.errors import MqStoreError, OptionError, StoreNotFoundError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from connector.write_options import WriteOptions
+    from storage_core.option_table import WriteOptions
     from storage_core.store import StagedPart, Store
 
 NO_OVERWRITE = (
@@ -40,7 +40,7 @@ class MqStoreBatchWriter(DataSourceArrowWriter):
 
     @shown_in_one_line
     def __init__(self, options: Mapping[str, str], path: str, schema: StructType, overwrite: bool) -> None:
-        from connector.write_options import write_options
+        from storage_core.option_table import write_options
 
         if overwrite:
             raise MqStoreError(NO_OVERWRITE)
@@ -79,8 +79,8 @@ def store_to_write(path: str, given: WriteOptions) -> Store:
     Of a RabbitMQ node's data directory it is that of the option `vhost`. Raises OptionError for an option that the
     store's engine does not know.
     """
-    from connector.options import check_engine
     from storage_core import open_store
+    from storage_core.options.read import check_engine
 
     try:
         plain = open_store(path, given.engine)

@@ -47,9 +47,9 @@ class MqStoreDataSource(DataSource):
     @shown_in_one_line
     def schema(self) -> StructType:
         """The columns of the load; Spark asks only when the user gave no `.schema(...)`."""
-        from connector.options import read_options
         from connector.planning import Load
         from connector.schema import projected, to_spark
+        from storage_core.option_table import read_options
 
         options = read_options(self._options)
         with Load(self._found_paths(), options) as load:
@@ -92,9 +92,9 @@ class MqStoreDataSource(DataSource):
         raise MqStoreError(NO_WRITE)
 
     def _check(self, schema: StructType) -> None:
-        from connector.options import read_options
         from connector.planning import Load
         from connector.schema import check_user_schema
+        from storage_core.option_table import read_options
 
         options = read_options(self._options)
         if options.columns is not None:

@@ -19,7 +19,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 # Spark puts the class's module and name before the text; `builtins` is the one module that Python leaves out.
-_Shown = type("mqstore", (MqStoreError,), {"__module__": "builtins", "__doc__": "An error as Spark prints it."})
+# Its text is finished: no second class name goes before it.
+_Shown = type(
+    "mqstore",
+    (MqStoreError,),
+    {"__module__": "builtins", "__doc__": "An error as Spark prints it.", "__init__": Exception.__init__},
+)
 
 
 def host_name() -> str:
@@ -40,9 +45,7 @@ def one_line(error: BaseException) -> str | None:
     """
     kind = type(error).__name__
     if isinstance(error, MqStoreError):
-        text = str(error)
-        bare = type(error) is MqStoreError or text.startswith(kind)
-        return _flat(text if bare else f"{kind}: {text}")
+        return _flat(str(error))
     if isinstance(error, PermissionError) and error.filename is not None:
         return _flat(
             f"{kind}: {error.filename}: permission denied on host {host_name()}; "

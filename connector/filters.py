@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from connector.kafka_layout import native_name
-from connector.values import listing
-from storage_core.errors import OptionError, closest
+from storage_core.errors import OptionError, choices
 from storage_core.store import Predicate
 
 if TYPE_CHECKING:
@@ -110,8 +109,7 @@ def _of_triple(triple: Any, schema: pa.Schema) -> Predicate:
         raise _malformed(triple)
     column, op, value = triple if len(triple) == 3 else (*triple, None)
     if column not in schema.names:
-        near = closest(column, schema.names)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"the columns are {listing(schema.names, 40)}"
+        hint = choices(column, schema.names, "columns", 40)
         raise OptionError("filters", repr(triple), f"there is no column {column}; {hint}")
     if op not in OPERATORS:
         raise OptionError("filters", repr(triple), f"there is no operator {op!r}; there are {', '.join(OPERATORS)}")

@@ -1,7 +1,8 @@
 """`layout=kafka`: the columns of Spark's Kafka source, built from native columns.
 
-Leaves to others: reading native columns (engines), casts to the types a user asked for (`schema`).
-Source of names, types and nullability: Spark's KafkaRecordToRowConverter; of their meaning: interface 25, DESIGN 7.2.
+Leaves to others: reading native columns (engines), casts to the types a user asked for (`schema`). Source of names,
+types and nullability: Spark's KafkaRecordToRowConverter; of their meaning: interface.md 25, docs/options.md
+"layout=kafka".
 """
 
 from __future__ import annotations

@@ -7,22 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import InputPartition
 
 import storage_core
 from connector import kafka_layout
 from connector.selection import matching_topics
 from storage_core.store import ScanPartition, ScanRequest
 
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import InputPartition
+else:
+    try:
+        from pyspark.sql.datasource import InputPartition
+    except ImportError:  # Spark 3.5 has no Python data sources; `pyspark_mqstore.read` needs none
+        InputPartition = object
+
 
 class MqStorePartition(InputPartition):
     """A piece of a read and the directory that it needs, so that an executor can say when it does not see it."""
 
     def __init__(self, store_path: str, piece: ScanPartition | KafkaPiece | ViewPiece) -> None:
-        super().__init__(None)
+        self.value = None  # Spark's InputPartition has it
         self.store_path, self.piece = store_path, piece
 
     @property

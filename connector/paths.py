@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from connector.errors import host_name
 from storage_core.errors import OptionError, StoreNotFoundError
@@ -47,14 +47,6 @@ def absolute(path: str) -> str:
             "copy the store to a disk, or mount it at one path on every machine that runs Spark"
         )
     return os.path.abspath(text)
-
-
-def store_names(directories: Sequence[str]) -> tuple[str, ...]:
-    """Values of the column `store`: the last part of a path; of several stores the path below their common folder."""
-    if len(directories) == 1:
-        return (os.path.basename(directories[0].rstrip("/")) or "/",)
-    common = os.path.commonpath([os.path.dirname(directory.rstrip("/")) for directory in directories])
-    return tuple(os.path.relpath(directory, common) for directory in directories)
 
 
 def _listed(text: str) -> list[str]:

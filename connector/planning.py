@@ -9,21 +9,18 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Self
 
 import pyarrow as pa
 
 import storage_core
 from connector import kafka_layout
 from connector.errors import warn
-from connector.options import ReadOptions, check_engine
 from connector.partition import KafkaPiece, MqStorePartition, ViewPiece
-from connector.paths import store_names
 from connector.selection import check_named_queues, refuse_common_topics, topics_by_store
-from connector.values import listing
-from storage_core.errors import OptionError, UnsupportedFormatError, shorten
-from storage_core.store import Mode, Predicate, Scan, ScanPartition, ScanRequest, Snapshot, Store
+from storage_core.closable import Closable
+from storage_core.errors import OptionError, UnsupportedFormatError, listing, shorten
+from storage_core.options.read import ReadOptions, check_engine
+from storage_core.store import Predicate, Scan, ScanPartition, ScanRequest, Snapshot, Store, store_names
 
 SMALLEST_PARTITION_BYTES = 16 << 20
 """Below this a partition costs Spark more than it saves; an explicit `minPartitions` is not bound by it."""
@@ -44,7 +41,7 @@ Chosen = tuple[NamedStore, Snapshot, ScanRequest]
 """A store that the selection touches, what it serves, and its part of the selection."""
 
 
-class Load:
+class Load(Closable):
     """The stores of one `load()`, open while it is planned. A context manager.
 
     Raises StoreNotFoundError, UnsupportedFormatError (two engines in one load), OptionError.
@@ -93,9 +90,7 @@ class Load:
 
     def native(self) -> pa.Schema:
         """The native columns of messages, whatever the layout."""
-        options = self._options
-        request = ScanRequest(mode=Mode(options.mode), scan=Scan(options.scan), include_acked=options.include_acked)
-        return self._stores[0].store.snapshot().schema(request)
+        return self._stores[0].store.snapshot().schema(replace(self._options.request, columns=None))
 
     def plan(self, columns: tuple[str, ...], predicates: Sequence[Predicate] = ()) -> list[MqStorePartition]:
         """Partitions that together hold each selected row once, in `columns`; rows that do not satisfy the predicates,
@@ -113,7 +108,7 @@ class Load:
         pieces = self._shared(chosen)
         for named, snapshot, _ in chosen:
             # What a broker would cut concerns reads through the queues, and finding it walks the log.
-            for line in snapshot.warnings() if self._options.scan == "queues" else ():
+            for line in snapshot.warnings() if self._options.request.scan is Scan.QUEUES else ():
                 warn(line if line.startswith((f"{named.name}: ", named.store.path)) else f"{named.name}: {line}")
         self._log(pieces)
         return [
@@ -142,14 +137,6 @@ class Load:
         for named in self._stores:
             named.store.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     @property
     def _several(self) -> bool:
         return len(self._stores) > 1
@@ -177,36 +164,20 @@ class Load:
     def _request(self, named: NamedStore, columns: tuple[str, ...] | None) -> ScanRequest:
         options = self._options
         names = [each.name for each in self._stores]
-        return ScanRequest(
+        return replace(
+            options.request,
             columns=columns,
-            topics=options.topics,
-            topic_pattern=options.topic_pattern,
             assign=options.assign.of_store(named.name, names) if options.assign else None,
             start=options.start.of_store(named.name, names),
             stop=options.stop.of_store(named.name, names),
-            start_ms=options.start_ms,
-            stop_ms=options.stop_ms,
-            scan=Scan(options.scan),
-            mode=Mode(options.mode),
-            verify_crc=options.verify_crc,
-            decompress=options.decompress,
-            fail_on_data_loss=options.fail_on_data_loss,
-            use_index=options.use_index,
-            include_acked=options.include_acked,
-            keys=options.keys,
-            message_ids=options.message_ids,
-            tags=options.tags,
             predicates=self._predicates,
-            min_partitions=1,
-            max_records_per_partition=options.max_records,
-            max_bytes_per_partition=options.max_bytes,
             store_name=named.name,
         )
 
     def _requests(self, columns: tuple[str, ...]) -> list[Chosen]:
         """Each store that the selection touches, with its part of the selection."""
         all_of_them = [(named, named.store.snapshot(), self._request(named, columns)) for named in self._stores]
-        if self._options.scan == "queues":
+        if self._options.request.scan is Scan.QUEUES:
             for _, snapshot, request in all_of_them:
                 check_named_queues(snapshot, request, self.engine)
         if not self._several:
@@ -215,9 +186,9 @@ class Load:
             refuse_common_topics([(named.name, snapshot.queues(), request) for named, snapshot, request in all_of_them])
         if self._options.assign is not None:
             return [entry for entry in all_of_them if entry[2].assign]
-        if self._options.topics is None or self._options.scan == "log":
+        topics = self._options.request.topics
+        if topics is None or self._options.request.scan is Scan.LOG:
             return all_of_them
-        topics = self._options.topics
         found = {named.name: snapshot.topics(topics) for named, snapshot, _ in all_of_them}
         own = topics_by_store(found, topics, self._word)
         return [
@@ -244,23 +215,23 @@ class Load:
         return plans
 
     def _check_view(self, schema: pa.Schema) -> None:
-        """A view takes the selection options that it has columns for; others are errors (interface 45)."""
-        options = self._options
+        """A view takes the selection options that it has columns for; others are errors (interface.md 45)."""
+        options, request = self._options, self._options.request
         topic = self._word
         needs = {
-            "topic": (options.topics, (topic,)),
-            "topicPattern": (options.topic_pattern, (topic,)),
+            "topic": (request.topics, (topic,)),
+            "topicPattern": (request.topic_pattern, (topic,)),
             "assign": (options.assign, (topic, "queueId") if topic == "topic" else (topic,)),
-            "includeAcked": (options.include_acked or None, ("sequenceId",)),
+            "includeAcked": (request.include_acked or None, ("sequenceId",)),
             "startingOffsets": (options.start if options.start.narrows else None, ("queueOffset",)),
             "endingOffsets": (options.stop if options.stop.narrows else None, ("queueOffset",)),
-            "startingTimestamp": (options.start_ms, ("storeTimestamp",)),
-            "endingTimestamp": (options.stop_ms, ("storeTimestamp",)),
-            "key": (options.keys, ("key",)),
-            "msgId": (options.message_ids, ("msgId",)),
-            "tag": (options.tags, ("tags",)),
+            "startingTimestamp": (request.start_ms, ("storeTimestamp",)),
+            "endingTimestamp": (request.stop_ms, ("storeTimestamp",)),
+            "key": (request.keys, ("key",)),
+            "msgId": (request.message_ids, ("msgId",)),
+            "tag": (request.tags, ("tags",)),
             "layout": (options.kafka or None, ("body",)),
-            "scan": (None if options.scan == "queues" else options.scan, ("body",)),
+            "scan": (request.scan if request.scan is Scan.LOG else None, ("body",)),
         }
         for name, (value, wanted) in needs.items():
             if value is not None and not set(wanted) <= set(schema.names):

@@ -6,25 +6,27 @@ its cost. Leaves to others: planning (`planning`), filters (`filters`), what a p
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Iterator, Sequence
 from importlib import metadata
+from os import PathLike
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
 
-from connector.batch_reader import batches_of
+from connector.batches import batches_of
 from connector.errors import shown_in_one_line
 from connector.filters import predicates
-from connector.options import read_options
 from connector.partition import MqStorePartition
 from connector.paths import absolute
 from connector.planning import Load
+from connector.quiet_worker import expect_closed_connection
 from connector.schema import projected, to_arrow, to_spark
 from storage_core.errors import MqStoreError, OptionError
-from storage_core.store import Predicate
+from storage_core.option_table import read_options
+from storage_core.options.values import as_text
 
 __all__ = ["DataFrame", "SparkSession", "read"]
 
@@ -32,25 +34,11 @@ OLDEST_PANDAS = (2, 2)
 LARGEST_ESTIMATE = 1 << 30
 # A column of ten nulls that Spark takes for 1000 bytes wide, so that an id stands for 508 bytes and not for 8.
 PADDING, ID_SIZE = "struct<" + ",".join(f"b{number}:binary" for number in range(10)) + ">", 508
-_COMPARED: dict[str, Callable[[Any, Any], Any]] = {
-    "=": lambda column, value: column == value,
-    "!=": lambda column, value: column != value,
-    "<": lambda column, value: column < value,
-    "<=": lambda column, value: column <= value,
-    ">": lambda column, value: column > value,
-    ">=": lambda column, value: column >= value,
-    "in": lambda column, values: column.isin([each for each in values if each is not None]),
-    "not in": lambda column, values: F.lit(None) if None in values else ~column.isin(list(values)),
-    "is null": lambda column, _: column.isNull(),
-    "is not null": lambda column, _: column.isNotNull(),
-    "starts with": lambda column, value: column.startswith(value),
-    "not starts with": lambda column, value: ~column.startswith(value),
-}
 
 
 def read(
     spark: SparkSession,
-    path: str | Sequence[str],
+    path: str | PathLike[str] | Sequence[str | PathLike[str]],
     filters: Sequence[Any] | None = None,
     columns: Sequence[str] | None = None,
     **options: Any,
@@ -62,8 +50,9 @@ def read(
     OptionError, StoreNotFoundError and all that planning raises, in one line each.
     """
     _refuse_what_cannot_work(spark)
-    texts = {name: _text(value) for name, value in options.items()}
-    paths = tuple(absolute(each) for each in ([path] if isinstance(path, str) else path))
+    texts = {name: as_text(value) for name, value in options.items()}
+    given_paths = [path] if isinstance(path, str | os.PathLike) else path
+    paths = tuple(absolute(os.fspath(each)) for each in given_paths)
     given = read_options(texts)
     if columns is not None and given.columns is not None:
         raise OptionError("columns", ",".join(columns), "is given as an argument and as an option; give one of the two")
@@ -72,14 +61,7 @@ def read(
         if filters is not None and (given.view != "messages" or given.kafka):
             raise OptionError("filters", repr(filters), "go with messages in layout=native; use where(...)")
         asked = predicates(filters, load.native()) if filters is not None else ()
-        if load.engine == "rocketmq":
-            return _frame(spark, load.plan(tuple(schema.names), asked), schema)
-        wanted = dict.fromkeys([*schema.names, *_columns_of(asked)])
-        wide = projected(load.available(), tuple(wanted))
-        frame = _frame(spark, load.plan(tuple(wide.names), asked), wide)
-    for predicate in asked:
-        frame = frame.where(_condition(predicate, wide))
-    return frame.select(*schema.names)
+        return _frame(spark, load.plan(tuple(schema.names), asked), schema)
 
 
 def _frame(spark: SparkSession, partitions: Sequence[MqStorePartition], schema: pa.Schema) -> DataFrame:
@@ -99,6 +81,7 @@ def _frame(spark: SparkSession, partitions: Sequence[MqStorePartition], schema: 
     target = to_arrow(wanted)
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        expect_closed_connection()
         return _rows(batches, partitions, stride, target)
 
     return ids.mapInArrow(rows, wanted)
@@ -134,38 +117,3 @@ def _refuse_what_cannot_work(spark: object) -> None:
 def _is_recent(version: str) -> bool:
     numbers = version.split(".")[:2]
     return all(number.isdigit() for number in numbers) and tuple(map(int, numbers)) >= OLDEST_PANDAS
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return json.dumps(value) if isinstance(value, list | tuple | dict) else str(value)
-
-
-def _columns_of(asked: Sequence[Predicate]) -> list[str]:
-    names = []
-    for predicate in asked:
-        groups = predicate.value if predicate.op == "any of" else ((predicate,),)
-        names += [each.column for group in groups for each in group]
-    return names
-
-
-def _condition(predicate: Predicate, schema: pa.Schema) -> Any:
-    """A predicate as a condition of Spark's, for engines whose plans only take it as a hint."""
-    if predicate.op == "any of":
-        groups = [[_condition(each, schema) for each in group] for group in predicate.value]
-        return _folded([_folded(group, "&") for group in groups], "|")
-    column, value = F.col(f"`{predicate.column}`"), predicate.value
-    kind = schema.field(predicate.column).type
-    if predicate.op == "contains":
-        return F.array_contains(column, value) if pa.types.is_list(kind) else column.contains(value)
-    if pa.types.is_timestamp(kind):
-        column = F.unix_micros(column)
-    return _COMPARED[predicate.op](column, value)
-
-
-def _folded(conditions: Sequence[Any], op: str) -> Any:
-    whole = conditions[0]
-    for each in conditions[1:]:
-        whole = whole & each if op == "&" else whole | each
-    return whole

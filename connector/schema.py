@@ -12,8 +12,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from connector.values import either, listing
-from storage_core.errors import OptionError, closest
+from storage_core.errors import OptionError, choices, either, listing
 
 # What a user's schema may ask for instead of the column's own type, besides that type itself.
 _CASTS = {
@@ -91,6 +90,4 @@ def fit(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
 
 
 def _no_column(name: str, available: pa.Schema) -> str:
-    near = closest(name, list(available.names))
-    hint = f"did you mean {either(near)}?" if near else f"the columns are {listing(available.names, 40)}"
-    return f"there is no column {name}; {hint}"
+    return f"there is no column {name}; {choices(name, available.names, 'columns', 40)}"

@@ -11,8 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connector.values import either, listing
-from storage_core.errors import OptionError, closest
+from storage_core.errors import OptionError, choices, listing
 from storage_core.store import QueueInfo, ScanRequest, Snapshot
 
 
@@ -26,10 +25,8 @@ def topics_by_store(
     known = sorted(set().union(*found.values()))
     for topic in topics:
         if topic not in known:
-            near = closest(topic, known)
-            hint = f"did you mean {either(near)}? " if near else ""
             raise OptionError(
-                word, topic, f"is in none of the {len(found)} stores; {hint}the {word}s are {listing(known)}"
+                word, topic, f"is in none of the {len(found)} stores; {choices(topic, known, f'{word}s')}"
             )
     return {store: tuple(topic for topic in topics if topic in own) for store, own in found.items()}
 

@@ -10,7 +10,7 @@ import sys
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from pyspark_mqstore import ensure_java
+from mqstore import ensure_java
 
 
 def lag(spark: SparkSession, path: str) -> DataFrame:
@@ -25,6 +25,8 @@ def unread(spark: SparkSession, path: str, group: str, topic: str) -> DataFrame:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
     ensure_java()
     session = SparkSession.builder.getOrCreate()
     lag(session, sys.argv[1]).show(100, truncate=False)

@@ -10,7 +10,7 @@ import sys
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from pyspark_mqstore import ensure_java, read
+from mqstore import ensure_java, read
 
 
 def dead_letters(spark: SparkSession, path: str) -> DataFrame:
@@ -25,11 +25,13 @@ def dead_letters(spark: SparkSession, path: str) -> DataFrame:
         "tags",
         "reconsumeTimes",
         "bornTimestamp",
-        "body",
+        messages["body"].cast("string").alias("body"),
     )
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
     ensure_java()
     session = SparkSession.builder.getOrCreate()
     dead_letters(session, sys.argv[1]).show(100, truncate=50)

@@ -10,7 +10,7 @@ import sys
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from pyspark_mqstore import ensure_java, read
+from mqstore import ensure_java, read
 
 
 def duplicates(spark: SparkSession, path: str) -> DataFrame:
@@ -24,6 +24,8 @@ def duplicates(spark: SparkSession, path: str) -> DataFrame:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
     ensure_java()
     session = SparkSession.builder.getOrCreate()
     duplicates(session, sys.argv[1]).orderBy("copies", ascending=False).show(truncate=False)

@@ -9,16 +9,19 @@ import sys
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_mqstore import ensure_java
+from mqstore import ensure_java
 
 
 def trace(spark: SparkSession, path: str, key: str) -> DataFrame:
     """The messages with this key; the index files say where they lie."""
     found = spark.read.format("mqstore").option("key", key).load(path)
-    return found.select("storeTimestamp", "topic", "tags", "queueId", "queueOffset", "body").orderBy("storeTimestamp")
+    text = found["body"].cast("string").alias("body")
+    return found.select("storeTimestamp", "topic", "tags", "queueId", "queueOffset", text).orderBy("storeTimestamp")
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     ensure_java()
     session = SparkSession.builder.getOrCreate()
     trace(session, *sys.argv[1:3]).show(100, truncate=60)

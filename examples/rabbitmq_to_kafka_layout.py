@@ -19,7 +19,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pyspark_mqstore import ensure_java
+from mqstore import ensure_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,9 +56,13 @@ def run(spark: SparkSession, source: str, target: str, **options: str) -> dict[s
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     ensure_java()
     from pyspark.sql import SparkSession
 
     session = SparkSession.builder.master("local[2]").getOrCreate()
-    for what, count in run(session, sys.argv[1], sys.argv[2]).items():
+    lost = run(session, sys.argv[1], sys.argv[2])
+    print(f"{lost.pop('rows'):,} messages read, {sys.argv[2]} written. What the target has no place for:")
+    for what, count in lost.items():
         print(f"{count:>12,}  {what}")

@@ -20,7 +20,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pyspark_mqstore import ensure_java
+from mqstore import ensure_java
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,6 +59,12 @@ def what_is_lost(messages: DataFrame) -> dict[str, int]:
     return {what: counted[what] or 0 for what in LOST}
 
 
+def renamed(messages: DataFrame) -> dict[str, str]:
+    """The queues whose names a topic may not have, and the topics that they become."""
+    found = messages.selectExpr("queue", f"{TOPIC} as topic").where("queue != topic").distinct().orderBy("queue")
+    return {row["queue"]: row["topic"] for row in found.collect()}
+
+
 def run(spark: SparkSession, source: str, target: str, **options: str) -> dict[str, int]:
     """Moves the queues that `options` (queue, queuePattern, vhost) choose; what was lost."""
     messages = spark.read.format("mqstore").options(**options).load(source)
@@ -79,9 +85,15 @@ def run(spark: SparkSession, source: str, target: str, **options: str) -> dict[s
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     ensure_java()
     from pyspark.sql import SparkSession
 
     session = SparkSession.builder.master("local[2]").getOrCreate()
-    for what, count in run(session, sys.argv[1], sys.argv[2]).items():
+    for queue, topic in renamed(session.read.format("mqstore").load(sys.argv[1])).items():
+        print(f"queue {queue} becomes topic {topic}")
+    lost = run(session, sys.argv[1], sys.argv[2])
+    print(f"{lost.pop('rows'):,} messages read, {sys.argv[2]} written. What the target has no place for:")
+    for what, count in lost.items():
         print(f"{count:>12,}  {what}")

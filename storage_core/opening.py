@@ -6,15 +6,16 @@ What an engine calls a store is its own affair; here only the question is asked.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from storage_core import rabbitmq, rocketmq
 from storage_core.errors import OptionError, StoreNotFoundError, UnsupportedFormatError
 from storage_core.files import system
+from storage_core.options.option import RABBITMQ, ROCKETMQ
 from storage_core.store import Store
 
-ENGINES = ("rocketmq", "rabbitmq")
+ENGINES = (ROCKETMQ, RABBITMQ)
 LEVELS = 2
 NODE_STORES = ("msg_stores", "vhosts")
 """Where a RabbitMQ node's data directory has its vhosts: deeper than a search goes."""
@@ -43,8 +44,7 @@ def open_directory(path: str, engine: str | None, options: Mapping[str, Any]) ->
 
 
 def _opened(engine: str, root: str, options: Mapping[str, Any]) -> Store:
-    opened: Store = import_module(f"storage_core.{engine}").open_store(root, options)
-    return opened
+    return rocketmq.open_store(root, options) if engine == ROCKETMQ else rabbitmq.open_store(root, options)
 
 
 def _is_new(root: str) -> bool:
@@ -77,8 +77,7 @@ def _search(root: str, engine: str | None, levels: int) -> list[str]:
     if _engines(root, engine):
         return [root]
     if engine != "rocketmq" and system.is_folder(os.path.join(root, *NODE_STORES)):
-        below: list[str] = import_module("storage_core.rabbitmq").stores_below(root)
-        return below
+        return rabbitmq.stores_below(root)
     if not levels:
         return []
     folders = sorted(e.name for e in system.entries(root) if e.is_directory and not e.name.startswith("."))
@@ -89,20 +88,15 @@ def _node_stores(root: str, engine: str | None) -> list[str]:
     """The stores of a RabbitMQ node's data directory, which lie three levels below it."""
     if engine == "rocketmq" or NODE_FOLDER not in system.names(root):
         return []
-    found: list[str] = import_module("storage_core.rabbitmq").stores_below(root)
-    return found
+    return rabbitmq.stores_below(root)
 
 
 def _engines(root: str, engine: str | None) -> list[str]:
     if engine not in (None, "auto", *ENGINES):
         raise OptionError("engine", str(engine), f"it is one of auto, {', '.join(ENGINES)}")
+    looks_like = {ROCKETMQ: rocketmq.looks_like_store, RABBITMQ: rabbitmq.looks_like_store}
     asked = ENGINES if engine in (None, "auto") else (engine,)
-    return [name for name in asked if _looks_like(name)(root)]
-
-
-def _looks_like(engine: str | None) -> Callable[[str], bool]:
-    looks: Callable[[str], bool] = import_module(f"storage_core.{engine}").looks_like_store
-    return looks
+    return [name for name in asked if looks_like[name](root)]
 
 
 def _local(path: str) -> str:
@@ -144,7 +138,7 @@ def _several(root: str, nested: Sequence[str]) -> StoreNotFoundError:
 
 
 def _no_store(root: str, engine: str | None) -> StoreNotFoundError | UnsupportedFormatError:
-    kind = import_module("storage_core.rabbitmq").other_kind(root)
+    kind = rabbitmq.other_kind(root)
     if kind is not None:
         return UnsupportedFormatError(
             f"UnsupportedFormatError: {root}: here lie RabbitMQ's {kind}s, and mqstore reads classic queues; "

@@ -6,15 +6,16 @@ What an engine does behind these methods belongs to the engine.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 
+from storage_core.closable import Closable
 from storage_core.errors import UnsupportedFormatError
 
 
@@ -114,6 +115,14 @@ class Definitions:
 
     document: Mapping[str, Any]
     folder: str
+
+
+def store_names(directories: Sequence[str]) -> tuple[str, ...]:
+    """Values of the column `store`: the last part of a path; of several stores the path below their common folder."""
+    if len(directories) == 1:
+        return (os.path.basename(directories[0].rstrip("/")) or "/",)
+    common = os.path.commonpath([os.path.dirname(directory.rstrip("/")) for directory in directories])
+    return tuple(os.path.relpath(directory, common) for directory in directories)
 
 
 class ScanPartition(ABC):
@@ -216,7 +225,7 @@ class WriteJob(ABC):
         """Drops what was staged. Never undoes a commit, never raises for what is not there."""
 
 
-class Store(ABC):
+class Store(Closable):
     """One directory that one broker, node or vhost would own. A context manager."""
 
     engine: str
@@ -296,11 +305,3 @@ class Store(ABC):
 
     def close(self) -> None:
         """Lets go of descriptors; StoreClosedError afterwards."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

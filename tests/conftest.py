@@ -1,4 +1,6 @@
-"""What all tests share: one Spark session for the whole run, started by the first test that asks for it."""
+"""What all tests share: one Spark session for the whole run, started by the first test that asks; a disk that nobody
+waits for.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,41 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pyspark_mqstore import ensure_java
+from storage_core.files import system
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parent.parent
+MEMORY, ENOUGH_BYTES = "/dev/shm", 4 << 30
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Stores are written into memory where there is enough: thousands are made, and removed again."""
+    try:
+        found = os.statvfs(MEMORY)
+    except OSError:
+        return
+    enough = found.f_bavail * found.f_frsize > ENOUGH_BYTES and not found.f_flag & os.ST_NOEXEC
+    if enough and "real" not in str(config.option.markexpr).replace("not real", ""):
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nobody_waits_for_the_disk(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Syncs of this process check their argument and return: a test that ends loses nothing that the system has.
+
+    Not so beside the real systems. Which syncs there are, and what they confirm, is for `tests.lost_writes`.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if not any(item.get_closest_marker("real") for item in request.session.items):
+            patch.setattr(system, "fsync", _synced)
+            patch.setattr(system, "sync_folder", _synced)
+        yield
+
+
+def _synced(file: int | str) -> None:
+    os.stat(file)
 
 
 @pytest.fixture(scope="session")

@@ -8,14 +8,18 @@ from pathlib import Path
 
 import pytest
 
+import mqstore
 from connector import kafka_layout
-from connector.options import OPTIONS, READ, WRITE
 from connector.schema import to_spark
 from storage_core import errors
-from storage_core.rocketmq.incoming import KAFKA_NAMES
-from storage_core.rocketmq.schema import CORRUPTION, NATIVE, UNIT_COLUMNS
-from storage_core.rocketmq.views import view_schema
-from storage_core.rocketmq.write_settings import NAMES as WRITE_NAMES
+from storage_core.option_table import OPTIONS
+from storage_core.options.option import READ, WRITE
+from storage_core.rabbitmq import schema as rabbitmq
+from storage_core.rabbitmq import views as rabbitmq_views
+from storage_core.rocketmq.schema import CORRUPTION, ENTRY_COLUMNS, NATIVE
+from storage_core.rocketmq.views.views import view_schema
+from storage_core.rocketmq.write.input_rows import KAFKA_NAMES
+from storage_core.rocketmq.write.options import NAMES as WRITE_NAMES
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -82,7 +86,26 @@ def test_the_columns_and_their_types() -> None:
         name: spoken.get(kind, kind) for name, kind in names.items()
     }
     (fast,) = [line for line in section.splitlines() if "come from the consume queues alone" in line]
-    assert set(re.findall(r"`(\w+)`", fast)) == UNIT_COLUMNS
+    assert set(re.findall(r"`(\w+)`", fast)) == ENTRY_COLUMNS
+
+
+def test_the_columns_of_rabbitmq_and_their_types() -> None:
+    section = (ROOT / "docs" / "rabbitmq.md").read_text().split("## Columns")[1].split("## ")[0]
+    spoken = {"bigint": "long"}
+    fields = to_spark(rabbitmq.NATIVE.append(rabbitmq.ACKED).append(rabbitmq.CORRUPTION)).fields
+    names = {field.name: field.dataType.simpleString() for field in fields}
+    assert {cells[0].strip("`"): cells[1] for cells in rows(section)} == {
+        name: spoken.get(kind, kind) for name, kind in names.items()
+    }
+
+
+def test_the_columns_of_the_views_of_rabbitmq() -> None:
+    section = (ROOT / "docs" / "rabbitmq.md").read_text().split("## Views")[1].split("## ")[0]
+    documented = {cells[0].strip("`"): re.findall(r"`(\w+)`", cells[1]) for cells in rows(section)}
+    with pytest.raises(errors.OptionError) as caught:
+        rabbitmq_views.schema_of("none of them")
+    known = str(caught.value).rpartition("messages, ")[2].split(", ")
+    assert documented == {name: rabbitmq_views.schema_of(name).names for name in known}
 
 
 def test_the_columns_of_the_views() -> None:
@@ -116,6 +139,15 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert broken == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_pages_use_plain_words(page: Path) -> None:
+    """The words of this project's own that a reader does not know; file names and generated parts aside."""
+    written = re.sub(r"(?s)<!-- table: .*?<!-- end -->", "", page.read_text().split("<!-- From here on written")[0])
+    text = re.sub(r"`[^`\n]+`", "", written)
+    found = re.findall(r"(?i)\b(?:doors?|rooms?|houses?|judge[sd]?|behind|ordinals?|seen from here)\b", text)
+    assert found == []
+
+
 def test_the_targets_named_exist() -> None:
     known = set(re.findall(r"^([a-z0-9-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {name for page in PAGES for name in re.findall(r"(?m)(?:^|`)make ([a-z0-9-]+)", page.read_text())}
@@ -124,6 +156,4 @@ def test_the_targets_named_exist() -> None:
 
 
 def test_the_changelog_knows_the_version() -> None:
-    version = re.search(r"^version = (.+)$", (ROOT / "setup.cfg").read_text(), re.MULTILINE)
-    assert version is not None
-    assert f"## {version[1]}" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"## {mqstore.__version__}" in (ROOT / "CHANGELOG.md").read_text()

@@ -13,40 +13,75 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PRODUCT = ("storage_core", "connector", "command_line", "pyspark_mqstore")
+PRODUCT = ("mqstore", "storage_core", "connector", "command_line", "pyspark_mqstore")
 EVERYTHING = (*PRODUCT, "tools", "examples", "benchmarks", "tests")
 
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "base", "misc"}
-LONGEST_FILE, LONGEST_FUNCTION = 400, 50
+LONGEST_FILE, LONGEST_FUNCTION, MOST_FILES = 400, 50, 15
 
 SYSTEM = "storage_core.files.system"
+BELOW_AN_ENGINE = (
+    "storage_core.store", "storage_core.job", "storage_core.options", "storage_core.conditions",
+    "storage_core.input_columns", "storage_core.files", "storage_core.closable", "storage_core.progress",
+    "storage_core.errors",
+)  # fmt: skip
+PUBLIC = (
+    "storage_core.store", "storage_core.option_table", "storage_core.options", "storage_core.closable",
+    "storage_core.progress", "storage_core.errors",
+)  # fmt: skip
+
+
+def rooms_of(engine: str, rooms: dict[str, str]) -> dict[str, tuple[str, ...]]:
+    """What each sub-package of an engine may import: itself, those named beside it, and what lies below all engines."""
+    own = f"storage_core.{engine}"
+    below = (*BELOW_AN_ENGINE, "storage_core.formats")
+    walls = {
+        f"{own}.{room}": (f"{own}.{room}", *(f"{own}.{other}" for other in reach.split()), *below)
+        for room, reach in rooms.items()
+    }
+    return {own: (own, *below), f"{own}.schema": below, **walls}
+
+
 # What an import of the left may reach: a prefix of dotted names. The longest prefix on the left decides.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "storage_core.errors": (),
+    "storage_core.closable": (),
     "storage_core.formats": ("storage_core.formats", "storage_core.errors"),
-    "storage_core.files": ("storage_core.files", "storage_core.errors"),
-    "storage_core.store": ("storage_core.errors",),
+    "storage_core.files": ("storage_core.files", "storage_core.closable", "storage_core.errors"),
+    "storage_core.store": ("storage_core.closable", "storage_core.errors"),
+    "storage_core.options": ("storage_core.options", "storage_core.store", "storage_core.errors"),
+    "storage_core.input_columns": ("storage_core.formats", "storage_core.errors"),
+    "storage_core.conditions": ("storage_core.store", "storage_core.formats"),
     "storage_core.job": ("storage_core.store", "storage_core.files", "storage_core.errors"),
-    "storage_core.rocketmq": (
-        "storage_core.rocketmq",
-        "storage_core.store",
-        "storage_core.job",
-        "storage_core.files",
-        "storage_core.formats",
-        "storage_core.errors",
+    **rooms_of(
+        "rocketmq",
+        {
+            "disk": "",
+            "index": "disk",
+            "recovery": "disk",
+            "read": "recovery index disk schema",
+            "write": "recovery index disk schema",
+            "views": "read index recovery disk schema",
+        },
     ),
-    "storage_core.rabbitmq": (
-        "storage_core.rabbitmq",
-        "storage_core.store",
-        "storage_core.job",
-        "storage_core.files",
-        "storage_core.formats",
-        "storage_core.errors",
+    **rooms_of(
+        "rabbitmq",
+        {
+            "disk": "",
+            "message_store": "disk",
+            "index": "message_store disk",
+            "paging": "index disk",
+            "read": "index message_store disk schema",
+            "write": "read index message_store disk schema",
+            "queue": "paging write read index message_store disk",
+            "views": "read index message_store disk",
+        },
     ),
     "storage_core": ("storage_core",),
-    "connector": ("connector", "storage_core.store", "storage_core.errors", "storage_core:door"),
-    "command_line": ("command_line", "storage_core.store", "storage_core.errors", "storage_core:door"),
+    "connector": ("connector", *PUBLIC, "storage_core:door"),
+    "command_line": ("command_line", *PUBLIC, "storage_core:door"),
     "pyspark_mqstore": ("pyspark_mqstore", "connector"),
+    "mqstore": ("mqstore", "pyspark_mqstore", "storage_core.errors", "storage_core:door"),
 }
 DOOR = {"storage_core", "storage_core.open_store", "storage_core.find_stores"}
 # Neither knows the other: an engine and a format of one system may not lean on the other system's.
@@ -63,6 +98,7 @@ HARMLESS_OS = {
     "sched_getaffinity",
     "uname",
     "fspath",
+    "PathLike",
     "fsencode",
     "fsdecode",
     "sep",
@@ -80,10 +116,8 @@ PURE_PATH = {
     "commonpath",
     "relpath",
 }
-# A command for the tests of the paging model: it reads its script, which is no store.
-COMMANDS = {"storage_core.rabbitmq.replay"}
 # A task asks whether its machine sees the store at all, to name the machine in its error. That opens nothing.
-LOOKS = {"connector.batch_reader": {"isdir"}}
+LOOKS = {"connector.batches": {"isdir"}}
 HARMLESS_IO = {"BytesIO", "StringIO"}
 # Calls that open files by another name.
 OPENERS = {"fromfile", "tofile", "memmap", "memory_map", "OSFile", "LocalFileSystem", "read_bytes", "read_text"}
@@ -145,7 +179,7 @@ def wall_breaks(module: str, source: str) -> list[str]:
 
 def disk_touches(module: str, source: str) -> list[str]:
     """The places of `source` that reach the disk other than through `files/system.py`."""
-    if module == SYSTEM or module in COMMANDS:
+    if module == SYSTEM:
         return []
     tree = ast.parse(source)
     touches = [f"{module} imports {name}" for name in imports(tree) if name.split(".")[0] in DISK]
@@ -210,6 +244,36 @@ def test_no_circles_of_imports() -> None:
     assert set(import_circle({"a": {"b"}, "b": {"c"}, "c": {"b"}})) == {"b", "c"}
 
 
+def test_a_folder_can_be_taken_in_at_a_glance() -> None:
+    folders: dict[Path, int] = {}
+    for path in sources("mqstore", "storage_core", "command_line", "pyspark_mqstore"):
+        if path.name != "__init__.py":
+            folders[path.parent] = folders.get(path.parent, 0) + 1
+    assert len(folders) > 15
+    assert {str(folder.relative_to(ROOT)): count for folder, count in folders.items() if count > MOST_FILES} == {}
+
+
+def test_no_circles_of_folders() -> None:
+    """Two folders that import each other are one; the files of an engine's own folder may use all below it."""
+    edges: dict[str, set[str]] = {}
+    for path in sources("storage_core"):
+        own = str(path.parent.relative_to(ROOT)).replace("/", ".")
+        for name in imports(ast.parse(path.read_text())):
+            other = folder_of(name)
+            if other and other != own and not under(other, own) and not under(own, other):
+                edges.setdefault(own, set()).add(other)
+    assert len(edges) > 10
+    assert import_circle(edges) == []
+
+
+def folder_of(name: str) -> str:
+    """The package of storage_core that an imported name lies in, dotted; empty for other names."""
+    parts = name.split(".")
+    while parts and not (ROOT / "/".join(parts)).is_dir():
+        parts.pop()
+    return ".".join(parts) if parts[:1] == ["storage_core"] else ""
+
+
 def test_one_door_to_the_operating_system() -> None:
     rooms = sources("storage_core", "connector")
     assert len(rooms) > 10, "the house is empty: the paths of this test are wrong"
@@ -236,17 +300,19 @@ def test_files_and_functions_are_short_and_well_named(path: Path) -> None:
         ("storage_core.formats.rocketmq.message", "from storage_core.formats.rabbitmq import journal"),
         ("storage_core.files.window", "from storage_core.formats.layout import struct"),
         ("storage_core.files.window", "from storage_core import rocketmq"),
-        ("storage_core.rocketmq.snapshot", "from storage_core.rabbitmq.queue import Queue"),
-        ("storage_core.rocketmq.snapshot", "import connector.schema"),
-        ("storage_core.rocketmq.snapshot", "def late():\n    import pyspark.sql"),
-        ("storage_core.store", "from storage_core.rocketmq.snapshot import Snapshot"),
-        ("connector.datasource", "from storage_core.rocketmq.snapshot import Snapshot"),
+        ("storage_core.rocketmq.read.snapshot", "from storage_core.rabbitmq.queue.queue import Queue"),
+        ("storage_core.rocketmq.read.snapshot", "import connector.schema"),
+        ("storage_core.rocketmq.read.snapshot", "def late():\n    import pyspark.sql"),
+        ("storage_core.store", "from storage_core.rocketmq.read.snapshot import Snapshot"),
+        ("connector.datasource", "from storage_core.rocketmq.read.snapshot import Snapshot"),
         ("connector.datasource", "from storage_core import files"),
         ("connector.datasource", "import storage_core\nstorage_core.files.system.names('x')"),
-        ("storage_core.rocketmq.snapshot", "import storage_core\nstorage_core.open_store('x')"),
+        ("storage_core.rocketmq.read.snapshot", "import storage_core\nstorage_core.open_store('x')"),
         ("connector.datasource", "import command_line.main"),
         ("command_line.main", "import connector.datasource"),
         ("pyspark_mqstore", "from storage_core import open_store"),
+        ("mqstore", "from connector.read import read"),
+        ("mqstore", "from storage_core.store import Snapshot"),
     ],
 )
 def test_the_walls_would_notice(module: str, source: str) -> None:
@@ -271,12 +337,12 @@ def test_the_walls_would_notice(module: str, source: str) -> None:
     ],
 )
 def test_the_door_would_notice(source: str) -> None:
-    assert disk_touches("storage_core.rocketmq.snapshot", source) != []
+    assert disk_touches("storage_core.rocketmq.read.snapshot", source) != []
 
 
 def test_what_is_allowed_stays_allowed() -> None:
     assert wall_breaks("connector.planning", "from storage_core import open_store, find_stores\nimport pyspark") == []
-    assert wall_breaks("storage_core.rocketmq.views", "from storage_core.files import system") == []
+    assert wall_breaks("storage_core.rocketmq.views.views", "from storage_core.files import system") == []
     assert disk_touches("storage_core.files.window", "import os.path\nos.path.join('a', 'b')\nos.cpu_count()") == []
     assert disk_touches(SYSTEM, "import os\nos.open('x', 0)") == []
     assert long_functions("def f():\n" + "    x = 1\n" * LONGEST_FUNCTION) != []

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from pyspark_mqstore import java
+from pyspark_mqstore import java, settings, workers
 from tools import environment
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,7 +44,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         check=True,
     ).stdout.decode()
     for name in files.split("\0"):
-        if name.endswith((".py", ".cfg", ".toml", ".md", "py.typed")) and (ROOT / name).is_file():
+        if name.endswith((".py", ".cfg", ".toml", ".md", "py.typed", "LICENSE")) and (ROOT / name).is_file():
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes((ROOT / name).read_bytes())
@@ -61,6 +63,12 @@ def installed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
+def installed_here() -> dict[str, int]:
+    """What is installed in the environment of the tests, with the time of its installation."""
+    folder = Path(sysconfig.get_paths()["purelib"])
+    return {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if path.suffix in {".pth", ".dist-info"}}
+
+
 def run_python(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
     """A Python of its own, outside the checkout."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -73,11 +81,32 @@ def run_python(*arguments: str, path: Path | None = None) -> subprocess.Complete
 
 def test_the_wheel_holds_the_rooms_and_nothing_else(installed: Path) -> None:
     packages = {path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")}
-    assert packages == {"storage_core", "connector", "command_line", "pyspark_mqstore"}
+    assert packages == {"mqstore", "storage_core", "connector", "command_line", "pyspark_mqstore"}
     (scripts,) = installed.glob("*.dist-info/entry_points.txt")
     assert scripts.read_text().split("\n")[:2] == ["[console_scripts]", "mqstore = command_line.main:main"]
     for package in packages:
         assert (installed / package / "py.typed").is_file(), package
+
+
+def test_the_public_package_has_all_that_it_promises_and_loads_it_late(installed: Path) -> None:
+    code = (
+        "import sys, mqstore; early = {'pyarrow', 'pyspark', 'numpy', 'storage_core'} & set(sys.modules); "
+        "missing = [name for name in mqstore.__all__ if not hasattr(mqstore, name)]; "
+        "print(sorted(early), missing, mqstore.__version__, mqstore.OptionError.__module__)"
+    )
+    done = run_python("-c", code, path=installed)
+    (metadata,) = installed.glob("*.dist-info/METADATA")
+    (version,) = re.findall(r"(?m)^Version: (.+)$", metadata.read_text())
+    assert done.stdout.strip() == f"[] [] {version} storage_core.errors", done.stderr
+
+
+def test_the_wheel_says_whose_it_is(installed: Path) -> None:
+    (metadata,) = installed.glob("*.dist-info/METADATA")
+    text = metadata.read_text()
+    assert "License-Expression: Apache-2.0" in text or "License: Apache-2.0" in text
+    assert next(installed.glob("*.dist-info/licenses/LICENSE")).read_text() == (ROOT / "LICENSE").read_text()
+    named = set(re.findall(r"(?m)^Project-URL: (\w+),", text))
+    assert {"Documentation", "Source", "Issues", "Changelog"} <= named
 
 
 def test_importing_the_module_that_spark_looks_at_loads_nothing(installed: Path) -> None:
@@ -100,8 +129,12 @@ def test_spark_finds_the_installed_source_without_registration(installed: Path, 
 
 
 def test_a_plain_editable_install_is_found_along_sys_path_as_spark_looks(source: Path, tmp_path: Path) -> None:
+    # Without --ignore-installed pip removes mqstore from the environment that runs the tests, wherever the prefix is.
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*install, "--prefix", str(tmp_path), "--editable", str(source)], check=True)
+    own = ["--ignore-installed", "--prefix", str(tmp_path)]
+    before = installed_here()
+    subprocess.run([*install, *own, "--editable", str(source)], check=True)
+    assert installed_here() == before
     (site,) = (path.parent for path in tmp_path.rglob("__editable__*.pth"))
     look = (
         "import pkgutil, site, sys; site.addsitedir(sys.argv[1]); "
@@ -109,6 +142,50 @@ def test_a_plain_editable_install_is_found_along_sys_path_as_spark_looks(source:
     )
     done = run_python("-S", "-c", look, str(site))
     assert done.stdout.strip() == str([str(source)]), done.stderr
+
+
+def test_read_needs_nothing_of_spark_4(tmp_path: Path) -> None:
+    """Spark 3.5 has no `pyspark.sql.datasource`; `pyspark_mqstore.read` works there."""
+    code = "import sys; sys.modules['pyspark.sql.datasource'] = None; import connector.read, connector.batches"
+    done = run_python("-c", code, path=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+def python_chosen(folder: Path, *, python3: Path | None, **variables: str) -> str:
+    """What PYSPARK_PYTHON is after `import mqstore` in `folder`/bin/python, where the PATH begins with `python3`."""
+    program = folder / "bin" / "python"
+    if not program.exists():
+        program.parent.mkdir(parents=True)
+        program.symlink_to(sys.executable)
+        (program.parent / "python3").symlink_to("python")
+    names = {"PYTHONPATH": str(ROOT), "PATH": os.pathsep.join([str(python3), "/usr/bin"] if python3 else ["/nowhere"])}
+    code = "import os, sys, mqstore; print(os.environ.get('PYSPARK_PYTHON', ''))"
+    done = subprocess.run([program, "-c", code], capture_output=True, text=True, env=names | variables, check=True)
+    return done.stdout.strip()
+
+
+def test_local_workers_run_the_python_of_an_environment_that_is_not_active(tmp_path: Path) -> None:
+    own = tmp_path / "venv" / "bin"
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "python3").symlink_to(sys.executable)
+    assert python_chosen(tmp_path / "venv", python3=other) == str(own / "python")
+    assert python_chosen(tmp_path / "venv", python3=None) == str(own / "python")
+    assert python_chosen(tmp_path / "venv", python3=own) == "", "the PATH's python3 is right already"
+
+
+@pytest.mark.parametrize("variable", workers.DECIDED_ELSEWHERE)
+def test_what_somebody_else_decided_stays(tmp_path: Path, variable: str) -> None:
+    kept = "x" if variable == "PYSPARK_PYTHON" else ""
+    assert python_chosen(tmp_path / "venv", python3=None, **{variable: "x"}) == kept
+
+
+def test_settings_keep_the_users_own_java_options() -> None:
+    assert settings.spark_settings("-Xss4m")["spark.driver.extraJavaOptions"].startswith("-Xss4m -Darrow.")
+    page = (ROOT / "docs" / "spark-settings.md").read_text()
+    for name in settings.spark_settings():
+        assert name in page
+    assert all(word in page for word in settings.ARROW.split())
 
 
 def fake_java(folder: Path, version: str) -> Path:

@@ -1,7 +1,11 @@
-"""Writes `docs/format/`: every layout declared under `storage_core/formats`, as tables, one page for each system.
+"""Fills the pages in `docs/format/`: tables of the layouts in `storage_core/formats`, hexdumps of golden files.
 
-`python -m tools.format_pages` (or `make pages`); `tests/test_format_pages.py` compares. The words and tables come from
-the modules: a page is never edited.
+`python -m tools.format_pages` (or `make pages`) rewrites what stands between two marks and nothing else;
+`tests/test_format_pages.py` compares.
+
+    <!-- table: rocketmq.message.HEADER -->      the layout `HEADER` of storage_core/formats/rocketmq/message.py
+    <!-- hexdump: rocketmq record -->            a dump of tools/dumps
+    <!-- end -->
 """
 
 from __future__ import annotations
@@ -10,53 +14,56 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import re
 from pathlib import Path
 
 from storage_core import formats
 from storage_core.formats.layout import Struct
+from tools.dumps import rabbitmq, rocketmq
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "format"
-TITLES = {"rocketmq": "Apache RocketMQ: files on disk", "rabbitmq": "RabbitMQ: files on disk"}
-NOTICE = "<!-- Written by `make pages` from the layouts in storage_core/formats. Change those, not this. -->"
-CONVENTIONS = "Numbers are big-endian. Offset and width are in bytes; `i` is signed, `u` unsigned, `V` raw bytes."
+DUMPS = {**rocketmq.DUMPS, **rabbitmq.DUMPS}
+_MARKED = re.compile(r"<!-- (table|hexdump): (.+?) -->\n.*?<!-- end -->", re.DOTALL)
 
 
-def pages() -> dict[str, str]:
-    """Text of each page by its file name."""
-    sections: dict[str, list[str]] = {system: [] for system in TITLES}
-    for module in sorted(pkgutil.walk_packages(formats.__path__, formats.__name__ + "."), key=lambda found: found.name):
-        system = module.name.split(".")[2]
-        if system in sections:
-            sections[system] += section(module.name)
-    return {
-        f"{system}.md": "\n\n".join([f"# {TITLES[system]}", NOTICE, CONVENTIONS, *parts]) + "\n"
-        for system, parts in sections.items()
-        if parts
-    }
+def page(text: str) -> str:
+    """A page with everything between its marks as it should be. KeyError for a mark that names nothing."""
+    return _MARKED.sub(
+        lambda found: f"<!-- {found[1]}: {found[2]} -->\n\n{FILL[found[1]](found[2])}\n\n<!-- end -->", text
+    )
 
 
-def section(module_name: str) -> list[str]:
-    """A module's part of the page: what it says of itself, then its layouts; nothing for a module without any."""
-    module = importlib.import_module(module_name)
-    layouts = [(name, vars(module)[name]) for name in assigned(inspect.getsource(module))]
-    tables = [part for name, value in layouts if isinstance(value, Struct) for part in table(name, value)]
-    if not tables:
-        return []
-    return [f"## `{module_name.rsplit('.', 1)[1]}`", inspect.cleandoc(module.__doc__ or ""), *tables]
-
-
-def table(name: str, layout: Struct) -> list[str]:
-    """A layout's heading and its fields with their types on disk."""
-    rows = [f"| {f.offset} | {f.width} | `{f.disk}` | `{f.name}` | {f.meaning} |" for f in layout.fields]
+def table(name: str) -> str:
+    """The fields of a layout, which is named by its module and its own name."""
+    module, layout = name.rsplit(".", 1)
+    declared: Struct = vars(importlib.import_module(f"{formats.__name__}.{module}"))[layout]
+    rows = [f"| {f.offset} | {f.width} | `{f.disk}` | `{f.name}` | {f.meaning} |" for f in declared.fields]
+    source = f"storage_core/formats/{module.replace('.', '/')}.py"
     head = ["| offset | width | type | field | meaning |", "|---|---|---|---|---|"]
-    title = layout.name[0].upper() + layout.name[1:]
-    return [f"### {title}", f"`{name}`, {layout.size} bytes.", "\n".join([*head, *rows])]
+    return "\n".join([f"{declared.size} bytes, `{layout}` in `{source}`:", "", *head, *rows])
 
 
-def assigned(source: str) -> list[str]:
+def hexdump(name: str) -> str:
+    """A dump and the golden file that it shows."""
+    dump = DUMPS[name]()
+    source = dump.source.replace(": ", "`,\n`")
+    return f"`{source}`:\n\n```text\n{dump.text()}\n```"
+
+
+def layouts() -> list[str]:
+    """The names of all layouts that are declared, as the marks spell them."""
+    found = []
+    for module in pkgutil.walk_packages(formats.__path__, formats.__name__ + "."):
+        loaded = importlib.import_module(module.name)
+        short = module.name.removeprefix(formats.__name__ + ".")
+        found += [f"{short}.{name}" for name in assigned(loaded) if isinstance(vars(loaded)[name], Struct)]
+    return sorted(found)
+
+
+def assigned(module: object) -> list[str]:
     """Names that a module assigns at its top level, in order: what it declares rather than imports."""
     names: list[str] = []
-    for node in ast.parse(source).body:
+    for node in ast.parse(inspect.getsource(module)).body:  # type: ignore[arg-type]  # a module, as importlib returns it
         if isinstance(node, ast.Assign):
             names += [target.id for target in node.targets if isinstance(target, ast.Name)]
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
@@ -64,16 +71,20 @@ def assigned(source: str) -> list[str]:
     return [name for name in dict.fromkeys(names) if not name.startswith("__")]
 
 
+def marks(text: str, kind: str) -> list[str]:
+    """What the marks of one kind name, in order."""
+    return [found[2] for found in _MARKED.finditer(text) if found[1] == kind]
+
+
+FILL = {"table": table, "hexdump": hexdump}
+
+
 def main() -> None:
-    """Writes the pages and removes those that no layout stands behind any more."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    wanted = pages()
-    for old in FOLDER.glob("*.md"):
-        if old.name not in wanted:
-            old.unlink()
-    for name, text in wanted.items():
-        (FOLDER / name).write_text(text)
-        print(f"docs/format/{name}: {text.count('### ')} layouts")
+    """Rewrites the pages."""
+    for path in sorted(FOLDER.glob("*.md")):
+        text = path.read_text()
+        path.write_text(page(text))
+        print(f"docs/format/{path.name}: {len(marks(text, 'table'))} tables, {len(marks(text, 'hexdump'))} hexdumps")
 
 
 if __name__ == "__main__":

@@ -13,31 +13,34 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "architecture.md"
 MARK = "<!-- From here on written by `make pages` out of the modules' own first sentences. -->"
 
-ROOMS = (
-    ("The door", "storage_core", False),
-    ("Room 1: formats, bytes to arrays", "storage_core/formats", False),
-    ("Room 1: RocketMQ's formats", "storage_core/formats/rocketmq", True),
-    ("Room 1: RabbitMQ's formats", "storage_core/formats/rabbitmq", True),
-    ("Room 2: files, bytes to disk", "storage_core/files", True),
-    ("Room 3a: the RocketMQ engine", "storage_core/rocketmq", True),
-    ("Room 3b: the RabbitMQ engine", "storage_core/rabbitmq", False),
-    ("Room 3b: its paging queue", "storage_core/rabbitmq/paging", True),
-    ("Room 4: the Spark connector", "connector", True),
-    ("Room 5: the command", "command_line", True),
-    ("What Spark finds by name", "pyspark_mqstore", True),
-)
+# The top-level folders in the order in which the page tells them; every folder below one is a part of its own.
+FOLDERS = (
+    "storage_core", "storage_core/formats", "storage_core/files", "storage_core/rocketmq", "storage_core/rabbitmq",
+    "connector", "command_line", "pyspark_mqstore", "mqstore",
+)  # fmt: skip
 
 
 def rooms() -> str:
     """The generated part of the page."""
     parts = []
-    for title, folder, deep in ROOMS:
-        modules = sorted((ROOT / folder).glob("**/*.py" if deep else "*.py"))
-        rows = [f"| `{path.relative_to(ROOT / folder)}` | {said(path)} |" for path in modules if said(path)]
+    for folder in folders():
+        rows = [f"| `{path.name}` | {said(path)} |" for path in sorted((ROOT / folder).glob("*.py")) if said(path)]
         if rows:
-            head = [f"### {title}", "", f"`{folder}/`", "", "| file | what it is |", "|---|---|"]
-            parts.append("\n".join([*head, *rows]))
+            parts.append("\n".join([f"### `{folder}/`", "", "| file | what it is |", "|---|---|", *rows]))
     return "\n\n".join(parts) + "\n"
+
+
+def folders() -> list[str]:
+    """The folders of the product that hold modules: each of `FOLDERS`, then those below it that are not named there."""
+    found = []
+    for folder in FOLDERS:
+        below = sorted({str(path.parent.relative_to(ROOT)) for path in (ROOT / folder).rglob("*.py")})
+        found += [folder, *(each for each in below if each not in FOLDERS and _owner(each) == folder)]
+    return found
+
+
+def _owner(folder: str) -> str:
+    return max((each for each in FOLDERS if folder.startswith(f"{each}/")), key=len)
 
 
 def said(path: Path) -> str:

@@ -5,17 +5,15 @@ What the bytes are, and what becomes of the file, belongs to the engine.
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Self
-
 from isal.isal_zlib import crc32
 
+from storage_core.closable import Closable
 from storage_core.files import system
 
 CHUNK_SIZE = 4 << 20
 
 
-class AppendFile:
+class AppendFile(Closable):
     """Creates a file that must not exist; its folder must. A context manager that closes without a sync."""
 
     def __init__(self, path: str) -> None:
@@ -52,37 +50,3 @@ class AppendFile:
     def close(self) -> None:
         """Closes the file; what still waits is lost."""
         system.close(self._descriptor)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def write_aside(path: str, data: bytes) -> None:
-    """Puts `data` in the place of `path` in one step that survives a power failure."""
-    aside = path + ".tmp"
-    descriptor = system.open_write(aside, create=True)
-    try:
-        system.truncate(descriptor, 0)
-        system.pwrite(descriptor, data, 0)
-        system.fsync(descriptor)
-    finally:
-        system.close(descriptor)
-    system.rename(aside, path)
-    system.sync_folder(path.rpartition("/")[0] or ".")
-
-
-def content(path: str) -> bytes | None:
-    """All bytes of a small file; None when there is none."""
-    try:
-        descriptor = system.open_read(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    try:
-        return system.pread(descriptor, system.stat(path).size, 0)
-    finally:
-        system.close(descriptor)

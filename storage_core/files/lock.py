@@ -1,22 +1,21 @@
 """The lock of a file's first byte, as Java's `FileChannel.tryLock(0, 1)` takes it; and who has a file open.
 
-Which file is the lock of what belongs to the callers. Source: rocketmq-broker-needs.md, last section: `flock` is not
+Which file is the lock of what belongs to the callers. Source: rocketmq.md 5.2: `flock` is not
 seen by Java, a `lockf` is lost when any descriptor of the file closes.
 """
 
 from __future__ import annotations
 
 import time
-from types import TracebackType
-from typing import Self
 
+from storage_core.closable import Closable
 from storage_core.errors import StoreLockedError
 from storage_core.files import system
 
 PAUSE_S = 0.05
 
 
-class FileLock:
+class FileLock(Closable):
     """Holds the lock from creation to `close`. The file is created when it is missing, and never removed."""
 
     def __init__(self, path: str, timeout_s: float, who: str) -> None:
@@ -39,11 +38,3 @@ class FileLock:
         if self._descriptor >= 0:
             system.close(self._descriptor)
             self._descriptor = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -6,12 +6,11 @@ Nothing is mapped: a file that shrinks under a map kills Python, and a mapped fi
 from __future__ import annotations
 
 from collections import OrderedDict
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
+from storage_core.closable import Closable
 from storage_core.errors import CorruptionError
 from storage_core.files import system
 from storage_core.files.file_chain import ChainFile, FileChain
@@ -19,7 +18,7 @@ from storage_core.files.file_chain import ChainFile, FileChain
 OPEN_FILES = 64
 
 
-class OpenFiles:
+class OpenFiles(Closable):
     """Descriptors for reading, opened at first use, the least recently used closed beyond a limit."""
 
     def __init__(self, limit: int = OPEN_FILES) -> None:
@@ -41,14 +40,6 @@ class OpenFiles:
         """Closes all."""
         while self._open:
             system.close(self._open.popitem()[1])
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class Window:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage_core.formats.ordering import stable_order
+from storage_core.formats.radix_sort import stable_order
 from storage_core.formats.spans import data_of, offsets_of
 
 _MASK = 0xFFFFFFFF

@@ -1,7 +1,7 @@
-"""Fixed-size layouts: a format is declared once here and gathered anywhere.
+"""Fixed-size layouts: a format is declared once, and its structs and numbers are read anywhere in a buffer.
 
-`struct()` turns named big-endian fields into a numpy dtype that must add up to the declared size. What the fields
-mean for a message belongs to the page that declares them.
+`struct()` turns named fields into a numpy dtype that must add up to the declared size. What the fields mean belongs to
+the module that declares them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from storage_core.errors import FormatError
-
 Bytes = npt.NDArray[np.uint8]
 Positions = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -55,22 +54,10 @@ class Struct:
                 return field
         raise KeyError(name)
 
-    def at(self, buffer: Bytes, positions: Positions) -> npt.NDArray[Any]:
-        """Structs at scattered positions, still in disk byte order. Shape (n,).
-
-        Raises FormatError when a struct would reach outside the buffer.
-        """
-        return structs_at(buffer, self.dtype, positions)
-
     def all(self, buffer: Bytes) -> npt.NDArray[Any]:
         """Every whole struct of a buffer that holds nothing else, without a copy. Shape (len // size,)."""
         count = len(buffer) // self.size
         return buffer[: count * self.size].view(self.dtype)
-
-    def table(self) -> str:
-        """The layout as a Markdown table, as the pages in `docs/format/` show it."""
-        rows = [f"| {f.offset} | {f.width} | `{f.name}` | {f.meaning} |" for f in self.fields]
-        return "\n".join(["| offset | width | field | meaning |", "|---|---|---|---|", *rows])
 
 
 def struct(name: str, *fields: tuple[str, str, str], size: int) -> Struct:
@@ -85,18 +72,16 @@ def struct(name: str, *fields: tuple[str, str, str], size: int) -> Struct:
     return Struct(name, size, tuple(placed), np.dtype([(f.name, f.disk) for f in placed]))
 
 
-def structs_at(buffer: Bytes, dtype: np.dtype[Any], positions: Positions) -> npt.NDArray[Any]:
-    """Gathers one `dtype` at each position of `buffer` (uint8). Shape (n,), disk byte order, a copy.
+def values_at(buffer: Bytes, dtype: str, positions: Positions) -> npt.NDArray[Any]:
+    """One value of `dtype` at each position, in disk byte order; positions outside the buffer are moved inside.
 
-    Raises FormatError at the first position whose struct does not lie inside the buffer.
+    For numbers and short texts. Shape (n,); zeros when the buffer holds none.
     """
-    reach = len(buffer) - dtype.itemsize
-    if len(positions):
-        low, high = int(positions.min()), int(positions.max())
-        if low < 0 or high > reach:
-            worst = low if low < 0 else high
-            raise FormatError(worst, f"{dtype.itemsize} bytes wanted, the buffer holds {len(buffer)}")
-    elif reach < 0:
-        return np.empty(0, dtype)
-    view: npt.NDArray[Any] = np.ndarray((reach + 1,), dtype, buffer, strides=(1,))
+    kind = np.dtype(dtype)
+    reach = len(buffer) - kind.itemsize
+    if reach < 0:
+        return np.zeros(len(positions), kind)
+    view: npt.NDArray[Any] = np.ndarray((reach + 1,), kind, buffer, strides=(1,))
+    if len(positions) and (positions.min() < 0 or positions.max() > reach):
+        positions = np.clip(positions, 0, reach)
     return view[positions]

@@ -1,26 +1,28 @@
-"""Variable-length bytes of a buffer as Arrow arrays: one C++ gather for a whole column.
+"""Spans and structs of a buffer, gathered in C++: variable-length bytes as Arrow arrays, fixed-size structs as numpy.
 
-Where the spans lie belongs to the formats; this page only moves them.
+Where they lie belongs to the formats; this module only copies them.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_core.errors import FormatError
 from storage_core.formats.layout import Bytes, Positions
 
-REPLACEMENT = "�"
 FEW = 6
 
 
 @lru_cache(maxsize=64)
 def _even_numbers(count: int) -> pa.Array:
-    return pa.array(np.arange(0, 2 * count, 2, dtype=np.int32))
+    # pa.array would load pandas, where it is installed: 60 MB and a third of a second.
+    return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(np.arange(0, 2 * count, 2, dtype=np.int32))])
 
 
 def with_gaps(buffer: Bytes | pa.Buffer, starts: Positions, stops: Positions) -> pa.BinaryArray:
@@ -48,11 +50,23 @@ def gather(buffer: Bytes | pa.Buffer, starts: Positions, stops: Positions) -> pa
     return pc.take(with_gaps(buffer, starts, stops), _even_numbers(len(starts)), boundscheck=False)
 
 
-def records_at(buffer: Bytes, dtype: np.dtype[np.void], starts: Positions) -> npt.NDArray[np.void]:
-    """The fixed-size structs at `starts` (checked by the caller), in disk byte order; five times `buffer[index]`."""
-    packed = gather(buffer, starts, starts + dtype.itemsize)
-    found: npt.NDArray[np.void] = np.frombuffer(packed.buffers()[2], dtype, len(starts))
-    return found
+def structs_at(buffer: Bytes, dtype: np.dtype[Any], positions: Positions) -> npt.NDArray[Any]:
+    """One `dtype` at each position of `buffer` (uint8). Shape (n,), disk byte order, a copy.
+
+    A fifth of the time of indexing a strided view. Raises FormatError at the first position whose struct does not lie
+    inside the buffer.
+    """
+    if len(positions):
+        low, high = int(positions.min()), int(positions.max())
+        if low < 0 or high > len(buffer) - dtype.itemsize:
+            worst = low if low < 0 else high
+            raise FormatError(worst, f"{dtype.itemsize} bytes wanted, the buffer holds {len(buffer)}")
+    if len(positions) <= FEW:
+        return (
+            np.array([buffer[at : at + dtype.itemsize] for at in positions.tolist()], np.uint8).view(dtype).reshape(-1)
+        )
+    packed = gather(buffer, positions, positions + dtype.itemsize)
+    return np.frombuffer(packed.buffers()[2] or b"", dtype, len(positions))
 
 
 def offsets_of(array: pa.Array) -> npt.NDArray[np.int32]:

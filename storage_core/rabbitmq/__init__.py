@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from storage_core.rabbitmq.elsewhere import other_kind
-from storage_core.rabbitmq.places import looks_like_store, stores_below
+from storage_core.rabbitmq.disk.detect import looks_like_store, other_kind, stores_below
 
 if TYPE_CHECKING:
-    from storage_core.rabbitmq.vhost import VhostStore
+    from storage_core.rabbitmq.store import VhostStore
 
 __all__ = ["looks_like_store", "open_store", "other_kind", "stores_below"]
 
@@ -20,6 +19,6 @@ __all__ = ["looks_like_store", "open_store", "other_kind", "stores_below"]
 def open_store(path: str, options: Mapping[str, Any] | None = None) -> VhostStore:
     """The store in the vhost directory `path`. Raises StoreNotFoundError, OptionError, CorruptionError."""
     # Whoever opens a store of the other engine asks here too, and does not wait for this one to load.
-    from storage_core.rabbitmq.vhost import VhostStore
+    from storage_core.rabbitmq.store import VhostStore
 
     return VhostStore(path, options)

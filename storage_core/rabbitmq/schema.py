@@ -1,15 +1,16 @@
 """The native columns of RabbitMQ messages: names and types, in their order.
 
-Source: DESIGN 7.2, interface.md 28 to 34. Leaves to `rows` how they are filled.
+Source: docs/rabbitmq.md "Columns", interface.md 28 to 34. Leaves to `rows` how they are filled.
 """
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-from storage_core.errors import OptionError, closest
+from storage_core.conditions import columns_of, condition
+from storage_core.errors import OptionError, choices
 from storage_core.formats.columns import TIMESTAMP
-from storage_core.formats.rabbitmq.headers import MAP_TYPE
+from storage_core.formats.rabbitmq.message.headers import MAP_TYPE
 from storage_core.store import Mode, ScanRequest
 
 NATIVE = pa.schema(
@@ -47,6 +48,8 @@ NATIVE = pa.schema(
 )
 ACKED = pa.field("acked", pa.bool_())
 CORRUPTION = pa.field("corruption", pa.string())
+READABLE = NATIVE.append(ACKED).append(CORRUPTION)
+"""Every column that a read can show or ask about."""
 
 TEXT_PROPERTIES = {
     "contentType": "content_type",
@@ -61,22 +64,22 @@ TEXT_PROPERTIES = {
 }
 """Columns that hold the text of one short string of the property list."""
 
-PLACE_COLUMNS = frozenset(
+INDEX_COLUMNS = frozenset(
     {"vhost", "queue", "sequenceId", "redelivered", "location", "file", "position", "store", "acked"}
 )
 """Columns that the index answers alone; a damaged message keeps them."""
 
 
 def message_schema(request: ScanRequest) -> pa.Schema:
-    """Schema of the rows of `request`, in its column order. Raises OptionError for a column that does not exist."""
-    known = NATIVE.append(ACKED) if request.include_acked else NATIVE
-    known = known.append(CORRUPTION) if request.mode is Mode.PERMISSIVE else known
-    if request.columns is None:
-        return known
-    for name in request.columns:
-        if known.get_field_index(name) < 0:
-            near = closest(name, known.names)
-            hint = f"did you mean {' or '.join(near)}? " if near else ""
-            listed = ", ".join(known.names)
-            raise OptionError("columns", name, f"there is no such column; {hint}The columns are {listed}")
-    return pa.schema([known.field(name) for name in request.columns])
+    """Schema of the rows of `request`, in its column order. Raises OptionError for a column that does not exist, also
+    in a predicate.
+    """
+    names = [*NATIVE.names]
+    names += [ACKED.name] if request.include_acked else []
+    names += [CORRUPTION.name] if request.mode is Mode.PERMISSIVE else []
+    asked = sorted(columns_of(map(condition, request.predicates)))
+    for option, wanted in (("columns", request.columns or ()), ("filters", asked)):
+        for name in wanted:
+            if name not in names:
+                raise OptionError(option, name, f"there is no such column; {choices(name, names, 'columns', 40)}")
+    return pa.schema([READABLE.field(name) for name in (names if request.columns is None else request.columns)])

@@ -1,6 +1,7 @@
 """Tables about a vhost's store: its queues, its files with live and garbage bytes, its damages.
 
-Source: DESIGN 7.4. Leaves to `queue_files` and `message_store` what the files hold, to `node` what the node says.
+Source: docs/rabbitmq.md "Views". Leaves to `queue_files` and `message_store` what the files hold, to `node` what the
+node says.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import pyarrow as pa
 
 from storage_core.errors import OptionError
 from storage_core.formats.rabbitmq import paths
-from storage_core.rabbitmq import message_store, node, selection
-from storage_core.rabbitmq.damage import Damage
-from storage_core.rabbitmq.entries import ACKED, REDELIVERED, Entries, flagged
-from storage_core.rabbitmq.message_store import file_sizes
-from storage_core.rabbitmq.queue_files import QueueFiles
-from storage_core.rabbitmq.snapshot import NamedQueue, VhostSnapshot
+from storage_core.rabbitmq.disk import node
+from storage_core.rabbitmq.disk.damage import Damage
+from storage_core.rabbitmq.index.entries import ACKED, REDELIVERED, Entries, flagged
+from storage_core.rabbitmq.index.queue_directory import QueueFiles
+from storage_core.rabbitmq.message_store import locations
+from storage_core.rabbitmq.message_store.locations import file_sizes
+from storage_core.rabbitmq.read import selection
+from storage_core.rabbitmq.read.snapshot import NamedQueue, VhostSnapshot
 from storage_core.store import ScanRequest
 
 QUEUES = pa.schema(
@@ -180,10 +183,10 @@ _KINDS = {
 
 def _message_rows(snapshot: VhostSnapshot, live: list[tuple[QueueFiles, Entries]]) -> Iterator[Row]:
     """Live are the bytes of records that at least one queue still points at, each record once."""
-    places = _live_places(live)
+    live_lengths = _live_lengths(live)
     for folder, kind in ((paths.PERSISTENT_FOLDER, "message file"), (paths.TRANSIENT_FOLDER, "transient message file")):
         for file, size in file_sizes(snapshot.root, folder).items():
-            lengths = places.get(file, np.empty(0, np.int64))
+            lengths = live_lengths.get(file, np.empty(0, np.int64))
             bytes_live = int(lengths.sum())
             yield {
                 "vhost": snapshot.vhost,
@@ -196,7 +199,7 @@ def _message_rows(snapshot: VhostSnapshot, live: list[tuple[QueueFiles, Entries]
             }
 
 
-def _live_places(live: list[tuple[QueueFiles, Entries]]) -> dict[str, npt.NDArray[np.int64]]:
+def _live_lengths(live: list[tuple[QueueFiles, Entries]]) -> dict[str, npt.NDArray[np.int64]]:
     """Lengths of the records that queues point at, by path."""
     positions: dict[str, list[Entries]] = {}
     for files, entries in live:
@@ -213,11 +216,11 @@ def _damages(snapshot: VhostSnapshot, request: ScanRequest) -> Iterator[Row]:
     for queue in _chosen(snapshot, request):
         for directory in queue.directories:
             yield from (_damage_row(damage, queue.name) for damage in snapshot.files(directory).damages)
-    store = snapshot.places.damages
-    if snapshot.places.clean:
+    store = snapshot.locations.damages
+    if snapshot.locations.clean:
         store = []
         for file in file_sizes(snapshot.root):
-            message_store.scan_file(f"{snapshot.root}/{file}", file, store)
+            locations.scan_file(f"{snapshot.root}/{file}", file, store)
     yield from (_damage_row(damage, None) for damage in store)
 
 

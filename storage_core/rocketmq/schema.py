@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from storage_core.errors import OptionError, closest
+from storage_core.errors import OptionError, choices
 from storage_core.formats.columns import TIMESTAMP
 from storage_core.store import Mode, ScanRequest
 
@@ -41,7 +41,7 @@ NATIVE = pa.schema(
 
 CORRUPTION = pa.field("corruption", pa.string())
 
-UNIT_COLUMNS = frozenset({"topic", "queueId", "queueOffset", "physicalOffset", "size", "store"})
+ENTRY_COLUMNS = frozenset({"topic", "queueId", "queueOffset", "physicalOffset", "size", "store"})
 """Columns that a consume queue answers alone."""
 
 PROPERTY_COLUMNS = frozenset({"key", "keys", "tags", "properties", "msgId"})
@@ -54,11 +54,5 @@ def message_schema(request: ScanRequest) -> pa.Schema:
         return known
     for name in request.columns:
         if known.get_field_index(name) < 0:
-            raise OptionError("columns", name, _unknown(name, known.names))
+            raise OptionError("columns", name, f"there is no such column; {choices(name, known.names, 'columns', 30)}")
     return pa.schema([known.field(name) for name in request.columns])
-
-
-def _unknown(name: str, known: list[str]) -> str:
-    near = closest(name, known)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    return f"there is no such column; {hint}The columns are {', '.join(known)}"

@@ -1,6 +1,6 @@
-"""A RocketMQ store directory behind the door: opening it, and what is remembered of it in this process.
+"""A RocketMQ store directory as a `Store`: its options, and the queues that it served when it was last asked.
 
-Opening reads no log. Where the log ends is judged at the first question that needs it.
+Opening reads no log; recovery runs when a question needs it.
 """
 
 from __future__ import annotations
@@ -11,80 +11,73 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage_core.errors import OptionError, StoreClosedError
-from storage_core.rocketmq.listing import Listing
-from storage_core.rocketmq.plan import LastJobs, last_jobs
-from storage_core.rocketmq.readable import ReadableQueues, readable_queues
-from storage_core.rocketmq.recovery import Rules, Verdict
-from storage_core.rocketmq.remembered import remembered_verdict
-from storage_core.rocketmq.repair import as_before
-from storage_core.rocketmq.shard_job import begin_shards, drop_orphan_shards
-from storage_core.rocketmq.sighting import seen_store
-from storage_core.rocketmq.snapshot import RocketSnapshot
-from storage_core.rocketmq.views import view_batches, view_schema
-from storage_core.rocketmq.write_job import begin
-from storage_core.rocketmq.write_settings import NAMES as WRITE_OPTIONS
-from storage_core.rocketmq.write_settings import write_settings
-from storage_core.store import ScanRequest, Store, WriteJob
+from storage_core.errors import StoreClosedError
+from storage_core.options.option import Option, parsed
+from storage_core.options.values import choice
+from storage_core.rocketmq.disk.directory import Listing
+from storage_core.rocketmq.read.snapshot import RocketSnapshot
+from storage_core.rocketmq.recovery.directory_cache import cached_listing
+from storage_core.rocketmq.recovery.queue_ranges import ServedQueues, served_queues
+from storage_core.rocketmq.recovery.recovery import Rules
+from storage_core.rocketmq.recovery.recovery_cache import cached_verdict
+from storage_core.rocketmq.recovery.unfinished import LastJobs, as_before, last_jobs
+from storage_core.rocketmq.views.views import view_batches, view_schema
+from storage_core.rocketmq.write.job import begin
+from storage_core.rocketmq.write.options import WRITE_OPTIONS, write_settings
+from storage_core.rocketmq.write.shards import begin_shards, drop_orphan_shards
+from storage_core.store import Definitions, ScanRequest, Store, WriteJob
 
 RECOVERY = {"auto": None, "4.9": Rules.V4, "5.x": Rules.V5, "none": Rules.NONE}
-OPTIONS = ("recovery", "commitLogPath")
+RECOVERY_OPTION = Option(
+    "recovery", ", ".join(RECOVERY), "auto", "whose rules a crashed store follows", parse=choice(*RECOVERY)
+)
+STORE_OPTIONS = (RECOVERY_OPTION, *WRITE_OPTIONS)
 
 
 class RocketStore(Store):
     """One RocketMQ store.
 
-    Options: `recovery`, whose rules say what a crashed store serves; `commitLogPath`, where its log lies.
+    Options: `recovery`, whose rules say what a crashed store serves; those of a write, of which `commitLogPath` says
+    where the log lies.
     """
 
     engine = "rocketmq"
 
     def __init__(self, path: str, options: Mapping[str, Any]) -> None:
         self.path = path
-        unknown = [name for name in options if name not in (*OPTIONS, *WRITE_OPTIONS)]
-        if unknown:
-            known = ", ".join(dict.fromkeys((*OPTIONS, *WRITE_OPTIONS)))
-            raise OptionError(unknown[0], str(options[unknown[0]]), f"a RocketMQ store takes {known}")
-        self._write_options = {name: options[name] for name in options if name in WRITE_OPTIONS}
-        recovery = str(options.get("recovery") or "auto")
-        if recovery not in RECOVERY:
-            raise OptionError("recovery", recovery, f"it is one of {', '.join(RECOVERY)}")
-        self._rules = RECOVERY[recovery]
-        paths = options.get("commitLogPath") or ()
-        names = paths.split(",") if isinstance(paths, str) else paths
-        self._log_paths = tuple(name.strip() for name in names if name.strip())
-        self._readable: ReadableQueues | None = None
+        given = parsed(options, STORE_OPTIONS, "options of a RocketMQ store")
+        self._rules = RECOVERY[given["recovery"]]
+        self._log_paths: tuple[str, ...] = given["commitLogPath"] or ()
+        self._write_options = {name: options[name] for name in options if name.lower() != RECOVERY_OPTION.name}
+        self._served: ServedQueues | None = None
         self._closed = False
 
     def snapshot(self) -> RocketSnapshot:
         """What the store serves now."""
-        if self._closed:
-            raise StoreClosedError(f"StoreClosedError: {self.path}: the store was closed; open it again")
+        self._check_open()
         jobs = last_jobs(self.path)
-        listing = seen_store(self.path, self._log_paths)
-        return RocketSnapshot(listing, partial(self._judged, jobs, listing), self.name, self._queues_of)
+        listing = self._listing(jobs)
+        return RocketSnapshot(listing, partial(self._serve, jobs, listing), self.name)
 
-    def _queues_of(self, listing: Listing, verdict: Verdict) -> ReadableQueues:
-        """The same as the last time while listing and verdict are."""
-        known = self._readable
-        if known is None or not known.are_of(listing, verdict):
-            known = self._readable = readable_queues(listing, verdict)
-        return known
+    def _listing(self, jobs: LastJobs) -> Listing:
+        """The files; while a job is committed and not finished, as if it were absent."""
+        listing = cached_listing(self.path, self._log_paths)
+        return listing if jobs.intent is None else as_before(listing, jobs.intent)
 
-    def _judged(self, before: LastJobs, listing: Listing) -> tuple[Listing, Verdict]:
-        """The files and the verdict on them; while a job is committed and not done, as if it were absent."""
-        while True:
-            if before.intent is not None:
-                listing = as_before(listing, before.intent)
-            verdict = remembered_verdict(listing, self._rules)
-            # A job may have passed its commit point, or may have been finished, while the ends were taken.
-            after = last_jobs(self.path)
-            if after == before:
-                return listing, verdict
-            before, listing = after, seen_store(self.path, self._log_paths)
+    def _serve(self, jobs: LastJobs, listing: Listing) -> ServedQueues:
+        """The queues that a broker would serve; the same object while files and verdict are the same."""
+        verdict = cached_verdict(listing, self._rules)
+        # A job may have passed its commit point, or may have been finished, while the ends were read.
+        while (after := last_jobs(self.path)) != jobs:
+            jobs, listing = after, self._listing(after)
+            verdict = cached_verdict(listing, self._rules)
+        if self._served is None or not self._served.are_of(listing, verdict):
+            self._served = served_queues(listing, verdict)
+        return self._served
 
     def begin_job(self, columns: Sequence[str] | None = None, application: str = "", **options: Any) -> WriteJob:
         """Starts an atomic write. `options` go before those that the store was opened with."""
+        self._check_open()
         settings = write_settings({**self._write_options, **options})
         names = None if columns is None else list(columns)
         drop_orphan_shards(self.path)
@@ -94,12 +87,22 @@ class RocketStore(Store):
 
     def view_schema(self, name: str) -> pa.Schema:
         """Schema of a view."""
+        self._check_open()
         return view_schema(name)
 
     def view(self, name: str, request: ScanRequest | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of a view."""
         return view_batches(self.snapshot(), name, request or ScanRequest())
 
+    def definitions(self) -> Definitions:
+        """A broker needs none: UnsupportedFormatError."""
+        self._check_open()
+        return super().definitions()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError(f"{self.path}: the store was closed; open it again")
+
     def close(self) -> None:
-        """Every descriptor is closed where it was opened; only further questions are refused."""
+        """Refuses further questions. No descriptor is open between questions."""
         self._closed = True

@@ -164,14 +164,14 @@ NAMES = [name for name in vars(Checks) if name.startswith(("a_", "an_", "aborted
 
 
 def _files(folder: Path) -> dict[str, tuple[int, str]]:
-    """Length and digest of all files, but the lock among writers, which a refused job may leave (interface 22)."""
+    """Length and digest of all files, but the lock among writers, which a refused job may leave (interface.md 22)."""
     found = archive.fingerprint(folder)
     return {n: f[1:] for n, f in found.items() if (folder / n).is_file() and not n.endswith(".mqstore/lock")}
 
 
 def main(folder: Path, small_disk: Path) -> None:
     """Runs all checks in one session."""
-    from tests.real.spark_writer import session
+    from tests.support.spark_session import session
 
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_LIMIT, FILE_LIMIT))
     spark = session("local[2,3]")

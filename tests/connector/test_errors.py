@@ -15,8 +15,9 @@ from connector.batch_reader import MqStoreBatchReader
 from connector.datasource import MqStoreDataSource
 from connector.errors import host_name, in_spark_worker, one_line, shown_in_one_line
 from connector.partition import MqStorePartition
-from connector.paths import absolute, load_paths, store_names
+from connector.paths import absolute, load_paths
 from storage_core.errors import CorruptionError, DataLossError, MqStoreError, OptionError, StoreNotFoundError
+from storage_core.store import store_names
 
 GIVE = "read as a user who may, or copy the store"
 CHECK = "check that the store is there and readable on every machine that runs Spark"
@@ -137,7 +138,8 @@ def test_other_schemes(path: str) -> None:
         absolute(path)
     scheme = path.partition(":")[0]
     assert str(caught.value) == (
-        f"{path}: mqstore reads local directories and file: paths, not {scheme}:, on host {host_name()}; "
+        f"StoreNotFoundError: {path}: mqstore reads local directories and file: paths, not {scheme}:, on host "
+        f"{host_name()}; "
         "copy the store to a disk, or mount it at one path on every machine that runs Spark"
     )
 
@@ -196,7 +198,7 @@ def test_a_path_that_a_task_does_not_see_names_the_host(tmp_path) -> None:
     with pytest.raises(StoreNotFoundError) as caught:
         list(reader.read(MqStorePartition("/gone", Broken())))
     assert str(caught.value) == (
-        f"/gone is not there on host {host_name()}, where a task reads it; "
+        f"StoreNotFoundError: /gone is not there on host {host_name()}, where a task reads it; "
         "every machine that runs Spark must see the store at this path: mount it there, or read where it is"
     )
     with pytest.raises(FileNotFoundError):

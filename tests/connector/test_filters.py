@@ -22,8 +22,8 @@ from pyspark.sql.datasource import (
 )
 
 from connector.filters import pushed
-from connector.options import read_options
 from connector.planning import Load
+from storage_core.option_table import read_options
 from storage_core.store import Predicate
 from tests.golden import archive
 

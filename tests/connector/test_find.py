@@ -13,11 +13,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, lit
 
-from benchmarks.make_store import StoreShape, make_store
 from pyspark_mqstore import read
 from storage_core.errors import OptionError
 from tests.connector.spark_rows import failure
 from tests.golden import archive
+from tests.support.rocketmq_orders import orders_store, record_size
 
 NAME = "mixed-4.9.3"
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -184,17 +184,17 @@ def test_a_join_does_not_broadcast_it(spark: SparkSession, tmp_path: Path) -> No
 def test_spark_believes_in_as_many_bytes_as_are_read(
     spark: SparkSession, tmp_path: Path, columns: list[str] | None
 ) -> None:
-    shape = StoreShape(30_000, 98)
-    frame = read(spark, make_store(str(tmp_path / "store"), shape), columns=columns, minPartitions=3)
+    directory = orders_store(tmp_path / "store", 30_000)
+    frame = read(spark, str(directory), columns=columns, minPartitions=3)
     believed = int(frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes())
-    assert abs(believed - shape.log_size) < 4096
+    assert abs(believed - 30_000 * record_size(directory)) < 4096
     assert frame.count() == 30_000
 
 
 def test_adaptive_execution_does_not_broadcast_it_either(spark: SparkSession, tmp_path: Path) -> None:
     """What a join does when it has seen the sizes: still no broadcast of a side that is larger than the threshold."""
-    directory = make_store(str(tmp_path / "store"), StoreShape(20_000, 98))
-    frame = read(spark, directory, columns=["msgId", "body"])
+    directory = orders_store(tmp_path / "store", 20_000)
+    frame = read(spark, str(directory), columns=["msgId", "body"])
     joined = frame.join(frame.withColumnRenamed("body", "other"), on="msgId")
     assert spark.conf.get("spark.sql.adaptive.enabled") == "true"
     spark.conf.set("spark.sql.autoBroadcastJoinThreshold", str(64 << 10))
@@ -210,12 +210,11 @@ def test_adaptive_execution_does_not_broadcast_it_either(spark: SparkSession, tm
 @pytest.fixture(scope="module")
 def torn_last(tmp_path_factory: pytest.TempPathFactory) -> str:
     """80,000 messages, the last of which is damaged: who reads to the end learns of it."""
-    shape = StoreShape(80_000, 98)
-    directory = make_store(str(tmp_path_factory.mktemp("early") / "store"), shape)
-    with open(next((Path(directory) / "commitlog").iterdir()), "r+b") as file:
-        file.seek(79_999 * shape.record_size + 120)
+    directory = orders_store(tmp_path_factory.mktemp("early") / "store", 80_000)
+    with next((directory / "commitlog").iterdir()).open("r+b") as file:
+        file.seek(79_999 * record_size(directory) + 120)
         file.write(b"!!")
-    return directory
+    return str(directory)
 
 
 @pytest.mark.parametrize("way", ["read", "load"])

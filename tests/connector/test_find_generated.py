@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
 
 from pyspark_mqstore import read
 from storage_core.store import Predicate
-from tests.rocketmq.test_pushdown import STORES, alternatives, made, simple, true
+from tests.support.rocketmq_predicates import STORES, alternatives, made, simple, true
 
 EXAMPLES = int(os.environ.get("MQSTORE_PREDICATES", "12"))
 SHOWN = ["topic", "queueId", "queueOffset", "physicalOffset", "key", "tags", "msgId", "size"]

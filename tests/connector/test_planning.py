@@ -9,9 +9,9 @@ import pytest
 
 import storage_core
 from connector import planning
-from connector.options import read_options
 from connector.planning import Load, shares
 from storage_core.errors import OptionError, UnsupportedFormatError
+from storage_core.option_table import read_options
 from storage_core.store import EARLIEST, LATEST, Mode, OffsetBound, Scan
 from tests.connector.fake_store import QUEUES_VIEW, SCHEMA, FakeStore, door
 
@@ -120,7 +120,7 @@ def test_each_store_is_asked_for_the_topics_it_has(stores) -> None:
     with pytest.raises(OptionError) as caught:
         planned("/d", topic="x,yy")
     assert str(caught.value) == (
-        "OptionError: option 'topic' = 'yy': is in none of the 3 stores; did you mean y? the topics are x, y, z"
+        "OptionError: option 'topic' = 'yy': is in none of the 3 stores; did you mean y? The topics are x, y, z"
     )
 
 
@@ -155,7 +155,7 @@ def test_two_engines_in_one_load(stores) -> None:
     with pytest.raises(UnsupportedFormatError) as caught:
         planned("/d")
     assert str(caught.value) == (
-        "/d/b (rabbitmq) and /d/a (rocketmq): stores of two engines have different columns; "
+        "UnsupportedFormatError: /d/b (rabbitmq) and /d/a (rocketmq): stores of two engines have different columns; "
         "load one of them, or choose with the option 'engine'"
     )
     assert a.closed

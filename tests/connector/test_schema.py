@@ -88,7 +88,10 @@ def test_a_null_in_a_column_that_the_user_calls_not_null() -> None:
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ([("bodi", BinaryType())], "there is no column bodi; did you mean body?"),
+        (
+            [("bodi", BinaryType())],
+            f"there is no column bodi; did you mean body? The columns are {', '.join(SCHEMA.names)}",
+        ),
         ([("zzz", BinaryType())], f"there is no column zzz; the columns are {', '.join(SCHEMA.names)}"),
         ([("queueId", StringType())], "column queueId is int or bigint, not string"),
         ([("queueOffset", IntegerType())], "column queueOffset is bigint, not int"),
@@ -115,5 +118,6 @@ def test_projection() -> None:
         projected(SCHEMA, ("body", "topics"))
     assert (
         str(caught.value)
-        == "OptionError: option 'columns' = 'body,topics': there is no column topics; did you mean topic?"
+        == "OptionError: option 'columns' = 'body,topics': there is no column topics; did you mean topic? "
+        f"The columns are {', '.join(SCHEMA.names)}"
     )

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.golden import archive
-from tests.rocketmq.test_preserve import contents, write_options
+from tests.support.rocketmq_copies import contents, write_options
 
 SMALL = {"commitLogFileSize": "65536", "consumeQueueFileEntries": "50", "indexSlots": "51", "indexEntries": "200"}
 

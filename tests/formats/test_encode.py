@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 from storage_core.errors import FormatError
 from storage_core.formats.rocketmq.config_json import decode_config, encode_config, merged_topics, queue_counts
 from storage_core.formats.rocketmq.encode import Rows, encode, patch, sizes
-from storage_core.formats.rocketmq.index_put import EMPTY, Puts, encode_header, put, rolled, room
+from storage_core.formats.rocketmq.index_insert import EMPTY, Puts, encode_header, put, rolled, room
 from storage_core.formats.rocketmq.indexfile import Geometry, key_hash
 from storage_core.formats.rocketmq.properties import parse
 from storage_core.formats.rocketmq.property_pairs import PairColumn, encode_pairs, no_pairs
 from tests.reference import rocketmq_model as model
 from tests.reference.rocketmq_index import Index, dispatch
-from tests.rocketmq.test_golden_vectors import RUN_DIGESTS, run_message
+from tests.support.rocketmq_run import RUN_DIGESTS, run_message
 
 
-def _rows(messages: list[model.Message], queue_offsets: list[int], places: list[int]) -> Rows:
+def _rows(messages: list[model.Message], queue_offsets: list[int], physical_offsets: list[int]) -> Rows:
     def column(name: str) -> Any:
         return np.array([getattr(message, name) for message in messages])
 
@@ -38,7 +38,8 @@ def _rows(messages: list[model.Message], queue_offsets: list[int], places: list[
         store_hosts=pa.array([model.host_bytes(m.store_host) for m in messages], pa.binary()),
         queue_id=column("queue_id"), flag=column("flag"), sys_flag=column("sys_flag"), born_ms=column("born_ms"),
         reconsume_times=column("reconsume_times"), queue_offset=np.array(queue_offsets),
-        physical_offset=np.array(places), store_ms=column("store_ms"), prepared_offset=column("prepared_offset"),
+        physical_offset=np.array(physical_offsets), store_ms=column("store_ms"),
+        prepared_offset=column("prepared_offset"),
     )  # fmt: skip
 
 
@@ -63,9 +64,9 @@ MESSAGES = st.builds(
 @settings(deadline=None)
 @given(st.lists(st.tuples(MESSAGES, st.integers(0, 2**40), st.integers(0, 2**50)), min_size=1, max_size=8))
 def test_records_equal_the_model(found: list[tuple[model.Message, int, int]]) -> None:
-    messages, queue_offsets, places = ([each[i] for each in found] for i in range(3))
+    messages, queue_offsets, physical_offsets = ([each[i] for each in found] for i in range(3))
     expected = [model.encode(m, q, p) for m, q, p in found]
-    rows = _rows(messages, queue_offsets, places)
+    rows = _rows(messages, queue_offsets, physical_offsets)
 
     got = encode(rows)
 
@@ -76,16 +77,16 @@ def test_records_equal_the_model(found: list[tuple[model.Message, int, int]]) ->
 @settings(deadline=None)
 @given(st.lists(MESSAGES, min_size=1, max_size=8), st.integers(1, 2**40))
 def test_patched_records_equal_records_made_so(messages: list[model.Message], store_ms: int) -> None:
-    offsets, places = list(range(7, 7 + len(messages))), [1 << 33 | i for i in range(len(messages))]
+    offsets, physical_offsets = list(range(7, 7 + len(messages))), [1 << 33 | i for i in range(len(messages))]
     blank = encode(_rows(messages, [0] * len(messages), [0] * len(messages)))
     data = np.frombuffer(blank.data, np.uint8).copy()
 
-    patch(data, blank.bounds[:-1].astype(np.int64), np.array(offsets), np.array(places), store_ms,
+    patch(data, blank.bounds[:-1].astype(np.int64), np.array(offsets), np.array(physical_offsets), store_ms,
           blank.sys_flags & 0x10 != 0)  # fmt: skip
 
     for message in messages:
         message.store_ms = store_ms
-    assert data.tobytes() == encode(_rows(messages, offsets, places)).data.to_pybytes()
+    assert data.tobytes() == encode(_rows(messages, offsets, physical_offsets)).data.to_pybytes()
 
 
 def test_long_topics_get_the_second_magic() -> None:
@@ -165,17 +166,22 @@ def test_index_files_equal_the_model(seed: int) -> None:
     r = random.Random(seed)
     geometry = Geometry(r.choice((1, 5, 51)), r.choice((2, 7, 60)))
     expected: list[Index] = []
-    made, clock, place = Files(geometry), 1_700_000_000_000, 0
+    made, clock, physical_offset = Files(geometry), 1_700_000_000_000, 0
     for _ in range(r.randrange(1, 6)):
-        hashes, places, times = [], [], []
+        hashes, physical_offsets, times = [], [], []
         for _ in range(r.randrange(1, 40)):
-            clock, place = clock + r.choice((0, 1, 999, 1000, 5000, -3000)), place + r.randrange(91, 400)
+            clock, physical_offset = (
+                clock + r.choice((0, 1, 999, 1000, 5000, -3000)),
+                physical_offset + r.randrange(91, 400),
+            )
             words = [f"k{r.randrange(20)}" for _ in range(r.randrange(1, 4))]
-            dispatch(expected, geometry.slots, geometry.entries, "T", place, clock, 0, {"KEYS": " ".join(words)})
+            dispatch(
+                expected, geometry.slots, geometry.entries, "T", physical_offset, clock, 0, {"KEYS": " ".join(words)}
+            )
             hashes += [key_hash("T", word) for word in words]
-            places += [place] * len(words)
+            physical_offsets += [physical_offset] * len(words)
             times += [clock] * len(words)
-        made.add(Puts(np.array(hashes, np.int32), np.array(places), np.array(times)))
+        made.add(Puts(np.array(hashes, np.int32), np.array(physical_offsets), np.array(times)))
 
     assert [bytes(file) for file in made.files] == [file.content() for file in expected]
 

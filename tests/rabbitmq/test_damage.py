@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from storage_core.errors import CorruptionError, MqStoreError
-from storage_core.formats.rabbitmq import paths
 from storage_core.rabbitmq import open_store
 from storage_core.store import Mode, ScanRequest
 from tests.rabbitmq import golden
+from tests.support.rabbitmq_damage import edit, first_record, queue_file
 
 S1_ROWS, S3_ROWS = 182, 210
 
@@ -25,23 +24,6 @@ def clean(tmp_path: Path) -> Path:
 @pytest.fixture
 def killed(tmp_path: Path) -> Path:
     return golden.unpack("s3_mixed_kill9", tmp_path) / golden.DEFAULT_VHOST
-
-
-def queue_file(store: Path, queue: str, name: str) -> Path:
-    return store / "queues" / paths.queue_directory(b"/", queue.encode()) / name
-
-
-def edit(path: Path, change: Callable[[bytearray], None]) -> None:
-    data = bytearray(path.read_bytes())
-    change(data)
-    path.write_bytes(bytes(data))
-
-
-def first_record(store: Path, queue: str) -> tuple[Path, int]:
-    """File and position of the first message of `queue` that lies in the message store."""
-    rows = golden.by_queue(golden.table(store, columns=("queue", "location", "file", "position")))[queue]
-    row = next(row for row in rows if row["location"] == "store")
-    return store / row["file"], row["position"]
 
 
 def check_modes(store: Path, rows: int, lost: int, damaged: int, where: str, reason: str) -> None:
@@ -189,7 +171,7 @@ def test_stale_terms_hide_messages_as_they_do_for_a_node(clean: Path, tmp_path: 
         snapshot = store.snapshot()
         plan = snapshot.plan(ScanRequest(topics=("h.f3",)))
         assert not [batch for partition in plan for batch in partition.read() if batch.num_rows]
-        assert any("recovery.dets says that the queue is empty" in line for line in snapshot.warnings())
+        assert any(": recovery.dets says that the queue is empty" in line for line in snapshot.warnings())
     with open_store(str(other), {"recovery": "none"}) as store:
         plan = store.snapshot().plan(ScanRequest(topics=("h.f3",)))
         assert sum(batch.num_rows for partition in plan for batch in partition.read()) == 12

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from storage_core.rabbitmq import open_store
-from storage_core.rabbitmq.entries import ENTRY, copied, joined, kept, new_entries, packed, unpacked
+from storage_core.rabbitmq.index.entries import ENTRY, copied, filtered, joined, new_entries, packed, unpacked
 from storage_core.store import ScanRequest
 from tests.rabbitmq import golden
 
@@ -29,7 +29,7 @@ def test_entries_of_any_values_come_back(count: int) -> None:
 def test_structs_are_kept_and_joined_as_they_are() -> None:
     entries = np.frombuffer(random.Random(5).randbytes(100 * ENTRY.itemsize), ENTRY)
     mask = np.arange(100) % 3 == 1
-    assert kept(entries, mask).tobytes() == b"".join(entries[i].tobytes() for i in range(1, 100, 3))
+    assert filtered(entries, mask).tobytes() == b"".join(entries[i].tobytes() for i in range(1, 100, 3))
     assert joined([entries[:40], entries[40:40], entries[40::2]]).tolist() == [
         *entries[:40].tolist(),
         *entries[40::2].tolist(),

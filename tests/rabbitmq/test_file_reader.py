@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage_core.files import system
-from storage_core.rabbitmq.span_reader import FileReader, read_file
+from storage_core.rabbitmq.disk.span_reader import FileReader, read_file
 
 
 def test_files_of_any_order_of_sizes(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from storage_core import find_stores
-from storage_core.rabbitmq import looks_like_store, node, open_store, stores_below
+from storage_core.rabbitmq import looks_like_store, open_store, stores_below
+from storage_core.rabbitmq.disk import node
 from storage_core.store import ScanRequest
 from tests.rabbitmq import golden
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from storage_core.errors import OptionError
-from storage_core.formats.rabbitmq import paths, properties
-from storage_core.rabbitmq import declared
-from storage_core.rabbitmq.priority_queue import PriorityQueue
-from storage_core.rabbitmq.queue import Queue
-from storage_core.rabbitmq.vhost import VhostStore
+from storage_core.formats.rabbitmq import paths
+from storage_core.formats.rabbitmq.message import properties
+from storage_core.rabbitmq.queue.priority_queue import PriorityQueue
+from storage_core.rabbitmq.queue.queue import Queue
+from storage_core.rabbitmq.read import declared
+from storage_core.rabbitmq.store import VhostStore
 from tests.rabbitmq import golden
 
 MOST = 3

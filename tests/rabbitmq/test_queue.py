@@ -8,14 +8,17 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from storage_core import open_store
 from storage_core.errors import CorruptionError, OptionError, StoreClosedError, StoreLockedError
 from storage_core.formats.rabbitmq import paths
-from storage_core.rabbitmq import live_vhost
-from storage_core.rabbitmq.queue import Queue
-from storage_core.rabbitmq.settings import Settings
+from storage_core.formats.rabbitmq.classic import journal as journal_format
+from storage_core.formats.rabbitmq.classic import segment as segment_format
+from storage_core.rabbitmq.disk.settings import Settings
+from storage_core.rabbitmq.queue import live_vhost, opening
+from storage_core.rabbitmq.queue.queue import Queue
 
 ROOT = Path(__file__).parents[2]
 LARGE = b"L" * 5000
@@ -115,13 +118,13 @@ def test_two_users_of_one_process_share_the_queue(root: str) -> None:
     assert second.unacknowledged == 1
     second.close()
     for call in (lambda: first.publish(b"2"), second.fetch, lambda: len(second), second.sync):
-        with pytest.raises(StoreClosedError, match=r"queue q was closed; open it anew"):
+        with pytest.raises(StoreClosedError, match=r"queue q was closed; open it again"):
             call()
 
 
 def test_another_process_is_kept_out(root: str) -> None:
     code = (
-        "import sys; from storage_core.rabbitmq.queue import Queue\n"
+        "import sys; from storage_core.rabbitmq.queue.queue import Queue\n"
         "from storage_core.errors import StoreLockedError\n"
         "try: Queue(sys.argv[1], 'q', lock_timeout_s=0.1)\n"
         "except StoreLockedError as error: print(error)\n"
@@ -129,7 +132,8 @@ def test_another_process_is_kept_out(root: str) -> None:
     with Queue(root, "q") as queue:
         queue.publish(b"1")
         done = subprocess.run([sys.executable, "-c", code, root], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout == f"StoreLockedError: {root}/.mqstore/lock is locked by another mqstore writer\n"
+    who = "another writer of mqstore; try again when it is done"
+    assert done.stdout == f"StoreLockedError: {root}/.mqstore/lock is locked by {who}\n"
 
 
 def test_many_threads_lose_and_repeat_nothing(root: str) -> None:
@@ -283,7 +287,7 @@ def test_a_full_disk_leaves_the_store_to_the_next_opening(root: str, monkeypatch
         patch.setattr("storage_core.files.system.pwrite", full)
         with pytest.raises(OSError, match="No space left"):
             queue.sync()
-    with pytest.raises(StoreClosedError, match="open the store anew"):
+    with pytest.raises(StoreClosedError, match="open it again"):
         queue.publish(b"more")
     queue.close()
     with Queue(root, "q") as queue:
@@ -304,9 +308,9 @@ def test_the_lock_is_free_after_a_failed_opening(root: str) -> None:
 
 
 def test_locked_is_said(root: str) -> None:
-    vhost = live_vhost.LiveVhost(root, Settings(), ticking=False)
+    vhost = opening.open_vhost(root, Settings(), ticking=False)
     with pytest.raises(StoreLockedError, match="locked"):
-        live_vhost.LiveVhost(root, Settings(), lock_timeout_s=0, ticking=False)
+        opening.open_vhost(root, Settings(), lock_timeout_s=0, ticking=False)
     vhost.close()
 
 
@@ -328,3 +332,24 @@ def test_a_damaged_segment_is_said_and_spoils_nothing(root: str) -> None:
         found = list(queue)
         assert [delivery.body for delivery in found] == [b"1"] * 5
         assert not any(delivery.redelivered for delivery in found), "the terms of the last stop still hold"
+
+
+def test_a_damaged_index_is_not_written_to(root: str) -> None:
+    """What a read lists as damage refuses a writer, who would build on it."""
+    small = Settings(queue_index_segment_entry_count=16, queue_index_max_journal_entries=20)
+    with Queue(root, "q", small) as queue:
+        queue.publish_many([b"x"] * 12)
+    folder = Path(root) / "queues" / paths.queue_directory(b"/", b"q")
+    journal, segment = folder / "journal.jif", folder / "0.idx"
+    whole = segment.read_bytes()
+    first = segment_format.walk(whole)
+    segment.write_bytes(whole + whole[: int(first.marks[0])])
+    with pytest.raises(CorruptionError, match=f"0.idx at {len(whole)}: a second publish of ordinal 11; .* restore"):
+        Queue(root, "q").close()
+    segment.write_bytes(whole)
+    journal.write_bytes(journal_format.encode_marks(journal_format.DELIVER, np.array([3, 3])))
+    with pytest.raises(CorruptionError, match=r"journal\.jif at 8: the deliver of sequence id 3 does not follow"):
+        Queue(root, "q").close()
+    journal.write_bytes(b"")
+    with Queue(root, "q") as queue:
+        assert len(queue) == 12

@@ -1,26 +1,28 @@
 """A writer killed at every write point of publish, ack, flush, roll and combine: what the next opening finds.
 
-The functions of `files/system.py` are replaced: the n-th call that changes the disk does nothing, or half of it, and
-the writer is gone. Nothing that a sync confirmed may be lost, nothing whose removal it confirmed may come back.
+The n-th call that changes the disk does nothing, or half of it, and the writer is gone. Nothing that a sync confirmed
+may be lost, nothing whose removal it confirmed may come back.
 """
 
 from __future__ import annotations
 
+import errno
 import inspect
+import os
 import random
 from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from storage_core.errors import CorruptionError
-from storage_core.files import system
-from storage_core.rabbitmq import live_vhost
-from storage_core.rabbitmq.queue import Queue
-from storage_core.rabbitmq.settings import Settings
-from storage_core.rabbitmq.vhost import VhostStore
+from storage_core.rabbitmq.disk.settings import Settings
+from storage_core.rabbitmq.queue import live_vhost
+from storage_core.rabbitmq.queue.queue import Queue
+from storage_core.rabbitmq.store import VhostStore
+from tests.faults import Died, Faults, stopped_at
 
 SMALL = Settings(
     queue_index_segment_entry_count=8,
@@ -30,8 +32,6 @@ SMALL = Settings(
     msg_store_file_size_limit=2500,
     queue_explicit_gc_run_operation_threshold=2,
 )
-CHANGING = ("pwrite", "fsync", "truncate", "unlink", "rename", "sync_folder", "make_folder", "remove_folder")
-
 
 STEPS = {
     "publish_many": "publish", "_publish": "publish", "ack": "ack", "flush": "flush", "_roll": "roll",
@@ -40,22 +40,19 @@ STEPS = {
 """Functions of the product by what a user would call the step."""
 
 
-class KilledError(BaseException):
-    """The process is gone."""
-
-
 @dataclass
-class Killer:
-    """Stops the writer at the `at`-th change of the disk; `torn`: half of a write reaches it."""
+class Kill:
+    """A stop of the writer before its change number `at` of the disk; `torn`: half of a write reaches it; `error`: the
+    call fails instead. What was under way then: the call, and with it the steps of the product.
+    """
 
     at: int
     torn: bool
-    seen: int = 0
+    error: OSError | None = None
     names: set[str] = field(default_factory=set)
     places: set[tuple[str, str]] = field(default_factory=set)
 
     def noted(self, name: str) -> None:
-        """Which steps of the product were under way when the writer was killed in the call `name`."""
         self.names.add(name)
         frame = inspect.currentframe()
         while frame is not None:
@@ -63,18 +60,9 @@ class Killer:
                 self.places.add((STEPS[frame.f_code.co_name], name))
             frame = frame.f_back
 
-    def wrap(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **named: Any) -> Any:
-            self.seen += 1
-            if self.seen == self.at:
-                self.noted(name)
-                if name == "pwrite" and self.torn:
-                    descriptor, data, position = arguments
-                    real(descriptor, bytes(data)[: len(data) // 2], position)
-                raise KilledError
-            return real(*arguments, **named)
-
-        return call
+    def stopping(self) -> AbstractContextManager[Faults]:
+        """Within the block the writer dies."""
+        return stopped_at(self.at - 1, self.torn, self.error, self.noted)
 
 
 @dataclass
@@ -149,21 +137,19 @@ def run(
     root: Path,
     promises: Promises,
     seed: int,
-    killer: Killer,
+    kill: Kill,
     work: Callable[[Queue, Promises, int], None] = work,
 ) -> bool:
     """Whether the work came to its end."""
     queue = Queue(str(root), "q", SMALL)
-    with pytest.MonkeyPatch.context() as patch:
-        for name in CHANGING:
-            patch.setattr(system, name, killer.wrap(name, getattr(system, name)))
+    with kill.stopping():
         try:
             work(queue, promises, seed)
-        except KilledError as error:
+        except (Died, OSError) as error:
             queue._vhost.abandon(error)
     ended = not queue._vhost.closed
     if ended:
-        queue._vhost.abandon(KilledError())
+        queue._vhost.abandon(Died())
     queue.close()
     return ended
 
@@ -202,9 +188,6 @@ def check(root: Path, promises: Promises, torn: bool) -> None:
 @pytest.fixture(autouse=True)
 def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_vhost, "TICK_INTERVAL_S", 3600.0)
-    # A killed process loses nothing that the system has: only the call counts, not its cost.
-    monkeypatch.setattr(system, "fsync", lambda _: None)
-    monkeypatch.setattr(system, "sync_folder", lambda _: None)
 
 
 @pytest.mark.parametrize("torn", [False, True])
@@ -213,15 +196,15 @@ def test_a_kill_at_every_write_point(seed: int, torn: bool, tmp_path: Path) -> N
     at, names, places = 0, set(), set()
     while True:
         at += 1
-        killer = Killer(at, torn)
+        kill = Kill(at, torn)
         root, promises = tmp_path / str(at), Promises()
-        ended = run(root, promises, seed, killer)
+        ended = run(root, promises, seed, kill)
         try:
             check(root, promises, torn)
         except AssertionError as error:
-            raise AssertionError(f"killed at change {at} ({killer.names}): {error}") from error
-        names |= killer.names
-        places |= killer.places
+            raise AssertionError(f"killed at change {at} ({kill.names}): {error}") from error
+        names |= kill.names
+        places |= kill.places
         if ended:
             break
     assert at > 40
@@ -235,16 +218,51 @@ def test_a_kill_at_every_write_point_of_a_merge(torn: bool, tmp_path: Path) -> N
     at, ended, places = 0, False, set()
     while not ended:
         at += 1
-        killer = Killer(at, torn)
+        kill = Kill(at, torn)
         root, promises = tmp_path / str(at), Promises()
-        ended = run(root, promises, 7, killer, leave_gaps)
+        ended = run(root, promises, 7, kill, leave_gaps)
         try:
             check(root, promises, torn)
         except AssertionError as error:
-            raise AssertionError(f"killed at change {at} ({killer.places}): {error}") from error
-        places |= killer.places
+            raise AssertionError(f"killed at change {at} ({kill.places}): {error}") from error
+        places |= kill.places
     assert {("combine", name) for name in ("pwrite", "fsync", "rename", "sync_folder", "unlink")} <= places
     assert ("ack", "pwrite") in places
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_call_that_fails_at_every_write_point(seed: int, tmp_path: Path) -> None:
+    """A full disk, or too many open files: the caller learns of it, and the next opening finds what was promised."""
+    at, ended, names = 0, False, set()
+    while not ended:
+        at += 1
+        code = (errno.ENOSPC, errno.EMFILE, errno.EIO)[at % 3]
+        kill = Kill(at, False, OSError(code, os.strerror(code)))
+        root, promises = tmp_path / str(at), Promises()
+        ended = run(root, promises, seed, kill)
+        assert ended is not bool(kill.names)
+        check(root, promises, False)
+        names |= kill.names
+    assert at > 50
+    assert {"open_write", "pwrite", "fsync", "truncate", "unlink"} <= names
+
+
+def test_a_stop_that_fails_lets_go_of_the_store(tmp_path: Path) -> None:
+    bodies = [b"%d" % number * 60 for number in range(20)]
+    at, ended = 0, False
+    while not ended:
+        at += 1
+        root = tmp_path / str(at)
+        queue = Queue(str(root), "q", SMALL)
+        queue.publish_many(bodies)
+        queue.sync()
+        kill = Kill(at, False, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        with suppress(OSError), kill.stopping():
+            queue.close()
+        ended = not kill.names
+        with Queue(str(root), "q", SMALL, lock_timeout_s=0) as queue:
+            assert [delivery.body for delivery in queue] == bodies, at
+    assert at > 15
 
 
 def test_a_kill_while_the_store_is_stopped_or_opened(tmp_path: Path) -> None:
@@ -258,9 +276,9 @@ def test_a_kill_while_the_store_is_stopped_or_opened(tmp_path: Path) -> None:
                 queue.sync()
                 if phase == "stop":
                     ended = _killed(lambda queue=queue: queue.close(), at)
-                    queue._vhost.abandon(KilledError())
+                    queue._vhost.abandon(Died())
             if phase == "open":
-                ended = _killed(lambda root=root: Queue(str(root), "q", SMALL)._vhost.abandon(KilledError()), at)
+                ended = _killed(lambda root=root: Queue(str(root), "q", SMALL)._vhost.abandon(Died()), at)
             with Queue(str(root), "q", SMALL) as queue:
                 assert [delivery.body for delivery in queue] == [b"%d" % number * 60 for number in range(20)], at
         assert at > 5, phase
@@ -268,12 +286,7 @@ def test_a_kill_while_the_store_is_stopped_or_opened(tmp_path: Path) -> None:
 
 def _killed(action: Callable[[], None], at: int) -> bool:
     """Whether the action came to its end before the `at`-th change."""
-    killer = Killer(at, False)
-    with pytest.MonkeyPatch.context() as patch:
-        for name in CHANGING:
-            patch.setattr(system, name, killer.wrap(name, getattr(system, name)))
-        try:
-            action()
-        except KilledError:
-            return False
-    return True
+    with suppress(Died), Kill(at, False).stopping():
+        action()
+        return True
+    return False

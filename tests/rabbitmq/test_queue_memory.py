@@ -13,8 +13,8 @@ LIMIT = 100 << 20
 CODE = """
 import sys
 from storage_core.files import system
-from storage_core.rabbitmq.queue import Queue
-from storage_core.rabbitmq.settings import Settings
+from storage_core.rabbitmq.queue.queue import Queue
+from storage_core.rabbitmq.disk.settings import Settings
 
 count, body = int(sys.argv[2]), b"x" * 200
 system.fsync = lambda descriptor: None  # memory is measured, not the disk
@@ -33,6 +33,7 @@ with Queue(sys.argv[1], "q", Settings(target_ram_count=10_000)) as queue:
         if fetched % 5000 == 0:
             peak = max(peak, system.memory_used())
     assert fetched == count
+    assert "pandas" not in sys.modules  # which takes as much as the queue
     print(peak - base)
 """
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.formats.rabbitmq import erlang_text
-from storage_core.rabbitmq.memory_monitor import MemoryMonitor
-from storage_core.rabbitmq.replay import replay
-from storage_core.rabbitmq.replay_operations import Player
-from storage_core.rabbitmq.replay_state import state_of
+from storage_core.formats.rabbitmq.erlang import erlang_text
+from storage_core.rabbitmq.queue.memory_monitor import MemoryMonitor
+from tests.rabbitmq.replay.operations import Player
+from tests.rabbitmq.replay.runner import replay
+from tests.rabbitmq.replay.state import state_of
 from tests.rabbitmq.traces import TRACES, answers, compare, differences, with_clock
 
 NAMES = sorted(path.stem for path in TRACES.glob("*.script") if path.stem != "rates")
@@ -102,7 +102,7 @@ def test_the_targets_of_a_node_under_pressure() -> None:
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "storage_core.rabbitmq.replay", *arguments]
+    command = [sys.executable, "-m", "tests.rabbitmq.replay", *arguments]
     root = Path(__file__).parents[2]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=root, env=dict(os.environ))
 

@@ -1,4 +1,4 @@
-"""Comparing a replay with what the real queue answered, as `rabbitmq-replay.md` says."""
+"""Comparing a replay with what the real queue answered, as `tests/rabbitmq/replay/README.md` says."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from storage_core.rabbitmq.replay import replay
+from tests.rabbitmq.replay.runner import replay
 
 TRACES = Path(__file__).parents[1] / "golden" / "rabbitmq" / "traces"
 

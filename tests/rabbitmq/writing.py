@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_core.rabbitmq import open_store
-from storage_core.rabbitmq.vhost import VhostStore
+from storage_core.rabbitmq.store import VhostStore
 from tests.rabbitmq import golden
 
 HEADERS = pa.map_(pa.string(), pa.string())

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from storage_core import open_store
-from tests.real import damage, random_store, truth
+from tests.real import random_store, truth
+from tests.support.rocketmq_harm import Harm, harm
 
 
 @dataclass
@@ -17,7 +18,7 @@ class Variant:
     """The store as it was made, or a harmed copy, with the answers of one or both real stores."""
 
     directory: Path
-    harm: damage.Harm
+    harm: Harm
     says_5x: bool
     truths: list[truth.Truth] = field(default_factory=list)
 
@@ -63,11 +64,11 @@ def prepare(seed: int, work: Path) -> Case:
     """Makes the store of a seed and its variants below `work`, and asks the real stores; mqstore is not run."""
     r = random.Random(f"variants of {seed}")
     made = random_store.make(seed, work / "as-made")
-    variants = [Variant(made.directory, damage.Harm(), says_5x(made.directory))]
+    variants = [Variant(made.directory, Harm(), says_5x(made.directory))]
     for number in range(0 if made.light else 3):
         copy = work / f"harmed-{number}"
         shutil.copytree(made.directory, copy)
-        done = damage.harm(copy, r)
+        done = harm(copy, r)
         variants.append(Variant(copy, done, says_5x(copy)))
     for variant in variants:
         own = "533" if variant.says_5x else "493"
@@ -78,7 +79,7 @@ def prepare(seed: int, work: Path) -> Case:
 
 
 def says_5x(store: Path) -> bool:
-    """Whether a directory says that a 5.x broker wrote it (interface 8). V2 records count only behind 5.x files."""
+    """Whether a directory says that a 5.x broker wrote it (interface.md 8). V2 records count only behind 5.x files."""
     abort, checkpoint = store / "abort", store / "checkpoint"
     return (
         (store / "abort.bak").exists()

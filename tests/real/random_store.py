@@ -15,7 +15,7 @@ import lz4.frame
 import zstandard
 
 from tests.real.oracle import Oracle
-from tests.real.store_files import log_files, queue_files
+from tests.support.rocketmq_files import log_files, queue_files
 
 FIRST_MS = 1_700_000_000_000
 

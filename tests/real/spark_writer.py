@@ -5,10 +5,11 @@ It prints a line when it is ready and after each job, and begins a job for each 
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tests.support.spark_session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,23 +25,6 @@ OPTIONS = {
     "commitLogFileSize": "1048576", "consumeQueueFileEntries": "1000", "indexSlots": "500", "indexEntries": "3000",
     "queues": "8",
 }  # fmt: skip
-
-
-def session(master: str = "local[2]") -> SparkSession:
-    """A small Spark whose workers import this checkout."""
-    from pyspark_mqstore import ensure_java
-
-    ensure_java()
-    os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1", PYTHONPATH=str(ROOT))
-    from pyspark.sql import SparkSession
-
-    return (
-        SparkSession.builder.master(master)
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.log.level", "OFF")
-        .getOrCreate()
-    )
 
 
 def write_job(spark: SparkSession, path: str, job: int) -> None:

@@ -18,14 +18,14 @@ from typing import Any
 
 import pytest
 
-from storage_core.rocketmq.write_job import GUARD
+from storage_core.rocketmq.write.job import GUARD
+from tests.faults import Died, stopped_at
+from tests.real.appended import append
 from tests.real.broker import Broker, BrokerError
-from tests.real.test_write import append
 from tests.real.written_rows import TOPICS, geometry, row_problems
 from tests.reference.served import AS_BROKER, Row, in_partitions, place, read
-from tests.rocketmq.crashes import Died, stopped_at
-from tests.rocketmq.test_commit import NEW_ROWS, bodies, made_store, rows, write
-from tests.rocketmq.test_preserve import write_options
+from tests.support.rocketmq_copies import write_options
+from tests.support.rocketmq_writes import NEW_ROWS, bodies, made_store, rows, write
 
 pytestmark = pytest.mark.real
 

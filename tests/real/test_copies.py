@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.real import random_store
-from tests.rocketmq.test_preserve import contents, copy_log, drop_unused, write_options
+from tests.support.rocketmq_copies import contents, copy_log, drop_unused, write_options
 
 pytestmark = pytest.mark.real
 

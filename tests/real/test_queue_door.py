@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from storage_core.errors import StoreLockedError
-from storage_core.formats.rabbitmq import basic_message, paths
-from storage_core.rabbitmq.paging.message_status import PERSISTENT
-from storage_core.rabbitmq.queue import Queue
-from storage_core.rabbitmq.settings import Settings
+from storage_core.formats.rabbitmq import paths
+from storage_core.formats.rabbitmq.message import basic_message
+from storage_core.rabbitmq.disk.settings import Settings
+from storage_core.rabbitmq.index.message_run import PERSISTENT
+from storage_core.rabbitmq.queue.queue import Queue
 from tests.real.rabbitmq.amqp import Client
 from tests.real.rabbitmq.node import Node
 
@@ -59,9 +60,9 @@ def left(queue: Queue) -> Expected:
     """What must be delivered after a restart, by sequence id."""
     run, _ = queue._queue.paging.visit()
     kept = run[run.has(PERSISTENT)]
-    border = queue._queue.paging.state.next_deliver_seq_id
+    border = queue._queue.paging.state.next_deliver_sequence_id
     bodies = [basic_message.decode(term).body for term in kept.terms]
-    return list(zip(bodies, (kept.seqs < border).tolist(), strict=True))
+    return list(zip(bodies, (kept.sequence_ids < border).tolist(), strict=True))
 
 
 @pytest.mark.parametrize("clean", [True, False])

@@ -13,7 +13,7 @@ from statistics import median
 
 import pytest
 
-from storage_core.rabbitmq.queue import Queue
+from storage_core.rabbitmq.queue.queue import Queue
 from tests.rabbitmq.traces import answers
 from tests.real.rabbitmq.backing_queue import BackingQueue
 from tests.real.rabbitmq.node import Node

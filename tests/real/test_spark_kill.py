@@ -23,10 +23,10 @@ import pytest
 
 from storage_core import open_store
 from storage_core.job import pending_intent
-from storage_core.rocketmq.write_job import GUARD
+from storage_core.rocketmq.write.job import GUARD
 from tests.real.spark_writer import OPTIONS, ROOT, ROWS, SETTINGS
-from tests.real.test_stops import Visit
-from tests.rocketmq.test_commit import bodies, rows, write
+from tests.real.visit import Visit
+from tests.support.rocketmq_writes import bodies, rows, write
 
 pytestmark = pytest.mark.real
 

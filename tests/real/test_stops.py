@@ -7,7 +7,6 @@ serves the job whole or not at all; what it then takes is still there after mqst
 
 from __future__ import annotations
 
-import base64
 import os
 import random
 import shutil
@@ -17,31 +16,21 @@ from typing import Any
 
 import pytest
 
-from storage_core.rocketmq.write_job import GUARD
+from storage_core.rocketmq.write.job import GUARD
+from tests.faults import Died, stopped_at
 from tests.golden import archive
 from tests.real import truth
 from tests.real.case import says_5x
-from tests.real.oracle import Oracle
-from tests.rocketmq.crashes import Died, stopped_at
-from tests.rocketmq.test_commit import (
-    GEOMETRY,
-    KINDS,
-    NEW_ROWS,
-    bodies,
-    contents,
-    made_store,
-    rows,
-    write,
-)
-from tests.rocketmq.test_preserve import write_options
-from tests.rocketmq.visits import served
+from tests.real.visit import Visit
+from tests.support.rocketmq_copies import write_options
+from tests.support.rocketmq_visits import served
+from tests.support.rocketmq_writes import GEOMETRY, KINDS, NEW_ROWS, bodies, contents, made_store, rows, write
 
 pytestmark = pytest.mark.real
 
 SEED = int(os.environ.get("MQSTORE_SEED", "20261121"))
 DISTANCE = int(os.environ.get("MQSTORE_STOPS", "90"))
 SMALL = {"mappedFileSizeCommitLog": 4096, "mappedFileSizeConsumeQueue": 200, "maxHashSlotNum": 11, "maxIndexNum": 40}
-TAKEN = 3
 AGREES = 5
 
 
@@ -59,25 +48,6 @@ def for_a_broker(directory: Path) -> dict[str, tuple[int, str]]:
     return {name: found for name, found in contents(directory).items() if not name.startswith(".mqstore")}
 
 
-class Visit:
-    """What a real store made of a directory: nothing when it refused it, else what it served and what it took."""
-
-    def __init__(self, version: str, directory: Path, settings: dict[str, Any]) -> None:
-        self.served: list[bytes] = []
-        self.taken: list[bytes] = []
-        with Oracle(version, directory, settings) as oracle:
-            self.loaded = oracle.loaded
-            if oracle.loaded:
-                oracle.ask(op="wait")
-                self.served = [base64.b64decode(m.get("decoded64") or m["body64"] or "") for m in oracle.all_messages()]
-                for number in range(TAKEN):
-                    self.taken.append(b"taken %d" % number)
-                    answer = oracle.ask(op="put", topic="orders", queueId=number % 3, body=f"taken {number}",
-                                        props={"KEYS": f"taken-{number}"}, bornTs=1)  # fmt: skip
-                    assert answer["status"] == "PUT_OK"
-                oracle.ask(op="wait")
-
-
 def stop(kind: str, last: int, original: Path, directory: Path) -> None:
     """The store of a writer that died at its call number `last`."""
     shutil.rmtree(directory.parent, ignore_errors=True)
@@ -89,7 +59,7 @@ def stop(kind: str, last: int, original: Path, directory: Path) -> None:
 
 def disagreements(directory: Path, settings: dict[str, Any], version: str) -> list[str]:
     """What mqstore reads otherwise than the real store. A unit that a broker left behind, and that now points at a
-    record of another queue, may be left out (interface 41).
+    record of another queue, may be left out (interface.md 41).
     """
     told = truth.ask(version, directory, settings)
     assert not told.never_answers, told.notes

@@ -15,14 +15,14 @@ import pytest
 
 from storage_core import open_store
 from storage_core.errors import MqStoreError
-from storage_core.store import Scan
 from tests.golden import archive
 from tests.real import random_store, truth
+from tests.real.appended import append
 from tests.real.case import says_5x
 from tests.real.oracle import Oracle
-from tests.real.written_rows import TOPICS, geometry, key_problems, row_problems, table, time_problems
-from tests.reference.served import AS_BROKER, Row, in_partitions, read
-from tests.rocketmq.test_preserve import write_options
+from tests.real.written_rows import geometry, key_problems, row_problems, time_problems
+from tests.reference.served import AS_BROKER, in_partitions, read
+from tests.support.rocketmq_copies import write_options
 
 pytestmark = pytest.mark.real
 
@@ -44,29 +44,6 @@ def real_problems(directory: Path, settings: dict[str, Any], versions: tuple[str
             ends = {(queue.topic, queue.queue_id): queue.stop for queue in store.queues()}
         lines += [f"{version}: {line}" for line in truth.check_ends(told, ends)]
     return lines
-
-
-def append(
-    directory: Path, r: random.Random, file_size: int, topics: tuple[str, ...] = TOPICS, **options: Any
-) -> list[dict[str, Any]]:
-    """Writes a random table in several tasks; its rows."""
-    there = (directory / "commitlog").exists()
-    engine = {} if there else {"engine": "rocketmq"}
-    end = max((row["physicalOffset"] + row["size"] for row in log_places(directory)), default=0) if there else 0
-    with open_store(str(directory), **engine) as store:
-        job = store.begin_job(**options)
-        parts, rows = [], []
-        for partition in range(r.choice((1, 1, 3))):
-            data, made, end = table(r, file_size, r.choice((0, 1, 30, 200)), end, topics)
-            parts.append(job.stage(iter(data.to_batches(max_chunksize=r.choice((7, 1000)))), partition))
-            rows += made
-        assert job.commit(parts) == len(rows)
-    return rows
-
-
-def log_places(directory: Path) -> list[Row]:
-    """Address and size of every record of the log."""
-    return read(directory, in_partitions(1, scan=Scan.LOG, columns=("physicalOffset", "size"), **AS_BROKER))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -105,7 +82,7 @@ def test_appends_to_random_stores_of_the_real_systems(seed: int, tmp_path: Path)
     try:
         rows = append(directory, r, size, **options)
     except MqStoreError as error:
-        assert "mqstore repair" in str(error), (made.story, error)  # noqa: PT017
+        assert "scan=log" in str(error), (made.story, error)  # noqa: PT017
         after = {name: found for name, found in archive.fingerprint(directory).items() if ".mqstore" not in name}
         assert {n: f[1:] for n, f in after.items()} == {n: f[1:] for n, f in before.items()}
         return

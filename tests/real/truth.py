@@ -13,9 +13,9 @@ from storage_core.errors import MqStoreError
 from storage_core.store import Mode, Scan
 from tests.golden.archive import fingerprint
 from tests.real.oracle import Answer, NeverAnswersError, Oracle, Settings
-from tests.real.store_files import log_files, queue_files, unit
 from tests.reference.rocketmq_record import MAGIC_V2, Damaged, Log, NotARecord, inflate
 from tests.reference.served import AS_BROKER, Row, differences, expected_row, in_partitions, place, read
+from tests.support.rocketmq_files import entry, log_files, queue_files
 
 RECOVERY = {"493": "4.9", "533": "5.x"}
 
@@ -72,7 +72,7 @@ def _keep_messages(truth: Truth, answers: list[Answer], copy: Path, low: int) ->
     """
     for answer in answers:
         at: Place = (answer["cqTopic"], answer["cqQueueId"], answer["cqOffset"])
-        found = unit(copy, *at)
+        found = entry(copy, *at)
         if answer.get("undecodable"):
             truth.notes.append(f"{at}: served bytes do not decode")
         elif found is None or found[0] < low:
@@ -86,7 +86,7 @@ def _keep_messages(truth: Truth, answers: list[Answer], copy: Path, low: int) ->
 
 def _truth_line(answer: Answer, at: Place, physical_offset: int) -> dict[str, Any]:
     stored = base64.b64decode(answer["body64"] or "")
-    # 4.9.3 takes every compressed body for zlib; a reader goes by the bits that say how (interface 5).
+    # 4.9.3 takes every compressed body for zlib; a reader goes by the bits that say how (interface.md 5).
     body = base64.b64decode(answer["decoded64"]) if "decoded64" in answer else inflate(stored, answer["sysFlag"])
     same = ("topic", "queueId", "queueOffset", "size", "bornHost", "storeHost", "flag", "sysFlag", "reconsumeTimes")
     return {

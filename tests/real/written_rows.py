@@ -102,7 +102,7 @@ def _end_behind(end: int, size: int, file_size: int) -> int:
 
 
 def expected_properties(row: dict[str, Any]) -> list[tuple[str, str]]:
-    """The stored pairs of a row (interface 15)."""
+    """The stored pairs of a row (interface.md 15)."""
     pairs = list(row.get("properties") or [])
     for name, value in (("KEYS", row.get("key")), ("TAGS", row.get("tags"))):
         if value is not None:

@@ -1,8 +1,15 @@
-"""Slow, obvious readers of RabbitMQ's index and message files, one record at a time. Source: rabbitmq.md 2, 3, 6.1."""
+"""Slow, obvious readers and writers of RabbitMQ's index and message files, one record at a time.
+
+Source: rabbitmq.md 2, 3, 6.1, 8.
+"""
 
 from __future__ import annotations
 
 import struct
+from typing import Any
+from zlib import crc32
+
+from storage_core.formats.rabbitmq.message.field_table import json_text
 
 
 def journal(data: bytes) -> tuple[list[tuple[int, int, int, int]], int]:
@@ -62,3 +69,34 @@ def message_file(data: bytes) -> tuple[list[tuple[int, int]], list[int], int]:
             unmarked.append(position)
         position += length + 9
     return found, unmarked, position
+
+
+def journal_publish(
+    sequence_id: int, persistent: bool, message_id: bytes, expiry_us: int, body_size: int, embedded: bytes = b""
+) -> bytes:
+    """A publish record of a journal."""
+    head = sequence_id | (0 if persistent else 1 << 62)
+    return struct.pack(">Q16sQII", head, message_id, expiry_us, body_size, len(embedded)) + embedded
+
+
+def segment_publish(
+    relative: int, persistent: bool, message_id: bytes, expiry_us: int, body_size: int, embedded: bytes = b""
+) -> bytes:
+    """A publish record of a segment."""
+    head = 0x8000 | (0x4000 if persistent else 0) | relative
+    return struct.pack(">H16sQII", head, message_id, expiry_us, body_size, len(embedded)) + embedded
+
+
+def segment_mark(relative: int) -> bytes:
+    """A deliver record, or, for the second one of an entry, its ack."""
+    return struct.pack(">H", 0x4000 | relative)
+
+
+def stored_v2(term: bytes) -> bytes:
+    """A stored message of a version-2 queue with its head."""
+    return struct.pack(">IBHB", len(term), 1, crc32(term) & 0xFFFF, 0) + term
+
+
+def header_text(letter: str, value: Any) -> str:
+    """A header's value as a row shows it: a long string as its text, every other type as JSON text."""
+    return value.decode("utf-8", "replace") if letter == "S" else json_text(letter, value)

@@ -20,14 +20,16 @@ class Index:
         self.slots, self.entries, self.data = slots, entries, bytearray(40 + 4 * slots + 20 * entries)
         self.count, self.slot_count, self.count_on_disk = 1, 0, 0
         self.begin_ms = self.end_ms = before.end_ms if before and before.end_ms > 0 else 0
-        self.begin_place = self.end_place = before.end_place if before and before.end_place > 0 else 0
+        self.begin_physical_offset = self.end_physical_offset = (
+            before.end_physical_offset if before and before.end_physical_offset > 0 else 0
+        )
 
     @property
     def full(self) -> bool:
         """Whether the next key needs a new file."""
         return self.count >= self.entries
 
-    def put(self, topic: str, key: str, place: int, store_ms: int) -> None:
+    def put(self, topic: str, key: str, physical_offset: int, store_ms: int) -> None:
         """One key of a record at `place`."""
         found = key_hash(topic, key)
         at = 40 + 4 * (found % self.slots)
@@ -37,23 +39,23 @@ class Index:
         early = self.begin_ms <= 0 or store_ms < self.begin_ms
         seconds = 0 if early else min((store_ms - self.begin_ms) // 1000, 0x7FFFFFFF)
         entry = 40 + 4 * self.slots + 20 * self.count
-        struct.pack_into(">iqii", self.data, entry, found, place, seconds, previous)
+        struct.pack_into(">iqii", self.data, entry, found, physical_offset, seconds, previous)
         struct.pack_into(">i", self.data, at, self.count)
         if self.count <= 1:
-            self.begin_place, self.begin_ms = place, store_ms
+            self.begin_physical_offset, self.begin_ms = physical_offset, store_ms
         self.slot_count += previous == 0
         self.count += 1
-        self.count_on_disk, self.end_place, self.end_ms = self.count, place, store_ms
+        self.count_on_disk, self.end_physical_offset, self.end_ms = self.count, physical_offset, store_ms
 
     def content(self) -> bytes:
         """The file as it lies on disk."""
-        times = (self.begin_ms, self.end_ms, self.begin_place, self.end_place)
+        times = (self.begin_ms, self.end_ms, self.begin_physical_offset, self.end_physical_offset)
         struct.pack_into(">qqqqii", self.data, 0, *times, self.slot_count, self.count_on_disk)
         return bytes(self.data)
 
 
 def dispatch(
-    files: list[Index], slots: int, entries: int, topic: str, place: int, store_ms: int, sys_flag: int,
+    files: list[Index], slots: int, entries: int, topic: str, physical_offset: int, store_ms: int, sys_flag: int,
     properties: dict[str, str],
 ) -> None:  # fmt: skip
     """The index part of a broker's dispatch of one record."""
@@ -63,8 +65,8 @@ def dispatch(
             files.append(Index(slots, entries, files[-1] if files else None))
         return files[-1]
 
-    if place < last().end_place or sys_flag & 12 == 12:
+    if physical_offset < last().end_physical_offset or sys_flag & 12 == 12:
         return
     unique = [properties["UNIQ_KEY"]] if "UNIQ_KEY" in properties else []
     for key in unique + [word for word in properties.get("KEYS", "").split(" ") if word]:
-        last().put(topic, key, place, store_ms)
+        last().put(topic, key, physical_offset, store_ms)

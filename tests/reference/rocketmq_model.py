@@ -16,9 +16,9 @@ from pathlib import Path
 
 def java_hash(text: str) -> int:
     """`String.hashCode`: over UTF-16 units, 32 bit, signed."""
-    value, units = 0, text.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(units), 2):
-        value = (31 * value + int.from_bytes(units[at : at + 2])) & 0xFFFFFFFF
+    value, entries = 0, text.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(entries), 2):
+        value = (31 * value + int.from_bytes(entries[at : at + 2])) & 0xFFFFFFFF
     return value - (1 << 32) if value >> 31 else value
 
 
@@ -110,17 +110,17 @@ class ModelStore:
         self.position += size
         if queued:
             tags = next((v for n, v in _pairs(message.properties) if n == "TAGS"), "")
-            unit = struct.pack(">qiq", physical_offset, size, java_hash(tags))
-            self.queues.setdefault(queue, []).append(unit)
+            entry = struct.pack(">qiq", physical_offset, size, java_hash(tags))
+            self.queues.setdefault(queue, []).append(entry)
         return physical_offset, size
 
     def files(self) -> dict[str, bytes]:
         """Relative path and content of every log and queue file."""
         found = {f"commitlog/{n * self.log_file_size:020d}": bytes(data) for n, data in enumerate(self.log)}
         per_file = self.queue_file_size // 20
-        for (topic, queue_id), units in self.queues.items():
-            for start in range(0, len(units), per_file):
-                data = b"".join(units[start : start + per_file]).ljust(self.queue_file_size, b"\0")
+        for (topic, queue_id), entries in self.queues.items():
+            for start in range(0, len(entries), per_file):
+                data = b"".join(entries[start : start + per_file]).ljust(self.queue_file_size, b"\0")
                 found[f"consumequeue/{topic}/{queue_id}/{start * 20:020d}"] = data
         return found
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from tests.reference.rocketmq_record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, parse_properties
 
-UNIT = 20
-BLANK_UNIT = (0, 0x7FFFFFFF)
-UNITS_A_CALL = 800
+QUEUE_ENTRY = 20
+BLANK_ENTRY = (0, 0x7FFFFFFF)
+ENTRIES_A_CALL = 800
 
 Served = tuple[str, int, int, int, int]
 """Topic, queue id, queue offset, physical offset, and the size that the unit tells: bytes that are served."""
@@ -166,11 +166,11 @@ class Queue:
         index = max(0, len(files) - 3)
         while True:
             file, used = files[index], 0
-            for at in range(0, self.chain.size, UNIT):
+            for at in range(0, self.chain.size, QUEUE_ENTRY):
                 phy, size = struct.unpack_from(">qi", file.data, at)
                 if phy < 0 or size <= 0:
                     break
-                used, self.max_physical = at + UNIT, phy + size
+                used, self.max_physical = at + QUEUE_ENTRY, phy + size
             index += 1
             if used < self.chain.size or index == len(files):
                 break
@@ -182,13 +182,13 @@ class Queue:
         while self.chain.files:
             file = self.chain.files[-1]
             file.written = 0
-            for at in range(0, self.chain.size, UNIT):
+            for at in range(0, self.chain.size, QUEUE_ENTRY):
                 phy, size = struct.unpack_from(">qi", file.data, at)
                 if at and (phy < 0 or size <= 0):
                     return
                 if phy >= log_stop:
                     break
-                file.written, self.max_physical = at + UNIT, phy + size
+                file.written, self.max_physical = at + QUEUE_ENTRY, phy + size
             else:
                 return
             if file.written:
@@ -199,7 +199,7 @@ class Queue:
         """Section 3.3: appends a unit, unless it is there already; gaps close up, a first file gets blank units."""
         if record.physical_offset + record.size <= self.max_physical:
             return
-        expected, files, size = record.queue_offset * UNIT, self.chain.files, self.chain.size
+        expected, files, size = record.queue_offset * QUEUE_ENTRY, self.chain.files, self.chain.size
         if not files:
             files.append(StoreFile(expected - expected % size, bytearray(size), 0))
             self.created.append(files[0])
@@ -208,8 +208,8 @@ class Queue:
         file = files[-1]
         if file in self.created and record.queue_offset and not file.written:
             self.min_offset = expected
-            for _ in range(0, expected % size, UNIT):
-                self._append(file, *BLANK_UNIT)
+            for _ in range(0, expected % size, QUEUE_ENTRY):
+                self._append(file, *BLANK_ENTRY)
         if record.queue_offset and expected < file.base + file.written:
             return
         self.max_physical = record.physical_offset + record.size
@@ -217,7 +217,7 @@ class Queue:
 
     def _append(self, file: StoreFile, phy: int, size: int) -> None:
         struct.pack_into(">qi", file.data, file.written, phy, size)
-        file.written += UNIT
+        file.written += QUEUE_ENTRY
 
     def correct_min(self, low: int, five: bool) -> None:
         """Section 3.5."""
@@ -227,12 +227,12 @@ class Queue:
         if five:
             if self.min_offset >= self.chain.stop:
                 return
-            if last.written and struct.unpack_from(">q", last.data, last.written - UNIT)[0] < low:
+            if last.written and struct.unpack_from(">q", last.data, last.written - QUEUE_ENTRY)[0] < low:
                 self.min_offset = last.base + last.written
                 return
             self._bisect_min(first, low)
             return
-        for at in range(0, first.written, UNIT):
+        for at in range(0, first.written, QUEUE_ENTRY):
             if struct.unpack_from(">q", first.data, at)[0] >= low:
                 self.min_offset = first.base + at
                 return
@@ -240,21 +240,21 @@ class Queue:
     def _bisect_min(self, first: StoreFile, low: int) -> None:
         start = self.min_offset - first.base
         intact, start = start >= 0, max(start, 0)
-        units = [struct.unpack_from(">q", first.data, at)[0] for at in range(start, first.written, UNIT)]
-        if not units or (intact and units[0] >= low):
+        entries = [struct.unpack_from(">q", first.data, at)[0] for at in range(start, first.written, QUEUE_ENTRY)]
+        if not entries or (intact and entries[0] >= low):
             return
-        left, right = 0, len(units) - 1
+        left, right = 0, len(entries) - 1
         while right - left > 1:
             middle = (left + right) // 2
-            if units[middle] == low:
+            if entries[middle] == low:
                 left = right = middle
-            elif units[middle] > low:
+            elif entries[middle] > low:
                 right = middle
             else:
                 left = middle
         for number in range(left, right + 1):
-            if units[number] >= low:
-                self.min_offset = first.base + start + number * UNIT
+            if entries[number] >= low:
+                self.min_offset = first.base + start + number * QUEUE_ENTRY
                 return
 
 
@@ -263,7 +263,7 @@ class Recovered:
 
     def __init__(self, store: Path, version: str, log_file_size: int, queue_file_size: int) -> None:
         self.five = version == "533"
-        self.queue_file_size = -(-queue_file_size // UNIT) * UNIT
+        self.queue_file_size = -(-queue_file_size // QUEUE_ENTRY) * QUEUE_ENTRY
         self.log = Chain.load(store / "commitlog", log_file_size)
         self.queues: dict[tuple[str, int], Queue] = {}
         for folder in sorted((store / "consumequeue").glob("*/*")):
@@ -357,7 +357,7 @@ class Recovered:
     def served(self) -> Iterator[Served]:
         """Section 6.1: what pulling each queue from its smallest offset gives, one message a call."""
         for (topic, queue_id), queue in sorted(self.queues.items()):
-            offset, stop = queue.min_offset // UNIT, queue.chain.stop // UNIT
+            offset, stop = queue.min_offset // QUEUE_ENTRY, queue.chain.stop // QUEUE_ENTRY
             while offset < stop:
                 offset, found = self._pull(queue, offset)
                 if found:
@@ -365,14 +365,14 @@ class Recovered:
 
     def _pull(self, queue: Queue, offset: int) -> tuple[int, tuple[int, int] | None]:
         """The next offset to ask for, and the message found before it."""
-        per_file = self.queue_file_size // UNIT
-        file = queue.chain.find(offset * UNIT) if offset * UNIT >= queue.min_offset else None
-        at = offset * UNIT % self.queue_file_size
+        per_file = self.queue_file_size // QUEUE_ENTRY
+        file = queue.chain.find(offset * QUEUE_ENTRY) if offset * QUEUE_ENTRY >= queue.min_offset else None
+        at = offset * QUEUE_ENTRY % self.queue_file_size
         if file is None or at >= file.written:
             return offset + per_file - offset % per_file, None
         hidden = None
-        for number in range(min((file.written - at) // UNIT, UNITS_A_CALL)):
-            phy, size = struct.unpack_from(">qi", file.data, at + number * UNIT)
+        for number in range(min((file.written - at) // QUEUE_ENTRY, ENTRIES_A_CALL)):
+            phy, size = struct.unpack_from(">qi", file.data, at + number * QUEUE_ENTRY)
             offset += 1
             if hidden is not None and phy < hidden:
                 continue

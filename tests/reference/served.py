@@ -18,7 +18,7 @@ from tests.reference.rocketmq_record import NATIVE_COLUMNS, Log
 Row = dict[str, Any]
 
 AS_BROKER = {"mode": Mode.DROPMALFORMED, "verify_crc": False}
-"""What interface 9 calls exactly what a stock broker serves."""
+"""What interface.md 9 calls exactly what a stock broker serves."""
 
 _SAME_NAME = (
     "topic", "queueId", "queueOffset", "physicalOffset", "size", "storeTimestamp", "bornTimestamp", "flag", "sysFlag",

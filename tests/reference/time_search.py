@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-Unit = tuple[int, int]
+Entry = tuple[int, int]
 
 
 def offset_by_time(
-    files: list[list[Unit]], per_file: int, min_offset: int, max_offset: int, min_place: int, time_ms: int
+    files: list[list[Entry]], per_file: int, min_offset: int, max_offset: int, min_physical_offset: int, time_ms: int
 ) -> int:
     """`files`: for each queue file its units as (physical offset, store time, -1 when it cannot be read)."""
 
@@ -16,18 +16,18 @@ def offset_by_time(
     if not files:
         return clamped(0)
     number = next((k for k in range(len(files) - 1) if files[k][-1][1] >= time_ms), len(files) - 1)
-    units, base = files[number], number * per_file
+    entries, base = files[number], number * per_file
     low = floor = max(0, min_offset - base)
-    high = ceiling = len(units) - 1
-    if units[ceiling][1] < time_ms:
+    high = ceiling = len(entries) - 1
+    if entries[ceiling][1] < time_ms:
         return clamped(base + ceiling + 1)
-    if units[floor][1] > time_ms:
+    if entries[floor][1] > time_ms:
         return clamped(base)
     hit = right = -1
     while high >= low:
         middle = (low + high) // 2
-        place, found_ms = units[middle]
-        if place < min_place:
+        physical_offset, found_ms = entries[middle]
+        if physical_offset < min_physical_offset:
             low = middle + 1
             continue
         if found_ms < 0:
@@ -41,6 +41,6 @@ def offset_by_time(
             low = middle + 1
     if hit < 0:
         return clamped(base + right)
-    while hit > floor and units[hit - 1][1] == time_ms:
+    while hit > floor and entries[hit - 1][1] == time_ms:
         hit -= 1
     return clamped(base + hit)

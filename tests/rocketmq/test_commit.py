@@ -6,78 +6,32 @@ Of the steps of a commit `make test` takes some; `MQSTORE_STEPS=1`, as in `make 
 from __future__ import annotations
 
 import errno
-import os
 import random
 import shutil
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from storage_core import open_store
 from storage_core.errors import MqStoreError, StoreLockedError
 from storage_core.files.lock import FileLock
 from storage_core.store import Scan, ScanRequest
+from tests.faults import Died, stopped_at
 from tests.golden import archive
 from tests.reference.served import AS_BROKER, in_partitions, read
-from tests.rocketmq.crashes import Died, stopped_at
-
-GEOMETRY = {"commitLogFileSize": 4096, "consumeQueueFileEntries": 10, "indexSlots": 11, "indexEntries": 40}
-PAIRS = pa.map_(pa.string(), pa.string())
-
-
-def rows(count: int, start: int = 0, topics: tuple[str, ...] = ("orders", "audit")) -> pa.Table:
-    return pa.table({
-        "topic": [topics[i % len(topics)] for i in range(count)],
-        "body": [f"body {start + i} {'x' * (i * 37 % 300)}".encode() for i in range(count)],
-        "key": [f"k{start + i} all" for i in range(count)],
-        "tags": [f"t{i % 3}" for i in range(count)],
-        "properties": pa.array([[("UNIQ_KEY", f"U{start + i}")] for i in range(count)], PAIRS),
-    })  # fmt: skip
-
-
-def write(directory: Path, table: pa.Table, **options: Any) -> int:
-    engine = {} if (directory / "commitlog").exists() else {"engine": "rocketmq"}
-    with open_store(str(directory), **engine) as store:
-        return store.append(table, **options)
-
-
-def made_store(kind: str, directory: Path) -> Path:
-    """A store to write into: none yet, one of mqstore's, one a broker left after a crash, one after a clean stop."""
-    if kind == "own":
-        write(directory, rows(40), **GEOMETRY)
-        write(directory, rows(7, 40))
-    elif kind != "new":
-        return archive.unpack(kind, directory)
-    return directory
-
-
-def bodies(directory: Path) -> list[tuple[str, int, int, bytes]]:
-    """All messages, by place."""
-    if not (directory / "commitlog").exists():
-        return []
-    got = read(directory, in_partitions(1, **AS_BROKER))
-    return sorted((row["topic"], row["queueId"], row["queueOffset"], row["body"]) for row in got)
-
-
-def contents(directory: Path) -> dict[str, tuple[int, str]]:
-    """Length and digest of every file but the lock among writers."""
-    found = archive.fingerprint(directory) if directory.exists() else {}
-    return {
-        name: (size, digest)
-        for name, (_, size, digest) in found.items()
-        if name not in (".", ".mqstore", ".mqstore/lock")
-    }
-
-
-KINDS = ("new", "own", "damaged-torn-tail-abort-4.9.3", "damaged-queues-lost-4.9.3", "delay-4.9.3")
-STEPS = int(os.environ.get("MQSTORE_STEPS", "9"))
-NEW_ROWS = rows(60, 100, ("orders", "audit", "fresh"))
-
-
-def options_of(kind: str) -> dict[str, Any]:
-    return GEOMETRY if kind == "new" else {}
+from tests.support.rocketmq_writes import (
+    GEOMETRY,
+    KINDS,
+    NEW_ROWS,
+    STEPS,
+    bodies,
+    contents,
+    made_store,
+    options_of,
+    rows,
+    write,
+)
 
 
 def steps(name: str, total: int, distance: int) -> range:
@@ -250,7 +204,7 @@ def test_the_state_is_trusted_only_while_nobody_else_wrote(tmp_path: Path) -> No
 def test_intact_records_behind_the_end_refuse_the_job(tmp_path: Path) -> None:
     directory = archive.unpack("damaged-flipped-body-late-4.9.3", tmp_path)
     before = contents(directory)
-    with pytest.raises(MqStoreError, match="mqstore repair"):
+    with pytest.raises(MqStoreError, match="scan=log and write"):
         write(directory, rows(3))
     assert contents(directory) == before
 

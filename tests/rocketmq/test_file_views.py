@@ -36,9 +36,9 @@ def test_index_entries(name: str, tmp_path: Path) -> None:
         data = path.read_bytes()
         begin, _, _, _, _, count = struct.unpack_from(">qqqqii", data)
         for number in range(1, count):
-            found, place, seconds, _ = struct.unpack_from(">iqii", data, 40 + 4 * slots + 20 * number)
+            found, physical_offset, seconds, _ = struct.unpack_from(">iqii", data, 40 + 4 * slots + 20 * number)
             at = begin + (seconds * 1000 if number > 1 else 0)
-            expected.append((f"index/{path.name}", found % slots, found, place, at))
+            expected.append((f"index/{path.name}", found % slots, found, physical_offset, at))
     got = rows(directory, "index")
     told = [
         (row["file"], row["slot"], row["keyHash"], row["physicalOffset"], milliseconds(row["timestamp"])) for row in got
@@ -66,8 +66,8 @@ def test_segments_are_the_files(name: str, tmp_path: Path) -> None:
         return
     served = len(archive.truth(name))
     with open_store(str(directory)) as store:
-        units = sum(queue.stop - queue.start for queue in store.queues())
-    assert sum(row["messages"] for row in got if row["kind"] == "consumequeue") >= units >= served
+        entries = sum(queue.stop - queue.start for queue in store.queues())
+    assert sum(row["messages"] for row in got if row["kind"] == "consumequeue") >= entries >= served
     times = [m["storeTimestamp"] for m in archive.truth(name)]
     logs = [row for row in got if row["kind"] == "commitlog" and row["usedBytes"]]
     assert min(milliseconds(row["firstStoreTimestamp"]) for row in logs) <= min(times)

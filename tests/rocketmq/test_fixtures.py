@@ -101,7 +101,7 @@ def test_failfast_gives_the_same_rows_or_a_named_error(fixture: Fixture) -> None
         assert differences(fixture.expected, rows) == []
 
 
-def test_a_served_body_with_a_flipped_bit_fails_fast_with_its_place(tmp_path: Path) -> None:
+def test_a_served_body_with_a_flipped_bit_fails_fast_with_its_physical_offset(tmp_path: Path) -> None:
     directory = archive.unpack("damaged-flipped-body-4.9.3", tmp_path)
 
     with pytest.raises(MqStoreError) as caught:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.rocketmq.test_commit import GEOMETRY, bodies, rows, write
+from tests.support.rocketmq_writes import GEOMETRY, bodies, rows, write
 
 ROWS = 2000
 WRITER = f"""
 import sys
 from pathlib import Path
-from tests.rocketmq.test_commit import rows, write
+from tests.support.rocketmq_writes import rows, write
 for job in range(int(sys.argv[2]), int(sys.argv[2]) + 50):
     write(Path(sys.argv[1]), rows({ROWS}, job * {ROWS}))
     print(job, flush=True)

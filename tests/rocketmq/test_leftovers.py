@@ -19,12 +19,12 @@ from storage_core import find_stores, open_store
 from storage_core.errors import MqStoreError
 from storage_core.files import system
 from storage_core.job import OTHER_HOST_S, JobFolder
-from tests.rocketmq.test_commit import GEOMETRY, bodies, rows, write
+from tests.support.rocketmq_writes import GEOMETRY, bodies, rows, write
 
 STAGER = """
 import sys
 from storage_core import open_store
-from tests.rocketmq.test_commit import GEOMETRY, rows
+from tests.support.rocketmq_writes import GEOMETRY, rows
 with open_store(sys.argv[1], "rocketmq") as store:
     job = store.begin_job(publish=sys.argv[2], **GEOMETRY)
     job.stage(iter(rows(20).to_batches()))

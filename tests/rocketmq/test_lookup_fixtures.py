@@ -167,17 +167,23 @@ def test_the_real_store_found_the_same(store: tuple[str, Path]) -> None:
     """A broker compares hashes alone and stops at 64: what it found and really has the key is what we find."""
     name, directory = store
     rows = read(directory, ScanRequest(columns=ALL, scan=Scan.LOG, **AS_BROKER))
-    by_place = {row["physicalOffset"]: row for row in rows}
+    by_physical_offset = {row["physicalOffset"]: row for row in rows}
     served = {row["physicalOffset"] for row in read(directory, ScanRequest(columns=ALL, **AS_BROKER))}
     for query in asked(name, "key"):
         if query["begin"] != 0 or query["end"] != LAST:
             continue
         told = dict.fromkeys(query["physicalOffsets"])
-        right = [at for at in told if at in served and is_match(by_place.get(at), query["topic"], query["key"])]
+        right = [
+            at for at in told if at in served and is_match(by_physical_offset.get(at), query["topic"], query["key"])
+        ]
         keys = found(directory, keys=(query["key"],))
         ids = found(directory, message_ids=(query["key"],))
-        places = [row["physicalOffset"] for row in [*keys, *ids]]
-        got = {place for place in places if by_place[place]["topic"] == query["topic"]}
+        physical_offsets = [row["physicalOffset"] for row in [*keys, *ids]]
+        got = {
+            physical_offset
+            for physical_offset in physical_offsets
+            if by_physical_offset[physical_offset]["topic"] == query["topic"]
+        }
         assert set(right) <= got, query
         if len(query["physicalOffsets"]) < query["max"] and not name.startswith("damaged"):
             assert got == set(right), query

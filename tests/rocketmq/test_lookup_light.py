@@ -28,9 +28,9 @@ def directory(tmp_path: Path) -> Path:
         for name in names:
             light.setdefault(name, []).append(struct.pack(">qiq", at, size, java_hash("")))
     saved = store.save(tmp_path / "store")
-    for name, units in light.items():
+    for name, entries in light.items():
         (saved / "consumequeue" / name / "0").mkdir(parents=True)
-        data = b"".join(units).ljust(1200, b"\0")
+        data = b"".join(entries).ljust(1200, b"\0")
         for start in range(0, 1200, 400):
             (saved / "consumequeue" / name / "0" / f"{start:020d}").write_bytes(data[start : start + 400])
     (saved / "index").mkdir()

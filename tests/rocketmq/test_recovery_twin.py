@@ -14,11 +14,11 @@ import pytest
 
 from storage_core import open_store
 from tests.golden import archive
-from tests.real.damage import Harm, harm
-from tests.real.store_files import log_files, overwrite, records
 from tests.reference.rocketmq_record import Damaged, Log, NotARecord
 from tests.reference.rocketmq_recovery import Recovered
 from tests.reference.served import AS_BROKER, differences, in_partitions, place, read
+from tests.support.rocketmq_files import log_files, overwrite, records
+from tests.support.rocketmq_harm import Harm, harm
 
 BASES = [name for name in archive.names() if not name.startswith(("shop", "defaults", "broker-killed"))]
 RECOVERY = {"493": "4.9", "533": "5.x"}

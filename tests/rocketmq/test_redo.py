@@ -15,20 +15,12 @@ from pathlib import Path
 import pytest
 
 from storage_core.errors import MqStoreError
+from tests.faults import Died, stopped_at
 from tests.golden import archive
 from tests.reference.served import AS_BROKER, in_partitions, place, read
-from tests.rocketmq.crashes import Died, stopped_at
-from tests.rocketmq.test_commit import (
-    GEOMETRY,
-    NEW_ROWS,
-    STEPS,
-    made_store,
-    options_of,
-    rows,
-    write,
-)
-from tests.rocketmq.test_preserve import write_options
-from tests.rocketmq.visits import foreign_rows, served, visit
+from tests.support.rocketmq_copies import write_options
+from tests.support.rocketmq_visits import foreign_rows, served, visit
+from tests.support.rocketmq_writes import GEOMETRY, NEW_ROWS, STEPS, made_store, options_of, rows, write
 
 KINDS = ("new", "own", "damaged-torn-tail-abort-4.9.3", "damaged-queues-lost-4.9.3", "delay-4.9.3")
 

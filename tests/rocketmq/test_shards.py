@@ -8,7 +8,7 @@ import pytest
 
 from storage_core import find_stores, open_store
 from storage_core.errors import MqStoreError
-from tests.rocketmq.test_commit import GEOMETRY, bodies, contents, rows
+from tests.support.rocketmq_writes import GEOMETRY, bodies, contents, rows
 
 
 def shards(path: Path, tasks: int, rows_each: int = 20) -> tuple[int, list[str]]:

@@ -62,8 +62,8 @@ def test_clocks_that_step_back(steps: list[int], wanted: list[int], per_file: in
     store, now, times = ModelStore(4096, per_file * 20), 1_700_000_000_000, []
     for step in steps:
         now += step
-        place, _ = store.put(Message("T", 0, b"x", b"", now, now))
-        times.append((place, now))
+        physical_offset, _ = store.put(Message("T", 0, b"x", b"", now, now))
+        times.append((physical_offset, now))
     with TemporaryDirectory() as folder:
         directory = store.save(Path(folder) / "store")
         for delta in wanted:

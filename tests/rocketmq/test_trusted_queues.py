@@ -13,15 +13,15 @@ NAMES = [name for name in archive.names() if not name.startswith("damaged")]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_queues_end_where_their_units_do(name: str, tmp_path: Path) -> None:
+def test_queues_end_where_their_entries_do(name: str, tmp_path: Path) -> None:
     directory = archive.unpack(name, tmp_path)
     expected = {}
     for folder in directory.glob("consumequeue/*/*"):
         stops = [
-            int(path.name) // 20 + unit + 1
+            int(path.name) // 20 + entry + 1
             for path in folder.iterdir()
             for data in [path.read_bytes()]
-            for unit, size in enumerate(data[at + 8 : at + 12] for at in range(0, len(data), 20))
+            for entry, size in enumerate(data[at + 8 : at + 12] for at in range(0, len(data), 20))
             if any(size)
         ]
         if stops:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hashlib import md5
 
 from storage_core.errors import FormatError
-from storage_core.formats.rabbitmq import erlang_text
+from storage_core.formats.rabbitmq.erlang import erlang_text
 
 VHOST_FILE = ".vhost"
 CONFIG_FILE = ".config"
@@ -28,7 +28,6 @@ SEGMENT_SUFFIX, INDEX2_SUFFIX, STORE2_SUFFIX = ".idx", ".qi", ".qs"
 MESSAGE_SUFFIX, COMPACTION_SUFFIX = ".rdq", ".rdt"
 
 LEGACY_SEGMENT_ENTRY_COUNT = 16384
-NEW_SEGMENT_ENTRY_COUNT = 2048
 MAX_PRIORITY = 255
 
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"

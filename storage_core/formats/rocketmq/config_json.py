@@ -1,6 +1,6 @@
 """The broker's config files: read as fastjson writes them, and topics merged into `topics.json`.
 
-Where the files lie belongs to the engine. Source of the rules: rocketmq.md 1.5, rocketmq-broker-needs.md.
+Where the files lie belongs to the engine. Source of the rules: rocketmq.md 1.5, 12.2.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from storage_core.formats.layout import Bytes, struct
 
-UNIT = struct(
+QUEUE_ENTRY = struct(
     "consume queue unit",
     ("physical_offset", ">i8", "address of the record in the commit log"),
     ("size", ">i4", "TOTALSIZE of the record; 0x7FFFFFFF in a filler unit before a queue's first message"),
@@ -23,27 +23,27 @@ UNIT = struct(
 BLANK_SIZE = 0x7FFFFFFF
 
 
-def decode_units(data: Bytes | bytes) -> npt.NDArray[Any]:
+def decode_entries(data: Bytes | bytes) -> npt.NDArray[Any]:
     """The whole units of a buffer, in disk byte order, without a copy. Shape (len // 20,)."""
-    return np.frombuffer(data, UNIT.dtype, len(data) // UNIT.size)
+    return np.frombuffer(data, QUEUE_ENTRY.dtype, len(data) // QUEUE_ENTRY.size)
 
 
-def leading_valid(units: npt.NDArray[Any]) -> int:
+def leading_valid(entries: npt.NDArray[Any]) -> int:
     """How many units, from the first on, have offset >= 0 and size > 0 (rocketmq.md 3.4)."""
-    invalid = (units["physical_offset"].astype(np.int64) < 0) | (units["size"].astype(np.int32) <= 0)
-    return int(invalid.argmax()) if invalid.any() else len(units)
+    invalid = (entries["physical_offset"].astype(np.int64) < 0) | (entries["size"].astype(np.int32) <= 0)
+    return int(invalid.argmax()) if invalid.any() else len(entries)
 
 
-def encode_units(
-    places: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], tags_codes: npt.NDArray[np.int64]
+def encode_entries(
+    physical_offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], tags_codes: npt.NDArray[np.int64]
 ) -> npt.NDArray[Any]:
     """Units in disk byte order. Shape (n,)."""
-    units = np.empty(len(places), UNIT.dtype)
-    units["physical_offset"], units["size"], units["tags_code"] = places, sizes, tags_codes
-    return units
+    entries = np.empty(len(physical_offsets), QUEUE_ENTRY.dtype)
+    entries["physical_offset"], entries["size"], entries["tags_code"] = physical_offsets, sizes, tags_codes
+    return entries
 
 
-def filler_units(count: int) -> npt.NDArray[Any]:
+def filler_entries(count: int) -> npt.NDArray[Any]:
     """The units that a broker puts before a queue's first message (rocketmq.md 3.3). Shape (count,)."""
     blank = np.zeros(count, np.int64)
-    return encode_units(blank, np.full(count, BLANK_SIZE), blank)
+    return encode_entries(blank, np.full(count, BLANK_SIZE), blank)

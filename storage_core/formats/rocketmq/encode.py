@@ -169,14 +169,16 @@ def _sized_topics(topics: pa.DictionaryArray) -> pa.BinaryArray | pa.BinaryScala
     return pa.array(sized, pa.binary()).take(topics.indices)
 
 
-def patch(data: Bytes, starts: Positions, offsets: Positions, places: Positions, store_ms: int, v6: Numbers) -> None:
+def patch(
+    data: Bytes, starts: Positions, offsets: Positions, physical_offsets: Positions, store_ms: int, v6: Numbers
+) -> None:
     """Writes QUEUEOFFSET, PHYSICALOFFSET and STORETIMESTAMP into the records that begin at `starts` of `data`.
 
     `v6` (shape (n,)) says whose born host is IPv6, which moves the store time.
     """
     longs: npt.NDArray[Any] = np.ndarray((len(data) - 7,), ">i8", data, strides=(1,))
     longs[starts + QUEUE_OFFSET_AT] = offsets
-    longs[starts + PHYSICAL_OFFSET_AT] = places
+    longs[starts + PHYSICAL_OFFSET_AT] = physical_offsets
     longs[starts + np.where(v6, STORE_MS_AT_V6, STORE_MS_AT)] = store_ms
 
 

@@ -1,6 +1,6 @@
 """A commit-log record: its layout, the walk from record to record, and the decode of many at once.
 
-What the property bytes hold belongs to `properties`; which records are served belongs to the engine.
+What the property bytes hold belongs to `properties`; which records are served is decided by the engine.
 Source of the rules: rocketmq.md 2.
 """
 
@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage_core.formats.layout import Bytes, Positions, struct
-from storage_core.formats.spans import gather, records_at
+from storage_core.formats.layout import Bytes, Mask, Positions, struct, values_at
+from storage_core.formats.rocketmq.properties import PropertyColumn
+from storage_core.formats.spans import gather, structs_at, text
 
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
@@ -25,10 +26,9 @@ MAGIC_BLANK = 0xCBD43194
 
 COMPRESSED = 0x1
 TRANSACTION_MASK = 0xC
-PREPARED, COMMIT, ROLLBACK = 0x4, 0x8, 0xC
+COMMIT, ROLLBACK = 0x8, 0xC
 BORN_HOST_V6 = 0x10
 STORE_HOST_V6 = 0x20
-INNER_BATCH = 0x80
 COMPRESSION_SHIFT, COMPRESSION_MASK = 8, 0x7
 
 HEADER = struct(
@@ -60,7 +60,7 @@ HEADER_V4 = struct(
 )
 
 AFTER_HOSTS = struct(
-    "message header behind the store host",
+    "message header after the store host",
     ("reconsume_times", ">i4", "RECONSUMETIMES"),
     ("prepared_offset", ">i8", "PREPAREDTRANSACTIONOFFSET"),
     ("body_length", ">i4", "BODYLENGTH: the body follows"),
@@ -76,9 +76,13 @@ BLANK = struct(
 
 MIN_SIZE = 91
 HOST_V4, HOST_V6 = 8, 20
+QUEUE_OFFSET_AT, PHYSICAL_OFFSET_AT = (HEADER.field(name).offset for name in ("queue_offset", "physical_offset"))
+STORE_MS_AT = HEADER_V4.field("store_ms").offset
+STORE_MS_AT_V6 = STORE_MS_AT + HOST_V6 - HOST_V4
+HEAD_SIZE = STORE_MS_AT_V6 + 8
 
-_SHORT = np.dtype(">i2")
-_LONG = np.dtype(">i8")
+_MEMORY = {field.name: field.memory for field in HEADER_V4.fields}
+_HEAD = PackedStruct(">4xI12xqqi")
 
 
 class Stop(Enum):
@@ -92,7 +96,7 @@ class Stop(Enum):
 
 @dataclass(frozen=True)
 class Walk:
-    """Records found one behind the other: their positions and sizes, where the walk stopped and why."""
+    """Consecutive records: their positions and sizes, where the walk stopped and why."""
 
     starts: Positions
     sizes: Positions
@@ -124,7 +128,7 @@ def walk(buffer: Bytes, start: int = 0) -> Walk:
     starts = np.fromiter(_steps(buffer, start), np.int64)
     if not len(starts):
         return Walk(starts, starts, start, Stop.TORN)
-    heads = records_at(buffer, BLANK.dtype, starts)
+    heads = structs_at(buffer, BLANK.dtype, starts)
     sizes = heads["size"].astype(np.int64)
     magics = heads["magic"].astype(np.uint32)
     right = ((magics == MAGIC_V1) | (magics == MAGIC_V2)) & (sizes >= MIN_SIZE) & (starts + sizes <= len(buffer))
@@ -150,7 +154,7 @@ class Flaw(Enum):
     MAGIC = "the magic is that of no record"
     SIZE = "TOTALSIZE is larger than the size that its index gives"
     LENGTHS = "the lengths of body, topic and properties do not add up to TOTALSIZE"
-    PLACE = "PHYSICALOFFSET is not the record's place"
+    PRESERVED = "PHYSICALOFFSET is not the record's place"
     CRC = "the body does not fit BODYCRC"
     QUEUE = "topic, queueId or QUEUEOFFSET are not those of the queue"
     BODY = "the body does not inflate"
@@ -160,18 +164,37 @@ class Flaw(Enum):
 FLAWS = tuple(Flaw)
 
 
+@dataclass(frozen=True)
+class RecordHead:
+    """The fields that are asked of one record alone; `store_ms` lies beyond a host of 8 or 20 bytes."""
+
+    magic: int
+    queue_offset: int
+    physical_offset: int
+    store_ms: int
+
+
+def decode_head(data: bytes) -> RecordHead | None:
+    """The head of a record whose first HEAD_SIZE bytes are given; None when there are fewer. Checks nothing."""
+    if len(data) < HEAD_SIZE:
+        return None
+    magic, queue_offset, physical_offset, flags = _HEAD.unpack_from(data)
+    at = STORE_MS_AT_V6 if flags & BORN_HOST_V6 else STORE_MS_AT
+    return RecordHead(magic, queue_offset, physical_offset, int.from_bytes(data[at : at + 8], "big", signed=True))
+
+
 class Messages:
     """Many decoded records of one buffer, as columns. Built by `decode`.
 
-    Every array has shape (n,). `flaws` indexes FLAWS; the columns of a flawed record hold zeros or what was read,
-    and its spans are empty.
+    Every array has shape (n,). `flaws` indexes FLAWS. The fields of a record that `decode` found flawed hold zeros or
+    what was read, and its spans are empty.
     """
 
     def __init__(self, buffer: Bytes, starts: Positions, header: npt.NDArray[Any]) -> None:
         self.buffer = buffer
         self.starts = starts
         self._header = header
-        self._patches: dict[str, tuple[Positions, npt.NDArray[Any]]] = {}
+        self._replaced: dict[str, npt.NDArray[Any]] = {}
         self.flaws = np.zeros(len(starts), np.uint8)
         self.body_start: Positions
         self.body_size: Positions
@@ -185,17 +208,29 @@ class Messages:
 
     def column(self, name: str) -> npt.NDArray[Any]:
         """A field of HEADER_V4 in native byte order; addresses are only right for IPv4 hosts."""
-        values = self._header[name].astype(HEADER_V4.field(name).memory)
-        if name in self._patches:
-            rows, right = self._patches[name]
-            values[rows] = right
-        return values
+        replaced = self._replaced.get(name)
+        return self._header[name].astype(_MEMORY[name]) if replaced is None else replaced.copy()
 
-    def patch(self, name: str, rows: Positions, values: npt.NDArray[Any]) -> None:
+    def replace(self, name: str, rows: Positions, values: npt.NDArray[Any]) -> None:
         """Replaces a field for rows whose header is not laid out as HEADER_V4."""
-        self._patches[name] = (rows, values)
+        column = self.column(name)
+        column[rows] = values
+        self._replaced[name] = column
 
-    def mark(self, wrong: npt.NDArray[np.bool_], flaw: Flaw) -> None:
+    def take(self, rows: slice | Mask | Positions) -> Messages:
+        """Some of the messages, with their flaws; a slice copies nothing but the flaws."""
+        if isinstance(rows, np.ndarray) and rows.dtype == bool:
+            rows = np.flatnonzero(rows)
+        # Indexing structs takes ten times as long as `take`.
+        header = self._header[rows] if isinstance(rows, slice) else self._header.take(rows)
+        taken = Messages(self.buffer, self.starts[rows], header)
+        taken._replaced = {name: values[rows] for name, values in self._replaced.items()}
+        taken.flaws[:] = self.flaws[rows]
+        for name in _SPANS:
+            setattr(taken, name, getattr(self, name)[rows])
+        return taken
+
+    def mark(self, wrong: Mask, flaw: Flaw) -> None:
         """Gives `flaw` to rows that had none so far."""
         self.flaws[wrong & (self.flaws == 0)] = FLAWS.index(flaw)
 
@@ -203,13 +238,17 @@ class Messages:
         """Stored bodies (still compressed), copied out of the buffer."""
         return gather(self.buffer, self.body_start, self.body_start + self.body_size)
 
-    def topics(self) -> pa.BinaryArray:
-        """Topic bytes of the records themselves."""
-        return gather(self.buffer, self.topic_start, self.topic_start + self.topic_size)
+    def topics(self) -> pa.StringArray:
+        """The topic that each record states."""
+        return text(gather(self.buffer, self.topic_start, self.topic_start + self.topic_size))
 
     def properties(self) -> pa.BinaryArray:
         """Property bytes as stored."""
         return gather(self.buffer, self.properties_start, self.properties_start + self.properties_size)
+
+    def property_column(self) -> PropertyColumn:
+        """The properties, to be asked by name."""
+        return PropertyColumn(self.buffer, self.properties_start, self.properties_size)
 
     def hosts(self, which: str) -> pa.BinaryArray:
         """Packed `born` or `store` hosts: 4 or 16 address bytes and 4 bytes of port."""
@@ -220,6 +259,9 @@ class Messages:
         right = self.flaws == 0
         starts, width = np.where(right, starts, 0), np.where(right, width, 0)
         return gather(self.buffer, starts, starts + width)
+
+
+_SPANS = tuple(f"{part}_{edge}" for part in ("body", "topic", "properties") for edge in ("start", "size"))
 
 
 def decode(buffer: Bytes, starts: Positions, sizes: Positions) -> Messages:
@@ -233,10 +275,10 @@ def decode(buffer: Bytes, starts: Positions, sizes: Positions) -> Messages:
     if short.any():
         readable = np.where(short, 0, starts)
         buffer = buffer if len(buffer) >= HEADER_V4.size else np.zeros(HEADER_V4.size, np.uint8)
-        out = Messages(buffer, starts, records_at(buffer, HEADER_V4.dtype, readable))
+        out = Messages(buffer, starts, structs_at(buffer, HEADER_V4.dtype, readable))
         out.mark(short, Flaw.TOO_SHORT)
     else:
-        out = Messages(buffer, starts, records_at(buffer, HEADER_V4.dtype, starts))
+        out = Messages(buffer, starts, structs_at(buffer, HEADER_V4.dtype, starts))
     magic = out.column("magic")
     second = magic == MAGIC_V2
     out.mark((magic != MAGIC_V1) & ~second, Flaw.MAGIC)
@@ -249,7 +291,7 @@ def decode(buffer: Bytes, starts: Positions, sizes: Positions) -> Messages:
     return out
 
 
-def _place_parts(out: Messages, sizes: Positions, second: npt.NDArray[np.bool_] | None) -> None:
+def _place_parts(out: Messages, sizes: Positions, second: Mask | None) -> None:
     """Finds body, topic and properties of each record and checks that they fill it."""
     flags = out.column("sys_flag")
     hosts: Positions | int = 2 * HOST_V4
@@ -276,7 +318,7 @@ def _place_parts(out: Messages, sizes: Positions, second: npt.NDArray[np.bool_] 
     out.topic_start = length_at + 1
     if second is not None:
         wide = second & right
-        topic_size[wide] = _at(out.buffer, _SHORT, length_at[wide])
+        topic_size[wide] = values_at(out.buffer, ">i2", length_at[wide])
         out.topic_start = out.topic_start + wide
     room = room - body_size
     out.mark((topic_size < 0) | (topic_size > room), Flaw.LENGTHS)
@@ -304,36 +346,31 @@ def _empty_flawed(out: Messages) -> None:
             getattr(out, f"{part}_size")[wrong] = 0
 
 
-def _decode_v6(out: Messages, rows: npt.NDArray[np.bool_], flags: npt.NDArray[np.int32]) -> None:
+def _decode_v6(out: Messages, rows: Mask, flags: npt.NDArray[np.int32]) -> None:
     at = np.flatnonzero(rows)
     starts = out.starts[at]
     born = _host_width(flags[at], BORN_HOST_V6)
     store = _host_width(flags[at], STORE_HOST_V6)
-    out.patch("store_ms", at, _at(out.buffer, _LONG, starts + 48 + born))
-    tail = AFTER_HOSTS.at(out.buffer, starts + 56 + born + store)
+    out.replace("store_ms", at, values_at(out.buffer, ">i8", starts + 48 + born))
+    tail = structs_at(out.buffer, AFTER_HOSTS.dtype, starts + 56 + born + store)
     for field in AFTER_HOSTS.fields:
-        out.patch(field.name, at, tail[field.name].astype(field.memory))
+        out.replace(field.name, at, tail[field.name])
 
 
 def _host_width(flags: npt.NDArray[np.int32], bit: int) -> Positions:
     return np.where(flags & bit, HOST_V6, HOST_V4).astype(np.int64)
 
 
-def _at(buffer: Bytes, disk: np.dtype[Any], positions: Positions) -> npt.NDArray[Any]:
-    view: npt.NDArray[Any] = np.ndarray((len(buffer) - disk.itemsize + 1,), disk, buffer, strides=(1,))
-    return view[positions].astype(disk.newbyteorder("="))
-
-
 def find_records(buffer: Bytes, base: int, start: int = 0) -> Positions:
     """Positions >= `start` where a record may begin: right magic, and PHYSICALOFFSET = base + position.
 
-    For resuming behind damage (interface.md 4); lengths are left to `decode`.
+    For reading on after damage (interface.md 4); lengths are left to `decode`.
     """
-    found: list[Positions] = []
+    matches: list[Positions] = []
     for last in (0xA7, 0xAB):
         at = np.flatnonzero(buffer[start + 7 :] == last) + start
         for shift, byte in ((6, 0x20), (5, 0xA3), (4, 0xDA)):
             at = at[buffer[at + shift] == byte]
         at = at[at + HEADER.size <= len(buffer)]
-        found.append(at[_at(buffer, _LONG, at + 28) == at + base] if len(at) else at)
-    return np.sort(np.concatenate(found))
+        matches.append(at[values_at(buffer, ">i8", at + PHYSICAL_OFFSET_AT) == at + base] if len(at) else at)
+    return np.sort(np.concatenate(matches))

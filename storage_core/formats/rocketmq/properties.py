@@ -107,27 +107,26 @@ class PropertyColumn:
             right &= self._data[starts - back] == byte
         return (starts, stops) if right.all() else (starts[right], stops[right])
 
-    def _one_in_each(self, places: Positions) -> bool:
+    def _one_in_each(self, physical_offsets: Positions) -> bool:
         """Whether place i lies in message i, for all messages."""
         offsets = self._offsets
-        return len(places) == len(self) and bool((places > offsets[:-1]).all() and (places < offsets[1:]).all())
+        return len(physical_offsets) == len(self) and bool(
+            (physical_offsets > offsets[:-1]).all() and (physical_offsets < offsets[1:]).all()
+        )
 
     def pairs(self) -> pa.MapArray:
         """All pairs of every message as map<string, string>; empty, never null, where there are none."""
         if len(self) <= FEW:
             return pa.array([list(pairs.items()) for pairs in self._rows], pa.map_(pa.string(), pa.string()))
-        found = self._pairs
-        if self._repeats():
+        # Names whose malformed bytes differ may be the same text, and then repeat each other.
+        if not is_text(self._bytes) or self._repeats():
             rows = [list(self.row(index).items()) for index in range(len(self))]
             return pa.array(rows, pa.map_(pa.string(), pa.string()))
-        names = gather(self._data, found.starts, found.middles)
-        values = gather(self._data, found.middles + 1, found.stops)
-        if is_text(self._bytes):
-            # Pieces of valid text between separators are valid text.
-            names, values = names.view(pa.string()), values.view(pa.string())
-        else:
-            names, values = text(names), text(values)
-        return pa.MapArray.from_arrays(pa.array(found.offsets), names, values)
+        spans = self._pairs
+        # Pieces of valid text between separators are valid text.
+        names = gather(self._data, spans.starts, spans.middles).view(pa.string())
+        values = gather(self._data, spans.middles + 1, spans.stops).view(pa.string())
+        return pa.MapArray.from_arrays(pa.array(spans.offsets), names, values)
 
     @cached_property
     def _rows(self) -> list[dict[str, str]]:

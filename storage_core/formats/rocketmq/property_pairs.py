@@ -38,9 +38,9 @@ class PairColumn:
         at = np.flatnonzero(self.named(name))
         if not len(at):
             return pa.nulls(len(self.bounds) - 1, pa.string())
-        place = np.full(len(self.bounds) - 1, -1, np.int64)
-        place[self.rows[at]] = at
-        return self.values.take(pa.array(place, mask=place < 0))
+        physical_offset = np.full(len(self.bounds) - 1, -1, np.int64)
+        physical_offset[self.rows[at]] = at
+        return self.values.take(pa.array(physical_offset, mask=physical_offset < 0))
 
     def keep(self, wanted: npt.NDArray[np.bool_]) -> PairColumn:
         """The pairs for which `wanted` is true."""

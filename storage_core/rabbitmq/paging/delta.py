@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from storage_core.rabbitmq.paging.message_status import Mask, Seqs
+from storage_core.formats.layout import Mask
+from storage_core.rabbitmq.index.message_run import SequenceIds
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,9 @@ class Delta:
         """Nothing left, and nothing left to walk over."""
         return self.count == 0 and self.transient == 0 and self.start == self.stop
 
-    def expanded(self, seqs: Seqs, transient: Mask) -> Delta:
-        """With the messages `seqs` (at least one, each new to the queue's delta)."""
-        low, high = int(seqs.min()), int(seqs.max()) + 1
+    def expanded(self, sequence_ids: SequenceIds, transient: Mask) -> Delta:
+        """With the messages `sequence_ids` (at least one, each new to the queue's delta)."""
+        low, high = int(sequence_ids.min()), int(sequence_ids.max()) + 1
         if not self.blank and self.start is not None and self.stop is not None:
             low, high = min(low, self.start), max(high, self.stop)
-        return Delta(low, self.count + len(seqs), self.transient + int(transient.sum()), high)
+        return Delta(low, self.count + len(sequence_ids), self.transient + int(transient.sum()), high)

@@ -11,33 +11,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storage_core.rabbitmq.index_recovery import Recovered
-from storage_core.rabbitmq.paging.delta import Delta
-from storage_core.rabbitmq.paging.message_status import (
+from storage_core.formats.layout import Mask
+from storage_core.rabbitmq.disk.recovery_terms import QueueTerms
+from storage_core.rabbitmq.index.index_recovery import Recovered
+from storage_core.rabbitmq.index.message_run import (
     INDEX_ON_DISK,
-    Mask,
     MessageRun,
     Rows,
-    Seqs,
+    SequenceIds,
     by_sequence,
     empty_run,
     joined,
 )
+from storage_core.rabbitmq.paging.delta import Delta
+from storage_core.rabbitmq.paging.memory_reduction import reduce_memory
 from storage_core.rabbitmq.paging.queue_state import QueueState
-from storage_core.rabbitmq.paging.reduction import reduce_memory
 
 Predicate = Callable[[Rows], Mask]
 """For ROW arrays: which messages the walk removes."""
-
-
-@dataclass(frozen=True)
-class QueueTerms:
-    """What a clean stop notes of a queue besides its index."""
-
-    next_seq_id: int
-    next_deliver_seq_id: int
-    persistent_count: int
-    persistent_bytes: int
 
 
 @dataclass(frozen=True)
@@ -60,33 +51,47 @@ class PagingQueue:
         state = self.state
         low, high = state.index.bounds()
         if terms is not None:
-            state.next_seq_id, state.next_deliver_seq_id = terms.next_seq_id, terms.next_deliver_seq_id
+            state.next_sequence_id, state.next_deliver_sequence_id = (
+                terms.next_sequence_id,
+                terms.next_deliver_sequence_id,
+            )
             count, size = terms.persistent_count, terms.persistent_bytes
         else:
-            state.next_seq_id = state.next_deliver_seq_id = high
+            state.next_sequence_id = state.next_deliver_sequence_id = high
             count, size = (recovered.count, recovered.bytes) if recovered else (0, 0)
-        state.transient_threshold = state.next_seq_id
+        state.transient_threshold = state.next_sequence_id
         if count or recovered is None:
-            state.delta = Delta(low, count, 0, state.next_seq_id)
+            state.delta = Delta(low, count, 0, state.next_sequence_id)
         state.count = state.persistent_count = count
         state.bytes = state.persistent_bytes = size
         state.load_chunk()
 
-    def terms(self) -> QueueTerms:
-        """What to note at a clean stop."""
+    def stop(self, directory: str, client: bytes | None) -> QueueTerms:
+        """A clean stop; what to note of the queue in `directory`, whose reference in the message store is `client`."""
         state = self.state
-        return QueueTerms(state.next_seq_id, state.next_deliver_seq_id, state.persistent_count, state.persistent_bytes)
+        return QueueTerms(
+            directory,
+            1,
+            state.index.close(),
+            state.next_sequence_id,
+            state.next_deliver_sequence_id,
+            client,
+            state.persistent_count,
+            state.persistent_bytes,
+        )
 
     # publish
 
-    def publish(self, run: MessageRun, delivered: bool = False, own: Mask | None = None, batch: bool = True) -> Seqs:
+    def publish(
+        self, run: MessageRun, delivered: bool = False, own: Mask | None = None, batch: bool = True
+    ) -> SequenceIds:
         """Adds messages with payloads in memory (`run`'s sequence ids are set here); their sequence ids.
 
         `delivered`: the caller says that they were delivered before. `own`: each message's own persistence, where it
         differs from its flag (a queue that is not durable). `batch`: one batch, else a single message.
         """
         state = self.state
-        run.rows["seq"] = np.arange(state.next_seq_id, state.next_seq_id + len(run))
+        run.rows["sequence_id"] = np.arange(state.next_sequence_id, state.next_sequence_id + len(run))
         written = state.write_index(state.write_payloads(run, state.lazy), state.lazy, batch)
         if state.lazy:
             state.into_delta(written, None if own is None else ~own)
@@ -96,27 +101,27 @@ class PagingQueue:
         else:
             (state.q1 if len(state.q3) else state.q4).push_back(written)
             state.count_ready(written, 1)
-        state.next_seq_id += len(run)
+        state.next_sequence_id += len(run)
         if delivered:
-            state.deliver(written.seqs)
+            state.deliver(written.sequence_ids)
         state.rates.count(entered=len(run))
         self._after_publish(batch)
-        return written.seqs
+        return written.sequence_ids
 
-    def publish_delivered(self, run: MessageRun, batch: bool = True) -> Seqs:
+    def publish_delivered(self, run: MessageRun, batch: bool = True) -> SequenceIds:
         """Adds messages to an empty queue straight into the pending acks; their sequence ids."""
         state = self.state
-        run.rows["seq"] = np.arange(state.next_seq_id, state.next_seq_id + len(run))
+        run.rows["sequence_id"] = np.arange(state.next_sequence_id, state.next_sequence_id + len(run))
         written = state.write_index(state.write_payloads(run, state.lazy), state.lazy, batch)
         state.pending.add(written)
         state.unacked_bytes += written.body_bytes()
         state.count_persistent(written, 1)
         state.count_in_memory(written, 1, ready=False)
-        state.next_seq_id += len(run)
-        state.deliver(written.seqs)
+        state.next_sequence_id += len(run)
+        state.deliver(written.sequence_ids)
         state.rates.count(entered=len(run), left=len(run), delivered=len(run))
         self._after_publish(batch)
-        return written.seqs
+        return written.sequence_ids
 
     def _after_publish(self, batch: bool) -> None:
         if batch:
@@ -156,7 +161,7 @@ class PagingQueue:
             run = state.take_front(left)
             if not len(run):
                 break
-            redelivered.append(run.seqs < state.next_deliver_seq_id)
+            redelivered.append(run.sequence_ids < state.next_deliver_sequence_id)
             taken.append(read(run))
             self._remove(run, ack_required)
             left -= len(run)
@@ -166,7 +171,7 @@ class PagingQueue:
     def _remove(self, run: MessageRun, ack_required: bool, one_by_one: bool = True) -> None:
         """Messages taken off the front become pending, or are gone. `run` is what the queue kept of them."""
         state = self.state
-        state.deliver(run.seqs)
+        state.deliver(run.sequence_ids)
         if ack_required:
             state.pending.add(run)
             state.count_pending(run, 1)
@@ -182,31 +187,31 @@ class PagingQueue:
         state.remove_payloads(run)
         indexed = run.has(INDEX_ON_DISK)
         if indexed.any():
-            seqs = run.seqs[indexed]
-            state.index.ack(seqs if one_by_one else seqs[::-1], one_by_one)
+            sequence_ids = run.sequence_ids[indexed]
+            state.index.ack(sequence_ids if one_by_one else sequence_ids[::-1], one_by_one)
 
     # ack and requeue
 
-    def ack(self, seqs: Seqs) -> MessageRun:
-        """Removes pending messages for good, in one go; those that were pending, in the order of `seqs`."""
+    def ack(self, sequence_ids: SequenceIds) -> MessageRun:
+        """Removes pending messages for good, in one go; those that were pending, in the order of `sequence_ids`."""
         state = self.state
-        run = state.pending.take(seqs)
+        run = state.pending.take(sequence_ids)
         self._discard(run, one_by_one=False)
         state.unacked_bytes -= run.body_bytes()
         state.count_in_memory(run, -1, ready=False)
         state.count_persistent(run, -1)
-        state.rates.count(acked=len(seqs))
+        state.rates.count(acked=len(sequence_ids))
         return run
 
-    def requeue(self, seqs: Seqs) -> MessageRun:
+    def requeue(self, sequence_ids: SequenceIds) -> MessageRun:
         """Returns pending messages to where their sequence ids belong; those that were pending, highest first."""
         state = self.state
-        run = by_sequence(state.pending.take(np.sort(seqs)))
+        run = by_sequence(state.pending.take(np.sort(sequence_ids)))
         alphas, betas = 0, len(run)
         if not state.lazy:
-            alphas = int(np.searchsorted(run.seqs, state.q3.first_seq())) if len(state.q3) else len(run)
+            alphas = int(np.searchsorted(run.sequence_ids, state.q3.first_sequence_id())) if len(state.q3) else len(run)
         if not state.delta.blank and state.delta.start is not None:
-            betas = max(int(np.searchsorted(run.seqs, state.delta.start)), alphas)
+            betas = max(int(np.searchsorted(run.sequence_ids, state.delta.start)), alphas)
         self._return_to_memory(run[:alphas])
         middle = state.write_index(state.write_payloads(run[alphas:betas], True), False, True).trimmed()
         self._count_requeued(run[alphas:betas], middle)
@@ -280,7 +285,7 @@ class PagingQueue:
             self._remove(run, ack_required=False, one_by_one=False)
             return
         state = self.state
-        state.deliver(run.seqs)
+        state.deliver(run.sequence_ids)
         state.remove_payloads(run)
         state.count_ready(run, -1)
         state.rates.count(left=len(run))
@@ -351,11 +356,11 @@ class PagingQueue:
         in_delta = empty_run()
         if not state.delta.blank and state.delta.start is not None and state.delta.stop is not None:
             in_delta = state.index.read(state.delta.start, state.delta.stop)
-            in_delta = in_delta[~state.pending.find(in_delta.seqs)]
+            in_delta = in_delta[~state.pending.find(in_delta.sequence_ids)]
         pending = joined([run for held in state.pending.sets for run in held])
         ready = joined([run for queue in (state.q4, state.q3, state.q2, state.q1) for run in queue])
         whole = joined([ready, in_delta, pending])
         marks = np.zeros(len(whole), np.bool_)
         marks[len(whole) - len(pending) :] = True
-        order = np.argsort(whole.seqs, kind="stable")
+        order = np.argsort(whole.sequence_ids, kind="stable")
         return state.read_payloads(whole[order]), marks[order]

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from storage_core.rabbitmq.paging.message_status import (
+from storage_core.formats.layout import Mask
+from storage_core.rabbitmq.index.message_run import (
     IN_RAM,
     TO_INDEX,
-    Mask,
     MessageRun,
-    Seqs,
+    SequenceIds,
     by_sequence,
     empty_run,
     joined,
@@ -40,7 +40,7 @@ class SequenceSet:
         return iter(list(self._runs))
 
     def _firsts(self) -> list[int]:
-        return [int(run.rows["seq"][0]) for run in self._runs]
+        return [int(run.rows["sequence_id"][0]) for run in self._runs]
 
     def add(self, run: MessageRun) -> None:
         """Adds messages whose sequence ids are not in the set."""
@@ -48,48 +48,50 @@ class SequenceSet:
             return
         run = by_sequence(run)
         self._size += len(run)
-        if not self._runs or self._runs[-1].rows["seq"][-1] < run.rows["seq"][0]:
+        if not self._runs or self._runs[-1].rows["sequence_id"][-1] < run.rows["sequence_id"][0]:
             if self._runs and len(self._runs[-1]) + len(run) <= RUN_LIMIT:
                 self._runs[-1] = joined([self._runs[-1], run])
             else:
                 self._runs.append(run)
             return
-        low, high = int(run.rows["seq"][0]), int(run.rows["seq"][-1])
+        low, high = int(run.rows["sequence_id"][0]), int(run.rows["sequence_id"][-1])
         firsts = self._firsts()
         start = max(bisect_right(firsts, low) - 1, 0)
         stop = bisect_right(firsts, high)
         merged = by_sequence(joined([*self._runs[start:stop], run]))
         self._runs[start:stop] = [merged[at : at + RUN_LIMIT] for at in range(0, len(merged), RUN_LIMIT)]
 
-    def find(self, seqs: Seqs) -> Mask:
-        """Which of `seqs` are in the set."""
-        found = np.zeros(len(seqs), np.bool_)
-        for place, run in self._places(seqs):
-            held = run.seqs
-            at = np.searchsorted(held, seqs[place]).clip(max=len(held) - 1)
-            found[place] = held[at] == seqs[place]
+    def find(self, sequence_ids: SequenceIds) -> Mask:
+        """Which of `sequence_ids` are in the set."""
+        found = np.zeros(len(sequence_ids), np.bool_)
+        for chosen, run in self._chosen_runs(sequence_ids):
+            held = run.sequence_ids
+            at = np.searchsorted(held, sequence_ids[chosen]).clip(max=len(held) - 1)
+            found[chosen] = held[at] == sequence_ids[chosen]
         return found
 
-    def _places(self, seqs: Seqs) -> list[tuple[Seqs, MessageRun]]:
-        """For each run that may hold some of `seqs`: their places in `seqs`, and the run."""
-        if not self._runs or not len(seqs):
+    def _chosen_runs(self, sequence_ids: SequenceIds) -> list[tuple[SequenceIds, MessageRun]]:
+        """For each run that may hold some of `sequence_ids`: their indices in `sequence_ids`, and the run."""
+        if not self._runs or not len(sequence_ids):
             return []
         if len(self._runs) == 1:
-            return [(np.arange(len(seqs)), self._runs[0])]
-        chosen = np.searchsorted(np.array(self._firsts()), seqs, side="right") - 1
+            return [(np.arange(len(sequence_ids)), self._runs[0])]
+        chosen = np.searchsorted(np.array(self._firsts()), sequence_ids, side="right") - 1
         return [(np.flatnonzero(chosen == at), self._runs[at]) for at in np.unique(chosen) if at >= 0]
 
-    def take(self, seqs: Seqs) -> MessageRun:
-        """Removes those of `seqs` that are there; by ascending sequence id."""
-        if self._runs and 0 < len(seqs) < len(self._runs[0]):
+    def take(self, sequence_ids: SequenceIds) -> MessageRun:
+        """Removes those of `sequence_ids` that are there; by ascending sequence id."""
+        if self._runs and 0 < len(sequence_ids) < len(self._runs[0]):
             front = self._runs[0]
-            if np.array_equal(front.seqs[: len(seqs)], seqs):  # the oldest ones, as most consumers acknowledge
-                self._runs[0] = front[len(seqs) :]
-                self._size -= len(seqs)
-                return front[: len(seqs)]
+            if np.array_equal(
+                front.sequence_ids[: len(sequence_ids)], sequence_ids
+            ):  # the oldest ones, as most consumers acknowledge
+                self._runs[0] = front[len(sequence_ids) :]
+                self._size -= len(sequence_ids)
+                return front[: len(sequence_ids)]
         taken = []
-        for place, run in self._places(seqs):
-            gone = np.isin(run.seqs, seqs[place])
+        for chosen, run in self._chosen_runs(sequence_ids):
+            gone = np.isin(run.sequence_ids, sequence_ids[chosen])
             count = int(np.count_nonzero(gone))
             if count == 0:
                 continue
@@ -152,25 +154,25 @@ class PendingAcks:
             return self.disk
         return self.index if kind & TO_INDEX else self.ram
 
-    def find(self, seqs: Seqs) -> Mask:
-        """Which of `seqs` are pending."""
-        found = np.zeros(len(seqs), np.bool_)
+    def find(self, sequence_ids: SequenceIds) -> Mask:
+        """Which of `sequence_ids` are pending."""
+        found = np.zeros(len(sequence_ids), np.bool_)
         for held in self.sets:
             if len(held):
-                found |= held.find(seqs)
+                found |= held.find(sequence_ids)
         return found
 
-    def take(self, seqs: Seqs) -> MessageRun:
-        """Removes those of `seqs` (each once) that are pending; in the order of `seqs`."""
-        run = by_sequence(joined([held.take(seqs) for held in self.sets if len(held)] or [empty_run()]))
-        if len(seqs) < 2 or not len(run) or (seqs[1:] > seqs[:-1]).all():
+    def take(self, sequence_ids: SequenceIds) -> MessageRun:
+        """Removes those of `sequence_ids` (each once) that are pending; in the order of `sequence_ids`."""
+        run = by_sequence(joined([held.take(sequence_ids) for held in self.sets if len(held)] or [empty_run()]))
+        if len(sequence_ids) < 2 or not len(run) or (sequence_ids[1:] > sequence_ids[:-1]).all():
             return run
-        places = np.full(len(run), len(seqs))
-        order = np.argsort(seqs, kind="stable")
-        at = order[np.searchsorted(seqs[order], run.seqs)]
-        places[:] = at
-        return run[np.argsort(places, kind="stable")]
+        order = np.argsort(sequence_ids, kind="stable")
+        at = order[np.searchsorted(sequence_ids[order], run.sequence_ids)]
+        return run[np.argsort(at, kind="stable")]
 
-    def seqs(self) -> Seqs:
+    def sequence_ids(self) -> SequenceIds:
         """All pending sequence ids, ascending."""
-        return np.sort(np.concatenate([np.empty(0, np.int64), *(run.seqs for held in self.sets for run in held)]))
+        return np.sort(
+            np.concatenate([np.empty(0, np.int64), *(run.sequence_ids for held in self.sets for run in held)])
+        )

@@ -11,24 +11,24 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from storage_core.rabbitmq.paging.credit import CreditFlow, StoreCredit
-from storage_core.rabbitmq.paging.delta import Delta
-from storage_core.rabbitmq.paging.message_status import (
+from storage_core.formats.layout import Mask
+from storage_core.rabbitmq.disk.settings import Settings
+from storage_core.rabbitmq.index.message_run import (
     IN_RAM,
     IN_STORE,
     INDEX_ON_DISK,
     PERSISTENT,
     TO_INDEX,
-    Mask,
     MessageRun,
     Rows,
-    Seqs,
+    SequenceIds,
 )
+from storage_core.rabbitmq.index.queue_index import QueueIndex
+from storage_core.rabbitmq.paging.credit import CreditFlow, StoreCredit
+from storage_core.rabbitmq.paging.delta import Delta
+from storage_core.rabbitmq.paging.message_deque import RunQueue
 from storage_core.rabbitmq.paging.pending_acks import PendingAcks
 from storage_core.rabbitmq.paging.rates import Rates
-from storage_core.rabbitmq.paging.run_queue import RunQueue
-from storage_core.rabbitmq.queue_index import QueueIndex
-from storage_core.rabbitmq.settings import Settings
 
 CHUNK = 2048
 """Sequence ids that one load of delta covers at most, whatever the segment size."""
@@ -76,7 +76,7 @@ class QueueState:
         self.target_ram_count: int | None = None
         self.io_batch_size = settings.msg_store_io_batch_size
         self.waiting_bump = False
-        self.next_seq_id = self.next_deliver_seq_id = self.transient_threshold = 0
+        self.next_sequence_id = self.next_deliver_sequence_id = self.transient_threshold = 0
         self.count = self.bytes = self.unacked_bytes = 0
         self.persistent_count = self.persistent_bytes = self.delta_transient_bytes = 0
         self.ram_msg_count = self.ram_bytes = 0
@@ -184,15 +184,15 @@ class QueueState:
             return
         volatile = ~run.has(PERSISTENT)
         self.delta_transient_bytes += run.body_bytes(volatile)
-        self.delta = self.delta.expanded(run.seqs, volatile if transient is None else transient)
+        self.delta = self.delta.expanded(run.sequence_ids, volatile if transient is None else transient)
 
-    def deliver(self, seqs: Seqs) -> None:
-        """Moves next_deliver_seq_id over taken messages, in order: it stops at the first gap."""
-        at = self.next_deliver_seq_id
-        if len(seqs) and seqs[0] <= at <= seqs[-1]:
-            first = int(np.searchsorted(seqs, at))
-            follows = seqs[first:] - at == np.arange(len(seqs) - first)
-            self.next_deliver_seq_id += len(follows) if follows.all() else int(follows.argmin())
+    def deliver(self, sequence_ids: SequenceIds) -> None:
+        """Moves next_deliver_sequence_id over taken messages, in order: it stops at the first gap."""
+        at = self.next_deliver_sequence_id
+        if len(sequence_ids) and sequence_ids[0] <= at <= sequence_ids[-1]:
+            first = int(np.searchsorted(sequence_ids, at))
+            follows = sequence_ids[first:] - at == np.arange(len(sequence_ids) - first)
+            self.next_deliver_sequence_id += len(follows) if follows.all() else int(follows.argmin())
 
     def load_chunk(self, drop: bool = True) -> None:
         """Loads the next chunk of delta into q3; transient messages from before a restart are acked (if `drop`)."""
@@ -201,7 +201,7 @@ class QueueState:
             upper = min(self.index.boundary_after(start), start + CHUNK, stop)
             kept = self._without_lost(self.index.read(start, upper), drop)
             if len(self.pending):
-                kept = kept[~self.pending.find(kept.seqs)]
+                kept = kept[~self.pending.find(kept.sequence_ids)]
             if not len(kept):
                 self.delta = Delta(upper, self.delta.count, self.delta.transient, stop)
                 continue
@@ -220,14 +220,14 @@ class QueueState:
             return
 
     def _without_lost(self, run: MessageRun, drop: bool) -> MessageRun:
-        lost = ~run.has(PERSISTENT) & (run.seqs < self.transient_threshold)
+        lost = ~run.has(PERSISTENT) & (run.sequence_ids < self.transient_threshold)
         if not lost.any():
             return run
-        seqs = run.seqs[lost]
-        if (seqs == self.next_deliver_seq_id).any():
-            self.next_deliver_seq_id += 1
+        sequence_ids = run.sequence_ids[lost]
+        if (sequence_ids == self.next_deliver_sequence_id).any():
+            self.next_deliver_sequence_id += 1
         if drop:
-            self.index.ack(seqs)
+            self.index.ack(sequence_ids)
         return run[~lost]
 
     def take_front(self, count: int) -> MessageRun:

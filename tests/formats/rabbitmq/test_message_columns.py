@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_core.formats.rabbitmq import basic_message, message_columns, properties, segment
+from storage_core.formats.rabbitmq.message import basic_message, message_columns, properties
+from tests.reference import rabbitmq_records
 
 HEADERS = pa.map_(pa.string(), pa.string())
 TEXT = st.one_of(st.none(), st.binary(max_size=20))
@@ -44,7 +47,10 @@ def test_batches_are_encoded_as_single_messages_are(drawn: list[dict[str, Any]],
 
     fields = {"content_type": pa.binary(), "app_id": pa.binary(), "priority": pa.int32(), "timestamp": pa.int64()}
     given_columns = {name: column(name, kind) for name, kind in fields.items()}
-    given_columns["headers"] = message_columns.encode_headers(column("headers", HEADERS))
+    tables = column("headers", HEADERS)
+    names, values = (part.cast(pa.binary()) for part in (tables.keys, tables.items))
+    encoded = message_columns.encode_headers(names, values, tables.offsets.to_numpy().astype(np.int64))
+    given_columns["headers"] = pc.if_else(tables.is_valid(), encoded, pa.scalar(None, pa.binary()))
     listed = message_columns.encode_properties(given_columns, len(drawn))
     terms = message_columns.encode_terms(
         b"/", column("exchange", pa.binary()), column("keys", pa.list_(pa.binary())), listed,
@@ -65,5 +71,5 @@ def test_segments_are_written_as_a_node_flushes_them() -> None:
     entries = [bytes([n]) * 32 for n in range(3)]
     data = message_columns.encode_segment(pa.array(entries, pa.binary()))
     assert data == b"".join(
-        bytes([0xC0, n]) + entries[n] + segment.encode_mark(n) for n in (2, 1, 0)
+        bytes([0xC0, n]) + entries[n] + rabbitmq_records.segment_mark(n) for n in (2, 1, 0)
     )  # fmt: skip

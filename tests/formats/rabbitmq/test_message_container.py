@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from storage_core.errors import FormatError
-from storage_core.formats.rabbitmq import basic_message, message_file, properties, queue_v2
-from storage_core.formats.rabbitmq import external_term as et
-from storage_core.formats.rabbitmq.external_term import Atom
+from storage_core.formats.rabbitmq.classic import message_file, queue_v2
+from storage_core.formats.rabbitmq.erlang import external_term as et
+from storage_core.formats.rabbitmq.erlang.external_term import Atom
+from storage_core.formats.rabbitmq.message import basic_message, properties
 from tests.rabbitmq import golden
+from tests.reference import rabbitmq_records
 
 ID = bytes(range(16))
 Values = dict[str, Any]
@@ -152,7 +154,7 @@ def test_the_own_store_of_a_version_2_queue_of_containers(tmp_path: Path) -> Non
             start = 64 + 32 * row + 4
             position, size = (int.from_bytes(raw[start + a : start + b], "big") for a, b in ((0, 8), (8, 12)))
             term = as_container(old[position + 8 : position + 8 + size])
-            stored = queue_v2.encode_stored(term)
+            stored = rabbitmq_records.stored_v2(term)
             padded = (len(term) + 7).to_bytes(4, "big") + stored[4:] + bytes(7)
             raw[start : start + 12] = len(own).to_bytes(8, "big") + (len(term) + 7).to_bytes(4, "big")
             own += padded

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage_core.errors import FormatError
-from storage_core.formats.rabbitmq import basic_message, field_table, headers, properties
-from storage_core.formats.rabbitmq import external_term as et
-from storage_core.formats.rabbitmq.basic_message import Message
+from storage_core.formats.rabbitmq.erlang import external_term as et
+from storage_core.formats.rabbitmq.message import basic_message, field_table, headers, properties
+from storage_core.formats.rabbitmq.message.basic_message import Message
+from tests.reference.rabbitmq_records import header_text
 
 HELLO = bytes.fromhex(
     "83680664000d62617369635f6d65737361676568046400087265736f757263656d000000012f64000865786368616e67656d00000000"
@@ -174,7 +175,7 @@ def test_many_property_lists_at_once(drawn: list[dict[str, Any]]) -> None:
 
 
 def texts(items: list[field_table.Item]) -> dict[str, str]:
-    return {name.decode("utf-8", "replace"): field_table.text_of(letter, value) for name, letter, value in items}
+    return {name.decode("utf-8", "replace"): header_text(letter, value) for name, letter, value in items}
 
 
 @given(st.lists(TABLES, max_size=6))
@@ -230,7 +231,7 @@ def test_damaged_headers_are_seen(items: list[field_table.Item], data: st.DataOb
     ],
 )
 def test_texts_of_headers(letter: str, value: Any, text: str) -> None:
-    assert field_table.text_of(letter, value) == text
+    assert header_text(letter, value) == text
 
 
 def test_values_that_do_not_fit() -> None:
@@ -243,7 +244,7 @@ def test_values_that_do_not_fit() -> None:
 
 
 def test_golden_terms_are_spelled_again_as_they_were(tmp_path: Path) -> None:
-    from storage_core.formats.rabbitmq import message_file
+    from storage_core.formats.rabbitmq.classic import message_file
     from tests.rabbitmq import golden
 
     data = (golden.unpack("s7_gc_clean", tmp_path) / golden.DEFAULT_VHOST / "msg_store_persistent/0.rdq").read_bytes()

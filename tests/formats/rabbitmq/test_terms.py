@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage_core.errors import FormatError
-from storage_core.formats.rabbitmq import dets, disk_log, erlang_text, ets_dump, paths
-from storage_core.formats.rabbitmq import external_term as et
-from storage_core.rabbitmq import recovery_terms
+from storage_core.formats.rabbitmq import paths
+from storage_core.formats.rabbitmq.erlang import dets, disk_log, erlang_text, ets_dump
+from storage_core.formats.rabbitmq.erlang import external_term as et
+from storage_core.rabbitmq.disk import recovery_terms
 from tests.rabbitmq import golden
 
 ATOMS = st.text(st.characters(codec="utf-8"), max_size=20).map(et.Atom)

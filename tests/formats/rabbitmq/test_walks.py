@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_core.formats.rabbitmq import journal, message_file, segment
+from storage_core.formats.rabbitmq.classic import journal, message_file, segment
 from tests.rabbitmq import golden
 from tests.reference import rabbitmq_records as twin
 
@@ -51,7 +51,7 @@ def journals(draw: st.DrawFn) -> bytes:
         kind = draw(st.integers(0, 3))
         if kind < 2:
             numbers = draw(st.integers(0, 2**63)), draw(st.integers(0, 2**32 - 1))
-            parts.append(journal.encode_publish(sequence_id, kind == 0, draw(IDS), *numbers, draw(TERMS)))
+            parts.append(twin.journal_publish(sequence_id, kind == 0, draw(IDS), *numbers, draw(TERMS)))
         else:
             parts.append(journal.encode_marks(kind, np.array([sequence_id])))
     return b"".join(parts) + draw(TAILS)
@@ -66,8 +66,8 @@ def segments(draw: st.DrawFn) -> bytes:
         term, marks = draw(TERMS), draw(st.integers(0, 2))
         message_id, relative = draw(IDS), draw(st.integers(0, 16383 - 70))
         for number in range(repeats):
-            parts.append(segment.encode_publish(relative + number, True, message_id, 0, len(term), term))
-            parts += [segment.encode_mark(relative + number)] * marks
+            parts.append(twin.segment_publish(relative + number, True, message_id, 0, len(term), term))
+            parts += [twin.segment_mark(relative + number)] * marks
     return b"".join(parts) + draw(TAILS)
 
 
@@ -130,7 +130,7 @@ def test_real_files(name: str, tmp_path: Path) -> None:
 
 def test_the_documented_journal() -> None:
     """The example of rabbitmq.md 2: publish of sequence id 0, persistent, body `hello`, then its deliver."""
-    data = journal.encode_publish(0, True, bytes.fromhex("8b4a261570ad3b4ac7c1ba8fb2e9ff72"), 0, 5, bytes(169))
+    data = twin.journal_publish(0, True, bytes.fromhex("8b4a261570ad3b4ac7c1ba8fb2e9ff72"), 0, 5, bytes(169))
     data += journal.encode_marks(journal.DELIVER, np.array([0]))
     assert data[:40].hex() == "00000000000000008b4a261570ad3b4ac7c1ba8fb2e9ff72000000000000000000000005000000a9"
     found = journal.walk(data + bytes(40))

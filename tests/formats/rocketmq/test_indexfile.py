@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from storage_core.formats.rocketmq.indexfile import ENTRY, HEADER, SLOT, Geometry, IndexHeader, decode_header, key_hash
+from storage_core.formats.spans import structs_at
 
 BEGIN = 0x18BCFE56800
 HEAD = bytes.fromhex(
@@ -32,8 +33,8 @@ def test_slots_and_entries_lie_where_the_keys_say() -> None:
     buffer = np.frombuffer(REAL, np.uint8)
     hashes = np.array([key_hash("T", key) for key in HASHES], np.int32)
     assert hashes.tolist() == list(HASHES.values())
-    numbers = SLOT.at(buffer, geometry.slot_positions(hashes))["entry"].astype(np.int32)
+    numbers = structs_at(buffer, SLOT.dtype, geometry.slot_positions(hashes))["entry"].astype(np.int32)
     assert numbers.tolist() == [1, 2, 3]
-    entries = ENTRY.at(buffer, geometry.entry_positions(numbers))
+    entries = structs_at(buffer, ENTRY.dtype, geometry.entry_positions(numbers))
     assert entries["key_hash"].tolist() == hashes.tolist()
     assert entries["previous"].tolist() == [0, 0, 0]

@@ -1,4 +1,4 @@
-"""Java's hash: values that Java gave (rocketmq.md facts 26 and 47), and the column against the slow twin."""
+"""Java's hash: values that Java gave (rocketmq.md 10), and the column against the slow twin."""
 
 from __future__ import annotations
 

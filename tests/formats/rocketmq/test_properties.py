@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from storage_core.formats.rocketmq.properties import PropertyColumn, parse
@@ -25,6 +25,7 @@ def column(rows: list[bytes]) -> PropertyColumn:
 
 @settings(max_examples=200, deadline=None)
 @given(rows=st.lists(properties, min_size=FEW + 1, max_size=3 * FEW))
+@example(rows=[b""] * FEW + [b"\xe6\x97\x01KEYS\x02\xff\x01KEYS"])  # two malformed names that read the same
 def test_a_few_are_as_many(rows: list[bytes]) -> None:
     many = column(rows)
     parts = [column(rows[at : at + FEW]) for at in range(0, len(rows), FEW)]

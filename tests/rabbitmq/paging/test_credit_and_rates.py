@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from storage_core.rabbitmq.memory_monitor import INFINITY, MemoryMonitor
 from storage_core.rabbitmq.paging.credit import CreditFlow, StoreCredit
 from storage_core.rabbitmq.paging.delta import Delta
 from storage_core.rabbitmq.paging.rates import Rates
+from storage_core.rabbitmq.queue.memory_monitor import INFINITY, MemoryMonitor
 
 
 def test_the_credit_of_1_blocks_and_a_grant_above_0_unblocks() -> None:

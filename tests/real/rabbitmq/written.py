@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.formats.rabbitmq import properties
+from storage_core.formats.rabbitmq.message import properties
 from tests.real.rabbitmq.amqp import Client, Delivery
 from tests.real.rabbitmq.node import Node
 

@@ -1,0 +1,1 @@
+"""One module for each command of `mqstore`, loaded when that command is called."""

@@ -1,0 +1,83 @@
+"""`mqstore cat`: messages as JSON lines, CSV or by a template."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from command_line.messages import Limit, batches, schema_of
+from command_line.outcome import exit_code
+from command_line.output.formats import CSV, text_format
+from command_line.output.lines import emit
+from command_line.output.progress import shown_progress
+from command_line.parameters import (
+    body_option,
+    count_option,
+    format_option,
+    queue_option,
+    store_argument,
+    switches,
+)
+from command_line.selection import selection
+from command_line.stores import opened
+from command_line.switches import MESSAGE_OPTIONS, STORE_OPTIONS
+from storage_core.errors import OptionError
+
+EXAMPLES = """\b
+Examples:
+  mqstore cat STORE --topic orders -n 5
+  mqstore cat STORE --topic orders --last 10          the ten newest, oldest first
+  mqstore cat STORE --newest-first -n 10              the ten newest, newest first
+  mqstore cat STORE --topic orders --queue 3 --start 1000 --stop 1010
+  mqstore cat STORE --from -2h --tag 'paid || sent' --columns key,body
+  mqstore cat STORE --format '{storeTimestamp} {key} {body.price}'
+  mqstore cat STORE --scan log --mode dropmalformed   past damage, without the queues
+  mqstore cat /var/lib/rabbitmq/mnesia/rabbit@host --vhost / --queue jobs --body json
+"""
+
+
+@click.command("cat", epilog=EXAMPLES)
+@store_argument
+@count_option
+@click.option("--last", type=click.IntRange(0), metavar="N", help="The N newest messages.")
+@click.option("--newest-first", is_flag=True, help="Newest first; with -n or --last.")
+@format_option
+@body_option
+@queue_option
+@switches(*MESSAGE_OPTIONS, *STORE_OPTIONS)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json, which is the default.")
+@exit_code
+def command(
+    store: str, limit: int | None, last: int | None, newest_first: bool, format_: str, body: str, as_json: bool,
+    **given: Any,
+) -> int:  # fmt: skip
+    """The messages of STORE, in the order of its queues.
+
+    A RocketMQ store is read through its queues as a broker would serve them; --scan log reads every intact record of
+    the log instead.
+    """
+    shown = text_format("json" if as_json else format_, body)
+    wanted = selection(given)
+    limit, newest = _limit(limit, last)
+    with (
+        opened(store, wanted.options.engine, wanted.options.vhosts, wanted.store_options) as stores,
+        shown_progress() as line,
+    ):
+        chosen = wanted.chosen(stores, shown.columns)
+        count = 0
+        if format_.lower() == CSV:
+            shown.head(schema_of(chosen).names, emit)
+        for batch in batches(chosen, Limit(limit, newest, newest_first), line):
+            line.clear()
+            shown.rows(batch, emit)
+            count += batch.num_rows
+        line.clear()
+        wanted.warn(stores)
+    return stores.code(count > 0)
+
+
+def _limit(limit: int | None, last: int | None) -> tuple[int | None, bool]:
+    if limit is not None and last is not None:
+        raise OptionError("--last", str(last), "excludes -n; give one of the two")
+    return (limit, False) if last is None else (last, True)

@@ -1,0 +1,112 @@
+"""The messages that a selection means, store after store: all of them in the order of the plan, or the newest ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from command_line.output.progress import ProgressLine
+from command_line.selection import Chosen
+from storage_core.errors import OptionError
+from storage_core.options.option import RABBITMQ
+from storage_core.store import EARLIEST, LATEST, OffsetBound, Scan, ScanPartition, ScanRequest
+
+WORK = "reading messages"
+STORED = ("storeTimestamp", "physicalOffset")
+"""What orders the messages of RocketMQ stores by the time at which they came."""
+SPARE = 4096
+"""How many messages more than wanted are held before the older ones are dropped."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How many messages at most: the first `count` of the plan, or the newest, which come oldest first unless
+    `newest_first`.
+    """
+
+    count: int | None = None
+    newest: bool = False
+    newest_first: bool = False
+
+
+def batches(chosen: Sequence[Chosen], limit: Limit, line: ProgressLine) -> Iterator[pa.RecordBatch]:
+    """The messages of all stores in the columns asked for. Raises what planning and reading raise, and OptionError."""
+    if limit.newest or limit.newest_first:
+        yield from _newest(chosen, limit, line)
+        return
+    left = limit.count
+    for each in chosen:
+        for batch in _read(each.snapshot.plan(each.request), line):
+            if left is not None:
+                batch = batch.slice(0, left)
+                left -= batch.num_rows
+            if batch.num_rows:
+                yield batch
+            if left == 0:
+                return
+
+
+def schema_of(chosen: Sequence[Chosen]) -> pa.Schema:
+    """The schema of their rows. OptionError when the stores are of two engines, whose columns differ."""
+    schemas = [each.snapshot.schema(each.request) for each in chosen]
+    if any(schema != schemas[0] for schema in schemas):
+        engines = sorted({each.named.store.engine for each in chosen})
+        raise OptionError("STORE", f"stores of {' and '.join(engines)}", "have different columns; add --engine")
+    return schemas[0]
+
+
+def _read(partitions: Sequence[ScanPartition], line: ProgressLine) -> Iterator[pa.RecordBatch]:
+    total, done = sum(partition.estimated_rows for partition in partitions), 0
+    for partition in partitions:
+        for batch in partition.read():
+            yield batch
+            done += batch.num_rows
+            line.messages_done(WORK, done, total)
+
+
+def _newest(chosen: Sequence[Chosen], limit: Limit, line: ProgressLine) -> Iterator[pa.RecordBatch]:
+    """The newest messages of everything chosen: of RocketMQ by store time, of RabbitMQ by their place in one queue."""
+    if limit.count is None:
+        raise OptionError("--newest-first", "", "needs to know how many: add -n")
+    ordered = _order(chosen)
+    asked = schema_of(chosen).names
+    kept: list[pa.RecordBatch] = []
+    for each in chosen:
+        columns = tuple(dict.fromkeys([*asked, *ordered]))
+        request = _narrowed(replace(each.request, columns=columns), limit.count)
+        for batch in _read(each.snapshot.plan(request), line):
+            kept.append(batch)
+            if sum(part.num_rows for part in kept) > limit.count + SPARE:
+                kept = _last(kept, limit.count, ordered).to_batches()
+    if kept:
+        rows = _last(kept, limit.count, ordered)
+        if limit.newest_first:
+            rows = rows.take(pa.array(range(len(rows) - 1, -1, -1), pa.int64()))
+        yield from rows.select(asked).to_batches()
+
+
+def _order(chosen: Sequence[Chosen]) -> tuple[str, ...]:
+    """The columns that say which message is newer; none where the plan's order does."""
+    if not any(each.named.store.engine == RABBITMQ for each in chosen):
+        return STORED
+    if len(chosen) > 1 or len(chosen[0].request.topics or ()) != 1:
+        raise OptionError("--last", "", "of a RabbitMQ store needs one --queue: its messages have no store time")
+    return ()
+
+
+def _last(kept: Sequence[pa.RecordBatch], count: int, ordered: Sequence[str]) -> pa.Table:
+    rows = pa.Table.from_batches(kept)
+    if ordered:
+        rows = rows.sort_by([(name, "ascending") for name in ordered])
+    return rows.slice(max(0, len(rows) - count)).combine_chunks()
+
+
+def _narrowed(request: ScanRequest, count: int) -> ScanRequest:
+    """The request for the last `count` messages of each queue, where no other narrowing comes after that one."""
+    others = (request.start_ms, request.stop_ms, request.keys, request.message_ids, request.tags)
+    plain = request.start == OffsetBound(EARLIEST) and request.stop == OffsetBound(LATEST)
+    if request.scan is Scan.LOG or not plain or any(other is not None for other in others) or not count:
+        return request
+    return replace(request, start=OffsetBound(EARLIEST, last=count))

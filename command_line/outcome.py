@@ -1,0 +1,131 @@
+"""How a command ends: its exit code, and one line on stderr for whatever went wrong.
+
+Source: interface.md 39: 0; 1 when damage or nothing was found; 2 for the user's mistake. A signal ends it as shells
+expect, with 128 and the signal's number.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import ParamSpec
+
+import click
+
+from command_line.output.lines import OutputError, flush
+from command_line.wording import said
+from storage_core.errors import CorruptionError, DataLossError, FormatError, MqStoreError, TornWriteError
+
+P = ParamSpec("P")
+
+FINE, FOUND_NOTHING, DAMAGED, MISTAKE = 0, 1, 1, 2
+DAMAGE = (CorruptionError, DataLossError, FormatError, TornWriteError)
+
+
+class Stopped(BaseException):
+    """The process was asked to end: nothing half-written may stay."""
+
+
+class Signals:
+    """Makes SIGINT and SIGTERM end a block by an exception, so that what is half done is removed.
+
+    `number` is the signal that came, or None.
+    """
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+
+    @contextmanager
+    def raised(self) -> Iterator[None]:
+        """While the block runs, a signal raises `Stopped` in it."""
+        before = {}
+        try:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                before[number] = signal.signal(number, self._raise)
+        except ValueError:  # not the main thread: signals reach that one
+            pass
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _raise(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self.number = number
+        raise Stopped
+
+
+def exit_code(work: Callable[P, int]) -> Callable[P, None]:
+    """Makes the number that `work` returns the exit code, and every error a user can cause one line on stderr."""
+
+    @functools.wraps(work)
+    def run(*arguments: P.args, **named: P.kwargs) -> None:
+        click.get_current_context().exit(_ended(functools.partial(work, *arguments, **named)))
+
+    return run
+
+
+def say(text: str) -> None:
+    """One line for the user, beside the output."""
+    click.echo(f"mqstore: {text}", err=True)
+
+
+def code_of(error: MqStoreError) -> int:
+    """The exit code of an error: 1 for a damaged store, else 2."""
+    return DAMAGED if isinstance(error, DAMAGE) else MISTAKE
+
+
+def _ended(work: Callable[[], int]) -> int:
+    signals = Signals()
+    try:
+        with signals.raised():
+            code = work()
+            flush()
+        return code
+    except BaseException as error:
+        # An exception that a signal raises inside a library's import or callback may surface as any other.
+        if signals.number is not None:
+            return _stopped(128 + signals.number)
+        return _failed(error)
+
+
+def _failed(error: BaseException) -> int:
+    match error:
+        case MqStoreError():
+            if isinstance(error, OutputError):
+                _forget_output()
+            say(said(error))
+            return code_of(error)
+        case BrokenPipeError():
+            # Who read the output has seen enough.
+            _forget_output()
+            return FINE
+        case KeyboardInterrupt():
+            return _stopped(128 + signal.SIGINT)
+        case OSError():
+            say(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
+            return MISTAKE
+    raise error
+
+
+def _stopped(code: int) -> int:
+    _forget_output()
+    say("stopped")
+    return code
+
+
+def _forget_output() -> None:
+    """Points stdout nowhere: what is left in its buffer would fail once more when Python ends."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):  # not a real file, as in tests
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)

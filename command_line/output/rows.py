@@ -1,0 +1,59 @@
+"""Rows as values that JSON has.
+
+Source: interface.md 38: names of the native columns, times as ISO 8601 UTC with milliseconds.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+
+def _parsed(body: bytes) -> Any:
+    """The value of a body that is JSON, else its text."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return body.decode("utf-8", "replace")
+
+
+BODIES: dict[str, Callable[[bytes], Any]] = {
+    "text": lambda body: body.decode("utf-8", "replace"),
+    "json": _parsed,
+    "hex": bytes.hex,
+    "base64": lambda body: base64.b64encode(body).decode(),
+}
+"""How a body is shown. Other binary columns are always base64."""
+BODY_COLUMNS = ("body", "value")
+
+
+def json_rows(batch: pa.RecordBatch, body: str = "text") -> Iterable[dict[str, Any]]:
+    """The rows of a batch with values that JSON has."""
+    names = batch.schema.names
+    columns = [_values(field, batch.column(number), body) for number, field in enumerate(batch.schema)]
+    return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+
+
+def _values(field: pa.Field, column: pa.Array, body: str) -> list[Any]:
+    if pa.types.is_timestamp(field.type):
+        return _times(column)
+    values = column.to_pylist()
+    if pa.types.is_binary(field.type):
+        shown = BODIES[body if field.name in BODY_COLUMNS else "base64"]
+        return [None if value is None else shown(value) for value in values]
+    if pa.types.is_map(field.type):
+        return [None if value is None else dict(value) for value in values]
+    return list(values)
+
+
+def _times(column: pa.Array) -> list[str | None]:
+    """A timestamp property may be any number of seconds: Python's years end at 9999, numpy's do not."""
+    micros = column.cast(pa.timestamp("us")).cast(pa.int64())
+    texts = np.datetime_as_string(micros.fill_null(0).to_numpy().astype("M8[us]"), unit="ms")
+    present = column.is_valid().to_pylist()
+    return [f"{text}Z" if there else None for text, there in zip(texts.tolist(), present, strict=True)]

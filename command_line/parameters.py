@@ -1,0 +1,93 @@
+"""The parameters that commands share: STORE, and the switches that choose stores and messages.
+
+What a switch takes is parsed by the options of a read (`selection`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from command_line.switches import SWITCHES, parameter_of
+
+Function = Callable[..., Any]
+BODIES = ("text", "json", "hex", "base64")
+
+_HELP = {
+    "engine": ("auto|rocketmq|rabbitmq", "Only stores of this engine."),
+    "vhost": ("NAME,…", "RabbitMQ: only these virtual hosts."),
+    "recovery": ("auto|4.9|5.x|none", "Whose rules say what a crashed store serves."),
+    "commitLogPath": ("DIR,…", "RocketMQ: a commit log elsewhere (storePathCommitLog)."),
+    "topic": ("NAME,…", "Topics, or RabbitMQ queues."),
+    "topicPattern": ("REGEX", "Topics, or RabbitMQ queues, that match as a whole."),
+    "assign": ("JSON", 'Exact queues: {"orders": [0, 1]}.'),
+    "startingOffsets": ("OFFSET", "Where each queue starts: 100, -10 (the last ten), group:NAME, or JSON."),
+    "endingOffsets": ("OFFSET", "Where each queue ends, exclusive."),
+    "startingTimestamp": ("TIME", "Stored at or after: 2026-11-20T08:00, epoch ms, or -10m, -2h, -1d."),
+    "endingTimestamp": ("TIME", "Stored before."),
+    "key": ("KEY", "RocketMQ: with this word in KEYS; several as a JSON list."),
+    "msgId": ("ID", "RocketMQ: with this message id; several as a JSON list."),
+    "tag": ("TAG", "RocketMQ: 'A', or 'A || B'."),
+    "scan": ("queues|log", "log: every intact record of the log, queues lost or not."),
+    "mode": ("MODE", "Damaged messages: failfast, dropmalformed or permissive."),
+    "failOnDataLoss": ("true|false", "Whether offsets that no longer exist are an error."),
+    "verifyCrc": ("true|false", "Whether checksums of bodies are checked."),
+    "decompress": ("true|false", "RocketMQ: false leaves compressed bodies as stored."),
+    "useIndex": ("true|false", "RocketMQ: false looks keys up without the index files."),
+    "includeAcked": ("", "RabbitMQ: acknowledged messages that are still on disk, too."),
+    "columns": ("NAME,…", "Only these columns."),
+}
+"""Option → what stands for its value in the help, and the help."""
+
+
+def store_argument(function: Function) -> Function:
+    """STORE: a store's directory, or a folder of stores."""
+    return click.argument("store", type=click.Path())(function)
+
+
+def json_option(function: Function) -> Function:
+    """--json."""
+    return click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with exact values.")(function)
+
+
+def body_option(function: Function) -> Function:
+    """--body."""
+    shown = click.Choice(BODIES, case_sensitive=False)
+    text = "How bodies are shown; json embeds a body that is JSON."
+    return click.option("--body", type=shown, default="text", show_default=True, help=text)(function)
+
+
+def format_option(function: Function) -> Function:
+    """--format."""
+    text = "json (one object a line), csv, or a template: '{storeTimestamp} {key} {body.price}'."
+    return click.option("--format", "format_", metavar="FORMAT", default="json", show_default=True, help=text)(function)
+
+
+def count_option(function: Function) -> Function:
+    """-n."""
+    return click.option("-n", "--limit", type=click.IntRange(0), metavar="N", help="At most N messages.")(function)
+
+
+def switches(*options: str) -> Callable[[Function], Function]:
+    """The switches of these options of a read, in this order."""
+
+    def decorate(function: Function) -> Function:
+        for option in reversed(options):
+            metavar, text = _HELP[option]
+            names = (SWITCHES[option], parameter_of(option))
+            if option == "includeAcked":
+                function = click.option(*names, is_flag=True, help=text)(function)
+            else:
+                several = option in ("topic", "vhost")
+                function = click.option(*names, metavar=metavar, multiple=several, help=text)(function)
+        return function
+
+    return decorate
+
+
+def queue_option(function: Function) -> Function:
+    """--queue."""
+    text = "RocketMQ: numbers of queues of --topic. RabbitMQ: names of queues."
+    return click.option("--queue", metavar="QUEUE,…", multiple=True, help=text)(function)

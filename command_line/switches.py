@@ -1,0 +1,61 @@
+"""The switch of each option of a read: `mqstore` takes what Spark takes, under shorter names.
+
+What an option takes is in the option table; here stands only how it is spelled in a shell. Loads nothing, so that
+errors and help can use it.
+"""
+
+from __future__ import annotations
+
+SWITCHES: dict[str, str] = {
+    "engine": "--engine",
+    "vhost": "--vhost",
+    "recovery": "--recovery",
+    "commitLogPath": "--commit-log-path",
+    "topic": "--topic",
+    "topicPattern": "--topic-pattern",
+    "assign": "--assign",
+    "startingOffsets": "--start",
+    "endingOffsets": "--stop",
+    "startingTimestamp": "--from",
+    "endingTimestamp": "--to",
+    "key": "--key",
+    "msgId": "--msg-id",
+    "tag": "--tag",
+    "scan": "--scan",
+    "mode": "--mode",
+    "failOnDataLoss": "--fail-on-data-loss",
+    "verifyCrc": "--verify-crc",
+    "decompress": "--decompress",
+    "useIndex": "--use-index",
+    "includeAcked": "--include-acked",
+    "columns": "--columns",
+}
+"""Option of a read → its switch, in the order of the help."""
+
+ALIASES: dict[str, str] = {
+    "subscribe": "topic",
+    "subscribePattern": "topicPattern",
+    "queuePattern": "topicPattern",
+}
+"""Other names of options in messages → the option."""
+
+STORE_OPTIONS = ("engine", "vhost", "recovery", "commitLogPath")
+"""What says which stores are opened, and how."""
+
+MESSAGE_OPTIONS = tuple(name for name in SWITCHES if name not in STORE_OPTIONS)
+"""What says which messages of them."""
+
+SET = "--set"
+"""How an option without a switch of its own is given: `--set name=value`."""
+
+
+def switch_of(option: str) -> str:
+    """The switch of an option, by any of its names."""
+    return SWITCHES.get(ALIASES.get(option, option), f"{SET} {option}")
+
+
+def parameter_of(option: str) -> str:
+    """The name under which a command's function gets a switch."""
+    return {"startingTimestamp": "start_time", "endingTimestamp": "stop_time"}.get(
+        option, SWITCHES[option].lstrip("-").replace("-", "_")
+    )

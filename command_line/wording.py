@@ -1,0 +1,68 @@
+"""Errors and warnings in the words of a shell: switches instead of Spark's options, no class names, one line.
+
+The engines' texts are written for Spark users; here they are said again for the command line.
+"""
+
+from __future__ import annotations
+
+import re
+
+from command_line.switches import ALIASES, SWITCHES, switch_of
+from storage_core.errors import MqStoreError, OptionError, shorten
+
+_CLASS = re.compile(r"^(?:[A-Za-z]+Error: )+")
+_VALUE = r"[^\s,;:()'\"]*[^\s,;:()'\".]"
+_CAMEL = [name for name in (*SWITCHES, *ALIASES) if name != name.lower()]
+_ASSIGNED = [*SWITCHES, *ALIASES]
+# "option scan=log", "the option 'commitLogPath'", "option mode = 'X'", "options topic and queue" stay readable.
+_OPTION = re.compile(rf"\b(?:(?:the|an?) )?options? '?([a-z][A-Za-z_]*)'?(?:\s?=\s?'?({_VALUE})'?)?")
+_PAIR = re.compile(
+    rf"(?:\b(?:set|with) )?(?<![-/\w'])({'|'.join(sorted(_ASSIGNED, key=len, reverse=True))})=({_VALUE})"
+)
+_WORD = re.compile(rf"(?<![-\w'])({'|'.join(sorted(_CAMEL, key=len, reverse=True))})(?![\w'])")
+_READ = re.compile(r"\bread\(([^)]*)\)")
+_ABOUT_OPTIONS = re.compile(r"leave the option out")
+# Words after "option" that name none.
+_NO_NAMES = {"of", "out", "that", "is", "and", "or", "with", "to", "in", "as", "names", "which", "such"}
+
+
+def said(error: MqStoreError) -> str:
+    """The text of an error for a user of the command line, on one line."""
+    if isinstance(error, OptionError):
+        return f"{_subject(error)}: {in_switches(error.allowed)}"
+    return in_switches(_CLASS.sub("", " ".join(str(error).split())))
+
+
+def _subject(error: OptionError) -> str:
+    """The switch, or the argument, that is wrong, and its value."""
+    plain = error.name.startswith("-") or error.name.isupper()
+    name = error.name if plain else switch_of(error.name)
+    value = shorten(error.value)
+    if error.name.isupper():
+        return value
+    return f"{name}={value}" if name.startswith("--set ") else f"{name} {value}".rstrip()
+
+
+def in_switches(text: str) -> str:
+    """A text with each option that it names said as its switch."""
+    text = _ABOUT_OPTIONS.sub("leave it out", " ".join(text.split()))
+    text = _READ.sub(lambda found: "`mqstore export` with " + found[1].replace(",", ""), text)
+    text = _OPTION.sub(_named, text)
+    text = _PAIR.sub(lambda found: f"{_before(found[0])}{switch_of(found[1])} {found[2]}", text)
+    return _WORD.sub(lambda found: switch_of(found[1]), text)
+
+
+def _named(found: re.Match[str]) -> str:
+    name, value = found[1], found[2]
+    if name in _NO_NAMES:
+        return found[0]
+    switch = switch_of(name)
+    if value is None:
+        return switch
+    return f"{switch}={value}" if switch.startswith("--set ") else f"{switch} {value}"
+
+
+def _before(text: str) -> str:
+    """`set x=y` becomes `give --x y`."""
+    word = text.split(" ", maxsplit=1)[0] if " " in text else ""
+    return {"set": "give ", "with": "with "}.get(word, "")

@@ -1,0 +1,39 @@
+"""The rows of one partition in the types that Spark wants, wherever a task reads them.
+
+Leaves to others: what a partition is (`partition`), types (`schema`), who calls it (`batch_reader`, `read`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from connector.errors import host_name
+from storage_core.errors import StoreNotFoundError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from connector.partition import MqStorePartition
+
+
+def batches_of(partition: MqStorePartition, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """A partition's batches in exactly the schema `target`.
+
+    Raises StoreNotFoundError where a task's machine does not see the store.
+    """
+    from connector.quiet_worker import expect_closed_connection
+    from connector.schema import fit
+
+    expect_closed_connection()
+    try:
+        for batch in partition.read():
+            yield fit(batch, target)
+    except Exception as error:
+        if not os.path.isdir(partition.store_path):
+            raise StoreNotFoundError(
+                f"{partition.store_path} is not there on host {host_name()}, where a task reads it; "
+                "every machine that runs Spark must see the store at this path: mount it there, or read where it is"
+            ) from error
+        raise

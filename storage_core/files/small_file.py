@@ -1,0 +1,75 @@
+"""Small files read and written whole, and names that may be missing: one call each.
+
+Leaves to the engines what a missing file means.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from storage_core.files import system
+
+CHUNK_SIZE = 8 << 20
+
+
+def read_at(path: str, size: int, position: int = 0) -> bytes:
+    """At most `size` bytes of a file from `position` on; fewer only at its end. Raises FileNotFoundError."""
+    descriptor = system.open_read(path)
+    try:
+        return system.pread(descriptor, size, position)
+    finally:
+        system.close(descriptor)
+
+
+def read_start(path: str, size: int) -> bytes:
+    """The first bytes of a file, at most `size`; none when there is no such file."""
+    try:
+        return read_at(path, size)
+    except (FileNotFoundError, NotADirectoryError):
+        return b""
+
+
+def read_whole(path: str) -> bytes | None:
+    """All bytes of a small file; None when there is none. It may grow while it is read."""
+    try:
+        descriptor = system.open_read(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        return system.pread(descriptor, system.stat(path).size, 0)
+    finally:
+        system.close(descriptor)
+
+
+def write_whole(path: str, data: bytes) -> None:
+    """Replaces the content of `path` in one step that survives a power failure."""
+    aside = path + ".tmp"
+    descriptor = system.open_write(aside, create=True)
+    try:
+        system.truncate(descriptor, 0)
+        system.pwrite(descriptor, data, 0)
+        system.fsync(descriptor)
+    finally:
+        system.close(descriptor)
+    system.rename(aside, path)
+    system.sync_folder(path.rpartition("/")[0] or ".")
+
+
+def names_in(folder: str) -> list[str]:
+    """The names in a folder, sorted; none when there is no such folder."""
+    try:
+        return system.names(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def remove_file(path: str) -> None:
+    """Removes a file; nothing when it is not there."""
+    with suppress(FileNotFoundError):
+        system.unlink(path)
+
+
+def remove_empty_folder(path: str) -> None:
+    """Removes a folder if it is empty; nothing when it is not, or is not there."""
+    with suppress(OSError):
+        system.remove_folder(path)

@@ -1,0 +1,90 @@
+"""Many entries of a queue index at once, for its journal and its segments: what both hold of a publish is the same.
+
+Walking the files belongs to `journal` and `segment`. Source: rabbitmq.md 2 and 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.formats.layout import Bytes, struct
+from storage_core.formats.rabbitmq.classic import journal, segment
+from storage_core.formats.rabbitmq.erlang.cursor import pieces
+
+BODY = struct(
+    "index publish body",
+    ("id", "V16", "message id"),
+    ("expiry", ">u8", "expiry: µs since 1970, 0 = none"),
+    ("size", ">u4", "size: length of the body"),
+    ("embedded_size", ">u4", "length of the embedded message term, 0 = message is in the shared store"),
+    size=32,
+)
+PUBLISHED, PERSISTENT, DELIVERED, ACKED = 1, 2, 4, 8
+"""Flags of an entry: which records it has, and whether its publish is persistent."""
+
+Numbers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.uint8]
+
+
+def publish_bodies(
+    ids: npt.NDArray[Any], expiries: Numbers, sizes: Numbers, embedded: Sequence[bytes]
+) -> npt.NDArray[np.void]:
+    """What lies between head and term of each publish record; `embedded` is empty for messages in the shared store."""
+    fixed = np.empty(len(ids), BODY.dtype)
+    fixed["id"], fixed["expiry"], fixed["size"] = ids, expiries, sizes
+    fixed["embedded_size"] = np.fromiter(map(len, embedded), np.int64, len(embedded))
+    return fixed
+
+
+def bodies_at(buffer: Bytes, positions: Numbers) -> npt.NDArray[np.void]:
+    """The bodies at `positions` of a file that was walked. Shape (n,), a copy.
+
+    By numpy alone: a queue that reads its index all day long would keep what Arrow allocates.
+    """
+    if not len(positions):
+        return np.empty(0, BODY.dtype)
+    view: npt.NDArray[Any] = np.ndarray((len(buffer) - BODY.size + 1,), BODY.dtype, buffer, strides=(1,))
+    return view[positions]
+
+
+def journal_publishes(
+    sequence_ids: Numbers, persistent: npt.NDArray[np.bool_], bodies: npt.NDArray[np.void], embedded: Sequence[bytes]
+) -> bytes:
+    """The publish records, one behind the other."""
+    kinds = np.where(persistent, journal.PUBLISH_PERSISTENT, journal.PUBLISH_TRANSIENT).astype(np.uint64)
+    parts: list[bytes] = [b""] * (2 * len(embedded))
+    parts[::2] = _headed(">u8", sequence_ids.astype(np.uint64) | kinds << np.uint64(journal.KIND_SHIFT), bodies)
+    parts[1::2] = embedded
+    return b"".join(parts)
+
+
+def _headed(disk: str, heads: npt.NDArray[Any], bodies: npt.NDArray[np.void]) -> list[bytes]:
+    """Head and body of each record."""
+    fixed = np.empty(len(heads), np.dtype([("head", disk), ("body", BODY.dtype)]))
+    fixed["head"], fixed["body"] = heads, bodies
+    return pieces(fixed.tobytes(), fixed.dtype.itemsize)
+
+
+def segment_block(
+    relatives: Numbers, flags: Flags, bodies: npt.NDArray[np.void], embedded: Sequence[bytes | None]
+) -> bytes:
+    """What a flush appends: by descending relative sequence, of each entry its publish, its deliver, its ack.
+
+    `relatives` descend; `bodies` and `embedded` mean nothing where `flags` hold no publish.
+    """
+    persistent = (flags & PERSISTENT) != 0
+    published = ((flags & PUBLISHED) != 0).tolist()
+    heads = _headed(">u2", segment.PUBLISH_BIT | np.where(persistent, segment.PERSISTENT_BIT, 0) | relatives, bodies)
+    marks = (segment.MARK_BITS | relatives).astype(">u2").tobytes()
+    counts = (((flags & DELIVERED) != 0).astype(np.int64) + ((flags & ACKED) != 0)).tolist()
+    parts: list[bytes] = [b""] * (3 * len(relatives))
+    parts[::3] = heads if all(published) else [h if there else b"" for h, there in zip(heads, published, strict=True)]
+    parts[1::3] = [term or b"" for term in embedded]
+    listed = pieces(marks, segment.MARK.size)
+    all_once = counts.count(1) == len(counts)
+    parts[2::3] = listed if all_once else [mark * count for mark, count in zip(listed, counts, strict=True)]
+    return b"".join(parts)

@@ -1,0 +1,82 @@
+"""`<n>.qi` and `<n>.qs`: index and message store of one segment of a version-2 queue. Decodes them.
+
+Which entries are served belongs to the engine. Source: rabbitmq.md 8.
+"""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.errors import FormatError
+from storage_core.formats.layout import Bytes, struct
+
+INDEX_MAGIC = 0x52435149
+VERSION = 2
+SEGMENT_ENTRY_COUNT = 4096
+
+HEADER = struct(
+    "version 2 segment header",
+    ("magic", ">u4", "`RCQI` of an index, `RCQS` of a store"),
+    ("version", "u1", "2"),
+    ("first", ">u8", "first sequence id of the segment"),
+    ("next", ">u8", "first sequence id of the next segment"),
+    ("reserved", "V43", "zeros"),
+    size=64,
+)
+ENTRY = struct(
+    "version 2 index entry",
+    ("status", "u1", "1 = entry, 0 = none or acknowledged"),
+    ("flags", "u1", "bit 0: persistent"),
+    ("reserved", "u1", "0"),
+    ("location", "u1", "0 = memory, 1 = shared store, 2 = the segment's own store"),
+    ("address", "V16", "shared store: message id; own store: offset (8), size (4), zeros (4)"),
+    ("size", ">u4", "size: length of the body"),
+    ("expiry", ">u8", "expiry: µs since 1970, 0 = none"),
+    size=32,
+)
+ADDRESS = struct(
+    "version 2 address in the own store",
+    ("position", ">u8", "position of the entry's head in the `.qs` file"),
+    ("term_size", ">u4", "length of the term"),
+    ("reserved", "V4", "zeros"),
+    size=16,
+)
+STORED = struct(
+    "version 2 stored message",
+    ("size", ">u4", "length of what follows this head"),
+    ("flags", "u1", "bit 0: the checksum is set"),
+    ("checksum", ">u2", "low 16 bits of the CRC-32 of the term"),
+    ("reserved", "u1", "0"),
+    size=8,
+)
+LOCATION_SHARED, LOCATION_OWN = 1, 2
+FLAG_PERSISTENT, FLAG_CHECKSUM = 1, 1
+
+
+def decode_header(data: Bytes, magic: int) -> tuple[int, int]:
+    """The half-open range of sequence ids of a segment. FormatError when the header is not a version-2 one."""
+    if len(data) < HEADER.size:
+        raise FormatError(0, f"a header of {HEADER.size} bytes wanted, the file holds {len(data)}")
+    header = data[: HEADER.size].view(HEADER.dtype)[0]
+    if int(header["magic"]) != magic:
+        raise FormatError(0, f"magic {int(header['magic']):#010x}, expected {magic:#010x}")
+    if int(header["version"]) != VERSION:
+        raise FormatError(4, f"version {int(header['version'])}, this reader knows {VERSION}")
+    first, following = int(header["first"]), int(header["next"])
+    if not 0 < following - first <= 1 << 24 or following >= 1 << 62:
+        raise FormatError(5, f"sequence ids {first} to {following} are no segment")
+    return first, following
+
+
+def decode_entries(data: Bytes, count: int) -> npt.NDArray[np.void]:
+    """The entries behind the header, at most `count`; a torn last one is left out. Shape (n,), a view."""
+    body = data[HEADER.size :]
+    return ENTRY.all(body)[:count]
+
+
+def checksum(term: bytes | memoryview) -> int:
+    """Checksum of a stored term: the low 16 bits of its CRC-32."""
+    return crc32(term) & 0xFFFF

@@ -1,0 +1,1 @@
+"""Erlang's own formats."""

@@ -1,0 +1,208 @@
+"""`file_summary.ets` and `msg_store_index.ets`: the message store's tables, dumped at a clean stop.
+
+Decodes and encodes them; whether they may be trusted is the engine's question. Source: rabbitmq.md 1.5.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.errors import FormatError
+from storage_core.formats.layout import Bytes, Positions
+from storage_core.formats.rabbitmq.erlang import disk_log
+from storage_core.formats.rabbitmq.erlang.external_term import (
+    ATOM,
+    BINARY,
+    FALSE,
+    INTEGER,
+    SMALL_ATOM_UTF8,
+    SMALL_BIG,
+    SMALL_INTEGER,
+    SMALL_TUPLE,
+    UNDEFINED,
+    VERSION,
+    Atom,
+    decode,
+    encode,
+)
+
+INDEX_TABLE, SUMMARY_TABLE = Atom("rabbit_msg_store_ets_index"), Atom("rabbit_msg_store_file_summary")
+
+INDEX_ROW = np.dtype([("id", "V16"), ("references", "i8"), ("file", "i8"), ("position", "i8"), ("size", "i8")])
+"""A row of the message store's index in memory: `position` and `size` are of the whole record."""
+SUMMARY_ROW = np.dtype([("file", "i8"), ("valid_size", "i8"), ("file_size", "i8")])
+
+_LOCATION = b"msg_location"
+_HEADS = tuple(
+    bytes((VERSION, SMALL_TUPLE, 6)) + atom + _LOCATION + bytes((BINARY, 0, 0, 0, 16))
+    for atom in (bytes((ATOM, 0, len(_LOCATION))), bytes((SMALL_ATOM_UTF8, len(_LOCATION))))
+)
+
+
+def _table(data: bytes, name: Atom) -> tuple[Positions, Positions]:
+    """Spans of the rows of the dump of table `name`. FormatError when it is another table, cut or miscounted."""
+    starts, stops, end = disk_log.items(data)
+    if end != len(data) or len(starts) < 2:
+        raise FormatError(end, "the dump is cut")
+    info = _pairs(_term(data, int(starts[0]), int(stops[0])))
+    if info.get("name") != name:
+        raise FormatError(int(starts[0]), f"a dump of {info.get('name')}, expected {name}")
+    last = _term(data, int(starts[-1]), int(stops[-1]))
+    if not isinstance(last, list) or len(last) != 2 or last[0] != "$end_of_table":
+        raise FormatError(int(starts[-1]), "the dump has no end of table")
+    if _pairs(last[1]).get("count") != len(starts) - 2:
+        raise FormatError(int(starts[-1]), f"{len(starts) - 2} rows, the dump says {last[1]}")
+    return starts[1:-1], stops[1:-1]
+
+
+def _term(data: bytes, start: int, stop: int) -> Any:
+    try:
+        return decode(data[start:stop])
+    except FormatError as error:
+        raise FormatError(start + error.position, error.reason) from None
+
+
+def _pairs(term: Any) -> dict[Any, Any]:
+    """A tuple or list of {key, value} as a dict; other elements are ignored."""
+    items = term if isinstance(term, tuple | list) else ()
+    return {item[0]: item[1] for item in items if isinstance(item, tuple) and len(item) == 2}
+
+
+def decode_index(data: bytes) -> npt.NDArray[np.void]:
+    """Rows of `msg_store_index.ets`, dtype INDEX_ROW, in the dump's order. FormatError."""
+    starts, stops = _table(data, INDEX_TABLE)
+    rows = np.empty(len(starts), INDEX_ROW)
+    buffer = np.frombuffer(data, np.uint8)
+    done = np.zeros(len(starts), bool)
+    for head in _HEADS:
+        done |= _decode_rows(buffer, head, starts, stops, rows)
+    for row in np.flatnonzero(~done).tolist():
+        rows[row] = _slow_row(data, int(starts[row]), int(stops[row]))
+    return rows
+
+
+def _decode_rows(
+    buffer: Bytes, head: bytes, starts: Positions, stops: Positions, rows: npt.NDArray[np.void]
+) -> npt.NDArray[np.bool_]:
+    """Fills the rows that begin with `head`; which ones it filled."""
+    shortest = len(head) + 16 + 8
+    fits = stops - starts >= shortest
+    inside = np.flatnonzero(fits)
+    done = np.zeros(len(starts), bool)
+    if not len(inside):
+        return done
+    windows = np.lib.stride_tricks.sliding_window_view(buffer, len(head) + 16)[starts[inside]]
+    match = (windows[:, : len(head)] == np.frombuffer(head, np.uint8)).all(axis=1)
+    found = inside[match]
+    rows["id"][found] = np.ascontiguousarray(windows[match, len(head) :]).view("V16").ravel()
+    position, ok = starts[found] + len(head) + 16, np.ones(len(found), bool)
+    for column in ("references", "file", "position", "size"):
+        values, position, good = integers(buffer, position, stops[found])
+        rows[column][found] = values
+        ok &= good
+    done[found] = ok & (position == stops[found])
+    return done
+
+
+def integers(
+    buffer: Bytes, positions: Positions, stops: Positions
+) -> tuple[npt.NDArray[np.int64], Positions, npt.NDArray[np.bool_]]:
+    """Non-negative integer terms at `positions`: values, positions behind them, and which could be read."""
+    last = len(buffer) - 1
+
+    def byte(at: Positions) -> npt.NDArray[np.int64]:
+        return buffer[np.minimum(at, last)].astype(np.int64)
+
+    tags = byte(positions)
+    small, plain, big = tags == SMALL_INTEGER, tags == INTEGER, tags == SMALL_BIG
+    lengths = np.where(small, 1, np.where(plain, 4, np.where(big, byte(positions + 1), 0)))
+    first = positions + np.where(big, 3, 1)
+    values = np.zeros(len(positions), np.int64)
+    for index in range(int(lengths.max(initial=0)) if len(lengths) else 0):
+        if index >= 8:
+            break
+        taken = index < lengths
+        digit = byte(first + index)
+        values = np.where(taken & ~big, values << 8 | digit, values)
+        values = np.where(taken & big, values | digit << (8 * index), values)
+    ok = (small | plain | big) & (lengths <= 8) & (first + lengths <= stops)
+    ok &= ~(plain & (values >= 1 << 31)) & ~(big & (byte(positions + 2) != 0)) & (values >= 0)
+    return values, first + lengths, ok
+
+
+def _slow_row(data: bytes, start: int, stop: int) -> tuple[bytes, int, int, int, int]:
+    term = _term(data, start, stop)
+    good = isinstance(term, tuple) and len(term) == 6 and term[0] == _LOCATION.decode()
+    if not good or not isinstance(term[1], bytes) or len(term[1]) != 16:
+        raise FormatError(start, "no row of the message store's index")
+    if not all(isinstance(value, int) and 0 <= value < 1 << 63 for value in term[2:]):
+        raise FormatError(start, "a row of the message store's index with a wrong number")
+    return term[1], term[2], term[3], term[4], term[5]
+
+
+def decode_summary(data: bytes) -> npt.NDArray[np.void]:
+    """Rows of `file_summary.ets`, dtype SUMMARY_ROW, by file number. FormatError."""
+    starts, stops = _table(data, SUMMARY_TABLE)
+    rows = []
+    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+        term = _term(data, start, stop)
+        if not isinstance(term, tuple) or len(term) != 8 or term[0] != "file_summary":
+            raise FormatError(start, "no row of the file summary")
+        numbers = (term[1], term[2], term[5])
+        if not all(isinstance(value, int) and 0 <= value < 1 << 63 for value in numbers):
+            raise FormatError(start, "a row of the file summary with a wrong number")
+        rows.append(numbers)
+    return np.sort(np.array(rows, SUMMARY_ROW), order="file")
+
+
+def _encode_table(name: Atom, kind: Atom, rows: list[bytes]) -> bytes:
+    info: tuple[Any, ...] = (
+        (Atom("name"), name),
+        (Atom("type"), kind),
+        (Atom("protection"), Atom("public")),
+        (Atom("named_table"), FALSE),
+        (Atom("keypos"), 2),
+        (Atom("size"), len(rows)),
+        (Atom("read_concurrency"), FALSE),
+        (Atom("write_concurrency"), FALSE),
+        (Atom("compressed"), FALSE),
+        (Atom("extended_info"), [Atom("object_count")]),
+        (Atom("major_version"), 1),
+        (Atom("minor_version"), 0),
+    )
+    last = [Atom("$end_of_table"), [(Atom("count"), len(rows))]]
+    return disk_log.encode([encode(info), *rows, encode(last)])
+
+
+def encode_index(rows: npt.NDArray[np.void]) -> bytes:
+    """`msg_store_index.ets` of rows of dtype INDEX_ROW."""
+    head = _HEADS[0]
+    ids = [row.tobytes() for row in rows["id"]]
+    numbers = zip(*(rows[name].tolist() for name in ("references", "file", "position", "size")), strict=True)
+    tails = [b"".join([encode(number)[1:] for number in four]) for four in numbers]
+    return _encode_table(INDEX_TABLE, Atom("set"), [head + i + t for i, t in zip(ids, tails, strict=True)])
+
+
+def encode_summary(rows: npt.NDArray[np.void]) -> bytes:
+    """`file_summary.ets` of rows of dtype SUMMARY_ROW, which are in the order of their file numbers."""
+    files = rows["file"].tolist()
+    lefts, rights = [UNDEFINED, *files[:-1]], [*files[1:], UNDEFINED]
+    terms = [
+        encode(
+            (
+                Atom("file_summary"),
+                int(row["file"]),
+                int(row["valid_size"]),
+                left,
+                right,
+                int(row["file_size"]),
+                FALSE,
+                0,
+            )
+        )
+        for row, left, right in zip(rows, lefts, rights, strict=True)
+    ]
+    return _encode_table(SUMMARY_TABLE, Atom("ordered_set"), terms)

@@ -1,0 +1,81 @@
+"""Terms that are spelled like one of them, checked as whole stretches of bytes instead of step by step.
+
+The terms of one queue differ in what they carry, seldom in how they are spelled: the lengths of the names before the
+property list. What a term looks like is `basic_message`'s. Source: rabbitmq.md 6.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from storage_core.formats.layout import Bytes, Mask, Positions, values_at
+
+_LENGTH = 4
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """`size` bytes of every term of a shape; `pieces` of them, with their offsets, are the same in all terms."""
+
+    size: int
+    pieces: tuple[tuple[int, bytes], ...]
+
+    def matches(self, buffer: Bytes, positions: Positions) -> Mask:
+        """At which positions the pieces stand. What is said of positions outside of the buffer means nothing."""
+        same: Mask = np.ones(len(positions), bool)
+        for offset, piece in self.pieces:
+            same &= values_at(buffer, f"S{len(piece)}", positions + offset if offset else positions) == piece
+        return same
+
+
+def stretch(sample: bytes, free: Sequence[tuple[int, int]] = ()) -> Stretch:
+    """The bytes of `sample`; those in the ascending half-open spans `free` may be any."""
+    pieces, begin = [], 0
+    for start, stop in [*(span for span in free if span[0] < span[1]), (len(sample), len(sample))]:
+        if begin < start:
+            pieces.append((begin, sample[begin:start]))
+        begin = stop
+    return Stretch(len(sample), tuple(pieces))
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Three stretches: from the first byte to the length of the property list, from its end to the length of the
+    body, and from the end of the body to the last byte.
+    """
+
+    before: Stretch
+    between: Stretch
+    behind: Stretch
+
+
+@dataclass(frozen=True)
+class ShapedTerms:
+    """Terms of one shape: which of those asked, and where their property lists and bodies lie."""
+
+    ok: Mask
+    property_starts: Positions
+    property_stops: Positions
+    body_starts: Positions
+    body_stops: Positions
+
+
+def locate(buffer: Bytes, starts: Positions, stops: Positions, shape: Shape) -> ShapedTerms:
+    """Which terms [start, stop) are of `shape`, and their parts. Never raises.
+
+    Only rows with `ok` are meant.
+    """
+    head, middle, tail = (part.size for part in (shape.before, shape.between, shape.behind))
+    ok: Mask = (starts >= 0) & (stops <= len(buffer)) & (stops - starts >= head + middle + tail + 2 * _LENGTH)
+    last = np.maximum(stops - tail, 0)
+    property_starts = starts + (head + _LENGTH)
+    property_stops = property_starts + values_at(buffer, ">u4", property_starts - _LENGTH)
+    body_starts = property_stops + (middle + _LENGTH)
+    body_stops = body_starts + values_at(buffer, ">u4", body_starts - _LENGTH)
+    ok &= body_stops == last
+    for part, positions in ((shape.before, starts), (shape.between, property_stops), (shape.behind, last)):
+        ok &= part.matches(buffer, positions)
+    return ShapedTerms(ok, property_starts, property_stops, body_starts, body_stops)

@@ -1,0 +1,306 @@
+"""The term that holds a message, `basic_message`: one term ⇄ its parts, and the spans of many terms at once.
+
+Property lists inside are `properties`', the terms of RabbitMQ 3.13 and later `message_container`'s.
+Source: rabbitmq.md 6.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.errors import FormatError
+from storage_core.formats.layout import Bytes, Mask, Positions
+from storage_core.formats.rabbitmq.erlang import external_term as et
+from storage_core.formats.rabbitmq.erlang import term_layout
+from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
+from storage_core.formats.rabbitmq.erlang.term_layout import Shape, stretch
+from storage_core.formats.rabbitmq.message import message_container, properties
+from storage_core.formats.rabbitmq.message.message_container import Container
+
+PROTOCOL = et.Atom("rabbit_framing_amqp_0_9_1")
+CLASS_BASIC = 60
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message as it was published. `properties` is the property list as it is delivered, flags word onward."""
+
+    vhost: bytes
+    exchange: bytes
+    routing_keys: tuple[bytes, ...]
+    properties: bytes
+    body: bytes
+    id: bytes
+    persistent: bool
+
+
+def decode(term: bytes) -> Message:
+    """The parts of one term, however its properties, fragments and atoms are spelled. FormatError.
+
+    A container does not say in which vhost it lies: `vhost` is empty then.
+    """
+    value = et.decode(term)
+    if message_container.is_container(value):
+        return _contained(message_container.parse(value))
+    if not isinstance(value, tuple) or len(value) != 6 or value[0] != "basic_message":
+        raise FormatError(0, "the term is no basic_message")
+    _, resource, keys, content, message_id, persistent = value
+    exchange = _checked(resource, ("resource", bytes, "exchange", bytes), "the exchange")
+    if not isinstance(keys, list) or not all(isinstance(key, bytes) for key in keys):
+        raise FormatError(0, "the routing keys are no list of binaries")
+    if not isinstance(message_id, bytes) or len(message_id) != 16 or persistent not in {"true", "false"}:
+        raise FormatError(0, "the id is not 16 bytes, or the persistent flag is no boolean")
+    listed, body = _content(content)
+    return Message(exchange[1], exchange[3], tuple(keys), listed, body, message_id, persistent == "true")
+
+
+def _contained(found: Container) -> Message:
+    listed, body = _content(found.content)
+    listed = message_container.delivered(listed, found.annotations)
+    return Message(b"", found.exchange, found.routing_keys, listed, body, found.id, found.persistent)
+
+
+def _checked(value: Any, shape: tuple[Any, ...], what: str) -> tuple[Any, ...]:
+    """`value` when it is a tuple of `shape`: a type for any value of it, else the atom itself."""
+    good = isinstance(value, tuple) and len(value) == len(shape)
+    if good and all(isinstance(v, s) if isinstance(s, type) else v == s for v, s in zip(value, shape, strict=True)):
+        return tuple(value)
+    raise FormatError(0, f"{what} is not as expected")
+
+
+def _content(content: Any) -> tuple[bytes, bytes]:
+    """Property list and body."""
+    _, _, decoded, listed, _, fragments = _checked(
+        content, ("content", CLASS_BASIC, object, object, str, list), "the content"
+    )
+    if not all(isinstance(fragment, bytes) for fragment in fragments):
+        raise FormatError(0, "the payload is no list of binaries")
+    raw = listed if isinstance(listed, bytes) else properties.from_decoded(decoded)
+    return raw, b"".join(reversed(fragments))
+
+
+def encode(message: Message) -> bytes:
+    """The term as OTP 25 writes it, the body as one fragment (none when it is empty)."""
+    content = (
+        et.Atom("content"),
+        CLASS_BASIC,
+        et.Atom("none"),
+        message.properties,
+        PROTOCOL,
+        [message.body] if message.body else [],
+    )
+    resource = (et.Atom("resource"), message.vhost, et.Atom("exchange"), message.exchange)
+    keys = list(message.routing_keys)
+    return et.encode((et.Atom("basic_message"), resource, keys, content, message.id, message.persistent))
+
+
+@dataclass(frozen=True)
+class MessageSpans:
+    """Where the parts of n terms lie in their buffer: half-open spans, shape (n,).
+
+    Only rows with `ok` are meant; the others are spelled in a way that only `decode` reads, or damaged. Routing keys
+    are flat: `key_rows` ascend and say whose key it is. The 16 bytes of the id start at `id_starts`.
+    """
+
+    ok: Mask
+    exchange_starts: Positions
+    exchange_stops: Positions
+    key_rows: npt.NDArray[np.int64]
+    key_starts: Positions
+    key_stops: Positions
+    property_starts: Positions
+    property_stops: Positions
+    body_starts: Positions
+    body_stops: Positions
+    id_starts: Positions
+    persistent: Mask
+
+    def some(self, mask: Mask) -> MessageSpans:
+        """The spans of the rows of `mask`, numbered anew."""
+        keys = mask[self.key_rows]
+        columns = {
+            name: getattr(self, name)[keys if name.startswith("key_") else mask]
+            for name in MessageSpans.__dataclass_fields__
+        }
+        columns["key_rows"] = (np.cumsum(mask) - 1)[columns["key_rows"]]
+        return MessageSpans(**columns)
+
+
+_Part = tuple[npt.NDArray[np.int64], MessageSpans]
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """The constant bytes between the variable parts, in one of the two spellings of atoms."""
+
+    head: bytes
+    kind: bytes
+    content: bytes
+    protocol: bytes
+    true: bytes
+    false: bytes
+
+
+def _spelling(tag: int, width: int) -> Spelling:
+    def atom(name: str) -> bytes:
+        return bytes((tag,)) + len(name).to_bytes(width, "big") + name.encode()
+
+    tuples, binary = bytes((et.SMALL_TUPLE,)), bytes((et.BINARY,))
+    return Spelling(
+        bytes((et.VERSION,)) + tuples + b"\6" + atom("basic_message") + tuples + b"\4" + atom("resource") + binary,
+        atom("exchange") + binary,
+        tuples + b"\6" + atom("content") + bytes((et.SMALL_INTEGER, CLASS_BASIC)) + atom("none") + binary,
+        atom(PROTOCOL),
+        atom("true"),
+        atom("false"),
+    )
+
+
+SPELLING = _spelling(et.ATOM, 2)
+_SPELLINGS = (SPELLING, _spelling(et.SMALL_ATOM_UTF8, 1))
+_ONE_ITEM = bytes((et.LIST, 0, 0, 0, 1, et.BINARY))
+ID_HEAD = bytes((et.BINARY, 0, 0, 0, 16))
+_SHAPES, _FEWEST_SHAPED = 4, 64
+"""How many shapes of terms are tried, and how few terms are not worth it."""
+
+
+def locate(buffer: Bytes, starts: Positions, stops: Positions) -> MessageSpans:
+    """Finds the parts of the terms [start, stop) of `buffer`. Never raises."""
+    rest = np.arange(len(starts))
+    parts: list[_Part] = []
+    for _ in range(_SHAPES):
+        if len(rest) < _FEWEST_SHAPED:
+            break
+        found = _shaped(buffer, starts[rest], stops[rest])
+        if found is None:
+            break
+        if found.ok.all() and not parts:
+            return found
+        parts.append((rest[found.ok], found.some(found.ok)))
+        rest = rest[~found.ok]
+    others = _spelled(buffer, starts[rest], stops[rest])
+    return _joined([*parts, (rest, others)]) if parts else others
+
+
+def _shaped(buffer: Bytes, starts: Positions, stops: Positions) -> MessageSpans | None:
+    """The terms that are spelled like the first one; None when that is nothing to go by."""
+    sample = _spelled(buffer, starts[:1], stops[:1])
+    if not sample.ok[0] or sample.body_starts[0] == sample.body_stops[0]:
+        return None
+    start, listed, body = int(starts[0]), int(sample.property_starts[0]), int(sample.body_stops[0])
+    listed_stop, body_start = int(sample.property_stops[0]), int(sample.body_starts[0])
+    names = [(sample.exchange_starts - start, sample.exchange_stops - start)]
+    names += [(sample.key_starts - start, sample.key_stops - start)]
+    free = [(a, b) for begin, end in names for a, b in zip(begin.tolist(), end.tolist(), strict=True)]
+    id_at = int(sample.id_starts[0]) - body
+    shape = Shape(
+        stretch(buffer[start : listed - 4].tobytes(), free),
+        stretch(buffer[listed_stop : body_start - 4].tobytes()),
+        stretch(buffer[body : int(stops[0])].tobytes(), [(id_at, id_at + 16)]),
+    )
+    found = term_layout.locate(buffer, starts, stops, shape)
+    key_starts, key_stops = ((starts[:, None] + (at - start)).ravel() for at in (sample.key_starts, sample.key_stops))
+    return MessageSpans(
+        found.ok,
+        starts + int(names[0][0][0]),
+        starts + int(names[0][1][0]),
+        np.repeat(np.arange(len(starts)), len(sample.key_rows)),
+        key_starts,
+        key_stops,
+        found.property_starts,
+        found.property_stops,
+        found.body_starts,
+        found.body_stops,
+        found.body_stops + id_at,
+        np.full(len(starts), sample.persistent[0]),
+    )
+
+
+def _spelled(buffer: Bytes, starts: Positions, stops: Positions) -> MessageSpans:
+    """The parts of terms in any of the spellings, found step by step."""
+    spans = _locate(buffer, starts, stops, _SPELLINGS[0])
+    others = np.flatnonzero(~spans.ok)
+    if not len(others):
+        return spans
+    second = _locate(buffer, starts[others], stops[others], _SPELLINGS[1])
+    return _joined([(np.flatnonzero(spans.ok), spans.some(spans.ok)), (others, second)])
+
+
+def _locate(buffer: Bytes, starts: Positions, stops: Positions, spelling: Spelling) -> MessageSpans:
+    cursor = Cursor(buffer, starts, stops)
+    cursor.expect(spelling.head)
+    cursor.counted(">u4")
+    cursor.expect(spelling.kind)
+    exchange = cursor.counted(">u4")
+    keys = _keys(cursor)
+    cursor.expect(spelling.content)
+    listed = cursor.counted(">u4")
+    cursor.expect(spelling.protocol)
+    body = _body(cursor)
+    cursor.expect(ID_HEAD)
+    id_starts = cursor.position
+    cursor.move(16)
+    persistent = cursor.at(f"S{len(spelling.true)}", cursor.position) == spelling.true
+    false = cursor.at(f"S{len(spelling.false)}", cursor.position) == spelling.false
+    cursor.ok &= persistent | false
+    cursor.move(np.where(persistent, len(spelling.true), len(spelling.false)))
+    ok = cursor.ok & (cursor.position == stops)
+    return MessageSpans(ok, *exchange, *keys, *listed, *body, id_starts, persistent)
+
+
+def _keys(cursor: Cursor) -> tuple[npt.NDArray[np.int64], Positions, Positions]:
+    """A list of binaries: row, start and stop of each."""
+    steps = Steps(len(cursor.position))
+    tags = cursor.at("u1", cursor.position)
+    empty = tags == et.NIL
+    cursor.ok &= empty | (tags == et.LIST)
+    counts = np.where(empty | ~cursor.ok, 0, cursor.at(">u4", cursor.position + 1)).astype(np.int64)
+    counts[counts > cursor.stop - cursor.position] = 0
+    cursor.move(np.where(empty, 1, 5))
+    rows = np.flatnonzero(counts > 0)
+    while len(rows):
+        inner = Cursor(cursor.buffer, cursor.position[rows], cursor.stop[rows])
+        inner.ok &= inner.number("u1") == et.BINARY
+        start, stop = inner.counted(">u4")
+        cursor.ok[rows] &= inner.ok
+        cursor.position[rows] = stop
+        steps.add(rows[inner.ok], start[inner.ok], stop[inner.ok])
+        counts[rows] -= 1
+        rows = rows[inner.ok & (counts[rows] > 0)]
+    listed = ~empty
+    cursor.ok &= empty | (cursor.at("u1", cursor.position) == et.NIL)
+    cursor.move(listed.astype(np.int64))
+    key_rows, (starts, stops) = steps.joined(2)
+    return key_rows, starts, stops
+
+
+def _body(cursor: Cursor) -> tuple[Positions, Positions]:
+    """No fragment or one; a body of several is `decode`'s."""
+    empty = cursor.at("u1", cursor.position) == et.NIL
+    single = cursor.at(f"S{len(_ONE_ITEM)}", cursor.position) == _ONE_ITEM
+    cursor.ok &= empty | single
+    sizes = np.where(single, cursor.at(">u4", cursor.position + len(_ONE_ITEM)), 0).astype(np.int64)
+    starts = cursor.position + np.where(single, len(_ONE_ITEM) + 4, 0)
+    stops = starts + sizes
+    cursor.move(np.where(single, len(_ONE_ITEM) + 4 + sizes, 0))
+    cursor.ok &= cursor.at("u1", cursor.position) == et.NIL
+    cursor.move(1)
+    return starts, stops
+
+
+def _joined(parts: Sequence[_Part]) -> MessageSpans:
+    """Spans of several parts as one, each with the rows that its own are; together they are all rows."""
+    order = np.argsort(np.concatenate([rows for rows, _ in parts]), kind="stable")
+    key_rows = np.concatenate([rows[spans.key_rows] for rows, spans in parts])
+    key_order = np.argsort(key_rows, kind="stable")
+    columns = {"key_rows": key_rows[key_order]}
+    for name in MessageSpans.__dataclass_fields__:
+        if name != "key_rows":
+            column = np.concatenate([getattr(spans, name) for _, spans in parts])
+            columns[name] = column[key_order if name.startswith("key_") else order]
+    return MessageSpans(**columns)

@@ -1,0 +1,150 @@
+"""The headers of many messages at once: field tables in a buffer → one Arrow map<string,string>.
+
+One table alone, and the values that only a walk of their own can read, are `field_table`'s. Source: rabbitmq.md 6.4;
+what the texts look like is interface.md 32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage_core.errors import FormatError
+from storage_core.formats.layout import Bytes, Mask, Positions, values_at
+from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps, offsets_of_rows
+from storage_core.formats.rabbitmq.message import field_table
+from storage_core.formats.spans import gather, text
+
+MAP_TYPE = pa.map_(pa.string(), pa.string())
+
+_COUNTED = np.zeros(256, bool)
+_COUNTED[[ord(letter) for letter in "SxFA"]] = True
+_WIDTHS = np.full(256, -1, np.int64)
+for _letter, _packer in field_table.NUMBERS.items():
+    _WIDTHS[ord(_letter)] = _packer.size
+_WIDTHS[[ord("t"), ord("V"), ord("D")]] = (1, 0, 5)
+_LONGSTR = ord("S")
+_INTEGERS = {ord(letter): field_table.NUMBERS[letter].format for letter in "bBsuIilL"}
+
+
+@dataclass(frozen=True)
+class HeaderSpans:
+    """The items of n tables, flat, in the order (table, index): whose item, name, type letter and value.
+
+    A value's span is without the length before it. `ok[i]` says that table i could be walked to its end.
+    """
+
+    ok: Mask
+    rows: npt.NDArray[np.int64]
+    name_starts: Positions
+    name_stops: Positions
+    letters: npt.NDArray[np.int64]
+    starts: Positions
+    stops: Positions
+
+
+def locate(buffer: Bytes, starts: Positions, stops: Positions) -> HeaderSpans:
+    """Walks the tables [start, stop) of `buffer`, the k-th item of all of them at once. Never raises."""
+    ok: Mask = np.ones(len(starts), bool)
+    steps = Steps(len(starts))
+    rows = np.flatnonzero(starts < stops)
+    position = starts.astype(np.int64)
+    while len(rows):
+        cursor = Cursor(buffer, position[rows], stops[rows])
+        name_start, name_stop = cursor.counted("u1")
+        letters = cursor.number("u1")
+        counted = _COUNTED[letters]
+        widths = _WIDTHS[letters]
+        cursor.ok &= counted | (widths >= 0)
+        sizes = np.where(counted, values_at(buffer, ">u4", cursor.position), np.maximum(widths, 0)).astype(np.int64)
+        cursor.move(np.where(counted, 4, 0))
+        start = cursor.position
+        cursor.move(sizes)
+        good = cursor.ok
+        ok[rows[~good]] = False
+        rows = rows[good]
+        stop = cursor.position[good]
+        steps.add(rows, name_start[good], name_stop[good], letters[good], start[good], stop)
+        position[rows] = stop
+        rows = rows[stop < stops[rows]]
+    item_rows, (name_starts, name_stops, letters, value_starts, value_stops) = steps.joined(5)
+    return HeaderSpans(ok, item_rows, name_starts, name_stops, letters, value_starts, value_stops)
+
+
+def check_nested(buffer: Bytes, spans: HeaderSpans) -> None:
+    """Takes `ok` from the tables whose inner tables and arrays do not parse."""
+    for item in np.flatnonzero((spans.letters == ord("F")) | (spans.letters == ord("A"))).tolist():
+        try:
+            _value(buffer, spans, item)
+        except FormatError:
+            spans.ok[spans.rows[item]] = False
+
+
+def to_map(buffer: Bytes, spans: HeaderSpans, table_rows: npt.NDArray[np.int64], row_count: int) -> pa.MapArray:
+    """The tables as the rows `table_rows` (ascending) of a map array; the other rows, and tables not ok, are null."""
+    keep = spans.ok[spans.rows]
+    items = np.flatnonzero(keep)
+    names = text(gather(buffer, spans.name_starts[items], spans.name_stops[items]))
+    items, names = _last_of_each_name(spans.rows, items, names)
+    values = _texts(buffer, spans, items)
+    rows = table_rows[spans.rows[items]]
+    valid = np.zeros(row_count, bool)
+    valid[table_rows[spans.ok]] = True
+    pairs = pa.StructArray.from_arrays(
+        [names, values], fields=[pa.field("key", pa.string(), False), MAP_TYPE.item_field]
+    )
+    offsets = pa.py_buffer(offsets_of_rows(rows, row_count))
+    return pa.Array.from_buffers(MAP_TYPE, row_count, [pa.array(valid).buffers()[1], offsets], children=[pairs])
+
+
+def _last_of_each_name(
+    rows: npt.NDArray[np.int64], items: npt.NDArray[np.int64], names: pa.StringArray
+) -> tuple[npt.NDArray[np.int64], pa.StringArray]:
+    """Drops an item when a later one of its table has the same name."""
+    if len(items) < 2:
+        return items, names
+    encoded = names.dictionary_encode()
+    codes = rows[items] * len(encoded.dictionary) + encoded.indices.to_numpy()
+    _, last = np.unique(codes[::-1], return_index=True)
+    if len(last) == len(items):
+        return items, names
+    kept = np.sort(len(items) - 1 - last)
+    return items[kept], names.take(pa.array(kept))
+
+
+def _texts(buffer: Bytes, spans: HeaderSpans, items: npt.NDArray[np.int64]) -> pa.StringArray:
+    letters = spans.letters[items]
+    strings = letters == _LONGSTR
+    if strings.all():
+        return text(gather(buffer, spans.starts[items], spans.stops[items]))
+    parts, chosen_items = [], []
+    for letter in np.unique(letters).tolist():
+        chosen = np.flatnonzero(letters == letter)
+        rows = items[chosen]
+        if letter == _LONGSTR:
+            part = text(gather(buffer, spans.starts[rows], spans.stops[rows]))
+        elif letter in _INTEGERS:
+            numbers = values_at(buffer, _INTEGERS[letter], spans.starts[rows])
+            part = pc.cast(pa.array(numbers.astype(np.int64)), pa.string())
+        else:
+            part = pa.array([_json(buffer, spans, item) for item in rows.tolist()], pa.string())
+        parts.append(part)
+        chosen_items.append(chosen)
+    order = np.empty(len(items), np.int64)
+    order[np.concatenate(chosen_items)] = np.arange(len(items))
+    return pa.concat_arrays(parts).take(pa.array(order))
+
+
+def _json(buffer: Bytes, spans: HeaderSpans, item: int) -> str:
+    return field_table.json_text(chr(int(spans.letters[item])), _value(buffer, spans, item))
+
+
+def _value(buffer: Bytes, spans: HeaderSpans, item: int) -> object:
+    """The value of one item, read alone; its bytes include the length before it where the type has one."""
+    letter = int(spans.letters[item])
+    start = int(spans.starts[item]) - (4 if _COUNTED[letter] else 0)
+    return field_table.decode_value(chr(letter), buffer[start : int(spans.stops[item])].tobytes())

@@ -1,0 +1,128 @@
+"""Columns of messages → property lists, message terms and index records, a whole batch at a time.
+
+Leaves to the engine which rows may be written and where each goes. The one-message twins are `properties.encode` and
+`basic_message.encode`. Source: rabbitmq.md 2, 3, 6.1 to 6.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage_core.formats.rabbitmq.classic import message_file, segment
+from storage_core.formats.rabbitmq.erlang import external_term as et
+from storage_core.formats.rabbitmq.message import basic_message, properties
+from storage_core.formats.spans import data_of, offsets_of
+
+Numbers = npt.NDArray[np.int64]
+
+
+def fixed(values: npt.NDArray[np.generic]) -> pa.BinaryArray:
+    """The bytes of each element of a numpy array as a binary array."""
+    width = values.dtype.itemsize
+    offsets = np.arange(0, width * len(values) + 1, width, dtype=np.int32)
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(values))]
+    )
+
+
+def lengths(array: pa.Array) -> Numbers:
+    """Length of each element of a binary or string array, 0 for null."""
+    found: Numbers = np.diff(offsets_of(array)).astype(np.int64)
+    if array.null_count:
+        found[array.is_null().to_numpy(zero_copy_only=False)] = 0
+    return found
+
+
+def joined(*parts: pa.Array | bytes) -> pa.BinaryArray:
+    """The parts of each row, one behind the other; a part that is bytes is the same in every row."""
+    given = [pa.scalar(part, pa.binary()) if isinstance(part, bytes) else part for part in parts]
+    return pc.binary_join_element_wise(*given, pa.scalar(b"", pa.binary()))
+
+
+def where(mask: npt.NDArray[np.bool_], array: pa.Array) -> pa.BinaryArray:
+    """The elements where `mask` is true, nothing elsewhere."""
+    return array if mask.all() else pc.if_else(pa.array(mask), array, pa.scalar(b"", pa.binary()))
+
+
+def counted(array: pa.Array, dtype: str) -> pa.BinaryArray:
+    """A length of `dtype` before each element; null stays null."""
+    return joined(fixed(lengths(array).astype(dtype)), array)
+
+
+def encode_headers(names: pa.BinaryArray, values: pa.BinaryArray, bounds: Numbers) -> pa.BinaryArray:
+    """Tables of long strings, without the length before them; table i has the items [bounds[i], bounds[i + 1])."""
+    entries = joined(counted(names, "u1"), b"S", counted(values.fill_null(b""), ">u4"))
+    return pc.binary_join(pa.ListArray.from_arrays(pa.array(bounds.astype(np.int32)), entries), b"")
+
+
+def encode_properties(columns: Mapping[str, pa.Array], row_count: int) -> pa.BinaryArray:
+    """Property lists of columns named as in `properties.FIELDS`: binary for short strings, encoded tables for
+    `headers`, integers for the others. A null is a field that is not there. All must fit: see `properties.encode`.
+    """
+    flags = np.zeros(row_count, np.uint16)
+    parts: list[pa.Array | bytes] = []
+    for index, (name, kind) in enumerate(properties.FIELDS):
+        column = columns.get(name)
+        if column is None or column.null_count == row_count:
+            continue
+        present = column.is_valid().to_numpy(zero_copy_only=False)
+        flags |= present.astype(np.uint16) << (15 - index)
+        if kind in {properties.SHORT, properties.TABLE}:
+            part = counted(column.fill_null(b""), "u1" if kind == properties.SHORT else ">u4")
+        else:
+            values = column.fill_null(0).to_numpy(zero_copy_only=False)
+            part = fixed(values.astype("u1" if kind == properties.OCTET else ">u8"))
+        parts.append(where(present, part))
+    return joined(fixed(flags.astype(">u2")), *parts)
+
+
+def encode_terms(
+    vhost: bytes, exchanges: pa.BinaryArray, keys: pa.ListArray, listed: pa.BinaryArray, bodies: pa.BinaryArray,
+    ids: pa.BinaryArray,
+) -> pa.BinaryArray:  # fmt: skip
+    """Persistent messages as terms, the body as one fragment, none when it is empty. `keys` is list<binary>."""
+    spelling = basic_message.SPELLING
+    key_counts = pc.list_value_length(keys).to_numpy(zero_copy_only=False).astype(np.int64)
+    raw = joined(bytes((et.BINARY,)), counted(keys.flatten(), ">u4"))
+    offsets = pa.array(np.concatenate(([0], np.cumsum(key_counts))).astype(np.int32))
+    key_items = pc.binary_join(pa.ListArray.from_arrays(offsets, raw), b"")
+    key_heads = where(key_counts > 0, joined(bytes((et.LIST,)), fixed(key_counts.astype(">u4"))))
+    full = lengths(bodies) > 0
+    one = bytes((et.LIST, 0, 0, 0, 1, et.BINARY))
+    nil = bytes((et.NIL,))
+    return joined(
+        spelling.head, len(vhost).to_bytes(4, "big") + vhost + spelling.kind,
+        counted(exchanges, ">u4"), key_heads, key_items, nil + spelling.content,
+        counted(listed, ">u4"), spelling.protocol,
+        where(full, joined(one, counted(bodies, ">u4"))), nil + basic_message.ID_HEAD, ids, spelling.true,
+    )  # fmt: skip
+
+
+def encode_records(ids: pa.BinaryArray, terms: pa.BinaryArray) -> pa.BinaryArray:
+    """Records of a message file; their data, one behind the other, is the file."""
+    sizes = lengths(terms) + message_file.ID_SIZE
+    return joined(fixed(sizes.astype(">u8")), ids, terms, bytes((message_file.MARKER,)))
+
+
+def encode_entries(
+    ids: pa.BinaryArray, expiries: npt.NDArray[np.uint64], sizes: Numbers, terms: pa.BinaryArray
+) -> pa.BinaryArray:
+    """What follows the head of a publish record; `terms` are empty for messages in the shared store."""
+    return joined(ids, fixed(expiries.astype(">u8")), fixed(sizes.astype(">u4")), counted(terms, ">u4"))
+
+
+def encode_segment(entries: pa.BinaryArray) -> bytes:
+    """A segment file whose ordinals are 0, 1, … of these entries, each published and delivered, as one flush of a
+    node writes them: the highest ordinal first.
+    """
+    count = len(entries)
+    relatives = np.arange(count - 1, -1, -1, dtype=np.uint16)
+    heads = fixed((relatives | segment.PUBLISH_BIT | segment.PERSISTENT_BIT).astype(">u2"))
+    marks = fixed((relatives | segment.MARK_BITS).astype(">u2"))
+    records = joined(heads, entries.take(pa.array(relatives)), marks)
+    return data_of(records)[offsets_of(records)[0] : offsets_of(records)[-1]].tobytes()

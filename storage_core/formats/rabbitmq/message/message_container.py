@@ -1,0 +1,141 @@
+"""The term that holds a message since RabbitMQ 3.13, a container `mc`: its parts, and the properties as delivered.
+
+The content inside is `basic_message`'s. Only messages that came by AMQP 0-9-1 are read; those of AMQP 1.0 and MQTT are
+kept in forms of their own. Source: RabbitMQ's mc.erl, mc_amqpl.erl and mc.hrl, 3.13 to 4.x; no real store was at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from storage_core.errors import FormatError
+from storage_core.formats.rabbitmq.message import properties
+from storage_core.formats.rabbitmq.message.field_table import Item
+
+TAG, LEGACY = "mc", "mc_amqpl"
+EXCHANGE, ROUTING_KEYS, ID, DEATHS, TTL = "x", "rk", "id", "deaths", "ttl"
+TIMESTAMP, DURABLE, PRIORITY = "ts", "d", "p"
+PERSISTENT_MODE = 2
+_RECEIVED_HEADER = b"timestamp_in_ms"
+
+
+@dataclass(frozen=True)
+class Container:
+    """The parts of one container. `annotations` are what the broker noted: atoms are text, other keys bytes."""
+
+    content: Any
+    annotations: Mapping[Any, Any]
+    exchange: bytes
+    routing_keys: tuple[bytes, ...]
+    id: bytes
+    persistent: bool
+
+
+def is_container(value: Any) -> bool:
+    """Whether a term is one."""
+    return isinstance(value, tuple) and len(value) == 4 and value[0] == TAG
+
+
+def parse(value: tuple[Any, ...]) -> Container:
+    """The parts of a container. FormatError for one of another protocol, or without what a queue needs."""
+    _, protocol, content, annotations = value
+    if protocol != LEGACY:
+        raise FormatError(0, f"a message of {protocol}, which came by another protocol than AMQP 0-9-1, is not read")
+    if not isinstance(annotations, dict):
+        raise FormatError(0, "the container has no annotations")
+    exchange, keys, message_id = (annotations.get(name) for name in (EXCHANGE, ROUTING_KEYS, ID))
+    if not isinstance(exchange, bytes):
+        raise FormatError(0, "the container names no exchange")
+    if not isinstance(keys, list) or not all(isinstance(key, bytes) for key in keys):
+        raise FormatError(0, "the routing keys are no list of binaries")
+    if not isinstance(message_id, bytes) or len(message_id) != 16:
+        raise FormatError(0, "the id is not 16 bytes")
+    persistent = annotations.get(DURABLE, "true") == "true"
+    return Container(content, annotations, exchange, tuple(keys), message_id, persistent)
+
+
+def delivered(listed: bytes, annotations: Mapping[Any, Any]) -> bytes:
+    """The property list that a consumer gets: the stored one with what the broker noted, headers sorted by name.
+
+    FormatError when the stored one does not parse.
+    """
+    values = properties.decode(listed)
+    headers = _headers(values.get("headers", []), annotations)
+    if headers:
+        values["headers"] = headers
+    timestamp = annotations.get(TIMESTAMP)
+    values["timestamp"] = timestamp // 1000 if isinstance(timestamp, int) else None
+    if TTL in annotations:
+        ttl = annotations[TTL]
+        values["expiration"] = str(ttl).encode() if isinstance(ttl, int) else None
+    if "priority" not in values and isinstance(annotations.get(PRIORITY), int):
+        values["priority"] = annotations[PRIORITY]
+    if "delivery_mode" not in values and annotations.get(DURABLE, "true") == "true":
+        values["delivery_mode"] = PERSISTENT_MODE
+    try:
+        return properties.encode({name: value for name, value in values.items() if value is not None})
+    except (ValueError, TypeError) as error:
+        raise FormatError(0, f"what the broker noted is no property: {error}") from None
+
+
+def _headers(stored: list[Item], annotations: Mapping[Any, Any]) -> list[Item]:
+    """The stored headers, the deaths, and annotations `x-…` before all; of one name the first stays."""
+    found: list[Item] = [(name, *_plain(letter, value)) for name, letter, value in stored]
+    deaths = annotations.get(DEATHS)
+    if deaths is not None:
+        found = [item for item in found if item[0] != b"x-death"]
+        found.append((b"x-death", "A", [("F", _death(*death)) for death in _deaths(deaths)]))
+    noted = [_noted(name, value) for name, value in annotations.items() if isinstance(name, bytes)]
+    unique: dict[bytes, Item] = {}
+    for item in [*filter(None, noted), *found]:
+        unique.setdefault(item[0], item)
+    return [unique[name] for name in sorted(unique)]
+
+
+def _plain(letter: str, value: Any) -> tuple[str, Any]:
+    """As a broker writes a header that it has decoded: `l` for both spellings of a long, also inside."""
+    if letter == "F":
+        return letter, [(name, *_plain(kind, inner)) for name, kind, inner in value]
+    if letter == "A":
+        return letter, [_plain(kind, inner) for kind, inner in value]
+    return ("l" if letter == "L" else letter), value
+
+
+def _noted(name: bytes, value: Any) -> Item | None:
+    """An annotation as a header; None for one that stays inside the broker."""
+    if value in ("true", "false") and name.startswith(b"x-"):
+        return name, "t", value == "true"
+    if isinstance(value, int) and (name.startswith(b"x-") or name == _RECEIVED_HEADER):
+        return name, "l", value
+    return (name, "S", value) if isinstance(value, bytes) and name.startswith(b"x-") else None
+
+
+def _deaths(deaths: Any) -> list[tuple[Any, Any]]:
+    """Pairs of key and record, the latest death first: a list since 3.13.3, a record with a map before."""
+    if isinstance(deaths, list):
+        return [pair for pair in deaths if isinstance(pair, tuple) and len(pair) == 2]
+    try:
+        _, _, _, records = deaths
+        return sorted(records.items(), key=lambda pair: pair[1][4]["last_time"])[::-1]
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+        raise FormatError(0, "the deaths of the message are not as expected") from None
+
+
+def _death(key: Any, record: Any) -> list[Item]:
+    """One table of `x-death`."""
+    try:
+        (queue, reason), (_, exchange, keys, count, noted) = key, record
+        table: list[Item] = [
+            (b"count", "l", count),
+            (b"reason", "S", reason if isinstance(reason, bytes) else str(reason).encode()),
+            (b"queue", "S", queue),
+            (b"time", "T", noted["first_time"] // 1000),
+            (b"exchange", "S", exchange),
+            (b"routing-keys", "A", [("S", routing_key) for routing_key in keys]),
+        ]
+        ttl = noted.get("ttl")
+    except (ValueError, TypeError, KeyError):
+        raise FormatError(0, "a death of the message is not as expected") from None
+    return table if ttl is None else [(b"original-expiration", "S", str(ttl).encode()), *table]

@@ -1,0 +1,177 @@
+"""AMQP 0-9-1 property lists: bytes ⇄ values, and the spans of many lists at once.
+
+Field tables inside are `field_table`'s. Source: rabbitmq.md 6.4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct as Packer
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.errors import FormatError
+from storage_core.formats.layout import Bytes, Mask, Positions, values_at
+from storage_core.formats.rabbitmq.message import field_table
+
+SHORT, TABLE, OCTET, LONG = "shortstr", "table", "octet", "longlong"
+FIELDS = (
+    ("content_type", SHORT),
+    ("content_encoding", SHORT),
+    ("headers", TABLE),
+    ("delivery_mode", OCTET),
+    ("priority", OCTET),
+    ("correlation_id", SHORT),
+    ("reply_to", SHORT),
+    ("expiration", SHORT),
+    ("message_id", SHORT),
+    ("timestamp", LONG),
+    ("type", SHORT),
+    ("user_id", SHORT),
+    ("app_id", SHORT),
+    ("cluster_id", SHORT),
+)
+"""The fields in their order on the wire; the first one's flag is bit 15."""
+SPARE_BITS = 0x0003
+
+_FLAGS = Packer(">H")
+_SIZE = Packer(">I")
+_LONG = Packer(">Q")
+
+
+@dataclass(frozen=True)
+class FieldSpans:
+    """One field of the lists that have it: their row numbers, ascending, and the half-open spans of the value.
+
+    The span of a shortstr or a table is without the length before it.
+    """
+
+    rows: npt.NDArray[np.int64]
+    starts: Positions
+    stops: Positions
+
+
+@dataclass(frozen=True)
+class PropertySpans:
+    """Where the fields of n property lists lie; `ok[i]` says that list i holds all that its flags promise."""
+
+    fields: dict[str, FieldSpans]
+    ok: Mask
+
+
+def locate(buffer: Bytes, starts: Positions, stops: Positions) -> PropertySpans:
+    """Finds the fields of the property lists [start, stop) of `buffer`. Never raises."""
+    flags = values_at(buffer, ">u2", starts).astype(np.int64)
+    ok: Mask = (stops - starts >= _FLAGS.size) & (starts >= 0) & (stops <= len(buffer)) & (flags & SPARE_BITS == 0)
+    flags[~ok] = 0
+    position = starts + _FLAGS.size
+    found = {}
+    used, common = (int(fold.reduce(flags)) if len(flags) else 0 for fold in (np.bitwise_or, np.bitwise_and))
+    every_row = np.arange(len(flags))
+    for index, (name, kind) in enumerate(FIELDS):
+        bit = 1 << (15 - index)
+        if not used & bit:
+            continue
+        everywhere = bool(common & bit)
+        rows = every_row if everywhere else np.flatnonzero(flags & bit)
+        start = position if everywhere else position[rows]
+        if kind == SHORT:
+            size = values_at(buffer, "u1", start).astype(np.int64)
+            start = start + 1
+        elif kind == TABLE:
+            size = values_at(buffer, ">u4", start).astype(np.int64)
+            start = start + _SIZE.size
+        else:
+            size = np.full(len(rows), 1 if kind == OCTET else _LONG.size, np.int64)
+        limit = stops if everywhere else stops[rows]
+        stop = start + size
+        beyond = stop > limit
+        if beyond.any():
+            ok[rows[beyond]] = False
+            stop = np.minimum(stop, limit)
+            start = np.minimum(start, stop)
+        found[name] = FieldSpans(rows, start, stop)
+        if everywhere:
+            position = stop.copy()
+        else:
+            position[rows] = stop
+    return PropertySpans(found, ok)
+
+
+def decode(data: bytes) -> dict[str, Any]:
+    """The fields of one property list by name: bytes, ints, and items for `headers`. FormatError."""
+    if len(data) < _FLAGS.size:
+        raise FormatError(0, f"{_FLAGS.size} bytes of flags wanted, {len(data)} are there")
+    flags = _FLAGS.unpack_from(data)[0]
+    if flags & SPARE_BITS:
+        raise FormatError(0, f"flags {flags:#06x}: bits 0 and 1 must be zero")
+    found: dict[str, Any] = {}
+    position = _FLAGS.size
+    for index, (name, kind) in enumerate(FIELDS):
+        if flags & 1 << (15 - index):
+            found[name], position = _field(data, position, name, kind)
+    return found
+
+
+def _field(data: bytes, position: int, name: str, kind: str) -> tuple[Any, int]:
+    width = {SHORT: 1, TABLE: _SIZE.size, OCTET: 1, LONG: _LONG.size}[kind]
+    head = data[position : position + width]
+    if len(head) < width:
+        raise FormatError(position, f"{name} is cut")
+    number = int.from_bytes(head, "big")
+    start = position + width
+    if kind in {OCTET, LONG}:
+        return number, start
+    stop = start + number
+    if stop > len(data):
+        raise FormatError(position, f"{name} of {number} bytes, {len(data) - start} are there")
+    value = data[start:stop]
+    if kind == SHORT:
+        return value, stop
+    try:
+        return field_table.decode(value), stop
+    except FormatError as error:
+        raise FormatError(start + error.position, error.reason) from None
+
+
+def encode(values: dict[str, Any]) -> bytes:
+    """One property list of the fields that are not None. ValueError names the field that does not fit."""
+    flags, parts = 0, []
+    for index, (name, kind) in enumerate(FIELDS):
+        value = values.get(name)
+        if value is None:
+            continue
+        flags |= 1 << (15 - index)
+        if kind == SHORT:
+            if len(value) > 255:
+                raise ValueError(f"{name}: {len(value)} bytes; the limit of a short string is 255")
+            parts += [bytes((len(value),)), bytes(value)]
+        elif kind == TABLE:
+            table = field_table.encode(value)
+            parts += [_SIZE.pack(len(table)), table]
+        else:
+            width = 1 if kind == OCTET else _LONG.size
+            if not 0 <= value < 1 << 8 * width:
+                raise ValueError(f"{name}: {value} does not fit {8 * width} bits")
+            parts.append(int(value).to_bytes(width, "big"))
+    return _FLAGS.pack(flags) + b"".join(parts)
+
+
+def from_decoded(record: Any) -> bytes:
+    """The property list that a node makes of a decoded `P_basic` record when it delivers the message. FormatError."""
+    if not isinstance(record, tuple) or len(record) != len(FIELDS) + 1 or record[0] != "P_basic":
+        raise FormatError(0, "decoded properties that are no P_basic record")
+    values: dict[str, Any] = {}
+    for (name, kind), value in zip(FIELDS, record[1:], strict=True):
+        if value == "undefined":
+            continue
+        wanted: type[Any] = {SHORT: bytes, TABLE: list, OCTET: int, LONG: int}[kind]
+        if not isinstance(value, wanted):
+            raise FormatError(0, f"the decoded property {name} is a {type(value).__name__}")
+        values[name] = field_table.from_decoded(value) if kind == TABLE else value
+    try:
+        return encode(values)
+    except ValueError as error:
+        raise FormatError(0, str(error)) from None

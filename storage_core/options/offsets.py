@@ -1,0 +1,149 @@
+"""Where a read starts and ends: the texts of `startingOffsets`, `endingOffsets` and `assign` as bounds of each store.
+
+Rules are those of Spark's Kafka source for batches; over several stores the JSON's outer key is the store's name.
+Leaves to others: what a bound means in a queue (the engine).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from storage_core.errors import OptionError, listing
+from storage_core.options.values import json_object
+from storage_core.store import EARLIEST, LATEST, OffsetBound, QueueKey
+
+_LAST = re.compile(r"last:\s*(\d{1,18})", re.IGNORECASE)
+_EXAMPLE = '{"orders": {"0": 23, "1": -2}}'
+_ASSIGN_EXAMPLE = '{"orders": [0, 1]}'
+_MAX_QUEUE_ID = (1 << 31) - 1
+_MAX_OFFSET = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A bound as the user wrote it; `by_name` is the JSON, not looked into: its depth depends on the stores."""
+
+    option: str
+    text: str
+    plain: OffsetBound
+    by_name: Mapping[str, Any] | None = None
+
+    @property
+    def narrows(self) -> bool:
+        """Whether it may leave messages out."""
+        return self.by_name is not None or self.plain.last is not None or self.plain.group is not None
+
+    def of_store(self, store: str, stores: Sequence[str]) -> OffsetBound:
+        """The bound of one of `stores`; what the JSON does not name takes the default."""
+        if self.by_name is None:
+            return self.plain
+        inner = _of_store(self.option, self.text, self.by_name, store, stores, _EXAMPLE)
+        offsets: dict[QueueKey, int] = {}
+        for topic, queues in inner.items():
+            if not isinstance(queues, dict):
+                raise _wrong_shape(self.option, self.text, topic, _EXAMPLE)
+            for queue_id, offset in queues.items():
+                offsets[topic, _queue_id(self.option, self.text, queue_id)] = self._offset(topic, queue_id, offset)
+        return OffsetBound(self.plain.default, offsets)
+
+    def _offset(self, topic: str, queue_id: str, offset: Any) -> int:
+        if not isinstance(offset, int) or isinstance(offset, bool) or not EARLIEST <= offset <= _MAX_OFFSET:
+            raise OptionError(
+                self.option,
+                self.text,
+                f"offset {offset!r} of {topic}/{queue_id} must be a whole number of at least 0, or -2, -1",
+            )
+        starting = self.plain.default == EARLIEST
+        if offset == (LATEST if starting else EARLIEST):
+            word = "-1 (latest) as a start" if starting else "-2 (earliest) as an end"
+            raise OptionError(
+                self.option, self.text, f"{topic}/{queue_id} has {word}, which would read nothing; leave the queue out"
+            )
+        return offset
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The option `assign` as the user wrote it."""
+
+    text: str
+    by_name: Mapping[str, Any]
+
+    def of_store(self, store: str, stores: Sequence[str]) -> tuple[QueueKey, ...]:
+        """The queues of one of `stores`, in the order given."""
+        inner = _of_store("assign", self.text, self.by_name, store, stores, _ASSIGN_EXAMPLE)
+        queues: dict[QueueKey, None] = {}
+        for topic, queue_ids in inner.items():
+            if not isinstance(queue_ids, list) or not queue_ids:
+                raise _wrong_shape("assign", self.text, topic, _ASSIGN_EXAMPLE)
+            for queue_id in queue_ids:
+                queues[topic, _queue_id("assign", self.text, queue_id)] = None
+        return tuple(queues)
+
+
+def bound(starting: bool) -> Callable[[str, str], Bound]:
+    """The parser of `startingOffsets` (or `endingOffsets`)."""
+    default = EARLIEST if starting else LATEST
+
+    def parse(name: str, text: str) -> Bound:
+        value = text.strip()
+        word = value.lower()
+        if word == ("earliest" if starting else "latest"):
+            return Bound(name, text, OffsetBound(default))
+        if word in ("earliest", "latest"):
+            other = "earliest, which is the default" if starting else "latest, which is the default"
+            raise OptionError(name, text, f"would read nothing in a batch; leave it out for {other}")
+        if match := _LAST.fullmatch(value):
+            return Bound(name, text, OffsetBound(default, last=int(match[1])))
+        if word.startswith("group:"):
+            group = value[len("group:") :].strip()
+            if not group:
+                raise OptionError(name, text, "names no consumer group; write it like group:billing")
+            # Of a queue that the group never read the earliest offset is meant, at both ends.
+            return Bound(name, text, OffsetBound(EARLIEST, group=group))
+        if value.startswith("{"):
+            return Bound(name, text, OffsetBound(default), json_object(name, text, _EXAMPLE))
+        allowed = "earliest" if starting else "latest"
+        raise OptionError(name, text, f"must be {allowed}, last:100, group:billing, or JSON such as {_EXAMPLE}")
+
+    return parse
+
+
+def assignment(name: str, text: str) -> Assignment:
+    """The parser of `assign`."""
+    found = json_object(name, text, _ASSIGN_EXAMPLE)
+    if not found:
+        raise OptionError(name, text, f"names no queue; write it like {_ASSIGN_EXAMPLE}")
+    return Assignment(text, found)
+
+
+def _of_store(
+    option: str, text: str, by_name: Mapping[str, Any], store: str, stores: Sequence[str], example: str
+) -> Mapping[str, Any]:
+    if len(stores) == 1:
+        return by_name
+    unknown = [name for name in by_name if name not in stores]
+    if unknown:
+        shape = f'{{"{stores[0]}": {example}}}'
+        raise OptionError(
+            option, text, f"names {unknown[0]}, which is none of the stores {listing(stores)}; write it like {shape}"
+        )
+    inner = by_name.get(store, {})
+    if not isinstance(inner, dict):
+        raise _wrong_shape(option, text, store, f'{{"{store}": {example}}}')
+    return inner
+
+
+def _queue_id(option: str, text: str, value: Any) -> int:
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MAX_QUEUE_ID:
+        raise OptionError(option, text, f"queue {value!r} must be a queue id, 0 to {_MAX_QUEUE_ID}")
+    return value
+
+
+def _wrong_shape(option: str, text: str, key: str, example: str) -> OptionError:
+    return OptionError(option, text, f"what stands at {key} has the wrong shape; write it like {example}")

@@ -1,0 +1,239 @@
+"""The options of a read, and a load's options parsed: names without case, aliases, exact errors.
+
+Leaves to others: parsing of single values (`values`, `offsets`, `topic_pattern`), and what stores, topics and columns
+exist (the engines).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from storage_core.errors import OptionError, closest, either
+from storage_core.options import values
+from storage_core.options.offsets import Assignment, Bound, assignment, bound
+from storage_core.options.option import RABBITMQ, READ, ROCKETMQ, SPARK, STREAM, WRITE, Option, by_name
+from storage_core.options.topic_pattern import java_pattern
+from storage_core.store import Mode, Scan, ScanRequest
+
+VIEWS = ("messages", "queues", "topics", "segments", "index", "offsets", "damage")
+
+READ_OPTIONS: tuple[Option, ...] = (
+    Option("path", "directory", None, "a store, or a folder of stores; load([a, b]) takes several", SPARK),
+    Option("engine", "auto, rocketmq, rabbitmq", "auto", "normally seen from the directory",
+           parse=values.choice("auto", ROCKETMQ, RABBITMQ)),
+    Option("view", ", ".join(VIEWS), "messages", "what the rows are", parse=values.choice(*VIEWS)),
+    Option("layout", "native, kafka", "native", "kafka gives exactly the columns of Spark's Kafka source",
+           parse=values.choice("native", "kafka")),
+    Option("includeHeaders", "true, false", "false", "with layout=kafka: the column headers", parse=values.flag),
+    Option("columns", "comma list", None, "the projection; .schema(...) does the same", parse=values.columns),
+    Option("topic", "comma or JSON list", None, "topics; of RabbitMQ, queues", parse=values.names,
+           aliases=("subscribe", "queue"), aliases_of={"queue": RABBITMQ}),
+    Option("topicPattern", "Java-style regex", None, "topics, or queues, that match as a whole", parse=java_pattern,
+           aliases=("subscribePattern", "queuePattern"), aliases_of={"queuePattern": RABBITMQ}),
+    Option("assign", 'JSON {"orders": [0, 1]}', None, "exact queues; several stores: their names as outer keys",
+           parse=assignment),
+    Option("startingOffsets", "earliest, JSON, last:100, group:billing", "earliest", "where each queue starts",
+           parse=bound(starting=True)),
+    Option("endingOffsets", "latest, JSON, last:100, group:billing", "latest", "where each queue ends, exclusive",
+           parse=bound(starting=False)),
+    Option("startingTimestamp", "epoch ms, ISO 8601, -10m, -2h, -1d", None, "by store time, inclusive"),
+    Option("endingTimestamp", "epoch ms, ISO 8601, -10m, -2h, -1d", None, "by store time, exclusive"),
+    Option("scan", "queues, log", "queues", "through the consume queues, or the commit log alone in physical order",
+           parse=values.choice("queues", "log")),
+    Option("decompress", "true, false", "true", "false leaves bodies as stored", parse=values.flag, engine=ROCKETMQ),
+    Option("mode", "FAILFAST, DROPMALFORMED, PERMISSIVE", "FAILFAST", "what becomes of damaged messages",
+           parse=values.choice("FAILFAST", "DROPMALFORMED", "PERMISSIVE")),
+    Option("verifyCrc", "true, false", "true", "check each body's CRC", parse=values.flag),
+    Option("failOnDataLoss", "true, false", "true", "fail when offsets asked for no longer exist", parse=values.flag),
+    Option("minPartitions", "number", None, "default: the driver's cores, each partition at least 16 MB",
+           parse=values.count),
+    Option("maxRecordsPerPartition", "number", None, "cuts larger partitions", parse=values.count),
+    Option("maxBytesPerPartition", "bytes, k/m/g", "256m", "cuts larger partitions, by bytes of the log",
+           parse=values.size),
+    Option("recovery", "auto, 4.9, 5.x, none", "auto", "whose rules say what a crashed or damaged store serves",
+           parse=values.choice("auto", "4.9", "5.x", "none")),
+    Option("commitLogPath", "comma list of directories", None, "a commit log elsewhere (storePathCommitLog)",
+           parse=values.names, engine=ROCKETMQ),
+    Option("useIndex", "true, false", "true", "false: lookups scan", parse=values.flag, engine=ROCKETMQ),
+    Option("key", "one key, or a JSON list", None, "messages with this word in KEYS", parse=values.texts),
+    Option("msgId", "id, or a JSON list", None, "UNIQ_KEY or offset id", parse=values.message_ids),
+    Option("tag", "A, A || B, *", None, "RocketMQ tag expression", parse=values.tag_expression),
+    Option("pushdown", "false, true", "false", "filters of where(...) reach the store", parse=values.flag),
+    Option("vhost", "comma or JSON list", None, "virtual hosts", parse=values.names, engine=RABBITMQ),
+    Option("includeAcked", "false, true", "false", "acknowledged entries that are still on disk, column acked",
+           parse=values.flag, engine=RABBITMQ),
+    Option("maxOffsetsPerTrigger", "number", None, "most messages of a micro-batch", STREAM),
+    Option("maxBytesPerTrigger", "bytes, k/m/g", None, "most bytes of a micro-batch", STREAM),
+    Option("minOffsetsPerTrigger", "number", None, "fewest messages of a micro-batch", STREAM),
+    Option("maxTriggerDelay", "duration", None, "how long minOffsetsPerTrigger may wait", STREAM),
+)  # fmt: skip
+
+_MISPLACED = {
+    STREAM: "belongs to streaming reads, which are not in this version of mqstore; leave it out",
+    WRITE: "belongs to writing; leave it out when reading",
+}
+# What Spark adds on its own: the location of a catalog table, the paths of load([a, b]).
+SPARKS_OWN = frozenset({"paths", "location", "provider", "owner"})
+# Options of Spark's Kafka source that say how to talk to a Kafka broker, or that it ignores in a batch.
+_KAFKA_ONLY = {"kafkaconsumer.polltimeoutms", "fetchoffset.numretries", "fetchoffset.retryintervalms", "groupidprefix"}
+_BY_NAME = by_name(READ_OPTIONS)
+_SPOKEN = {ROCKETMQ: "RocketMQ", RABBITMQ: "RabbitMQ"}
+_SELECTIONS = ("topic", "topicPattern", "assign")
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """A load's options, parsed.
+
+    `request` holds all that means the same in every store of the load; `assign`, `start` and `stop` are told to each
+    store by its name. `of_one_engine` are options that only one engine's stores know: (engine, name as given, text).
+    `ignored` are options of a Kafka job that mean nothing here.
+    """
+
+    request: ScanRequest
+    engine: str | None
+    view: str
+    kafka: bool
+    include_headers: bool
+    assign: Assignment | None
+    start: Bound
+    stop: Bound
+    min_partitions: int | None
+    recovery: str
+    commit_log_path: tuple[str, ...]
+    pushdown: bool
+    vhosts: tuple[str, ...] | None
+    of_one_engine: tuple[tuple[str, str, str], ...]
+    ignored: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The columns asked for, None for all."""
+        return self.request.columns
+
+    @property
+    def store_options(self) -> dict[str, str]:
+        """What `open_store` takes besides the path and the engine, without what has its default."""
+        found = {} if self.recovery == "auto" else {"recovery": self.recovery}
+        if self.commit_log_path:
+            found["commitLogPath"] = ",".join(self.commit_log_path)
+        return found
+
+
+def check_engine(options: Sequence[tuple[str, str, str]], engine: str, path: str) -> None:
+    """OptionError for the first of `options` (engine, name, text) that the stores of `engine` do not know."""
+    for wanted, name, text in options:
+        if wanted != engine:
+            belongs, here = _SPOKEN[wanted], _SPOKEN[engine]
+            raise OptionError(name, text, f"belongs to {belongs} stores, and {path} is a {here} store; leave it out")
+
+
+def parse_read_options(raw: Mapping[str, str], written: Sequence[Option], now_ms: int | None = None) -> ReadOptions:
+    """The options of a batch read; `now_ms` is what `-10m` counts from. `written` are the options of a write, to tell
+    a misplaced one from a misspelt one.
+
+    Raises OptionError for an unknown name (with the close ones), a wrong value, one thing said twice, options that
+    exclude each other, and options of what this version does not do.
+    """
+    kafka = next((text.strip().lower() == "kafka" for name, text in raw.items() if name.lower() == "layout"), False)
+    given, ignored = _known(raw, kafka, written)
+    found = _parsed(given, int(time.time() * 1000) if now_ms is None else now_ms)
+    selections = [given[name][0] for name in _SELECTIONS if name in given]
+    if len(selections) > 1:
+        raise OptionError(
+            selections[1],
+            given[_BY_NAME[selections[1].lower()].name][1],
+            f"excludes {selections[0]}; give one of topic (subscribe), topicPattern (subscribePattern), assign",
+        )
+    if found["includeHeaders"] and not kafka:
+        raise OptionError(
+            "includeHeaders", "true", "goes with layout=kafka; the native layout has the column properties"
+        )
+    return ReadOptions(
+        request=_request(found),
+        engine=None if found["engine"] == "auto" else found["engine"],
+        view=found["view"], kafka=kafka, include_headers=found["includeHeaders"], assign=found["assign"],
+        start=found["startingOffsets"], stop=found["endingOffsets"], min_partitions=found["minPartitions"],
+        recovery=found["recovery"], commit_log_path=found["commitLogPath"] or (), pushdown=found["pushdown"],
+        vhosts=found["vhost"], of_one_engine=_of_one_engine(given), ignored=ignored,
+    )  # fmt: skip
+
+
+def _request(found: Mapping[str, Any]) -> ScanRequest:
+    return ScanRequest(
+        columns=found["columns"], topics=found["topic"], topic_pattern=found["topicPattern"],
+        start_ms=found["startingTimestamp"], stop_ms=found["endingTimestamp"],
+        keys=found["key"], message_ids=found["msgId"], tags=found["tag"],
+        scan=Scan(found["scan"]), mode=Mode(found["mode"]), verify_crc=found["verifyCrc"],
+        decompress=found["decompress"], fail_on_data_loss=found["failOnDataLoss"], use_index=found["useIndex"],
+        include_acked=found["includeAcked"], max_records_per_partition=found["maxRecordsPerPartition"],
+        max_bytes_per_partition=found["maxBytesPerPartition"],
+    )  # fmt: skip
+
+
+def _known(
+    raw: Mapping[str, str], kafka: bool, written: Sequence[Option]
+) -> tuple[dict[str, tuple[str, str]], tuple[str, ...]]:
+    """Option name → (name as given, text), and the names that a Kafka job brings along."""
+    given: dict[str, tuple[str, str]] = {}
+    ignored = []
+    for name, text in sorted(raw.items()):
+        option = _BY_NAME.get(name.lower())
+        if name.lower() in SPARKS_OWN or (option is not None and option.use == SPARK):
+            continue
+        from_kafka = name.lower().startswith("kafka.") or name.lower() in _KAFKA_ONLY
+        if kafka and (from_kafka or (option is not None and option.use == STREAM)):
+            ignored.append(name)
+            continue
+        if option is None or option.use != READ:
+            _refuse(name, text, from_kafka, (*READ_OPTIONS, *written))
+            continue
+        spelled = next(each for each in option.names if each.lower() == name.lower())
+        if option.name in given and given[option.name][1] != text:
+            raise OptionError(spelled, text, f"is another name of {given[option.name][0]}; give one of the two")
+        given[option.name] = (spelled, text)
+    return given, tuple(ignored)
+
+
+def _refuse(name: str, text: str, from_kafka: bool, every: Sequence[Option]) -> None:
+    """Raises OptionError for an option that is none of a read; nothing for another one's that has its default."""
+    if from_kafka:
+        raise OptionError(name, text, "belongs to Kafka; it is ignored with layout=kafka, otherwise leave it out")
+    option = by_name(every).get(name.lower())
+    if option is not None:
+        if option.default is None or text.strip().lower() != option.default:
+            raise OptionError(option.name, text, _MISPLACED[option.use])
+        return
+    known = [each for option in every for each in option.names]
+    near = closest(name, known) or [each for each in known if name.lower() in each.lower()][:3]
+    reads = ", ".join(option.name for option in READ_OPTIONS if option.use == READ)
+    hint = f"did you mean {either(near)}?" if near else f"the options of a read are {reads}"
+    raise OptionError(name, text, f"there is no such option; {hint}")
+
+
+def _of_one_engine(given: Mapping[str, tuple[str, str]]) -> tuple[tuple[str, str, str], ...]:
+    """Those that one engine's stores alone know; one with its default as value says nothing."""
+    found = []
+    for name, (spelled, text) in given.items():
+        option = _BY_NAME[name.lower()]
+        engine = option.engine or option.aliases_of.get(spelled)
+        if engine is not None and (option.default is None or text.strip().lower() != option.default):
+            found.append((engine, spelled, text))
+    return tuple(found)
+
+
+def _parsed(given: Mapping[str, tuple[str, str]], now_ms: int) -> dict[str, Any]:
+    instant = values.instant_ms(now_ms)
+    found: dict[str, Any] = {}
+    for option in READ_OPTIONS:
+        if option.use != READ:
+            continue
+        parse = instant if option.name.endswith("Timestamp") else option.parse
+        if option.name in given:
+            found[option.name] = parse(*given[option.name])
+        else:
+            found[option.name] = None if option.default is None else parse(option.name, option.default)
+    return found

@@ -1,0 +1,209 @@
+"""Parsers of option values: texts as a user writes them to Python values, each with its exact error.
+
+Leaves to others: which option takes which kind (`option`), offsets in JSON (`offsets`), patterns (`topic_pattern`).
+Every parser is called with the option's name and its text, and raises OptionError.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from storage_core.errors import OptionError, closest
+
+_SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_RELATIVE = re.compile(r"-\s*(\d+)\s*(ms|s|m|h|d|w)")
+_RELATIVE_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)")
+_DURATION_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+_SIZE_SHIFT = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+_LONG_HEX = re.compile(r"[0-9A-Fa-f]{24,}")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LIMIT = 1 << 63
+
+
+def flag(name: str, text: str) -> bool:
+    """`true` or `false`, in any case."""
+    value = text.strip().lower()
+    if value not in ("true", "false"):
+        raise OptionError(name, text, "allowed are true and false")
+    return value == "true"
+
+
+def choice(*allowed: str) -> Callable[[str, str], str]:
+    """A parser for one of `allowed`, in any case; gives the spelling of `allowed`."""
+    by_lower = {value.lower(): value for value in allowed}
+
+    def parse(name: str, text: str) -> str:
+        value = by_lower.get(text.strip().lower())
+        if value is None:
+            near = closest(text.strip(), list(allowed), 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise OptionError(name, text, f"allowed are {', '.join(allowed)}{hint}")
+        return value
+
+    return parse
+
+
+def count_of(least: int) -> Callable[[str, str], int]:
+    """A parser for whole numbers of at least `least`."""
+
+    def parse(name: str, text: str) -> int:
+        value = text.strip()
+        if not (value.isascii() and value.isdigit()) or not least <= int(value) < _LIMIT:
+            raise OptionError(name, text, f"must be a whole number of at least {least}")
+        return int(value)
+
+    return parse
+
+
+def size_of(least: int) -> Callable[[str, str], int]:
+    """A parser for bytes: a whole number of at least `least`, with k, m, g or t for powers of 1024."""
+
+    def parse(name: str, text: str) -> int:
+        match = _SIZE.fullmatch(text.strip())
+        value = int(match[1]) << _SIZE_SHIFT[match[2].lower()] if match else 0
+        if not least <= value < _LIMIT:
+            examples = "such as 268435456, 262144k, 256m or 1g"
+            raise OptionError(name, text, f"must be a number of bytes of at least {least}, {examples}")
+        return value
+
+    return parse
+
+
+count, size = count_of(1), size_of(1)
+
+
+def duration_s(name: str, text: str) -> float:
+    """Seconds of a duration such as `500ms`, `60s`, `5m` or `1h`; a bare number counts seconds."""
+    match = _DURATION.fullmatch(text.strip().lower())
+    if not match:
+        raise OptionError(name, text, "must be a duration such as 500ms, 60s or 5m")
+    return float(match[1]) * _DURATION_S[match[2]]
+
+
+def instant_ms(now_ms: int) -> Callable[[str, str], int]:
+    """A parser for times: epoch milliseconds, ISO 8601 (UTC where it names no zone), or before now (`-10m`, `-1d`).
+
+    Gives whole milliseconds since 1970, rounded up: store times are whole, so `>=` and `<` mean the same after it.
+    """
+
+    def parse(name: str, text: str) -> int:
+        value = text.strip()
+        if value.isascii() and value.isdigit() and int(value) < _LIMIT:
+            return int(value)
+        match = _RELATIVE.fullmatch(value)
+        if match:
+            return max(0, now_ms - int(match[1]) * _RELATIVE_MS[match[2]])
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            raise OptionError(
+                name,
+                text,
+                "must be epoch milliseconds, ISO 8601 such as 2024-06-01T12:00:00Z, or before now: -10m, -2h, -1d",
+            ) from None
+        moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        return max(0, -((_EPOCH - moment) // timedelta(milliseconds=1)))
+
+    return parse
+
+
+def names(name: str, text: str) -> tuple[str, ...]:
+    """A comma list, or a JSON list when the text begins with `[`; order kept, repetitions dropped."""
+    value = text.strip()
+    if value.startswith("["):
+        items = _json(name, text)
+        if not isinstance(items, list) or not all(isinstance(item, str) and item for item in items):
+            raise OptionError(name, text, 'must be a JSON list of texts such as ["orders", "payments"]')
+    else:
+        items = [item.strip() for item in value.split(",") if item.strip()]
+    if not items:
+        raise OptionError(name, text, "names nothing; give a comma list, or leave the option out")
+    return tuple(dict.fromkeys(items))
+
+
+def columns(name: str, text: str) -> tuple[str, ...]:
+    """A list of column names without repetitions, in the order of the rows."""
+    found = names(name, text)
+    wanted = [item.strip() for item in text.split(",") if item.strip()]
+    if not text.strip().startswith("[") and len(wanted) > len(found):
+        twice = next(item for item in wanted if wanted.count(item) > 1)
+        raise OptionError(name, text, f"names the column {twice} twice")
+    return found
+
+
+def texts(name: str, text: str) -> tuple[str, ...]:
+    """One text, or a JSON list of texts when it begins with `[`; order kept, repetitions dropped."""
+    return names(name, text) if text.strip().startswith("[") else (filled(name, text),)
+
+
+def message_ids(name: str, text: str) -> tuple[str, ...]:
+    """Message ids: any UNIQ_KEY, or offset ids of 32 or 56 hex digits; a JSON list when the text begins with `[`."""
+    found = texts(name, text)
+    for item in found:
+        if _LONG_HEX.fullmatch(item) and len(item) not in (32, 56):
+            raise OptionError(name, item, f"has {len(item)} hex digits; a message id has 32, or 56 with IPv6")
+    return found
+
+
+def tag_expression(name: str, text: str) -> tuple[str, ...] | None:
+    """The tags of `A || B`; None for `*`, which is everything."""
+    if text.strip() == "*":
+        return None
+    found = tuple(dict.fromkeys(piece.strip() for piece in text.split("||") if piece.strip()))
+    if not found or any("|" in tag or "&&" in tag for tag in found):
+        raise OptionError(name, text, "must be one tag, several as A || B, or * for everything")
+    return found
+
+
+def filled(name: str, text: str) -> str:
+    """A text that is not blank, without blanks around it."""
+    if not text.strip():
+        raise OptionError(name, text, "is empty; leave the option out")
+    return text.strip()
+
+
+def any_text(name: str, value: str) -> str:
+    """Any text, as it was given."""
+    del name
+    return value
+
+
+def as_text(value: Any) -> str:
+    """A Python value as the text of an option: `true`, a number, JSON for lists and dicts."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(value) if isinstance(value, list | tuple | dict) else str(value)
+
+
+def json_object(name: str, text: str, example: str) -> dict[str, Any]:
+    """A JSON object that names no key twice."""
+    value = _json(name, text, example)
+    if not isinstance(value, dict):
+        raise OptionError(name, text, f"must be a JSON object such as {example}")
+    return value
+
+
+def _json(name: str, text: str, example: str = '["orders", "payments"]') -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_once)
+    except _RepeatedError as error:
+        raise OptionError(name, text, f"names {error} twice") from None
+    except (ValueError, RecursionError):
+        raise OptionError(name, text, f"is not JSON; write it like {example}") from None
+
+
+class _RepeatedError(Exception):
+    """A key that stands twice in one JSON object; the text is the key."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise _RepeatedError(next(key for key in keys if keys.count(key) > 1))
+    return found

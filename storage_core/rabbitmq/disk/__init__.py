@@ -1,0 +1,1 @@
+"""What lies in a vhost's directory."""

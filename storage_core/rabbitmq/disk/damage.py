@@ -1,0 +1,27 @@
+"""One damaged part of a vhost's store, as reads report it and `view=damage` lists it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from storage_core.errors import CorruptionError
+
+
+@dataclass(frozen=True)
+class Damage:
+    """`file` is relative to the store; `length` bytes from `position` on, 0 when unknown; `queue` None: of no queue.
+
+    `served` is False for what a node's own recovery drops without a word: no error of a read, but worth knowing.
+    """
+
+    file: str
+    position: int
+    length: int
+    kind: str
+    reason: str
+    queue: str | None = None
+    served: bool = True
+
+    def error(self, root: str) -> CorruptionError:
+        """The error of a read that does not tolerate damage."""
+        return CorruptionError(f"{root}/{self.file}", self.position, self.reason)

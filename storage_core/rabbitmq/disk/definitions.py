@@ -1,0 +1,60 @@
+"""`definitions.json`: what a node must import before it serves a store, and the steps that lead there.
+
+A node learns of a queue from definitions, not from files: it removes directories of queues that it does not know.
+Source: rabbitmq.md 1.6.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from storage_core.files.small_file import read_whole, write_whole
+
+FILE = "definitions.json"
+
+
+def definitions_path(root: str) -> str:
+    """Beside the vhost's directory."""
+    return f"{root.rstrip('/').rpartition('/')[0] or '.'}/{FILE}"
+
+
+def merged(known: bytes | None, vhost: str, queues: Mapping[str, Mapping[str, Any]]) -> bytes:
+    """The definitions `known` with the vhost and its queues added; `queues` maps names to arguments.
+
+    A queue that is already there keeps its arguments beside the new ones.
+    """
+    found = _parsed(known)
+    vhosts = {item["name"]: item for item in found.get("vhosts", [])}
+    vhosts.setdefault(vhost, {"name": vhost})
+    listed = {(item["vhost"], item["name"]): item for item in found.get("queues", [])}
+    for name, arguments in queues.items():
+        new = {"name": name, "vhost": vhost, "durable": True, "auto_delete": False, "arguments": {}}
+        item = listed.setdefault((vhost, name), new)
+        item["arguments"] = {**item["arguments"], **arguments}
+    found |= {"vhosts": [vhosts[name] for name in sorted(vhosts)], "queues": [listed[key] for key in sorted(listed)]}
+    return (json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def arguments(root: str, vhost: str) -> dict[str, dict[str, Any]]:
+    """Arguments by queue name of the vhost's queues, as the file beside the store has them; empty without one."""
+    found = _parsed(read_whole(definitions_path(root)))
+    listed = [item for item in found.get("queues", []) if isinstance(item, dict) and item.get("vhost") == vhost]
+    return {item["name"]: dict(item.get("arguments") or {}) for item in listed if isinstance(item.get("name"), str)}
+
+
+def write(root: str, vhost: str, queues: Mapping[str, Mapping[str, Any]]) -> None:
+    """Adds queues to the definitions beside the store; nothing to add writes nothing."""
+    if not queues:
+        return
+    path = definitions_path(root)
+    write_whole(path, merged(read_whole(path), vhost, queues))
+
+
+def _parsed(known: bytes | None) -> dict[str, Any]:
+    try:
+        found = json.loads(known or b"{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

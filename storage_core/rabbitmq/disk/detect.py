@@ -1,0 +1,77 @@
+"""What lies in a directory: a vhost's store, stores below it, or queues of a kind that is not read. Loads little.
+
+Every opening of a store asks this, whatever its engine. Source: rabbitmq.md 1, interface.md 28; of quorum queues and
+streams the data directory of a real 3.10.8 node with both.
+"""
+
+from __future__ import annotations
+
+from storage_core.errors import StoreNotFoundError
+from storage_core.files import system
+from storage_core.files.small_file import read_start
+from storage_core.formats.rabbitmq import paths
+
+RAFT_LOG, STREAM_INDEX = b"RAWA", b"OSII"
+QUORUM_CONFIG = b"friendly_name"
+LEVELS, HEAD_BYTES = 2, 4096
+
+
+def looks_like_store(path: str) -> bool:
+    """Whether `path` is a vhost's directory, under any name: a message store, or queues beside a vhost's own files."""
+    names = names_in(path)
+    if paths.PERSISTENT_FOLDER in names:
+        return system.stat(f"{path}/{paths.PERSISTENT_FOLDER}").is_directory
+    own = {paths.VHOST_FILE, paths.CONFIG_FILE, paths.RECOVERY_FILE}
+    return paths.QUEUES_FOLDER in names and bool(names & own)
+
+
+def stores_below(path: str) -> list[str]:
+    """The vhost directories of a `vhosts` folder, of a `msg_stores` folder, or of a node's data directory, sorted."""
+    for folder in (path, f"{path}/vhosts", f"{path}/msg_stores/vhosts"):
+        found = [f"{folder}/{name}" for name in sorted(names_in(folder)) if looks_like_store(f"{folder}/{name}")]
+        if found:
+            return found
+    return []
+
+
+def names_in(path: str) -> frozenset[str]:
+    """The names in a folder; none when it is not there. StoreNotFoundError when it may not be read."""
+    try:
+        return frozenset(system.names(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return frozenset()
+    except PermissionError:
+        raise StoreNotFoundError(f"StoreNotFoundError: {path} may not be read; check its permissions") from None
+
+
+def other_kind(path: str, levels: int = LEVELS) -> str | None:
+    """`quorum queue` or `stream` when the directory, or one in it, is that of such queues; None for anything else."""
+    try:
+        found = sorted(system.entries(path), key=lambda entry: entry.name)
+    except OSError:
+        return None
+    for entry in found:
+        if not entry.is_directory and (kind := _kind_of(f"{path}/{entry.name}")):
+            return kind
+    for entry in found:
+        if levels and entry.is_directory and (kind := other_kind(f"{path}/{entry.name}", levels - 1)):
+            return kind
+    return None
+
+
+def _kind_of(file: str) -> str | None:
+    """What a file's name and first bytes say."""
+    if file.endswith(".index") and _head(file).startswith(STREAM_INDEX):
+        return "stream"
+    if file.endswith(".wal") and _head(file).startswith(RAFT_LOG):
+        return "quorum queue"
+    if file.endswith("/config") and QUORUM_CONFIG in _head(file):
+        return "quorum queue"
+    return None
+
+
+def _head(file: str) -> bytes:
+    try:
+        return read_start(file, HEAD_BYTES)
+    except OSError:
+        return b""

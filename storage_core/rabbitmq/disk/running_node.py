@@ -1,0 +1,18 @@
+"""Whether a node runs on a store: its pid file names a live process, or a process has one of the store's files open."""
+
+from __future__ import annotations
+
+from storage_core.errors import StoreLockedError
+from storage_core.files import system
+from storage_core.rabbitmq.disk.span_reader import read_file
+
+
+def check_not_running(root: str) -> None:
+    """StoreLockedError when a node runs on the store `root`, or another process has a file of it open."""
+    real = system.real_path(root)
+    node_folder = real.rsplit("/", 3)[0]
+    noted = read_file(f"{node_folder}.pid").strip()
+    if noted.isdigit() and system.process_start(int(noted)) is not None:
+        raise StoreLockedError(f"{root} is locked by a running node (pid {int(noted)}); stop it first")
+    for pid in system.holders_below(real):
+        raise StoreLockedError(f"{root} is locked by process {pid}, which has a file of it open")

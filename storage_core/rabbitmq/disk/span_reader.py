@@ -1,0 +1,131 @@
+"""Scattered spans of many files in one buffer, near ones by one read. Knows no format.
+
+A file that vanished or shrank since the plan was made is a DataLossError, never a crash.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.errors import DataLossError, StoreNotFoundError
+from storage_core.files import system
+from storage_core.files.window import OpenFiles
+from storage_core.formats.layout import Bytes, Positions
+
+_FILE_SHIFT = 44
+LARGEST_GAP = 16 << 10
+"""Bytes that are rather read than jumped over."""
+
+
+def read_file(path: str) -> bytes:
+    """A whole file; b"" when it does not exist. StoreNotFoundError when it may not be read."""
+    try:
+        size = system.stat(path).size + 1
+        descriptor = system.open_read(path)
+    except FileNotFoundError:
+        return b""
+    except PermissionError:
+        raise _forbidden(path) from None
+    try:
+        parts = []
+        position = 0
+        while data := system.pread(descriptor, size, position):
+            parts.append(data)
+            position += len(data)
+            if len(data) < size:
+                break
+            size = 8 << 20
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+    finally:
+        system.close(descriptor)
+
+
+class FileReader:
+    """Reads whole files, one at a time, into one buffer: fresh memory costs more than the reading."""
+
+    def __init__(self) -> None:
+        self._buffer = np.empty(0, np.uint8)
+
+    def read(self, path: str) -> memoryview:
+        """A whole file, valid until the next call; nothing when it does not exist. Raises as `read_file`."""
+        try:
+            size = system.stat(path).size
+            descriptor = system.open_read(path)
+        except FileNotFoundError:
+            return memoryview(b"")
+        except PermissionError:
+            raise _forbidden(path) from None
+        try:
+            if len(self._buffer) <= size:
+                self._buffer = np.empty(size + (size >> 2) + 1, np.uint8)
+            count = system.pread_into(descriptor, self._buffer.data, 0)
+        finally:
+            system.close(descriptor)
+        grown = count == len(self._buffer)
+        return memoryview(read_file(path)) if grown else self._buffer[:count].data
+
+
+def _forbidden(path: str) -> StoreNotFoundError:
+    return StoreNotFoundError(f"StoreNotFoundError: {path} may not be read; check its permissions")
+
+
+class SpanReader:
+    """Reads spans of the files `paths` below `root`."""
+
+    def __init__(self, root: str, paths: list[str]) -> None:
+        self.root, self.paths = root, paths
+        self._files = OpenFiles()
+        self._buffer = np.empty(0, np.uint8)
+
+    def load(self, files: npt.NDArray[np.int64], starts: Positions, stops: Positions) -> tuple[Bytes, Positions]:
+        """One buffer with all spans [start, stop) of the files of those numbers, and where each begins in it.
+
+        The buffer is valid until the next call.
+        """
+        if not len(files):
+            return np.empty(0, np.uint8), np.empty(0, np.int64)
+        # Most are in runs, one file behind the other, which a stable sort finds.
+        order = np.argsort(starts + (files << _FILE_SHIFT), kind="stable")
+        file, start, stop = files[order], starts[order], stops[order]
+        base = file << _FILE_SHIFT
+        reach = np.maximum.accumulate(stop + base) - base
+        fresh = np.ones(len(order), bool)
+        fresh[1:] = (file[1:] != file[:-1]) | (start[1:] > reach[:-1] + LARGEST_GAP)
+        first = np.flatnonzero(fresh)
+        run_starts, run_files = start[first], file[first]
+        run_stops = reach[np.append(first[1:], len(order)) - 1]
+        sizes = run_stops - run_starts
+        targets = np.cumsum(sizes) - sizes
+        buffer = self._room(int(sizes.sum()))
+        for number, begin, size, target in zip(
+            *(a.tolist() for a in (run_files, run_starts, sizes, targets)), strict=True
+        ):
+            self._fill(number, begin, buffer[target : target + size])
+        run = np.cumsum(fresh) - 1
+        found = np.empty(len(order), np.int64)
+        found[order] = targets[run] + start - run_starts[run]
+        return buffer, found
+
+    def _room(self, size: int) -> Bytes:
+        if len(self._buffer) < size:
+            self._buffer = np.empty(size, np.uint8)
+        return self._buffer[:size]
+
+    def _fill(self, number: int, position: int, target: Bytes) -> None:
+        path = f"{self.root}/{self.paths[number]}"
+        try:
+            count = system.pread_into(self._files.descriptor(path), target.data, position)
+        except FileNotFoundError:
+            raise _lost(path, position, "vanished") from None
+        if count < len(target):
+            raise _lost(path, position + count, "shrank")
+
+    def close(self) -> None:
+        """Closes all files."""
+        self._files.close()
+
+
+def _lost(path: str, position: int, what: str) -> DataLossError:
+    text = f"the file {what} while the store was read; read again, or a copy"
+    return DataLossError(f"DataLossError: {path} at {position}: {text}")

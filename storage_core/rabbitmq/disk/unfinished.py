@@ -1,0 +1,36 @@
+"""A job that is committed and not finished, as readers see it: as if it were absent.
+
+Leaves to `job` the finishing, which only writers do. Source: commit-protocol.md 7, 15.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from storage_core import job as jobs
+from storage_core.files import system
+from storage_core.formats.rabbitmq import paths
+from storage_core.job import JobFolder
+
+BEFORE = "before"
+"""Folder in a job's staging that keeps what the store noted at its last clean stop until the job is done."""
+
+
+@dataclass(frozen=True)
+class Pending:
+    """`files` are the paths below the store that the job adds; `before` holds the tables of the last clean stop,
+    None when there is no such job, or the store was not clean.
+    """
+
+    files: frozenset[str] = frozenset()
+    before: str | None = None
+
+
+def pending(root: str) -> Pending:
+    """The unfinished job of the store `root`, if there is one."""
+    intent = jobs.pending_intent(root)
+    if intent is None:
+        return Pending()
+    before = f"{JobFolder(root).staging(intent['job'])}/{BEFORE}"
+    kept = system.exists(f"{before}/{paths.RECOVERY_FILE}")
+    return Pending(frozenset(target for _, target in intent["moves"]), before if kept else None)

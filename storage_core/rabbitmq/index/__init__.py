@@ -1,0 +1,1 @@
+"""A classic queue's index."""

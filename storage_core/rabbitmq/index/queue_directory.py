@@ -1,0 +1,294 @@
+"""One queue directory as a node would see it after a start: its entries in order, each with its location.
+
+Joins what `journal_reader`, `segment_reader` and `segment_v2_reader` find with the message store, as the terms of the
+last stop and the state of the store tell a node to. Source: rabbitmq.md 3.1, 4.2 to 4.4, 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.errors import FormatError, UnsupportedFormatError
+from storage_core.files import system
+from storage_core.formats.rabbitmq import paths
+from storage_core.formats.rabbitmq.classic import queue_v2
+from storage_core.formats.rabbitmq.paths import QueueName
+from storage_core.rabbitmq.disk.damage import Damage
+from storage_core.rabbitmq.disk.recovery_terms import QueueTerms
+from storage_core.rabbitmq.disk.span_reader import FileReader, read_file
+from storage_core.rabbitmq.index import journal_reader, segment_reader, segment_v2_reader
+from storage_core.rabbitmq.index.entries import (
+    ACKED,
+    DIRTY,
+    MISSING,
+    PERSISTENT,
+    REDELIVERED,
+    SHARED,
+    Entries,
+    IndexFile,
+    filtered,
+    flagged,
+    joined,
+    new_entries,
+    nothing,
+)
+from storage_core.rabbitmq.message_store.locations import MessageLocations
+
+
+@dataclass(frozen=True)
+class QueueDirectory:
+    """A directory below `queues/`: its name, and what its stub says, None without a readable one.
+
+    `sizes` are the lengths of its files by name.
+    """
+
+    directory: str
+    name: QueueName | None
+    sizes: dict[str, int]
+
+    @property
+    def version(self) -> int:
+        """Version of the classic queue, by the files that are there."""
+        return 2 if any(name.endswith(paths.INDEX2_SUFFIX) for name in self.sizes) else 1
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a queue comes up.
+
+    `dirty`: entries whose message is gone are dropped without a word. `redelivered_below`: sequence ids below it have
+    been delivered, None for all. `next_sequence_id` is None when it follows from the segments that live.
+    `hidden`: the terms say that the queue is empty, and a node believes them.
+    """
+
+    dirty: bool
+    redelivered_below: int | None
+    next_sequence_id: int | None
+    hidden: bool
+    expected_count: int | None
+
+
+@dataclass
+class QueueFiles:
+    """The persistent entries of one directory by sequence id, served or acknowledged, and what was found beside them.
+
+    `files` are the paths below the store that the entries' file numbers mean; `end_of_entries` lies behind every
+    sequence id that the files mention.
+    """
+
+    directory: QueueDirectory
+    entries: Entries
+    files: list[str]
+    next_sequence_id: int
+    verdict: Verdict
+    transient_count: int = 0
+    end_of_entries: int = 0
+    damages: list[Damage] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @cached_property
+    def served(self) -> Entries:
+        """The entries that are not acknowledged."""
+        return filtered(self.entries, ~flagged(self.entries, ACKED))
+
+
+def list_directories(root: str, unseen: frozenset[str] = frozenset()) -> list[QueueDirectory]:
+    """All directories below `queues/` of the store `root`, by name; files whose paths are `unseen` are left out, and
+    directories that hold nothing else.
+    """
+    folder = f"{root}/{paths.QUEUES_FOLDER}"
+    try:
+        names = sorted(e.name for e in system.entries(folder) if e.is_directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    found = [_directory(folder, name, unseen) for name in names]
+    hidden = {path.split("/")[1] for path in unseen if path.startswith(f"{paths.QUEUES_FOLDER}/")}
+    return [directory for directory in found if directory.sizes or directory.directory not in hidden]
+
+
+def check_versions(root: str, directories: Iterable[QueueDirectory]) -> None:
+    """UnsupportedFormatError when one of them is of version 2: what such a queue keeps is read, never written, and
+    a store that has one is left as it is.
+    """
+    for directory in directories:
+        if directory.version == 2:
+            raise UnsupportedFormatError(
+                f"{root}/{paths.QUEUES_FOLDER}/{directory.directory} is a queue of version 2; a store that has one is "
+                "read but not written: make the queue version 1 on its node, or write to a new store"
+            )
+
+
+def _directory(folder: str, directory: str, unseen: frozenset[str]) -> QueueDirectory:
+    try:
+        name = paths.parse_stub(read_file(f"{folder}/{directory}/{paths.STUB_FILE}"))
+    except FormatError:
+        name = None
+    try:
+        sizes = {e.name: e.size for e in system.entries(f"{folder}/{directory}") if not e.is_directory}
+    except FileNotFoundError:
+        sizes = {}
+    prefix = f"{paths.QUEUES_FOLDER}/{directory}/"
+    return QueueDirectory(directory, name, {file: size for file, size in sizes.items() if prefix + file not in unseen})
+
+
+def read_queue(
+    root: str,
+    directory: QueueDirectory,
+    entry_count: int,
+    locations: MessageLocations,
+    terms: QueueTerms | None,
+    trust: bool,
+) -> QueueFiles:
+    """Reads one directory of the store `root`, whose segments have `entry_count` ordinals; `trust` as in `judge`."""
+    if terms is not None and terms.version != directory.version and directory.sizes:
+        terms = replace(terms, segments=None)
+    verdict = judge(terms, locations.clean, trust)
+    files, found = _read_files(root, directory, entry_count)
+    damages = [damage for file in found for damage in file.damages]
+    entries, ids, stored, transient = _combined(found)
+    _locate(entries, ids, stored, locations, files)
+    entries["flags"] |= np.uint8(DIRTY if verdict.dirty else 0)
+    below = verdict.redelivered_below
+    redelivered = np.ones(len(entries), bool) if below is None else entries["sequence_id"] < below
+    entries["flags"] |= np.where(redelivered, REDELIVERED, 0).astype(np.uint8)
+    queue = QueueFiles(directory, entries, files, 0, verdict, transient, _end(found), damages)
+    _apply(queue, root)
+    last = int(queue.served["sequence_id"][-1]) if len(queue.served) else None
+    count = queue_v2.SEGMENT_ENTRY_COUNT if directory.version == 2 else entry_count
+    queue.next_sequence_id = _next_sequence_id(verdict, last, count)
+    return queue
+
+
+def judge(terms: QueueTerms | None, store_clean: bool, trust_terms: bool = True) -> Verdict:
+    """The verdict on one queue. `trust_terms` False (`recovery=none`) serves what the files hold, whatever they say."""
+    if terms is None:
+        return Verdict(True, None, None, False, None)
+    dirty = not store_clean or terms.segments is None
+    if dirty and terms.segments is None:
+        return Verdict(True, None, None, False, None)
+    hidden = trust_terms and terms.persistent_count == 0
+    count = terms.persistent_count if trust_terms else None
+    return Verdict(dirty, terms.next_deliver_sequence_id, terms.next_sequence_id, hidden, count)
+
+
+def _next_sequence_id(verdict: Verdict, last_live: int | None, entry_count: int) -> int:
+    """The sequence id that the next message would get: from the terms, else the first of the segment behind the last
+    one that lives.
+    """
+    if verdict.next_sequence_id is not None:
+        return verdict.next_sequence_id
+    return 0 if last_live is None else (last_live // entry_count + 1) * entry_count
+
+
+def _read_files(root: str, directory: QueueDirectory, entry_count: int) -> tuple[list[str], list[IndexFile]]:
+    prefix = f"{paths.QUEUES_FOLDER}/{directory.directory}"
+    folder = f"{root}/{prefix}"
+    files: list[str] = []
+    found = []
+    reader = FileReader()
+    for name in _numbered(directory, paths.SEGMENT_SUFFIX):
+        number = paths.number_of(name, paths.SEGMENT_SUFFIX)
+        if number is not None:
+            files.append(f"{prefix}/{name}")
+            data = reader.read(f"{folder}/{name}")
+            found.append(segment_reader.read_segment(data, files[-1], number, entry_count, len(files) - 1))
+    if paths.JOURNAL_FILE in directory.sizes:
+        files.append(f"{prefix}/{paths.JOURNAL_FILE}")
+        found.append(journal_reader.read_journal(folder, files[-1], len(files) - 1))
+    for name in _numbered(directory, paths.INDEX2_SUFFIX):
+        own = name.removesuffix(paths.INDEX2_SUFFIX) + paths.STORE2_SUFFIX
+        files += [f"{prefix}/{name}", f"{prefix}/{own}"]
+        index, store = len(files) - 2, len(files) - 1
+        size = directory.sizes.get(own, 0)
+        found.append(segment_v2_reader.read_segment(f"{folder}/{name}", files[index], index, store, size))
+    return files, found
+
+
+def _end(found: list[IndexFile]) -> int:
+    mentioned = [file.publishes.entries["sequence_id"] for file in found] + [file.acked for file in found]
+    return max((int(ids.max()) + 1 for ids in mentioned if len(ids)), default=0)
+
+
+def _numbered(directory: QueueDirectory, suffix: str) -> list[str]:
+    names = {paths.number_of(name, suffix): name for name in directory.sizes}
+    return [names[number] for number in sorted(number for number in names if number is not None)]
+
+
+def _combined(found: list[IndexFile]) -> tuple[Entries, npt.NDArray[np.void], npt.NDArray[np.bool_], int]:
+    """The persistent entries of all files by sequence id, ids and `stored` beside them; how many live transient ones.
+
+    An entry is acknowledged when its segment has two marks for it or the journal an ack. Of two publishes of one
+    sequence id, which a crash between a flush and the cut of the journal leaves, the segment's counts. Ids are
+    those of stored ones.
+    """
+    publishes = [file.publishes for file in found] or [nothing()]
+    entries = joined([part.entries for part in publishes])
+    stored = joined([part.stored for part in publishes])
+    ids = joined([part.ids for part in publishes]) if stored.any() else np.zeros(len(entries), "V16")
+    sequence_ids = np.ascontiguousarray(entries["sequence_id"])
+    if not (sequence_ids[1:] > sequence_ids[:-1]).all():
+        _, first = np.unique(sequence_ids, return_index=True)
+        entries, ids, stored, sequence_ids = entries[first], ids[first], stored[first], sequence_ids[first]
+    acked = joined([file.acked for file in found] or [np.empty(0, np.int64)])
+    dead = np.isin(sequence_ids, acked) if len(acked) else np.zeros(len(entries), bool)
+    entries["flags"] |= np.where(dead, ACKED, 0).astype(np.uint8)
+    persistent = flagged(entries, PERSISTENT)
+    transient = int((~persistent & ~dead).sum())
+    return filtered(entries, persistent), filtered(ids, persistent), filtered(stored, persistent), transient
+
+
+def _locate(
+    entries: Entries,
+    ids: npt.NDArray[np.void],
+    stored: npt.NDArray[np.bool_],
+    locations: MessageLocations,
+    files: list[str],
+) -> None:
+    """Gives the entries whose message is in the shared store their position there; the others stay where they are."""
+    wanted = np.flatnonzero(stored)
+    if not len(wanted):
+        return
+    rows = locations.find(ids[wanted])
+    known = locations.rows[rows] if len(locations.rows) else np.zeros(len(rows), locations.rows.dtype)
+    gone = (rows < 0) | ((known["references"] == 0) & ~flagged(entries[wanted], ACKED))
+    # A table of a clean stop may name a position that the file, cut or lost since, does not have.
+    named, which = np.unique(known["file"], return_inverse=True)
+    sizes = np.array([locations.sizes.get(number, 0) for number in named.tolist()], np.int64)
+    gone |= known["position"] + known["size"] > sizes[which]
+    absent = wanted[gone]
+    entries["flags"][absent] |= np.uint8(MISSING)
+    wanted, known = wanted[~gone], known[~gone]
+    numbers = np.unique(known["file"])
+    first = len(files)
+    files += [locations.files.get(number, f"{paths.PERSISTENT_FOLDER}/{number}.rdq") for number in numbers.tolist()]
+    entries["file"][wanted] = first + np.searchsorted(numbers, known["file"])
+    entries["position"][wanted], entries["length"][wanted] = known["position"], known["size"]
+    entries["kind"][wanted] = SHARED
+
+
+def _apply(queue: QueueFiles, root: str) -> None:
+    """Drops what a node drops without calling it damage, and says so."""
+    entries, verdict = queue.entries, queue.verdict
+    path = f"{root}/{paths.QUEUES_FOLDER}/{queue.directory.directory}"
+    missing = flagged(entries, MISSING) & ~flagged(entries, ACKED)
+    if verdict.dirty and missing.any():
+        count = int(missing.sum())
+        queue.warnings.append(f"{path}: {count} messages are in no message file; a node forgets them when it starts")
+        queue.entries = entries = entries[~missing]
+    live = int((~flagged(entries, ACKED)).sum())
+    if verdict.hidden and live:
+        queue.warnings.append(
+            f"{path}: {paths.RECOVERY_FILE} says that the queue is empty, so a node shows none of its {live} messages; "
+            "the option recovery=none reads them"
+        )
+        queue.entries = new_entries(0)
+    elif verdict.expected_count not in {None, live}:
+        queue.warnings.append(
+            f"{path}: {live} messages, and {paths.RECOVERY_FILE} says {verdict.expected_count}; "
+            "a node may refuse this queue"
+        )

@@ -1,0 +1,1 @@
+"""The shared message store."""

@@ -1,0 +1,260 @@
+"""Where the persistent message store keeps each message: from its tables after a clean stop, else from its files.
+
+Reads only. Source: rabbitmq.md 1.5, 4.1, 6.1, 6.7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.errors import FormatError
+from storage_core.files import system
+from storage_core.formats.layout import Positions
+from storage_core.formats.rabbitmq import paths
+from storage_core.formats.rabbitmq.classic import message_file
+from storage_core.formats.rabbitmq.erlang import erlang_text, ets_dump
+from storage_core.formats.spans import structs_at
+from storage_core.rabbitmq.disk.damage import Damage
+from storage_core.rabbitmq.disk.span_reader import read_file
+
+INDEX_MODULE = "rabbit_msg_store_ets_index"
+_WINDOW_SIZE = 8 << 20
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass
+class MessageLocations:
+    """Where messages lie. `rows` are of dtype INDEX_ROW (`references` is -1 when a scan found them), any order.
+
+    `files` maps file numbers to paths below the store, `sizes` to their lengths; `clean` says that the tables of a
+    clean stop were used, `why` what was missing otherwise.
+    """
+
+    rows: npt.NDArray[np.void]
+    files: dict[int, str]
+    sizes: dict[int, int]
+    clean: bool
+    why: str = ""
+    damages: list[Damage] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        keys = _keys(self.rows["id"])
+        self._order = np.argsort(keys, kind="stable")
+        self._keys = keys[self._order]
+
+    def find(self, ids: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
+        """Row number of each id (dtype V16), -1 where there is none."""
+        found = np.full(len(ids), -1, np.int64)
+        if not len(self.rows):
+            return found
+        keys = _keys(ids)
+        at = np.searchsorted(self._keys, keys)
+        waiting = np.arange(len(ids))
+        while len(waiting):  # ids of equal key are looked at one by one; more than one round is all but impossible
+            inside = at[waiting] < len(self._keys)
+            waiting = waiting[inside]
+            waiting = waiting[self._keys[at[waiting]] == keys[waiting]]
+            row = self._order[at[waiting]]
+            same = _equal(self.rows["id"][row], ids[waiting])
+            found[waiting[same]] = row[same]
+            waiting = waiting[~same]
+            at[waiting] += 1
+        return found
+
+
+def _halves(ids: npt.NDArray[np.void]) -> npt.NDArray[np.uint64]:
+    return np.ascontiguousarray(ids).view(np.uint64).reshape(-1, 2)
+
+
+def _keys(ids: npt.NDArray[np.void]) -> npt.NDArray[np.uint64]:
+    halves = _halves(ids)
+    return halves[:, 0] ^ (halves[:, 1] * _ODD)
+
+
+def _equal(left: npt.NDArray[np.void], right: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    same: npt.NDArray[np.bool_] = (_halves(left) == _halves(right)).all(axis=1)
+    return same
+
+
+def read_locations(root: str, clients: Iterable[bytes], tables: str | None = None) -> MessageLocations:
+    """The persistent store below `root`, as a node would open it whose queues have the references `clients`.
+
+    `tables` is the folder of the tables of the last clean stop where it is not the store's own.
+    """
+    folder = f"{root}/{paths.PERSISTENT_FOLDER}"
+    tables = folder if tables is None else tables
+    try:
+        names = system.names(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return MessageLocations(np.empty(0, ets_dump.INDEX_ROW), {}, {}, False, "there is no message store")
+    why = ""
+    if any(paths.number_of(name, paths.COMPACTION_SUFFIX) is not None for name in names):
+        why = "a compaction was interrupted"
+    why = why or _unclean(tables, set(clients))
+    if not why:
+        try:
+            rows = ets_dump.decode_index(read_file(f"{tables}/{paths.INDEX_FILE}"))
+            files = _message_files(names)
+            return MessageLocations(rows, files, _sizes(root, files), True)
+        except FormatError as error:
+            why = f"{paths.INDEX_FILE} cannot be read ({error.reason})"
+    return _scanned(root, names, why)
+
+
+def _sizes(root: str, files: dict[int, str]) -> dict[int, int]:
+    return {number: system.stat(f"{root}/{path}").size for number, path in files.items()}
+
+
+def _message_files(names: list[str]) -> dict[int, str]:
+    numbers = {paths.number_of(name, paths.MESSAGE_SUFFIX): name for name in names}
+    return {n: f"{paths.PERSISTENT_FOLDER}/{name}" for n, name in sorted(numbers.items(), key=_number) if n is not None}
+
+
+def _number(item: tuple[int | None, str]) -> int:
+    return -1 if item[0] is None else item[0]
+
+
+def _unclean(folder: str, clients: set[bytes]) -> str:
+    """Why a node would not trust the tables; empty when it would."""
+    for name in (paths.CLEAN_FILE, paths.SUMMARY_FILE, paths.INDEX_FILE):
+        if not system.exists(f"{folder}/{name}"):
+            return f"there is no {name}: the store was not stopped cleanly"
+    try:
+        ets_dump.decode_summary(read_file(f"{folder}/{paths.SUMMARY_FILE}"))
+        terms = erlang_text.parse(read_file(f"{folder}/{paths.CLEAN_FILE}").decode("utf-8", "replace"))
+    except FormatError as error:
+        return f"the store was not stopped cleanly ({error.reason})"
+    values = {term[0]: term[1] for term in terms if isinstance(term, tuple) and len(term) == 2}
+    if values.get("index_module") != INDEX_MODULE:
+        return f"{paths.CLEAN_FILE} names another index module"
+    listed = values.get("client_refs")
+    if not isinstance(listed, list) or not all(isinstance(ref, bytes) for ref in listed):
+        return f"{paths.CLEAN_FILE} lists no queues"
+    return "" if set(listed) == clients else f"{paths.CLEAN_FILE} and {paths.RECOVERY_FILE} list different queues"
+
+
+@dataclass
+class _Scan:
+    """Records of one file, in file order."""
+
+    positions: Positions
+    sizes: Positions
+    ids: npt.NDArray[np.void]
+    stop: int
+    reason: str
+
+
+def _scanned(root: str, names: list[str], why: str) -> MessageLocations:
+    files = _message_files(names)
+    damages: list[Damage] = []
+    parts = []
+    for number, path in list(files.items()):
+        scan = scan_file(f"{root}/{path}", path, damages)
+        parts.append(_rows(number, scan))
+        leftover = f"{number}{paths.COMPACTION_SUFFIX}"
+        if leftover in names and scan.reason == "end":
+            # A node appends the leftover to the file; what lies behind a blank or torn record it never sees.
+            extra = -1 - number
+            files[extra] = f"{paths.PERSISTENT_FOLDER}/{leftover}"
+            parts.append(_rows(extra, scan_file(f"{root}/{files[extra]}", files[extra], damages)))
+    rows = np.concatenate(parts) if parts else np.empty(0, ets_dump.INDEX_ROW)
+    return MessageLocations(_youngest(rows), files, _sizes(root, files), False, why, damages)
+
+
+def _rows(number: int, scan: _Scan) -> npt.NDArray[np.void]:
+    rows = np.empty(len(scan.positions), ets_dump.INDEX_ROW)
+    rows["id"], rows["references"], rows["file"] = scan.ids, -1, number
+    rows["position"], rows["size"] = scan.positions, scan.sizes
+    return rows
+
+
+def _youngest(rows: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    """One row for each id: the last one of a file; of several files, the order of a node is not defined."""
+    if not len(rows):
+        return rows
+    backwards = rows[::-1]
+    # Two of 10^9 ids with one key would lose a message: compare whole ids.
+    halves = _halves(backwards["id"])
+    order = np.lexsort((halves[:, 1], halves[:, 0]))
+    ordered = halves[order]
+    first = np.ones(len(order), bool)
+    first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    return backwards[np.sort(order[first])]
+
+
+def scan_file(path: str, name: str, damages: list[Damage]) -> _Scan:
+    """Walks one message file in windows, jumping over what large records hold; adds what a node would skip."""
+    try:
+        descriptor = system.open_read(path)
+    except FileNotFoundError:
+        return _Scan(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, "V16"), 0, "end")
+    try:
+        size = system.stat(path).size
+        return _walk(descriptor, size, name, damages)
+    finally:
+        system.close(descriptor)
+
+
+def _walk(descriptor: int, size: int, name: str, damages: list[Damage]) -> _Scan:
+    window = np.empty(min(_WINDOW_SIZE, size), np.uint8)
+    positions, sizes, ids = [], [], []
+    base, reason = 0, "more"
+    while reason == "more":
+        count = system.pread_into(descriptor, window.data, base) if size else 0
+        found = message_file.walk(window[:count], base, size)
+        positions.append(found.positions)
+        sizes.append(found.sizes)
+        ids.append(structs_at(window[:count], message_file.HEAD.dtype, found.positions - base)["id"])
+        damages += [_skipped(name, position) for position in found.unmarked.tolist()]
+        reason = found.reason
+        if reason == "more" and found.stop == base:
+            # One record larger than the window: only its head and its marker are read.
+            single, following = _large(descriptor, base)
+            if single is None:
+                damages.append(_skipped(name, base))
+            else:
+                positions.append(np.array([base], np.int64))
+                sizes.append(np.array([following - base], np.int64))
+                ids.append(single)
+            base = following
+        else:
+            base = found.stop
+        if base >= size:
+            reason = "end"
+    if reason in {"torn", "blank"}:
+        damages.append(Damage(name, base, size - base, f"{reason} tail", _TAILS[reason], served=False))
+    joined = np.concatenate(ids) if ids else np.empty(0, "V16")
+    return _Scan(np.concatenate(positions), np.concatenate(sizes), joined, base, reason)
+
+
+_TAILS = {
+    "torn": "an unfinished record at the end; a node cuts it",
+    "blank": "bytes behind a record of length 0; a node does not look at them",
+}
+
+
+def _skipped(name: str, position: int) -> Damage:
+    reason = "a record without its end marker; a node skips it"
+    return Damage(name, position, 0, "message", reason, served=False)
+
+
+def _large(descriptor: int, base: int) -> tuple[npt.NDArray[np.void] | None, int]:
+    head = np.frombuffer(system.pread(descriptor, message_file.HEAD.size, base), message_file.HEAD.dtype)
+    following = base + int(head["size"][0]) + message_file.OVERHEAD
+    marked = system.pread(descriptor, 1, following - 1) == bytes((message_file.MARKER,))
+    return (head["id"] if marked else None), following
+
+
+def file_sizes(root: str, folder: str = paths.PERSISTENT_FOLDER) -> dict[str, int]:
+    """Sizes of the message files of one store, by path below `root`, in the order of their numbers."""
+    try:
+        found = {e.name: e.size for e in system.entries(f"{root}/{folder}") if not e.is_directory}
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    numbered = {paths.number_of(name, paths.MESSAGE_SUFFIX): name for name in found}
+    ordered = sorted(number for number in numbered if number is not None)
+    return {f"{folder}/{numbered[number]}": found[numbered[number]] for number in ordered}

@@ -1,0 +1,1 @@
+"""A queue that is open for publishing and fetching."""

@@ -1,0 +1,193 @@
+"""A vhost that is open for writing: its two message stores, its running queues, its clock.
+
+How it is opened is `opening`'s, what a caller sees `queue`'s. Source: rabbitmq.md 4.3, 6.7; commit-protocol.md 15.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from storage_core.errors import OptionError, StoreClosedError
+from storage_core.files import system
+from storage_core.files.lock import FileLock
+from storage_core.formats.rabbitmq import paths
+from storage_core.formats.rabbitmq.paths import QueueName
+from storage_core.rabbitmq.disk import definitions, recovery_terms
+from storage_core.rabbitmq.disk.recovery_terms import QueueTerms
+from storage_core.rabbitmq.index.queue_directory import QueueDirectory, list_directories
+from storage_core.rabbitmq.message_store.startup import write_clean_stop, write_whole
+from storage_core.rabbitmq.queue.live_queue import LiveQueue, Surroundings
+from storage_core.rabbitmq.queue.memory_monitor import UPDATE_INTERVAL_S
+from storage_core.rabbitmq.read.declared import MAX_PRIORITY
+
+TICK_INTERVAL_S = 0.2
+
+
+class LiveVhost:
+    """`name` is the vhost's; `arguments` are those with which its queues were declared, `terms` the notes of the last
+    stop of the queues that do not run yet. Whoever works on its queues holds it by `working`.
+    """
+
+    def __init__(
+        self,
+        shared: Surroundings,
+        name: bytes,
+        arguments: dict[str, dict[str, Any]],
+        terms: Mapping[str, QueueTerms],
+        lock: FileLock,
+    ) -> None:
+        self.root, self.settings, self.name = shared.root, shared.settings, name
+        self.mutex = threading.RLock()
+        self.queues: dict[str, LiveQueue] = {}
+        self.failure: BaseException | None = None
+        self.closed = False
+        self.monitor = shared.monitor
+        self._shared, self._arguments, self._terms, self._lock = shared, arguments, dict(terms), lock
+        self._updated = shared.clock()
+        self._stopped = threading.Event()
+
+    # queues
+
+    def recover(self, directories: list[QueueDirectory]) -> None:
+        """Starts every queue, after a crash."""
+        for directory in directories:
+            self._start(directory.directory, directory.name, store_clean=False)
+
+    def _start(self, directory: str, name: QueueName | None, store_clean: bool) -> LiveQueue:
+        queue = LiveQueue(self._shared, directory, name)
+        try:
+            queue.start(self._terms.get(directory), store_clean)
+        except BaseException:
+            queue.index.abandon()
+            raise
+        self._terms.pop(directory, None)
+        self.queues[directory] = queue
+        return queue
+
+    def queue(self, name: bytes, priority: int | None, durable: bool) -> LiveQueue:
+        """The queue called `name`, started or made when it does not run yet."""
+        directory = paths.queue_directory(self.name, name, priority)
+        running = self.queues.get(directory)
+        if running is not None:
+            return running
+        known = QueueName(self.name, name, priority, 1)
+        if directory in self._terms or system.exists(f"{self.root}/{paths.QUEUES_FOLDER}/{directory}"):
+            return self._start(directory, known, store_clean=True)
+        queue = self.queues[directory] = LiveQueue(self._shared, directory, known, durable)
+        queue.create()
+        return queue
+
+    def max_priority(self, name: str, wanted: int | None) -> int | None:
+        """The `x-max-priority` of a queue, that of a new one is `wanted`; None for one without priorities.
+
+        OptionError when the queue is another one than is wanted.
+        """
+        if wanted is not None and not 0 <= wanted <= paths.MAX_PRIORITY:
+            raise OptionError("max_priority", str(wanted), f"it is a number from 0 to {paths.MAX_PRIORITY}")
+        known = self._arguments.get(name, {}).get(MAX_PRIORITY)
+        own = known if isinstance(known, int) else None
+        if wanted is None or wanted == own:
+            return own
+        if self._has(name.encode()):
+            fact = "is no priority queue" if own is None else f"has {own}"
+            raise OptionError("max_priority", str(wanted), f"the queue {name} is there already and {fact}")
+        return wanted
+
+    def _has(self, name: bytes) -> bool:
+        """Whether the queue has files, terms of the last stop, or runs; definitions may be those of another store."""
+        on_disk = (listed.directory for listed in list_directories(self.root))
+        known = {*self.queues, *self._terms, *on_disk}
+        possible = (None, *range(paths.MAX_PRIORITY + 1))
+        return any(paths.queue_directory(self.name, name, priority) in known for priority in possible)
+
+    def declare(self, name: str, max_priority: int | None) -> None:
+        """Notes a durable queue for the definitions beside the store."""
+        given = self._arguments.setdefault(name, {})
+        if max_priority is not None:
+            given[MAX_PRIORITY] = max_priority
+
+    # use
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Holds the mutex around an operation. One that fails half-way leaves the store to the next opening."""
+        with self.mutex:
+            if self.failure is not None:
+                raise StoreClosedError(f"{self.root}: an earlier operation failed ({self.failure}); open it again")
+            if self.closed:
+                raise StoreClosedError(f"{self.root}: the store was closed; open it again")
+            try:
+                yield
+            except OSError as error:
+                self.abandon(error)
+                raise
+
+    def start_clock(self) -> None:
+        """Does what a node does by the clock, in a thread of its own, until the vhost is closed."""
+        threading.Thread(target=self._tick_on, name="mqstore-rabbitmq", daemon=True).start()
+
+    def _tick_on(self) -> None:
+        while not self._stopped.wait(TICK_INTERVAL_S):
+            with self.mutex:
+                if self.closed:
+                    return
+                try:
+                    self.tick(self._shared.clock())
+                except OSError as error:
+                    self.abandon(error)
+                    return
+
+    def tick(self, now: float) -> None:
+        """What happens by the clock."""
+        if now - self._updated >= UPDATE_INTERVAL_S:
+            self._updated = now
+            self.monitor.update()
+        for queue in self.queues.values():
+            queue.tick(now)
+        self._shared.persistent.sync()
+
+    # stopping
+
+    def close(self) -> None:
+        """A clean stop: the next start, a node's too, knows what was delivered. One that fails lets go as well."""
+        with self.mutex:
+            if self.closed:
+                return
+            try:
+                self._stop()
+            except BaseException as error:
+                self.abandon(error)
+                raise
+            self._end()
+            # The store is stopped; where its folder may not be written, `mqstore definitions` says the same.
+            with suppress(PermissionError):
+                definitions.write(self.root, self.name.decode(errors="replace"), self._arguments)
+
+    def _stop(self) -> None:
+        terms = {**self._terms, **{directory: queue.stop() for directory, queue in self.queues.items()}}
+        self._shared.persistent.close()
+        self._shared.transient.close()
+        clients = [queue.client for queue in terms.values() if queue.client is not None]
+        write_clean_stop(self._shared.persistent, clients)
+        path = f"{self.root}/{paths.RECOVERY_FILE}"
+        write_whole(f"{path}.new", recovery_terms.encode(terms.values()))
+        system.rename(f"{path}.new", path)
+        system.sync_folder(self.root)
+
+    def abandon(self, error: BaseException) -> None:
+        """Lets go as a killed process does."""
+        with self.mutex:
+            self.failure = error
+            for queue in self.queues.values():
+                queue.index.abandon()
+            self._shared.persistent.abandon()
+            self._shared.transient.abandon()
+            self._end()
+
+    def _end(self) -> None:
+        self.closed = True
+        self._stopped.set()
+        self._lock.close()

@@ -1,0 +1,123 @@
+"""Record batches of one request: its columns, its predicates, and what its mode makes of damaged messages.
+
+Leaves to `message_batch` the decoding, to `columns` the values. Source: interface.md 28 to 34.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from storage_core.conditions import Columns, all_hold, condition
+from storage_core.errors import CorruptionError
+from storage_core.formats.columns import masked
+from storage_core.formats.layout import Mask
+from storage_core.rabbitmq.disk.damage import Damage
+from storage_core.rabbitmq.read.columns import IndexColumns, message_column
+from storage_core.rabbitmq.read.message_batch import MessageBatch
+from storage_core.rabbitmq.schema import CORRUPTION, INDEX_COLUMNS, READABLE
+from storage_core.store import Mode, Predicate
+
+LEAVE_OUT = "option mode=DROPMALFORMED leaves such messages out"
+
+
+@dataclass(frozen=True)
+class RowContext:
+    """What all rows of a partition share: schema, mode, names. `root` is the store's path, for messages.
+
+    The entries of the partition satisfy the `predicates` that the index answers alone; the others are asked here.
+    """
+
+    schema: pa.Schema
+    mode: Mode
+    root: str
+    store: str
+    vhost: str
+    queues: tuple[str, ...]
+    files: tuple[str, ...]
+    predicates: tuple[Predicate, ...]
+
+
+class BatchBuilder:
+    """Makes record batches; `left_out` counts the messages that DROPMALFORMED left out."""
+
+    def __init__(self, context: RowContext) -> None:
+        self.context = context
+        self.left_out = 0
+        self._index_columns = IndexColumns(context.vhost, context.store, context.queues, context.files)
+        self._conditions = [condition(predicate) for predicate in context.predicates]
+        self._late = [one for one in self._conditions if not one.columns <= INDEX_COLUMNS]
+
+    def batch(self, messages: MessageBatch) -> pa.RecordBatch:
+        """The rows of one batch. Raises CorruptionError for the first damaged message with FAILFAST."""
+        context = self.context
+        damaged = np.zeros(len(messages.entries), bool)
+        damaged[list(messages.reasons)] = True
+        damaged &= ~messages.dropped
+        if context.mode is Mode.FAILFAST and damaged.any():
+            error = self._error(messages, int(np.flatnonzero(damaged)[0]))
+            raise CorruptionError(error.path, error.position, f"{error.reason}; {LEAVE_OUT}")
+        wanted = ~messages.dropped
+        if context.mode is Mode.DROPMALFORMED:
+            wanted &= ~damaged
+            self.left_out += int(damaged.sum())
+        columns = self._columns(messages, damaged)
+        wanted &= all_hold(self._late, columns, len(wanted))
+        batch = pa.RecordBatch.from_arrays([columns(name) for name in context.schema.names], schema=context.schema)
+        return batch if wanted.all() else batch.filter(pa.array(wanted))
+
+    def _columns(self, messages: MessageBatch, damaged: Mask) -> Columns:
+        """Each column made once, whether it is shown or only asked about; null where there is no whole message."""
+        made: dict[str, pa.Array] = {}
+        whole = ~(damaged | messages.absent)
+
+        def column(name: str) -> pa.Array:
+            if name not in made:
+                if name in INDEX_COLUMNS:
+                    made[name] = self._index_columns.values(name, messages.entries)
+                elif name == CORRUPTION.name:
+                    made[name] = self._corruption(messages, damaged)
+                else:
+                    made[name] = masked(message_column(name, messages), whole)
+            return made[name]
+
+        return column
+
+    def _error(self, messages: MessageBatch, row: int) -> CorruptionError:
+        entry = messages.entries[row]
+        path = f"{self.context.root}/{self.context.files[int(entry['file'])]}"
+        name = f"sequence id {int(entry['sequence_id'])} of queue {self.context.queues[int(entry['queue'])]}"
+        return CorruptionError(path, int(entry["position"]), f"{name}: {messages.reasons[row]}")
+
+    def _corruption(self, messages: MessageBatch, damaged: Mask) -> pa.Array:
+        texts: list[str | None] = [None] * len(damaged)
+        for row in np.flatnonzero(damaged).tolist():
+            texts[row] = str(self._error(messages, row))
+        return pa.array(texts, pa.string())
+
+    def damage_rows(self, damages: Sequence[Damage]) -> pa.RecordBatch:
+        """A row for each index record that could not be read and that satisfies the predicates: what names it, and the
+        reason; all else is null.
+        """
+        schema, count = self.context.schema, len(damages)
+
+        def column(name: str) -> pa.Array:
+            return pa.array([self._value(name, damage) for damage in damages], READABLE.field(name).type)
+
+        wanted = all_hold(self._conditions, column, count)
+        batch = pa.RecordBatch.from_arrays([column(name) for name in schema.names], schema=schema)
+        return batch.filter(pa.array(wanted))
+
+    def _value(self, name: str, damage: Damage) -> object:
+        known = {
+            "vhost": self.context.vhost,
+            "store": self.context.store,
+            "queue": damage.queue,
+            "file": damage.file,
+            "position": damage.position,
+            CORRUPTION.name: str(damage.error(self.context.root)),
+        }
+        return known.get(name)

@@ -1,0 +1,183 @@
+"""The native columns of decoded messages as Arrow arrays, each made when it is asked for.
+
+Leaves to `message_batch` the decoding, to `batch_builder` which rows and columns are wanted.
+Source: interface.md 28 to 34.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage_core.formats import spans
+from storage_core.formats.columns import TIMESTAMP, hex_text, masked
+from storage_core.formats.layout import Positions, values_at
+from storage_core.formats.rabbitmq.erlang.cursor import offsets_of_rows
+from storage_core.formats.rabbitmq.message import headers
+from storage_core.formats.rabbitmq.message.message_columns import fixed
+from storage_core.rabbitmq import schema
+from storage_core.rabbitmq.index.entries import (
+    ACKED,
+    MISSING,
+    NOWHERE,
+    PERSISTENT,
+    REDELIVERED,
+    SHARED,
+    Entries,
+    flagged,
+)
+from storage_core.rabbitmq.read.message_batch import MessageBatch
+
+LATEST_SECOND = 253402300799
+"""The end of the year 9999: Python and Spark cannot show a later time."""
+MAX_EXPIRY = np.uint64(LATEST_SECOND * 1_000_000)
+
+
+class IndexColumns:
+    """The columns that entries answer without their messages. Entries name their queue and file by index."""
+
+    def __init__(self, vhost: str, store: str, queues: Sequence[str], files: Sequence[str]) -> None:
+        self._constants = {"vhost": vhost, "store": store}
+        self._names = {"queue": pa.array(queues, pa.string()), "file": pa.array(files, pa.string())}
+
+    def values(self, name: str, entries: Entries) -> pa.Array:
+        """One of `schema.INDEX_COLUMNS`."""
+        if name in self._constants:
+            return pa.repeat(pa.scalar(self._constants[name], pa.string()), len(entries))
+        if name in self._names:
+            return self._names[name].take(pa.array(entries[name]))
+        return _INDEX_COLUMNS[name](entries)
+
+
+def message_column(name: str, messages: MessageBatch) -> pa.Array:
+    """A column that the message itself answers; what it shows of rows that are damaged or have none means nothing."""
+    if name in schema.TEXT_PROPERTIES:
+        return _text_property(messages, schema.TEXT_PROPERTIES[name])
+    return _MESSAGE_COLUMNS[name](messages)
+
+
+def _expanded(values: pa.Array, rows: npt.NDArray[np.int64], count: int) -> pa.Array:
+    """`values` as the rows `rows` of `count`; the others are null."""
+    if len(rows) == count:
+        return values
+    indices = np.zeros(count, np.int64)
+    indices[rows] = np.arange(len(rows))
+    valid = np.zeros(count, bool)
+    valid[rows] = True
+    return values.take(pa.array(indices, mask=~valid))
+
+
+def _text_property(messages: MessageBatch, name: str) -> pa.Array:
+    count = len(messages.entries)
+    field = messages.properties.fields.get(name)
+    if field is None:
+        return pa.nulls(count, pa.string())
+    return _expanded(spans.text(spans.gather(messages.buffer, field.starts, field.stops)), field.rows, count)
+
+
+def _number_property(name: str) -> Callable[[MessageBatch], pa.Array]:
+    def column(messages: MessageBatch) -> pa.Array:
+        field = messages.properties.fields.get(name)
+        if field is None:
+            return pa.nulls(len(messages.entries), pa.int32())
+        values = pa.array(values_at(messages.buffer, "u1", field.starts).astype(np.int32))
+        return _expanded(values, field.rows, len(messages.entries))
+
+    return column
+
+
+def _timestamp(messages: MessageBatch) -> pa.Array:
+    """Seconds since 1970; null after the year 9999 (rawProperties keeps them)."""
+    field = messages.properties.fields.get("timestamp")
+    if field is None:
+        return pa.nulls(len(messages.entries), TIMESTAMP)
+    seconds = values_at(messages.buffer, ">u8", field.starts).astype(np.uint64)
+    shown = seconds <= LATEST_SECOND
+    micros = np.where(shown, seconds, 0).astype(np.int64) * 1_000_000
+    values = masked(pa.array(micros).view(TIMESTAMP), shown)
+    return _expanded(values, field.rows, len(messages.entries))
+
+
+def _expires_at(messages: MessageBatch) -> pa.Array:
+    expiry = messages.entries["expiry"]
+    shown = (expiry > 0) & (expiry <= MAX_EXPIRY)
+    return masked(pa.array(np.where(shown, expiry, 0).astype(np.int64)).view(TIMESTAMP), shown)
+
+
+def _usable(starts: Positions, stops: Positions, ok: npt.NDArray[np.bool_]) -> tuple[Positions, Positions]:
+    """The spans of rows that are right; empty ones for the others, whose numbers mean nothing."""
+    return (starts, stops) if ok.all() else (np.where(ok, starts, 0), np.where(ok, stops, 0))
+
+
+def _bytes(starts: str, stops: str) -> Callable[[MessageBatch], pa.Array]:
+    def column(messages: MessageBatch) -> pa.Array:
+        part = messages.messages
+        return spans.gather(messages.buffer, *_usable(getattr(part, starts), getattr(part, stops), part.ok))
+
+    return column
+
+
+_EXCHANGE = _bytes("exchange_starts", "exchange_stops")
+
+
+def _routing_keys(messages: MessageBatch) -> pa.Array:
+    part = messages.messages
+    rows, starts, stops = part.key_rows, part.key_starts, part.key_stops
+    if not part.ok.all():
+        right = part.ok[rows]
+        rows, starts, stops = rows[right], starts[right], stops[right]
+    keys = spans.text(spans.gather(messages.buffer, starts, stops))
+    offsets = pa.array(offsets_of_rows(rows, len(messages.entries)))
+    return pa.ListArray.from_arrays(offsets, keys)
+
+
+def _headers(messages: MessageBatch) -> pa.Array:
+    return headers.to_map(messages.buffer, messages.headers, messages.header_rows, len(messages.entries))
+
+
+def _guid(messages: MessageBatch) -> pa.Array:
+    part = messages.messages
+    ids = values_at(messages.buffer, "V16", np.where(part.ok, part.id_starts, 0))
+    return pc.ascii_lower(hex_text(fixed(ids)))
+
+
+def _size(messages: MessageBatch) -> pa.Array:
+    starts, stops = _usable(messages.messages.body_starts, messages.messages.body_stops, messages.messages.ok)
+    return pa.array(stops - starts)
+
+
+def _flag(flag: int) -> Callable[[Entries], pa.Array]:
+    return lambda entries: pa.array(flagged(entries, flag))
+
+
+def _location(entries: Entries) -> pa.Array:
+    kinds = entries["kind"]
+    shared = (kinds == SHARED) | (kinds == NOWHERE) | flagged(entries, MISSING)
+    return pc.if_else(pa.array(shared), pa.scalar("store"), pa.scalar("index"))
+
+
+_INDEX_COLUMNS: dict[str, Callable[[Entries], pa.Array]] = {
+    "sequenceId": lambda entries: pa.array(entries["sequence_id"]),
+    "redelivered": _flag(REDELIVERED),
+    "location": _location,
+    "position": lambda entries: pa.array(entries["position"]),
+    "acked": _flag(ACKED),
+}
+_MESSAGE_COLUMNS: dict[str, Callable[[MessageBatch], pa.Array]] = {
+    "body": _bytes("body_starts", "body_stops"),
+    "exchange": lambda messages: spans.text(_EXCHANGE(messages)),
+    "routingKeys": _routing_keys,
+    "headers": _headers,
+    "deliveryMode": _number_property("delivery_mode"),
+    "priority": _number_property("priority"),
+    "timestamp": _timestamp,
+    "expiresAt": _expires_at,
+    "persistent": lambda messages: pa.array(flagged(messages.entries, PERSISTENT)),
+    "guid": _guid,
+    "rawProperties": _bytes("property_starts", "property_stops"),
+    "size": _size,
+}

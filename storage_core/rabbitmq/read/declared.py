@@ -1,0 +1,61 @@
+"""With which arguments the queues of a vhost were declared: from the node's tables, from definitions, from the files.
+
+`node` reads the tables and `definitions` the file beside the store; here they are put together.
+Source: rabbitmq.md 1.2.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from storage_core.formats.rabbitmq import paths
+from storage_core.rabbitmq.disk import definitions, node
+from storage_core.rabbitmq.read.snapshot import VhostSnapshot
+
+MAX_PRIORITY = "x-max-priority"
+
+
+def arguments_by_queue(snapshot: VhostSnapshot) -> dict[str, dict[str, Any]]:
+    """Arguments of each classic queue that is known by its name, also of those that have no directory.
+
+    What the node's tables say goes before all; else the directories of a priority queue, and its terms of the last
+    clean stop, say how many priorities it has at least.
+    """
+    found = {name: dict(given) for name, given in definitions.arguments(snapshot.root, snapshot.vhost).items()}
+    for name, most in _priorities_of_files(snapshot).items():
+        given = found.setdefault(name, {})
+        known = given.pop(MAX_PRIORITY, None)
+        if most is not None:
+            given[MAX_PRIORITY] = max(most, known if isinstance(known, int) else 0)
+    for (vhost, name), queue in node.declared_queues(snapshot.root).items():
+        if vhost == snapshot.vhost and queue.kind == "classic":
+            found[name] = json.loads(queue.arguments)
+        elif vhost == snapshot.vhost:
+            found.pop(name, None)
+    return found
+
+
+def priorities(snapshot: VhostSnapshot) -> dict[bytes, int]:
+    """The highest priority of each priority queue."""
+    listed = ((name, given.get(MAX_PRIORITY)) for name, given in arguments_by_queue(snapshot).items())
+    return {name.encode(): most for name, most in listed if isinstance(most, int) and 0 <= most <= paths.MAX_PRIORITY}
+
+
+def _priorities_of_files(snapshot: VhostSnapshot) -> dict[str, int | None]:
+    """The highest priority that the files of each queue show; None for one without priorities."""
+    found: dict[str, int | None] = {}
+    vhost = snapshot.vhost.encode()
+    for directory in snapshot.directories:
+        if directory.name is None:
+            continue
+        name, priority = directory.name.queue, directory.name.priority
+        shown = name.decode("utf-8", "replace")
+        known = found.get(shown)
+        most = known if priority is None else max(priority, -1 if known is None else known)
+        while most is not None and most < paths.MAX_PRIORITY:
+            if paths.queue_directory(vhost, name, most + 1) not in snapshot.terms:
+                break
+            most += 1
+        found[shown] = most
+    return found

@@ -1,0 +1,186 @@
+"""The messages of some entries, read and decoded: spans of every part in one buffer, and what is wrong with which row.
+
+Leaves to `rows` the columns, to `partition` which entries go into one batch. Source: rabbitmq.md 6.1, 6.3, 6.4, 8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.errors import FormatError
+from storage_core.formats.layout import Bytes, Positions, values_at
+from storage_core.formats.rabbitmq.classic import journal, message_file, queue_v2, segment
+from storage_core.formats.rabbitmq.erlang import external_term as et
+from storage_core.formats.rabbitmq.message import basic_message, headers, properties
+from storage_core.formats.rabbitmq.message.basic_message import MessageSpans
+from storage_core.formats.rabbitmq.message.headers import HeaderSpans
+from storage_core.formats.rabbitmq.message.properties import PropertySpans
+from storage_core.formats.spans import structs_at
+from storage_core.rabbitmq.disk.span_reader import SpanReader
+from storage_core.rabbitmq.index.entries import (
+    ACKED,
+    DIRTY,
+    JOURNAL,
+    MISSING,
+    NOWHERE,
+    OWN,
+    SEGMENT,
+    SHARED,
+    Entries,
+    flagged,
+)
+
+_HEAD_SIZES = np.zeros(5, np.int64)
+_HEAD_SIZES[[SEGMENT, JOURNAL, SHARED, OWN]] = (
+    segment.PUBLISH.size,
+    journal.PUBLISH.size,
+    message_file.HEAD.size,
+    queue_v2.STORED.size,
+)
+
+
+@dataclass
+class MessageBatch:
+    """Decoded messages, one for each of `entries`. `reasons` says what is wrong with damaged rows, by row number.
+
+    `absent` rows have no message at all: acknowledged ones whose bytes are gone. `dropped` rows are those that a
+    node's recovery drops without calling them damaged.
+    """
+
+    entries: Entries
+    buffer: Bytes
+    messages: MessageSpans
+    properties: PropertySpans
+    header_rows: npt.NDArray[np.int64]
+    headers: HeaderSpans
+    reasons: dict[int, str]
+    absent: npt.NDArray[np.bool_]
+    dropped: npt.NDArray[np.bool_]
+
+
+def read_batch(reader: SpanReader, entries: Entries, verify_crc: bool) -> MessageBatch:
+    """Reads and decodes the messages of `entries`. Raises DataLossError when a file vanished or shrank."""
+    lost = flagged(entries, MISSING)
+    present = ~lost
+    buffer, starts, stops = _loaded(reader, entries, present)
+    reasons: dict[int, str] = {}
+    absent = lost & flagged(entries, ACKED)
+    for row in np.flatnonzero(lost & ~absent).tolist():
+        reasons[row] = "its message is not in the message store"
+    kinds = np.where(present, entries["kind"], np.uint8(NOWHERE))
+    _check_heads(buffer, entries, kinds, starts, stops, reasons)
+    term_starts = np.minimum(starts + _HEAD_SIZES[kinds], stops)
+    term_stops = stops - (kinds == SHARED)
+    dropped = np.zeros(len(entries), bool)
+    dirty = flagged(entries, DIRTY) & ~flagged(entries, ACKED)
+    _check_sums(buffer, kinds, starts, term_starts, term_stops, dirty | verify_crc, dirty, reasons, dropped)
+    sound = present.copy()
+    sound[list(reasons)] = False
+    buffer, messages = _located(buffer, term_starts, term_stops, sound, kinds, reasons)
+    dropped |= dirty & sound & messages.ok & ~messages.persistent
+    listed = properties.locate(buffer, messages.property_starts, messages.property_stops)
+    table = listed.fields.get("headers", _NO_FIELD)
+    found = headers.locate(buffer, table.starts, table.stops)
+    headers.check_nested(buffer, found)
+    good = listed.ok.copy()
+    good[table.rows] &= found.ok
+    for row in np.flatnonzero(sound & messages.ok & ~good).tolist():
+        reasons.setdefault(row, "its property list is malformed")
+    return MessageBatch(entries, buffer, messages, listed, table.rows, found, reasons, absent, dropped)
+
+
+def _loaded(reader: SpanReader, entries: Entries, present: npt.NDArray[np.bool_]) -> tuple[Bytes, Positions, Positions]:
+    """The records of the entries that are `present`, and the span of each in the buffer; (0, 0) for the others."""
+    if present.all():
+        position, length = entries["position"], entries["length"]
+        buffer, starts = reader.load(entries["file"].astype(np.int64), position, position + length)
+        return buffer, starts, starts + length
+    starts, stops = np.zeros(len(entries), np.int64), np.zeros(len(entries), np.int64)
+    rows = np.flatnonzero(present)
+    position, length = entries["position"][rows], entries["length"][rows]
+    buffer, loaded = reader.load(entries["file"][rows].astype(np.int64), position, position + length)
+    starts[rows], stops[rows] = loaded, loaded + length
+    return buffer, starts, stops
+
+
+_NO_FIELD = properties.FieldSpans(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def _check_heads(
+    buffer: Bytes, entries: Entries, kinds: npt.NDArray[np.uint8], starts: Positions, stops: Positions,
+    reasons: dict[int, str],
+) -> None:  # fmt: skip
+    """A record of the message store must be as long as the store's table says, and end with its marker."""
+    rows = np.flatnonzero(kinds == SHARED)
+    if not len(rows):
+        return
+    sizes = values_at(buffer, ">u8", starts[rows]).astype(np.int64) + message_file.OVERHEAD
+    wrong = sizes != entries["length"][rows]
+    unmarked = values_at(buffer, "u1", stops[rows] - 1) != message_file.MARKER
+    for row in rows[wrong | unmarked].tolist():
+        reasons[row] = "the record is not the one that the message store's index names here"
+
+
+def _check_sums(
+    buffer: Bytes, kinds: npt.NDArray[np.uint8], starts: Positions, term_starts: Positions, term_stops: Positions,
+    wanted: npt.NDArray[np.bool_], dirty: npt.NDArray[np.bool_], reasons: dict[int, str],
+    dropped: npt.NDArray[np.bool_],
+) -> None:  # fmt: skip
+    """Sizes and checksums of a version-2 queue's own store; recovery after an unclean stop drops what fails."""
+    rows = np.flatnonzero((kinds == OWN) & wanted)
+    if not len(rows):
+        return
+    heads = structs_at(buffer, queue_v2.STORED.dtype, starts[rows])
+    sized = heads["size"].astype(np.int64) == term_stops[rows] - term_starts[rows]
+    checked = sized & (heads["flags"] & queue_v2.FLAG_CHECKSUM != 0)
+    raw = buffer.data
+    for index, row in enumerate(rows.tolist()):
+        good = bool(sized[index])
+        if checked[index]:
+            term = _unpadded(raw[int(term_starts[row]) : int(term_stops[row])])
+            good = queue_v2.checksum(term) == int(heads["checksum"][index])
+        if not good and dirty[row]:
+            dropped[row] = True
+        if not good:
+            reasons[row] = "the stored message fails its checksum"
+
+
+def _unpadded(term: memoryview) -> memoryview:
+    """Without the zeros that RabbitMQ 4 leaves behind a term whose length it only estimated."""
+    if len(term) and term[-1] == 0:
+        try:
+            return term[: et.decode_prefix(term)[1]]
+        except FormatError:
+            return term
+    return term
+
+
+def _located(
+    buffer: Bytes, starts: Positions, stops: Positions, sound: npt.NDArray[np.bool_], kinds: npt.NDArray[np.uint8],
+    reasons: dict[int, str],
+) -> tuple[Bytes, MessageSpans]:  # fmt: skip
+    """Spans of all terms. Those in an unusual spelling are spelled anew behind the others, which makes them usual."""
+    spans = basic_message.locate(buffer, starts, stops)
+    unusual = np.flatnonzero(sound & ~spans.ok).tolist()
+    if not unusual:
+        return buffer, spans
+    extra, size = [], len(buffer)
+    starts, stops = starts.copy(), stops.copy()
+    for row in unusual:
+        raw = buffer[int(starts[row]) : int(stops[row])].data
+        try:
+            message = basic_message.decode(bytes(_unpadded(raw) if kinds[row] == OWN else raw))
+        except FormatError as error:
+            reasons[row] = f"the message cannot be decoded: {error.reason}"
+            continue
+        term = basic_message.encode(message)
+        extra.append(np.frombuffer(term, np.uint8))
+        starts[row], stops[row] = size, size + len(term)
+        size += len(term)
+    if not extra:
+        return buffer, spans
+    buffer = np.concatenate([buffer, *extra])
+    return buffer, basic_message.locate(buffer, starts, stops)

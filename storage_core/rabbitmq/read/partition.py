@@ -1,0 +1,86 @@
+"""A piece of a plan: entries with their positions, read and turned into batches wherever it is sent.
+
+Leaves to `partitioning` how pieces are cut, to `batch_builder` the rows.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from storage_core.rabbitmq.disk.damage import Damage
+from storage_core.rabbitmq.disk.span_reader import SpanReader
+from storage_core.rabbitmq.index.entries import Entries, packed, unpacked
+from storage_core.rabbitmq.read.batch_builder import BatchBuilder, RowContext
+from storage_core.rabbitmq.read.message_batch import read_batch
+from storage_core.store import Mode, ScanPartition
+
+FIRST_BATCH_ROWS, BATCH_ROWS, BATCH_BYTES = 512, 16384, 8 << 20
+
+
+@dataclass(frozen=True)
+class QueuePartition(ScanPartition):
+    """Messages of one store in delivery order, and the damages that PERMISSIVE shows beside them."""
+
+    context: RowContext
+    entries: Entries
+    damages: tuple[Damage, ...]
+    verify_crc: bool
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Millions of entries go through Spark's driver into each task: as few bytes as they need."""
+        return _restored, (self.context, packed(self.entries), self.damages, self.verify_crc)
+
+    @property
+    def estimated_bytes(self) -> int:
+        """Bytes of records."""
+        return int(self.entries["length"].sum())
+
+    @property
+    def estimated_rows(self) -> int:
+        """Entries, of which a filter may leave fewer."""
+        return len(self.entries)
+
+    @property
+    def file_count(self) -> int:
+        """Files that hold the messages."""
+        return len(self.context.files)
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The rows in batches. Raises CorruptionError (FAILFAST), DataLossError when files vanished or shrank."""
+        context = self.context
+        builder = BatchBuilder(context)
+        reader = SpanReader(context.root, list(context.files))
+        try:
+            for start, stop in batch_ranges(self.entries["length"]):
+                batch = builder.batch(read_batch(reader, self.entries[start:stop], self.verify_crc))
+                if batch.num_rows:
+                    yield batch
+        finally:
+            reader.close()
+        if self.damages and context.mode is Mode.PERMISSIVE:
+            yield builder.damage_rows(self.damages)
+        left_out = builder.left_out + (len(self.damages) if context.mode is Mode.DROPMALFORMED else 0)
+        if left_out:
+            sys.stderr.write(f"mqstore: {context.root}: {left_out} damaged messages or index records were left out\n")
+
+
+def _restored(context: RowContext, entries: bytes, damages: tuple[Damage, ...], verify_crc: bool) -> QueuePartition:
+    return QueuePartition(context, unpacked(entries), damages, verify_crc)
+
+
+def batch_ranges(lengths: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Iterator[tuple[int, int]]:
+    """Half-open ranges of rows: a small first batch, then as many rows as fit both limits, at least one each."""
+    ends = np.cumsum(lengths)
+    start, most = 0, FIRST_BATCH_ROWS
+    while start < len(ends):
+        before = int(ends[start - 1]) if start else 0
+        stop = int(np.searchsorted(ends, before + BATCH_BYTES, side="right"))
+        stop = max(start + 1, min(stop, start + most))
+        yield start, stop
+        start, most = stop, BATCH_ROWS

@@ -1,0 +1,192 @@
+"""What a vhost's store serves: its queues, and partitions of their messages.
+
+A queue's files are read at the first question about it and remembered. Leaves to `queue_files` what a directory
+holds, to `selection` what is asked for. Source: docs/architecture.md "A RabbitMQ read", interface.md 28 to 31.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from storage_core.errors import CorruptionError, FormatError, UnsupportedFormatError
+from storage_core.formats.rabbitmq import paths
+from storage_core.rabbitmq.disk import node, recovery_terms, unfinished
+from storage_core.rabbitmq.disk.damage import Damage
+from storage_core.rabbitmq.disk.recovery_terms import QueueTerms
+from storage_core.rabbitmq.disk.span_reader import read_file
+from storage_core.rabbitmq.index import queue_directory
+from storage_core.rabbitmq.index.entries import ACKED, Entries, filtered, flagged, joined
+from storage_core.rabbitmq.index.queue_directory import QueueDirectory, QueueFiles
+from storage_core.rabbitmq.message_store.locations import MessageLocations, read_locations
+from storage_core.rabbitmq.read import selection
+from storage_core.rabbitmq.read.batch_builder import LEAVE_OUT, RowContext
+from storage_core.rabbitmq.read.index_filter import IndexFilter
+from storage_core.rabbitmq.read.partitioning import PlannedEntries, partitions
+from storage_core.rabbitmq.schema import message_schema
+from storage_core.store import Mode, QueueInfo, ScanPartition, ScanRequest, Snapshot
+
+
+@dataclass(frozen=True)
+class NamedQueue:
+    """One queue and its directories in delivery order: one, or those of a priority queue, the highest first."""
+
+    name: str
+    directories: tuple[QueueDirectory, ...]
+
+
+class VhostSnapshot(Snapshot):
+    """The queues of the store `root` of the vhost `vhost`. `trust_terms` as in `recovery.judge`."""
+
+    def __init__(self, root: str, store: str, vhost: str, entry_count: int, trust_terms: bool) -> None:
+        self.root, self.store, self.vhost, self.entry_count = root, store, vhost, entry_count
+        self._trust_terms = trust_terms
+        self._pending = unfinished.pending(root)
+        self.directories = queue_directory.list_directories(root, self._pending.files)
+        self._read: dict[str, QueueFiles] = {}
+        self._warnings: list[str] = []
+
+    @cached_property
+    def terms(self) -> dict[str, QueueTerms]:
+        """What the queues wrote down at the last clean stop, by directory."""
+        data = read_file(f"{self._pending.before or self.root}/{paths.RECOVERY_FILE}")
+        if not data:
+            return {}
+        try:
+            return recovery_terms.decode(data)
+        except FormatError as error:
+            text = f"cannot be read ({error.reason}); as for a node, the stop counts as unclean"
+            self._warnings.append(f"{self.root}/{paths.RECOVERY_FILE} {text}")
+            return {}
+
+    @cached_property
+    def locations(self) -> MessageLocations:
+        """Where the message store keeps each message."""
+        clients = [terms.client for terms in self.terms.values() if terms.client is not None]
+        return read_locations(self.root, clients, self._pending.before)
+
+    def named(self, candidates: Sequence[str] = ()) -> dict[str, NamedQueue]:
+        """All queues by name. A directory without a readable stub has one of the `candidates` whose hash it is, else
+        its own name.
+        """
+        hashes = self._hashes(candidates)
+        found: dict[str, list[tuple[int, QueueDirectory]]] = {}
+        for directory in self.directories:
+            if directory.name is not None:
+                name, priority = directory.name.queue.decode("utf-8", "replace"), directory.name.priority
+            else:
+                name, priority = hashes.get(directory.directory, (directory.directory, None))
+            found.setdefault(name, []).append((-1 if priority is None else priority, directory))
+        return {
+            name: NamedQueue(name, tuple(d for _, d in sorted(parts, key=lambda part: -part[0])))
+            for name, parts in sorted(found.items())
+        }
+
+    def _hashes(self, candidates: Sequence[str]) -> dict[str, tuple[str, int | None]]:
+        if all(directory.name is not None for directory in self.directories):
+            return {}
+        vhost = self.vhost.encode()
+        found: dict[str, tuple[str, int | None]] = {}
+        for name in candidates:
+            for priority in (None, *range(paths.MAX_PRIORITY + 1)):
+                found[paths.queue_directory(vhost, name.encode(), priority)] = (name, priority)
+        return found
+
+    def files(self, directory: QueueDirectory) -> QueueFiles:
+        """What one directory holds, read once."""
+        found = self._read.get(directory.directory)
+        if found is None:
+            terms = self.terms.get(directory.directory)
+            found = queue_directory.read_queue(
+                self.root, directory, self.entry_count, self.locations, terms, self._trust_terms
+            )
+            self._read[directory.directory] = found
+            self._warnings += found.warnings
+        return found
+
+    def info(self, queue: NamedQueue) -> QueueInfo:
+        """First sequence id that is served, and the one that the next message would get."""
+        parts = [self.files(directory) for directory in queue.directories]
+        served = [int(part.served["sequence_id"][0]) for part in parts if len(part.served)]
+        stop = max(part.next_sequence_id for part in parts)
+        return QueueInfo(queue.name, 0, min(served) if served else stop, stop)
+
+    def queues(self) -> Sequence[QueueInfo]:
+        """All queues with their readable ranges, sorted by name."""
+        return [self.info(queue) for queue in self.named().values()]
+
+    def topics(self, wanted: Sequence[str] = ()) -> frozenset[str]:
+        """Names of all queues; a directory without a name is recognised when it is one of `wanted`."""
+        named = frozenset(self.named(wanted))
+        return named if named.issuperset(wanted) else named | {name for name in wanted if self._declared(name)}
+
+    def _declared(self, name: str) -> node.DeclaredQueue | None:
+        """What the node's tables say about a queue that has no directory here."""
+        return node.declared_queues(self.root).get((self.vhost, name))
+
+    def schema(self, request: ScanRequest) -> pa.Schema:
+        """Arrow schema of the rows of `request`. OptionError for an unknown column."""
+        return message_schema(request)
+
+    def warnings(self) -> Sequence[str]:
+        """What was found so far that a user should know before trusting the rows."""
+        elsewhere = node.other_kinds(self.root, self.vhost)
+        return (*self._warnings, *([elsewhere] if elsewhere else []))
+
+    def plan(self, request: ScanRequest) -> list[ScanPartition]:
+        """Partitions of whole stretches of queues, cut at equal bytes; each message once, in delivery order.
+
+        Raises OptionError, OffsetOutOfRangeError, and CorruptionError for a damaged index file with FAILFAST.
+        """
+        selection.check_request(request)
+        schema, store = message_schema(request), request.store_name or self.store
+        named = self.named(request.topics or ())
+        request = self._without_empty(request, named)
+        index_filter = IndexFilter(request.predicates, self.vhost, store)
+        names = [name for name in selection.queues_of(request, named) if index_filter.takes_queue(name)]
+        pieces, damages = PlannedEntries(), []
+        for number, name in enumerate(names):
+            damages += self._damages(named[name])
+            if damages and request.mode is Mode.FAILFAST:
+                error = damages[0].error(self.root)
+                raise CorruptionError(error.path, error.position, f"{error.reason}; {LEAVE_OUT}")
+            for files, entries in self._selected(named[name], request):
+                wanted = index_filter.mask(name, entries, files.files)
+                pieces.add(number, files.files, filtered(entries, wanted))
+        context = RowContext(
+            schema, request.mode, self.root, store, self.vhost, tuple(names), pieces.files, request.predicates
+        )
+        return partitions(context, pieces, tuple(damages), request)
+
+    def _selected(self, queue: NamedQueue, request: ScanRequest) -> list[tuple[QueueFiles, Entries]]:
+        """The entries of each directory of a queue between the offsets of the request, in delivery order."""
+        parts = [self.files(directory) for directory in queue.directories]
+        listed = [part.entries if request.include_acked else part.served for part in parts]
+        sequence_ids = joined([entries["sequence_id"] for entries in listed])
+        live = ~joined([flagged(entries, ACKED) for entries in listed])
+        between = selection.entries_between(request, self.info(queue), sequence_ids, live)
+        stops = np.cumsum([len(entries) for entries in listed])
+        return [
+            (part, filtered(entries, between[stop - len(entries) : stop]))
+            for part, entries, stop in zip(parts, listed, stops.tolist(), strict=True)
+        ]
+
+    def _without_empty(self, request: ScanRequest, named: Mapping[str, NamedQueue]) -> ScanRequest:
+        """The request without topics that the node knows and that have no directory: they hold no message here.
+
+        Raises UnsupportedFormatError when such a queue is of another kind, whose messages lie elsewhere.
+        """
+        topics = request.topics or ()
+        absent = {name: found for name in topics if name not in named and (found := self._declared(name))}
+        for name, found in absent.items():
+            if found.kind != "classic":
+                raise UnsupportedFormatError(node.elsewhere(self.root, name, found.kind))
+        return replace(request, topics=tuple(name for name in topics if name not in absent)) if absent else request
+
+    def _damages(self, queue: NamedQueue) -> list[Damage]:
+        found = [damage for directory in queue.directories for damage in self.files(directory).damages]
+        return [replace(damage, queue=queue.name) for damage in found if damage.served]

@@ -1,0 +1,177 @@
+"""One vhost's directory as a store: its names and settings, and the way to snapshots and views.
+
+Leaves to `snapshot` what it serves, to `views` the tables about it. Source: rabbitmq.md 1, interface.md 28.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from storage_core.errors import FormatError, OptionError, StoreClosedError, StoreNotFoundError, closest
+from storage_core.formats.rabbitmq import paths
+from storage_core.rabbitmq import views
+from storage_core.rabbitmq.disk import definitions
+from storage_core.rabbitmq.disk.detect import looks_like_store, names_in
+from storage_core.rabbitmq.disk.settings import Settings
+from storage_core.rabbitmq.disk.span_reader import read_file
+from storage_core.rabbitmq.index.queue_directory import check_versions
+from storage_core.rabbitmq.queue.priority_queue import PriorityQueue, open_queue
+from storage_core.rabbitmq.queue.queue import Queue
+from storage_core.rabbitmq.read import declared
+from storage_core.rabbitmq.read.snapshot import VhostSnapshot
+from storage_core.rabbitmq.write.job import VhostWriteJob, begin
+from storage_core.rabbitmq.write.options import WriteOptions
+from storage_core.rabbitmq.write.prepare import StoreFacts
+from storage_core.store import Definitions, ScanRequest, Store
+
+RECOVERIES = ("auto", "none")
+NEW_STORE_NAMES = frozenset({".mqstore"})
+
+
+class VhostStore(Store):
+    """The store in the directory `path`. Opening reads two small files.
+
+    `options`: `recovery` (`auto`: as a node would serve it; `none`: what the files hold, whatever the terms of the
+    last stop say), `vhost` (of a new store, which is made by its first job), and RabbitMQ's own settings. Raises
+    OptionError, StoreNotFoundError, CorruptionError for a `.config` that a node could not read.
+    """
+
+    engine = "rabbitmq"
+
+    def __init__(self, path: str, options: Mapping[str, Any] | None = None) -> None:
+        self.path = path.rstrip("/") or "/"
+        self._recovery, vhost, self.settings = _parsed(options or {})
+        self._closed = False
+        if self._is_new():
+            self.segment_entry_count = self.settings.queue_index_segment_entry_count
+            self.vhost = vhost or "/"
+            return
+        self.segment_entry_count = self._entry_count()
+        self.vhost = self._vhost_name()
+        if vhost is not None and vhost != self.vhost:
+            raise OptionError("vhost", vhost, f"{path} is the store of the vhost {self.vhost}")
+
+    def _is_new(self) -> bool:
+        """Whether nothing lies there yet. StoreNotFoundError when something does that is no store."""
+        if looks_like_store(self.path):
+            return False
+        if names_in(self.path) - NEW_STORE_NAMES:
+            text = f"is no RabbitMQ vhost directory; it has no {paths.PERSISTENT_FOLDER}"
+            raise StoreNotFoundError(f"StoreNotFoundError: {self.path} {text}")
+        return True
+
+    def _entry_count(self) -> int:
+        """Of `.config`; a missing one means 16384."""
+        file = f"{self.path}/{paths.CONFIG_FILE}"
+        data = read_file(file)
+        if not data and paths.CONFIG_FILE not in names_in(self.path):
+            return paths.LEGACY_SEGMENT_ENTRY_COUNT
+        try:
+            return paths.parse_config(data)
+        except FormatError as error:
+            raise error.at(file) from None
+
+    def _vhost_name(self) -> str:
+        """Of `.vhost`, else of a queue's stub, else the directory's name (`/` where that is its hash)."""
+        data = read_file(f"{self.path}/{paths.VHOST_FILE}")
+        if data:
+            return data.decode("utf-8", "replace")
+        folder = f"{self.path}/{paths.QUEUES_FOLDER}"
+        for name in sorted(names_in(folder)):
+            try:
+                return paths.parse_stub(read_file(f"{folder}/{name}/{paths.STUB_FILE}")).vhost.decode(
+                    "utf-8", "replace"
+                )
+            except (FormatError, NotADirectoryError):
+                continue
+        return "/" if self.name == paths.vhost_directory(b"/") else self.name
+
+    @property
+    def virtual_host(self) -> str:
+        """The vhost's name."""
+        return self.vhost
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError(f"{self.path}: the store was closed; open it again")
+
+    def snapshot(self) -> VhostSnapshot:
+        """What a node would serve from the directory as it is now."""
+        self._check_open()
+        if self._is_new():
+            raise StoreNotFoundError(f"{self.path}: there is no store yet; write to it first")
+        return VhostSnapshot(self.path, self.name, self.vhost, self.segment_entry_count, self._recovery != "none")
+
+    def view_schema(self, name: str) -> pa.Schema:
+        """Schema of a view; OptionError with the names of the views when there is none called `name`."""
+        self._check_open()
+        return views.schema_of(name)
+
+    def view(self, name: str, request: ScanRequest | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows of a view: `queues`, `segments` or `damage`."""
+        self.view_schema(name)
+        return views.rows_of(name, self.snapshot(), request or ScanRequest())
+
+    def queue(
+        self,
+        name: str,
+        priority: int | None = None,
+        durable: bool = True,
+        lock_timeout_s: float = 60,
+        max_priority: int | None = None,
+    ) -> Queue | PriorityQueue:
+        """The queue `name`, to publish into and to fetch from; see `Queue`. It takes the store's lock.
+
+        A priority queue is a `PriorityQueue`, and a new one is made with `max_priority` (its `x-max-priority`);
+        `priority` picks one of the queues behind it.
+        """
+        self._check_open()
+        facts = (self.settings, self.vhost, durable, lock_timeout_s)
+        return open_queue(self.path, name, *facts, priority, max_priority)
+
+    def begin_job(self, columns: Sequence[str] | None = None, application: str = "", **options: Any) -> VhostWriteJob:
+        """A job that adds rows. Options: `queue` (or `topic`) and `exchange` for all rows, `queueArguments` of that
+        queue, `lockTimeout` in seconds.
+
+        Raises ColumnError, OptionError, UnsupportedFormatError for a store with a queue of version 2, StoreLockedError
+        when a node runs here.
+        """
+        self._check_open()
+        snapshot = None if self._is_new() else self.snapshot()
+        parsed = WriteOptions.parsed(options, {} if snapshot is None else declared.priorities(snapshot))
+        if snapshot is not None:
+            check_versions(self.path, snapshot.directories)
+        facts = StoreFacts(self.path, self.vhost, self.segment_entry_count, self.settings)
+        return begin(facts, parsed, columns, application)
+
+    def definitions(self) -> Definitions:
+        """The vhost and its classic queues, with the arguments that are known of them."""
+        snapshot = self.snapshot()
+        known = definitions.merged(None, self.vhost, declared.arguments_by_queue(snapshot))
+        return Definitions(json.loads(known), paths.vhost_directory(self.vhost.encode()))
+
+    def close(self) -> None:
+        """Nothing is held open; StoreClosedError afterwards."""
+        self._closed = True
+
+
+def _parsed(options: Mapping[str, Any]) -> tuple[str, str | None, Settings]:
+    """`recovery`, `vhost`, and RabbitMQ's settings."""
+    known = {name.lower(): name for name in ("recovery", "vhost", *Settings.__dataclass_fields__)}
+    given: dict[str, Any] = {}
+    for name, value in options.items():
+        canonical = known.get(name.lower())
+        if canonical is None:
+            near = closest(name, sorted(known.values())) or sorted(known.values())
+            listed = ", ".join(near)
+            raise OptionError(name, str(value), f"a RabbitMQ store has no such option; close ones are {listed}")
+        given[canonical] = value
+    recovery = str(given.pop("recovery", "auto")).lower()
+    if recovery not in RECOVERIES:
+        raise OptionError("recovery", recovery, f"of a RabbitMQ store it is one of {', '.join(RECOVERIES)}")
+    vhost = given.pop("vhost", None)
+    return recovery, vhost, Settings().with_options(given)

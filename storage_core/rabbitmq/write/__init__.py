@@ -1,0 +1,1 @@
+"""Writing DataFrames into a RabbitMQ store."""

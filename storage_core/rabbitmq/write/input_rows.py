@@ -1,0 +1,235 @@
+"""Rows on their way into a store: checked, and turned into the columns that a message is made of.
+
+Leaves to `staging` the bytes and the files, to `input_columns` the types. Source: interface.md 35, docs/rabbitmq.md
+"Writing".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage_core.errors import ColumnError, RowError, shorten
+from storage_core.formats.layout import Mask, values_at
+from storage_core.formats.rabbitmq.message import headers, properties
+from storage_core.formats.rabbitmq.message.message_columns import encode_headers, encode_properties, lengths
+from storage_core.formats.rabbitmq.message.properties import PropertySpans
+from storage_core.formats.spans import data_of, offsets_of
+from storage_core.input_columns import InputColumns, as_binary, check_names
+from storage_core.rabbitmq.schema import READABLE, TEXT_PROPERTIES
+
+SHORT_LIMIT = 255
+PERSISTENT_MODE = 2
+ALIASES = {"topic": "queue", "value": "body"}
+WRITTEN = (
+    "queue", "body", "exchange", "routingKeys", "headers", *TEXT_PROPERTIES, "deliveryMode", "priority", "timestamp",
+    "expiresAt", "rawProperties",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MessageColumns:
+    """Messages that may be written, all persistent. Binary columns; `keys` is list<binary>; `priorities` are 0 where a
+    message has none; `expiries` µs since 1970, 0 for none.
+    """
+
+    queues: pa.BinaryArray
+    bodies: pa.BinaryArray
+    exchanges: pa.BinaryArray
+    keys: pa.ListArray
+    properties: pa.BinaryArray
+    priorities: npt.NDArray[np.int64]
+    expiries: npt.NDArray[np.uint64]
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+    def slice(self, start: int, stop: int) -> MessageColumns:
+        """The messages [start, stop)."""
+        count = stop - start
+        return MessageColumns(
+            self.queues.slice(start, count), self.bodies.slice(start, count), self.exchanges.slice(start, count),
+            self.keys.slice(start, count), self.properties.slice(start, count),
+            self.priorities[start:stop], self.expiries[start:stop],
+        )  # fmt: skip
+
+    def filter(self, mask: Mask) -> MessageColumns:
+        """The messages where `mask` is true."""
+        if mask.all():
+            return self
+        chosen = pa.array(mask)
+        return MessageColumns(
+            self.queues.filter(chosen), self.bodies.filter(chosen), self.exchanges.filter(chosen),
+            self.keys.filter(chosen), self.properties.filter(chosen), self.priorities[mask], self.expiries[mask],
+        )  # fmt: skip
+
+
+class InputRows:
+    """Takes the batches of one task. `queue` and `exchange` are the options; `transient` counts the rows that are
+    not written because they would not survive a node's start.
+    """
+
+    def __init__(self, queue: str | None, exchange: str | None) -> None:
+        self._queue, self._exchange = queue, exchange
+        self._row = 0
+        self.transient = 0
+
+    def messages(self, batch: pa.RecordBatch) -> MessageColumns:
+        """The rows of `batch` that are to be written. RowError for the first bad one, ColumnError for a column that
+        does not exist, is missing or has a wrong type.
+        """
+        check_columns(batch.schema.names, self._queue)
+        given = InputColumns(batch, self._row, ALIASES)
+        queues = _constant(self._queue, given.binary("queue"))
+        given.refuse("queue", queues, queues.is_null(), "a queue name is wanted")
+        given.refuse("queue", queues, lengths(queues) == 0, "a queue name is wanted")
+        _check_short(given, "queue", queues)
+        bodies = given.binary("body")
+        given.refuse("body", bodies, bodies.is_null(), "an empty body is a body, null is none")
+        exchanges = _constant(self._exchange, given.binary("exchange")).fill_null(b"")
+        _check_short(given, "exchange", exchanges)
+        keys = _routing_keys(given, queues)
+        listed, modes, priorities = _properties(given)
+        rows = MessageColumns(queues, bodies, exchanges, keys, listed, priorities, _expiries(given))
+        persistent = modes == PERSISTENT_MODE
+        self._row += given.count
+        self.transient += int((~persistent).sum())
+        return rows.filter(persistent)
+
+
+def check_columns(names: Sequence[str], queue: str | None) -> None:
+    """ColumnError for a column that no message has, for one given twice, and for one that is wanted and not there.
+
+    Columns of a read that a store assigns anew are fine: they are ignored.
+    """
+    check_names(names, WRITTEN, READABLE.names, ALIASES)
+    if not {"body", "value"} & set(names):
+        raise ColumnError("body", "a write needs this column (or value)")
+    if queue is None and not {"queue", "topic"} & set(names):
+        raise ColumnError("queue", "a write needs this column (or topic); or name one queue with the option queue")
+
+
+def _constant(option: str | None, column: pa.BinaryArray) -> pa.BinaryArray:
+    return column if option is None else pa.array([option.encode()] * len(column), pa.binary())
+
+
+def _check_short(given: InputColumns, name: str, values: pa.BinaryArray) -> None:
+    rule = f"longer than {SHORT_LIMIT} bytes, the limit of a short string"
+    given.refuse(name, values, lengths(values) > SHORT_LIMIT, rule)
+
+
+def _routing_keys(given: InputColumns, queues: pa.BinaryArray) -> pa.ListArray:
+    """The keys of each row; the queue's name where a row has none."""
+    own = pa.ListArray.from_arrays(pa.array(np.arange(len(queues) + 1, dtype=np.int32)), queues)
+    if not given.has("routingKeys"):
+        return own
+    column = given.column("routingKeys")
+    if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
+        raise ColumnError("routingKeys", f"is {column.type}; it must be an array of texts")
+    column = column.cast(pa.list_(column.type.value_type))
+    keys, rows = as_binary("routingKeys", column.flatten()), pc.list_parent_indices(column)
+    for bad, rule in (
+        (keys.is_null(), "holds null; a routing key is text"),
+        (pa.array(lengths(keys) > SHORT_LIMIT), f"holds a key longer than {SHORT_LIMIT} bytes"),
+    ):
+        item = pc.index(bad, pa.scalar(True)).as_py()
+        if item >= 0:
+            raise given.error("routingKeys", rows[item].as_py(), keys[item].as_py(), rule)
+    sizes = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+    listed = pa.ListArray.from_arrays(pa.array(np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)), keys)
+    return listed if not column.null_count else pc.if_else(column.is_valid(), listed, own)
+
+
+def _properties(given: InputColumns) -> tuple[pa.BinaryArray, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Property lists, delivery modes (0 for none) and priorities (0 for none); `rawProperties` win where given."""
+    columns = {field: given.binary(name, numbers=True) for name, field in TEXT_PROPERTIES.items() if given.has(name)}
+    for name, field in TEXT_PROPERTIES.items():
+        if field in columns:
+            _check_short(given, name, columns[field])
+    mode, priority = given.numbers("deliveryMode").fill_null(PERSISTENT_MODE), given.numbers("priority")
+    given.refuse("deliveryMode", mode, pc.invert(pc.is_in(mode, pa.array([1, 2]))), "it is 1 or 2")
+    given.refuse("priority", priority, pc.or_(pc.less(priority, 0), pc.greater(priority, 255)), "it is 0 to 255")
+    seconds = _seconds(given)
+    given.refuse("timestamp", seconds, pc.less(seconds, 0), "it lies before 1970")
+    columns |= {"delivery_mode": mode, "priority": priority, "timestamp": seconds}
+    if given.has("headers"):
+        columns["headers"] = _headers(given)
+    made = encode_properties(columns, given.count)
+    modes, priorities = (values.fill_null(0).to_numpy().astype(np.int64) for values in (mode, priority))
+    raw = given.binary("rawProperties")
+    if raw.null_count == given.count:
+        return made, modes, priorities
+    spans = _checked_lists(given, raw)
+    present = raw.is_valid().to_numpy(zero_copy_only=False)
+    for values, field in ((modes, "delivery_mode"), (priorities, "priority")):
+        values[present] = _octets(raw, spans, field)[present]
+    return (raw if not raw.null_count else pc.if_else(raw.is_valid(), raw, made)), modes, priorities
+
+
+def _seconds(given: InputColumns) -> pa.Int64Array:
+    """Seconds since 1970 of the column timestamp, whose numbers are seconds."""
+    if not given.has("timestamp") or pa.types.is_integer(given.column("timestamp").type):
+        return given.numbers("timestamp")
+    micros = given.times_us("timestamp")
+    seconds = np.floor_divide(micros.fill_null(0).to_numpy(), 1_000_000)
+    return pa.array(seconds, mask=micros.is_null().to_numpy(zero_copy_only=False))
+
+
+def _headers(given: InputColumns) -> pa.BinaryArray:
+    """Tables of long strings, null where a row has none."""
+    names, values, bounds = given.pairs("headers")
+    size = int(bounds[-1] - bounds[0])
+    names, values = (as_binary("headers", part.slice(int(bounds[0]), size), True) for part in (names, values))
+    for bad, rule in (
+        (names.is_null(), "a header needs a name"),
+        (
+            pa.array(lengths(names) > SHORT_LIMIT),
+            f"a name longer than {SHORT_LIMIT} bytes, the limit of a short string",
+        ),
+    ):
+        item = pc.index(bad, pa.scalar(True)).as_py()
+        if item >= 0:
+            row = int(np.searchsorted(bounds, bounds[0] + item, side="right")) - 1
+            raise given.error("headers", row, names[item].as_py(), rule)
+    tables = encode_headers(names, values, bounds - bounds[0])
+    valid = given.column("headers").is_valid()
+    return pc.if_else(valid, tables, pa.scalar(None, pa.binary()))
+
+
+def _checked_lists(given: InputColumns, raw: pa.BinaryArray) -> PropertySpans:
+    """The fields of property lists. RowError for one that does not parse."""
+    buffer, offsets = data_of(raw), offsets_of(raw).astype(np.int64)
+    located = properties.locate(buffer, offsets[:-1], offsets[1:])
+    good = located.ok.copy()
+    table = located.fields.get("headers")
+    if table is not None:
+        spans = headers.locate(buffer, table.starts, table.stops)
+        headers.check_nested(buffer, spans)
+        good[table.rows] &= spans.ok
+    bad = np.flatnonzero(raw.is_valid().to_numpy(zero_copy_only=False) & ~good)
+    if len(bad):
+        row = int(bad[0])
+        value = shorten(raw[row].as_py().hex())
+        raise RowError("rawProperties", value, "it is no AMQP 0-9-1 property list", given.first_row + row)
+    return located
+
+
+def _octets(raw: pa.BinaryArray, spans: PropertySpans, field: str) -> npt.NDArray[np.int64]:
+    """A field of one byte of each list, 0 where a list has none."""
+    values = np.zeros(len(raw), np.int64)
+    located = spans.fields.get(field)
+    if located is not None:
+        values[located.rows] = values_at(data_of(raw), "u1", located.starts)
+    return values
+
+
+def _expiries(given: InputColumns) -> npt.NDArray[np.uint64]:
+    micros = given.times_us("expiresAt")
+    given.refuse("expiresAt", micros, pc.less(micros, 0), "it lies before 1970")
+    expiries: npt.NDArray[np.uint64] = micros.fill_null(0).to_numpy().astype(np.uint64)
+    return expiries

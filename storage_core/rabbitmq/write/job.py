@@ -1,0 +1,138 @@
+"""One atomic job that adds rows to a vhost's store: tasks stage files, one process puts them in place.
+
+A job only adds files: message files above the highest number, segments from the next segment boundary on. Leaves to
+`staging` the staged files, to `prepare` the plan, to `publish` carrying it out. Source: commit-protocol.md 15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from storage_core import job as jobs
+from storage_core.errors import MqStoreError
+from storage_core.files import system
+from storage_core.files.lock import FileLock
+from storage_core.job import JobFolder
+from storage_core.rabbitmq.disk.running_node import check_not_running
+from storage_core.rabbitmq.write.input_rows import InputRows, check_columns
+from storage_core.rabbitmq.write.options import WriteOptions
+from storage_core.rabbitmq.write.prepare import StoreFacts, prepare
+from storage_core.rabbitmq.write.publish import carry_out, finish_pending
+from storage_core.rabbitmq.write.staging import TaskWriter
+from storage_core.store import StagedPart, WriteJob
+
+
+@dataclass
+class VhostWriteJob(WriteJob):
+    """A job that has its staging folder. Plain data, so it may be pickled; `warnings` fill at its commit."""
+
+    facts: StoreFacts
+    options: WriteOptions
+    job: str
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def _folder(self) -> JobFolder:
+        return JobFolder(self.facts.root)
+
+    def stage(
+        self, batches: Iterator[pa.RecordBatch], partition: int = 0, attempt: int = 0, task: int = 0
+    ) -> StagedPart:
+        """Writes the rows of one task aside. A bad row raises RowError, a wrong column ColumnError; nothing of the
+        task stays then.
+        """
+        folder, prefix = self._folder.staging(self.job), f"{partition}-{attempt}-{task}"
+        if not system.exists(folder):
+            raise MqStoreError(
+                f"{folder} is not there for a task; every machine that writes must see the store at this path"
+            )
+        facts, options = self.facts, self.options
+        rows = InputRows(options.queue, options.exchange)
+        writer = TaskWriter(folder, prefix, facts.vhost.encode(), facts.settings, facts.entry_count, options.priorities)
+        try:
+            for batch in batches:
+                writer.add(rows.messages(batch))
+            files, detail = writer.finish()
+        except BaseException:
+            writer.close()
+            with suppress(FileNotFoundError):  # the job was aborted meanwhile, its folder is gone
+                for name in system.names(folder):
+                    if name.startswith(prefix + "."):
+                        system.unlink(f"{folder}/{name}")
+            raise
+        system.sync_folder(folder)
+        return StagedPart(partition, writer.rows, tuple(files), {**detail, "transient": rows.transient})
+
+    def commit(self, parts: Sequence[StagedPart]) -> int:
+        """Puts all rows into the store, tasks in the order of their partitions. The number of rows.
+
+        Raises StoreLockedError, UnsupportedFormatError, MqStoreError: nothing was written then, unless the text says
+        that the job is committed. A job without rows changes nothing.
+        """
+        ordered = sorted(parts, key=lambda part: part.partition)
+        count = sum(part.rows for part in ordered)
+        if count:
+            self._put_in_place(ordered)
+        else:
+            self.abort()
+        transient = sum(int(part.detail["transient"]) for part in ordered)
+        if transient:
+            why = "were not written: they would not survive a node's start"
+            self.warnings.append(f"{self.facts.root}: {transient} rows with deliveryMode 1 (or none) {why}")
+        return count
+
+    def _put_in_place(self, parts: Sequence[StagedPart]) -> None:
+        root, job_folder = self.facts.root, self._folder
+        with FileLock(
+            job_folder.lock, self.options.lock_timeout_s, "another writer of mqstore; try again when it is done"
+        ):
+            check_not_running(root)
+            finish_pending(root)
+            jobs.drop_orphans(job_folder, {self.job})
+            jobs.check_staged(job_folder, self.job, list(parts), crc=False)
+            placement = prepare(self.facts, self.options, job_folder.staging(self.job), parts)
+            if not placement.clean:
+                why = "so a node will deliver all its messages as redelivered, the new ones too"
+                self.warnings.append(f"{root}: the store was not stopped cleanly, {why}")
+            jobs.write_json(job_folder.intent, {"job": self.job, **placement.intent()})
+            try:
+                carry_out(root, self.job, placement.intent())
+            except OSError as error:
+                raise MqStoreError(
+                    f"{root}: the job is committed but not finished ({error}); do not run it again: the next write to "
+                    "this store finishes it first"
+                ) from error
+
+    def abort(self) -> None:
+        """Drops what was staged, unless the job passed its commit point, and the folders of a store that has nothing
+        else.
+        """
+        job_folder = self._folder
+        intent = jobs.read_json(job_folder.intent)
+        if intent is not None and intent["job"] == self.job:
+            return
+        jobs.drop_staging(job_folder, self.job)
+        with suppress(OSError):
+            if not set(system.names(job_folder.folder)):
+                system.remove_folder(job_folder.folder)
+                system.remove_folder(self.facts.root)
+
+
+def begin(
+    facts: StoreFacts, options: WriteOptions, columns: Sequence[str] | None = None, application: str = ""
+) -> VhostWriteJob:
+    """Starts a job: checks what can be checked now, and makes its staging folder.
+
+    `columns` are checked where they are known. Raises ColumnError, StoreLockedError when a node runs there.
+    """
+    if columns is not None:
+        check_columns(columns, options.queue)
+    check_not_running(facts.root)
+    job, job_folder = jobs.new_job_id(), JobFolder(facts.root)
+    system.make_folder(job_folder.staging())
+    jobs.open_staging(job_folder, job, application)
+    return VhostWriteJob(facts, options, job)

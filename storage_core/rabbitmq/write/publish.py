@@ -1,0 +1,69 @@
+"""Carries out a committed job: files of the staging folder into the store. Each step can be repeated.
+
+Which file goes where is `placement`'s. Source: commit-protocol.md 15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from storage_core import job as jobs
+from storage_core.files import system
+from storage_core.formats.rabbitmq import paths
+from storage_core.job import JobFolder
+
+
+def finish_pending(root: str) -> None:
+    """Finishes a job that passed its commit point and was stopped. To be called under the lock."""
+    intent = jobs.pending_intent(root)
+    if intent is not None:
+        carry_out(root, intent["job"], intent)
+    elif system.exists(JobFolder(root).intent):
+        system.unlink(JobFolder(root).intent)
+
+
+def carry_out(root: str, job: str, intent: Mapping[str, Any]) -> None:
+    """Does what an intent says, from wherever it was stopped."""
+    job_folder = JobFolder(root)
+    staging = job_folder.staging(job)
+    waiting = [(source, target) for source, target in intent["moves"] if system.exists(f"{staging}/{source}")]
+    clean_moves = [(source, target) for source, target in intent["cleanMoves"] if system.exists(f"{staging}/{source}")]
+    # A file under a planned name, or clean files that are not this job's, mean that a node ran in between.
+    disturbed = any(system.exists(f"{root}/{target}") for _, target in waiting)
+    own = {target for _, target in intent["cleanMoves"]} - {target for _, target in clean_moves}
+    for path in intent["removes"]:
+        if path not in own and system.exists(f"{root}/{path}"):
+            system.unlink(f"{root}/{path}")
+    for folder in ("", paths.PERSISTENT_FOLDER):
+        if system.exists(f"{root}/{folder}"):
+            system.sync_folder(f"{root}/{folder}")
+    for source, target in waiting:
+        free: str | None = _free(root, target) if system.exists(f"{root}/{target}") else target
+        if free is not None:
+            _move(f"{staging}/{source}", f"{root}/{free}")
+    if not disturbed:
+        for source, target in clean_moves:
+            _move(f"{staging}/{source}", f"{root}/{target}")
+    jobs.write_json(job_folder.state, {"job": job})
+    system.unlink(job_folder.intent)
+    jobs.drop_staging(job_folder, job)
+
+
+def _move(source: str, target: str) -> None:
+    folder = target.rpartition("/")[0]
+    if not system.exists(folder):
+        system.make_folder(folder)
+        system.sync_folder(folder.rpartition("/")[0])
+    system.rename(source, target)
+    system.sync_folder(folder)
+
+
+def _free(root: str, target: str) -> str | None:
+    """Another name for a file whose number was taken; None for one that may as well be left out."""
+    folder, _, name = target.rpartition("/")
+    suffix = "." + name.rpartition(".")[2]
+    if suffix not in {paths.MESSAGE_SUFFIX, paths.SEGMENT_SUFFIX}:
+        return None
+    numbers = [paths.number_of(entry, suffix) for entry in system.names(f"{root}/{folder}")]
+    return f"{folder}/{max(number for number in numbers if number is not None) + 1}{suffix}"

@@ -1,0 +1,143 @@
+"""The commit log on disk: its records in physical order, in bounded memory.
+
+Which records count is decided by `recovery`; this module only walks, with the checks that it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from storage_core.files.file_chain import ChainFile, FileChain
+from storage_core.files.window import OpenFiles, Window
+from storage_core.formats.checksum import body_crcs
+from storage_core.formats.layout import Mask, Positions
+from storage_core.formats.rocketmq.delay_levels import delay_ms
+from storage_core.formats.rocketmq.message import (
+    MAGIC_V1,
+    MAGIC_V2,
+    Messages,
+    Stop,
+    decode,
+    walk,
+)
+from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
+from storage_core.formats.rocketmq.properties import property_of
+
+WINDOW_SIZE = 8 << 20
+
+_SCHEDULE = SCHEDULE_TOPIC.encode()
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What makes a record valid for a walk: which magics, whether bodies must match their CRC, and whether
+    PHYSICALOFFSET must be the record's address (a broker does not check that). `broker`: also what stops a broker's
+    dispatch.
+    """
+
+    magics: tuple[int, ...] = (MAGIC_V1, MAGIC_V2)
+    crc: bool = True
+    physical_offset: bool = False
+    broker: bool = True
+
+
+@dataclass(frozen=True)
+class RecordRun:
+    """Consecutive valid records of one file: decoded, with the address of buffer byte 0."""
+
+    messages: Messages
+    sizes: Positions
+    base_offset: int
+
+    @property
+    def physical_offsets(self) -> Positions:
+        """Address of each record."""
+        return self.messages.starts + self.base_offset
+
+    @property
+    def end_offset(self) -> int:
+        """Address one past the last record."""
+        return int(self.messages.starts[-1] + self.sizes[-1] + self.base_offset)
+
+    def part(self, start: int, stop: int) -> RecordRun:
+        """The records [start, stop), without a copy."""
+        rows = slice(start, stop)
+        return RecordRun(self.messages.take(rows), self.sizes[rows], self.base_offset)
+
+
+@dataclass
+class FileWalk:
+    """Walks one file of the log. After iteration `end_offset` and `reason` say where it stopped and why.
+
+    Each run is valid until the next step.
+    """
+
+    chain: FileChain
+    files: OpenFiles
+    file: ChainFile
+    start: int
+    checks: Checks
+    window_size: int = WINDOW_SIZE
+    end_offset: int = 0
+    reason: Stop = Stop.END
+
+    def __iter__(self) -> Iterator[RecordRun]:
+        window = Window(self.chain, self.files)
+        self.end_offset = self.start
+        size = self.window_size
+        while self.end_offset < self.file.end:
+            stop = min(self.end_offset + size, self.file.end)
+            buffer = window.load(self.end_offset, stop)
+            records = walk(buffer)
+            self.reason = records.reason
+            run = RecordRun(decode(buffer, records.starts, records.sizes), records.sizes, self.end_offset)
+            valid = _leading_valid(run, self.checks)
+            if valid:
+                run = run if valid == len(records.starts) else run.part(0, valid)
+                self.end_offset = run.end_offset
+                yield run
+            if valid < len(records.starts):
+                self.reason = Stop.CORRUPT
+                return
+            if records.reason is not Stop.TORN or stop == self.file.end:
+                return
+            # A record larger than the window: read on with a larger one.
+            size = self.window_size if valid else size * 4
+
+
+def _leading_valid(run: RecordRun, checks: Checks) -> int:
+    """How many records, from the first on, pass the checks."""
+    messages = run.messages
+    wrong = messages.flaws != 0
+    if checks.magics != (MAGIC_V1, MAGIC_V2):
+        wrong |= ~np.isin(messages.column("magic"), checks.magics)
+    if checks.crc:
+        wrong |= wrong_crcs(messages)
+    if checks.physical_offset:
+        wrong |= messages.column("physical_offset") != run.physical_offsets
+    if checks.broker:
+        wrong |= _bad_delays(messages)
+    return int(wrong.argmax()) if wrong.any() else len(messages)
+
+
+def wrong_crcs(messages: Messages) -> Mask:
+    """Which records have a body that does not match BODYCRC; an empty body is not checked (rocketmq.md 5.4)."""
+    wrong: Mask = (messages.body_size > 0) & (body_crcs(messages.bodies()) != messages.column("body_crc"))
+    return wrong
+
+
+def _bad_delays(messages: Messages) -> Mask:
+    """Records of the schedule topic whose DELAY is no number: a broker's dispatch and recovery stop there."""
+    wrong = np.zeros(len(messages), bool)
+    rows = np.flatnonzero(messages.topic_size == len(_SCHEDULE))
+    for row in rows.tolist():
+        start, size = int(messages.topic_start[row]), int(messages.topic_size[row])
+        if messages.buffer[start : start + size].tobytes() != _SCHEDULE:
+            continue
+        at = int(messages.properties_start[row])
+        properties = messages.buffer[at : at + int(messages.properties_size[row])].tobytes()
+        wrong[row] = delay_ms(property_of(properties, "DELAY")) is None
+    return wrong

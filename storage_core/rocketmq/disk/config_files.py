@@ -1,0 +1,53 @@
+"""A store's `config/` directory: topics and what consumer groups have committed. Damage here changes no message.
+
+Source of the rules: rocketmq.md 1.5; a file that is missing, empty or broken is replaced by its `.bak`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from storage_core.errors import FormatError
+from storage_core.files.small_file import read_at
+from storage_core.formats.rocketmq import paths
+from storage_core.formats.rocketmq.config_json import decode_config
+from storage_core.store import QueueKey
+
+MAX_SIZE = 256 << 20
+
+
+def read_config(root: str, name: str) -> dict[str, Any]:
+    """A config file as a dictionary; empty when neither it nor its `.bak` can be read."""
+    for file_name in (name, f"{name}.bak"):
+        try:
+            value = decode_config(read_at(os.path.join(root, paths.CONFIG, file_name), MAX_SIZE))
+        except (OSError, FormatError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            return value
+    return {}
+
+
+def topic_table(root: str) -> dict[str, dict[str, Any]]:
+    """Topics of topics.json by name."""
+    return _dictionaries(read_config(root, "topics.json").get("topicConfigTable"))
+
+
+def committed_offsets(root: str) -> dict[str, dict[QueueKey, int]]:
+    """What each consumer group has committed: the next offset to consume, by queue."""
+    groups: dict[str, dict[QueueKey, int]] = {}
+    for name, offsets in _dictionaries(read_config(root, "consumerOffset.json").get("offsetTable")).items():
+        topic, separator, group = name.partition("@")
+        if not separator or "@" in group:
+            continue
+        for queue_id, offset in offsets.items():
+            if str(queue_id).lstrip("-").isdigit() and isinstance(offset, int):
+                groups.setdefault(group, {})[topic, int(queue_id)] = offset
+    return groups
+
+
+def _dictionaries(value: Any) -> dict[str, dict[str, Any]]:
+    if not isinstance(value, dict):
+        return {}
+    return {str(name): inner for name, inner in value.items() if isinstance(inner, dict)}

@@ -1,0 +1,210 @@
+"""One consume queue on disk: its files, and its entries by queue offset.
+
+Which entries a broker would serve is decided by `recovery`; the records that they point to belong to the readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.files import system
+from storage_core.files.file_chain import FileChain
+from storage_core.files.window import OpenFiles, shrunk, vanished
+from storage_core.formats.bisection import first_where
+from storage_core.formats.layout import Positions
+from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE, QUEUE_ENTRY, decode_entries, leading_valid
+
+FIRST_CHUNK = 4096 // QUEUE_ENTRY.size * QUEUE_ENTRY.size
+LAST_CHUNK = (4 << 20) // QUEUE_ENTRY.size * QUEUE_ENTRY.size
+READ_WHOLE = 65_536
+
+
+@dataclass(frozen=True)
+class ValidEntries:
+    """The valid entries at the start of one queue file.
+
+    How many, physical offset and size of the first, physical offset of the last and the end of its record (`reach`),
+    and the largest physical offset among them; -1 where there is none.
+    """
+
+    count: int = 0
+    first_physical_offset: int = -1
+    first_size: int = -1
+    last_physical_offset: int = -1
+    reach: int = -1
+    peak: int = -1
+
+
+@dataclass(frozen=True)
+class ConsumeQueue:
+    """The files of one queue. The entry of queue offset q lies at byte 20 q of the chain."""
+
+    topic: str
+    queue_id: int
+    chain: FileChain
+
+    @property
+    def entries_per_file(self) -> int:
+        """Entries that a full file holds."""
+        return self.chain.file_size // QUEUE_ENTRY.size
+
+    @property
+    def start(self) -> int:
+        """The first queue offset that has a file; 0 without files."""
+        return self.chain.start // QUEUE_ENTRY.size
+
+    def file_queue_offsets(self) -> Iterator[tuple[int, int]]:
+        """The queue offsets [first, stop) that each file has room for."""
+        for file in self.chain.files:
+            yield file.base_offset // QUEUE_ENTRY.size, file.end // QUEUE_ENTRY.size
+
+    def entries(self, files: OpenFiles, start: int, stop: int) -> npt.NDArray[Any]:
+        """Entries [start, stop) in disk byte order; those of a missing file are zeros. Shape (stop - start,).
+
+        Raises CorruptionError when a file is shorter than it was when it was listed.
+        """
+        out = np.zeros(max(stop - start, 0), QUEUE_ENTRY.dtype)
+        raw = out.view(np.uint8)
+        begin, end = start * QUEUE_ENTRY.size, stop * QUEUE_ENTRY.size
+        for file in self.chain.files:
+            low, high = max(begin, file.base_offset), min(end, file.end)
+            if low >= high:
+                continue
+            target = raw[low - begin : high - begin].data
+            try:
+                count = system.pread_into(files.descriptor(file.path), target, low - file.base_offset)
+            except FileNotFoundError:
+                raise vanished(file) from None
+            if count < len(target):
+                raise shrunk(file, low - file.base_offset + count)
+        return out
+
+    def valid_entries(self, files: OpenFiles, index: int) -> ValidEntries:
+        """Scans file number `index` from its start up to the first entry that is not valid (rocketmq.md 3.4)."""
+        seen = ValidEntries()
+        for entries in self._chunks(files, index):
+            valid = leading_valid(entries)
+            if valid:
+                physical_offsets, sizes = entries["physical_offset"], entries["size"]
+                seen = ValidEntries(
+                    seen.count + valid,
+                    seen.first_physical_offset if seen.count else int(physical_offsets[0]),
+                    seen.first_size if seen.count else int(sizes[0]),
+                    int(physical_offsets[valid - 1]),
+                    _end(entries[valid - 1]),
+                    max(seen.peak, int(physical_offsets[:valid].max())),
+                )
+            if valid < len(entries):
+                break
+        return seen
+
+    def valid_stop(self, files: OpenFiles) -> int:
+        """The queue offset of the first entry in the last file that is not valid; the queue must have a file."""
+        last = len(self.chain.files) - 1
+        return self.chain.files[last].base_offset // QUEUE_ENTRY.size + self.valid_entries(files, last).count
+
+    def truncated_stop(self, files: OpenFiles, index: int, log_end: int) -> tuple[int, int]:
+        """How many entries of file number `index` a broker keeps when the log ends at `log_end`, and the address after
+        the last one's record; (0, -1) when it removes the file.
+
+        The first entry is kept whatever its size is (rocketmq.md 3.4).
+        """
+        count, reach = 0, -1
+        for entries in self._chunks(files, index):
+            right = (entries["physical_offset"] >= 0) & (entries["size"] > 0)
+            if not count:
+                right[0] = True
+            right &= entries["physical_offset"] < log_end
+            valid = int(right.argmin()) if not right.all() else len(entries)
+            if valid:
+                reach = _end(entries[valid - 1])
+            count += valid
+            if valid < len(entries):
+                break
+        return count, reach
+
+    def trusted_stop(self, files: OpenFiles) -> int:
+        """The queue offset after the last entry, on trust that only zeros follow it: a bisection.
+
+        A last file that begins with no entry is ignored.
+        """
+
+        def is_empty(queue_offset: int) -> bool:
+            return not leading_valid(self.entries(files, queue_offset, queue_offset + 1))
+
+        for first, end in reversed(list(self.file_queue_offsets())):
+            stop = first_where(first, end, is_empty)
+            if stop > first:
+                return stop
+        return self.start
+
+    def first_readable(self, files: OpenFiles, stop: int, log_start: int) -> int:
+        """The first queue offset below `stop` whose entry is no filler and whose record is not expired, else `stop`.
+
+        Fillers and expired entries come first in a queue, so this bisects (rocketmq.md 3.5, the robust reader). For a
+        queue offset whose file is missing the last entry before the hole is looked at.
+        """
+
+        def is_readable(queue_offset: int) -> bool:
+            if self.chain.index_at(queue_offset * QUEUE_ENTRY.size) is None:
+                before = [file.end for file in self.chain.files if file.end <= queue_offset * QUEUE_ENTRY.size]
+                queue_offset = max(before, default=QUEUE_ENTRY.size) // QUEUE_ENTRY.size - 1
+            entry = self.entries(files, queue_offset, queue_offset + 1)[0]
+            return int(entry["physical_offset"]) >= log_start and int(entry["size"]) != BLANK_SIZE
+
+        if self.start < stop and is_readable(self.start):
+            return self.start
+        return first_where(self.start, max(stop, self.start), is_readable)
+
+    def first_real(self, files: OpenFiles, start: int, stop: int) -> int:
+        """The first queue offset in [start, stop) whose entry is no filler, else `stop`; fillers come first."""
+        return first_where(start, stop, lambda at: int(self.entries(files, at, at + 1)[0]["size"]) != BLANK_SIZE)
+
+    def lower_bounds(self, files: OpenFiles, start: int, stop: int, physical_offsets: Positions) -> Positions:
+        """For each address (ascending) the first queue offset in [start, stop) whose record lies at it or after it.
+
+        Addresses rise within a queue; where damage breaks that, the answer is still ascending. Shape (n,).
+        """
+        if stop - start <= READ_WHOLE:
+            offsets = np.maximum.accumulate(self.offsets(files, start, stop))
+            return start + np.searchsorted(offsets, physical_offsets)
+        bounds = np.empty(len(physical_offsets), np.int64)
+        for index, wanted in enumerate(physical_offsets.tolist()):
+            start = first_where(start, stop, partial(self._reaches, files, wanted))
+            bounds[index] = start
+        return bounds
+
+    def _reaches(self, files: OpenFiles, physical_offset: int, queue_offset: int) -> bool:
+        return self.physical_offset(files, queue_offset) >= physical_offset
+
+    def physical_offset(self, files: OpenFiles, queue_offset: int) -> int:
+        """The physical offset of one entry."""
+        return int(self.entries(files, queue_offset, queue_offset + 1)[0]["physical_offset"])
+
+    def offsets(self, files: OpenFiles, start: int, stop: int) -> Positions:
+        """Physical offsets of the entries [start, stop), native byte order."""
+        return self.entries(files, start, stop)["physical_offset"].astype(np.int64)
+
+    def _chunks(self, files: OpenFiles, index: int) -> Iterator[npt.NDArray[Any]]:
+        """The entries of file number `index`, a few at first: most of a young file is empty."""
+        file = self.chain.files[index]
+        descriptor = files.descriptor(file.path)
+        total = min(file.size, self.chain.file_size or file.size) // QUEUE_ENTRY.size * QUEUE_ENTRY.size
+        position, chunk = 0, FIRST_CHUNK
+        while position < total:
+            entries = decode_entries(system.pread(descriptor, min(chunk, total - position), position))
+            if not len(entries):
+                return
+            yield entries
+            position += len(entries) * QUEUE_ENTRY.size
+            chunk = min(chunk * 8, LAST_CHUNK)
+
+
+def _end(entry: Any) -> int:
+    return int(entry["physical_offset"]) + int(entry["size"])

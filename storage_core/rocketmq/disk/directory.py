@@ -1,0 +1,121 @@
+"""What lies in a RocketMQ store directory, seen once: its files, never their content (but for tiny ones).
+
+What a broker would make of it is for `recovery`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from storage_core.errors import StoreNotFoundError, UnsupportedFormatError
+from storage_core.files import system
+from storage_core.files.file_chain import FileChain, find_chain
+from storage_core.files.small_file import names_in, read_start
+from storage_core.formats.rocketmq import paths
+from storage_core.formats.rocketmq.checkpoint import FILE_SIZE, Checkpoint, decode_checkpoint
+from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
+from storage_core.store import QueueKey
+
+Signature = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files of one store, as they were when `list_store` looked."""
+
+    root: str
+    log: FileChain
+    queues: dict[QueueKey, ConsumeQueue]
+    abort: bool
+    checkpoint: Checkpoint
+    says_5x: bool
+    rocksdb_queues: bool
+    batch_queues: tuple[str, ...]
+
+    @cached_property
+    def signature(self) -> Signature:
+        """Equal for two listings between which no file came, went, or was written through the file system."""
+        chains = [self.log, *(queue.chain for queue in self.queues.values())]
+        files = tuple((f.path, f.size, f.stamp) for chain in chains for f in chain.files)
+        return self.abort, self.checkpoint, self.says_5x, tuple(self.queues), files
+
+
+def looks_like_store(root: str) -> bool:
+    """Whether a directory holds a commit log, consume queues or a DLedger log."""
+    try:
+        names = system.names(root)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    marks = (paths.COMMIT_LOG, paths.CONSUME_QUEUE)
+    return any(name in marks or name.startswith(paths.DLEDGER_PREFIX) for name in names)
+
+
+def list_store(root: str, commit_log_paths: Sequence[str] = ()) -> Listing:
+    """Lists a store directory.
+
+    Raises StoreNotFoundError when there is none, UnsupportedFormatError for a DLedger log, and for queues without a
+    commit log (interface.md 44).
+    """
+    folders = list(commit_log_paths) or [os.path.join(root, paths.COMMIT_LOG)]
+    log = find_chain(folders)
+    if not log.files:
+        _refuse_missing_log(root, folders)
+    return Listing(root, log, _list_queues(os.path.join(root, paths.CONSUME_QUEUE)), **_marks(root))
+
+
+def with_marks(listing: Listing) -> Listing:
+    """The same files with what the rest of the directory says now; the very same listing where that is the same."""
+    marks = _marks(listing.root)
+    same = all(getattr(listing, name) == value for name, value in marks.items())
+    return listing if same else replace(listing, **marks)
+
+
+def _marks(root: str) -> dict[str, Any]:
+    """What the directory says beside its log and queues."""
+    checkpoint = decode_checkpoint(read_start(os.path.join(root, paths.CHECKPOINT), FILE_SIZE))
+    return {
+        "abort": system.exists(os.path.join(root, paths.ABORT)),
+        "checkpoint": checkpoint,
+        "says_5x": _says_5x(root, checkpoint),
+        "rocksdb_queues": system.exists(os.path.join(root, paths.CONSUME_QUEUE, paths.ROCKSDB_MARK)),
+        "batch_queues": tuple(names_in(os.path.join(root, paths.BATCH_CONSUME_QUEUE))),
+    }
+
+
+def _refuse_missing_log(root: str, folders: list[str]) -> None:
+    if not looks_like_store(root):
+        raise StoreNotFoundError(f"{root}: there is no store here yet; write to it first, or check the path")
+    ledgers = [name for name in names_in(root) if name.startswith(paths.DLEDGER_PREFIX)]
+    if ledgers:
+        raise UnsupportedFormatError(
+            f"{os.path.join(root, ledgers[0])}: a DLedger commit log, which mqstore does not "
+            "read; read the store of a broker without enableDLegerCommitLog"
+        )
+    if not any(system.is_folder(folder) for folder in folders):
+        raise UnsupportedFormatError(
+            f"{folders[0]}: there is no commit log here, but queues that point into one; if it lies elsewhere (the "
+            "broker's storePathCommitLog), name that directory with option commitLogPath"
+        )
+
+
+def _list_queues(root: str) -> dict[QueueKey, ConsumeQueue]:
+    queues: dict[QueueKey, ConsumeQueue] = {}
+    for topic in names_in(root):
+        for name in names_in(os.path.join(root, topic)):
+            if name.isascii() and name.isdigit():
+                chain = find_chain([os.path.join(root, topic, name)])
+                queues[topic, int(name)] = ConsumeQueue(topic, int(name), chain)
+    return dict(sorted(queues.items()))
+
+
+def _says_5x(root: str, checkpoint: Checkpoint) -> bool:
+    """Marks that only a 5.x broker leaves (interface.md 8); V2 records are the log's to show."""
+    if system.exists(os.path.join(root, paths.ABORT_BACKUP)) or system.is_folder(os.path.join(root, paths.COMPACTION)):
+        return True
+    if checkpoint.master_flushed_offset or checkpoint.confirm_offset:
+        return True
+    return bool(read_start(os.path.join(root, paths.ABORT), 1))

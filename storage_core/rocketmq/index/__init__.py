@@ -1,0 +1,1 @@
+"""The index files of a RocketMQ store."""

@@ -1,0 +1,45 @@
+"""Keeps the proven index files of the stores that this process has searched."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from storage_core.files import system
+from storage_core.files.file_chain import FileChain
+from storage_core.files.small_file import read_at
+from storage_core.files.window import OpenFiles
+from storage_core.formats.rocketmq.indexfile import HEADER
+from storage_core.rocketmq.index.geometry import noted_geometry
+from storage_core.rocketmq.index.index_files import Index, index_paths, open_index
+
+MOST_STORES = 64
+
+_State = tuple[object, ...]
+_indexes: OrderedDict[str, tuple[_State, Index]] = OrderedDict()
+
+
+def cached_index(root: str, log: FileChain, log_start: int, log_end: int) -> Index:
+    """The index of a store whose log is [log_start, log_end).
+
+    A broker writes index files through maps, which may leave their times alone, so their headers are read each time.
+    """
+    state = (tuple((path, *_head(path)) for path in index_paths(root)), log_start, log_end)
+    known = _indexes.get(root)
+    if known is not None and known[0] == state:
+        _indexes.move_to_end(root)
+        return known[1]
+    with OpenFiles() as files:
+        index = open_index(root, log, log_start, log_end, files, noted_geometry(root))
+    _indexes[root] = (state, index)
+    while len(_indexes) > MOST_STORES:
+        _indexes.popitem(last=False)
+    return index
+
+
+def _head(path: str) -> tuple[int, int, bytes]:
+    """Length, modification time and header of an index file; zeros when it is gone."""
+    try:
+        info = system.stat(path)
+        return info.size, info.mtime_ns, read_at(path, HEADER.size)
+    except FileNotFoundError:
+        return 0, 0, b""

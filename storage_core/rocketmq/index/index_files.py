@@ -1,0 +1,224 @@
+"""The index files of a store: which of them can be proven right, and which part of the log they cover.
+
+The index never changes an answer: what is not proven is not used, and that part of the log is scanned. Walking chains
+is for `lookup`. Source of the rules: rocketmq.md 4, interface.md 11.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from storage_core.files import system
+from storage_core.files.file_chain import FileChain
+from storage_core.files.window import OpenFiles
+from storage_core.formats.columns import words
+from storage_core.formats.layout import Positions
+from storage_core.formats.rocketmq import paths
+from storage_core.formats.rocketmq.indexfile import (
+    ENTRY,
+    HEADER,
+    Geometry,
+    IndexHeader,
+    decode_header,
+    key_hash,
+    key_hashes,
+)
+from storage_core.formats.rocketmq.message import BLANK, MAGIC_BLANK, Messages
+from storage_core.formats.rocketmq.properties import KEYS, UNIQ_KEY, parse
+from storage_core.rocketmq.disk.record_reader import record_at
+from storage_core.rocketmq.index.geometry import found_geometry
+
+Span = tuple[int, int]
+
+FEW = 16
+
+
+@dataclass(frozen=True)
+class IndexFile:
+    """An index file that was proven right, or `flaw` says why it is not used."""
+
+    path: str
+    geometry: Geometry
+    header: IndexHeader
+    flaw: str = ""
+
+    @property
+    def entries(self) -> int:
+        """Number of entries."""
+        return self.header.count
+
+
+@dataclass(frozen=True)
+class Index:
+    """Proven files in the order of their names, and what they cover.
+
+    `covered` holds for each file the span of the log whose records it indexes. The keys of a record at the edge of a
+    file may lie in the file before or behind, which may be lost: `edge_hashes` are all their hashes, `edge_places`
+    their addresses. `unused` are the files that could not be proven right; expired and empty ones are in neither.
+    """
+
+    files: tuple[IndexFile, ...]
+    covered: tuple[Span, ...]
+    edge_hashes: npt.NDArray[np.int32]
+    edge_physical_offsets: Positions
+    unused: tuple[IndexFile, ...] = ()
+
+
+def index_paths(root: str) -> list[str]:
+    """The index files of a store, in the order in which a broker reads them: by name."""
+    folder = os.path.join(root, paths.INDEX)
+    try:
+        found = [entry.name for entry in system.entries(folder) if not entry.is_directory]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [os.path.join(folder, name) for name in sorted(found) if name.isascii() and name.isdigit()]
+
+
+def open_index(
+    root: str, log: FileChain, log_start: int, log_end: int, files: OpenFiles, noted: Geometry | None = None
+) -> Index:
+    """Proves the index files of a store against its log [log_start, log_end).
+
+    `noted` is the geometry that mqstore wrote down when it made the store; None when a broker made it.
+    """
+    used: list[IndexFile] = []
+    unused: list[IndexFile] = []
+    covered: list[Span] = []
+    hashes, physical_offsets = [np.empty(0, np.int32)], [np.empty(0, np.int64)]
+    for path in index_paths(root):
+        try:
+            file = described(path, files, used[-1].geometry if used else noted)
+        except FileNotFoundError:
+            continue
+        edges: list[Messages] = []
+        if not file.flaw:
+            if not file.entries or file.header.end_offset < log_start:
+                continue
+            file, edges = _prove(file, log, log_start, log_end, files)
+        if file.flaw:
+            unused.append(file)
+            continue
+        used.append(file)
+        last = file.header.end_offset
+        covered.append((max(file.header.begin_offset, log_start), last + int(edges[0].column("total_size")[0])))
+        for messages in edges:
+            own, _ = hashes_of(messages)
+            hashes.append(own)
+            physical_offsets.append(np.repeat(messages.column("physical_offset"), len(own)))
+    return Index(tuple(used), tuple(covered), np.concatenate(hashes), np.concatenate(physical_offsets), tuple(unused))
+
+
+def hashes_of(messages: Messages) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    """The hashes under which records are indexed, and the row of the record that has each; none for flawed ones."""
+    if len(messages) <= FEW:
+        return _hashes_of_few(messages)
+    properties = messages.property_column()
+    unique, listed = properties.values(UNIQ_KEY), words(properties.values(KEYS))
+    unique_rows = np.flatnonzero(unique.is_valid().to_numpy(zero_copy_only=False))
+    word_rows = np.repeat(np.arange(len(messages)), np.nan_to_num(_lengths(listed)).astype(np.int64))
+    rows = np.concatenate((unique_rows, word_rows)).astype(np.int64)
+    keys = pa.concat_arrays([unique.take(pa.array(unique_rows)), listed.flatten()])
+    topics = messages.topics().take(pa.array(rows))
+    right = messages.flaws[rows] == 0
+    return key_hashes(topics, keys)[right], rows[right]
+
+
+def _hashes_of_few(messages: Messages) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    """The same one by one: a column's fixed cost is that of twenty messages."""
+    found: list[tuple[int, int]] = []
+    for row in np.flatnonzero(messages.flaws == 0).tolist():
+        at, size = int(messages.topic_start[row]), int(messages.topic_size[row])
+        topic = messages.buffer[at : at + size].tobytes().decode("utf-8", "replace")
+        at, size = int(messages.properties_start[row]), int(messages.properties_size[row])
+        pairs = parse(messages.buffer[at : at + size].tobytes())
+        keys = [pairs[UNIQ_KEY]] if UNIQ_KEY in pairs else []
+        found += [(key_hash(topic, key), row) for key in [*keys, *filter(None, pairs.get(KEYS, "").split(" "))]]
+    hashes, rows = np.array(found, np.int64).reshape(-1, 2).T
+    return hashes.astype(np.int32), rows
+
+
+def _lengths(listed: pa.ListArray) -> npt.NDArray[np.float64]:
+    lengths: npt.NDArray[np.float64] = listed.value_lengths().to_numpy(zero_copy_only=False).astype(np.float64)
+    return lengths
+
+
+def described(path: str, files: OpenFiles, known: Geometry | None) -> IndexFile:
+    """Header and geometry of a file; what it says of itself must fit its length and its first and last entry.
+
+    `known` is the geometry of another file of the store, to be tried first.
+    """
+    descriptor = files.descriptor(path)
+    size = system.stat(path).size
+    head = system.pread(descriptor, HEADER.size, 0)
+    if len(head) < HEADER.size:
+        return IndexFile(path, Geometry(), IndexHeader(0, 0, 0, 0, 0, 0), f"it has {size} bytes, less than a header")
+    header = decode_header(head)
+    if header.count == 0:
+        return IndexFile(path, known or Geometry(), header)
+    if header.begin_offset < 0 or header.end_offset < header.begin_offset or header.count < 1:
+        return IndexFile(path, known or Geometry(), header, "its header makes no sense")
+    for geometry in dict.fromkeys([known or Geometry(), Geometry()]):
+        if geometry.file_size == size:
+            flaw = "" if ends_fit(descriptor, geometry, header) else "its first or last entry is not that of its header"
+            return IndexFile(path, geometry, header, flaw)
+    found = found_geometry(descriptor, size, header)
+    if found is None:
+        return IndexFile(path, Geometry(), header, f"no number of slots and entries explains its {size} bytes")
+    return IndexFile(path, found, header)
+
+
+def ends_fit(descriptor: int, geometry: Geometry, header: IndexHeader) -> bool:
+    """Whether the first and the last entry point where the header says."""
+    if header.entry_count > geometry.entries:
+        return False
+    wanted = {1: header.begin_offset, header.count: header.end_offset}
+    for number, offset in wanted.items():
+        data = system.pread(descriptor, ENTRY.size, int(geometry.entry_positions(np.array([number]))[0]))
+        if len(data) < ENTRY.size or int.from_bytes(data[4:12], "big", signed=True) != offset:
+            return False
+    return True
+
+
+def _prove(
+    file: IndexFile, log: FileChain, log_start: int, log_end: int, files: OpenFiles
+) -> tuple[IndexFile, list[Messages]]:
+    """Compares a file with the last and, unless that is expired, the first record it indexes; those records."""
+    header = file.header
+    ends = [(header.end_offset, header.end_ms)]
+    if header.begin_offset >= log_start:
+        ends.append((header.begin_offset, header.begin_ms))
+    edges = []
+    for physical_offset, store_ms in ends:
+        record = record_at(log, files, physical_offset, log_end)
+        if record is None or int(record.column("store_ms")[0]) != store_ms:
+            flaw = f"its header names a record at {physical_offset} of store time {store_ms}, which is not there"
+            return replace(file, flaw=flaw), []
+        edges.append(record)
+    return file, edges
+
+
+def uncovered(covered: list[Span], log: FileChain, files: OpenFiles, log_start: int, log_end: int) -> list[Span]:
+    """What is left of the log [log_start, log_end) outside of the spans, without holes that hold no record."""
+    left: list[Span] = []
+    at = log_start
+    for start, stop in [*sorted(covered), (log_end, log_end)]:
+        if start > at and not _is_blank(log, files, at, start):
+            left.append((at, start))
+        at = max(at, stop)
+    return left
+
+
+def _is_blank(log: FileChain, files: OpenFiles, start: int, stop: int) -> bool:
+    """Whether [start, stop) is the blank record at the end of a file, or lies in no file."""
+    file = log.file_at(start)
+    if file is None:
+        return all(each.base_offset >= stop or each.end <= start for each in log.files)
+    if stop != file.end or stop - start < BLANK.size:
+        return False
+    head = system.pread(files.descriptor(file.path), BLANK.size, start - file.base_offset)
+    return int.from_bytes(head[4:8], "big") == MAGIC_BLANK

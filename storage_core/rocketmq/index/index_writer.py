@@ -1,0 +1,195 @@
+"""Keys of appended records in index files: which file takes how many, and writing them so that it can be repeated.
+
+The bytes are `index_put`'s. Source of the rules: rocketmq.md 4.3, 4.4. Entries go first, then the header, then the
+slots: a slot above the header's count would hide an old key from a broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.files import system
+from storage_core.formats.layout import Positions
+from storage_core.formats.rocketmq.index_insert import EMPTY, Puts, distinct, encode_header, put, rolled, room
+from storage_core.formats.rocketmq.indexfile import ENTRY, HEADER, SLOT, Geometry, IndexHeader
+
+PAGE_SLOTS = 1024
+RUN_SLOTS = 1 << 18
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Keys of records in log order: hashes one behind the other, `counts` of them for each record."""
+
+    hashes: npt.NDArray[np.int32]
+    counts: npt.NDArray[np.int64]
+    physical_offsets: Positions
+    store_ms: Positions
+
+    @property
+    def puts(self) -> Puts:
+        """One put a key."""
+        return Puts(self.hashes, np.repeat(self.physical_offsets, self.counts), np.repeat(self.store_ms, self.counts))
+
+
+@dataclass
+class FileNeeds:
+    """How many new index files a job makes: the same steps as `IndexWriter`, with numbers alone."""
+
+    geometry: Geometry
+    left: int | None
+    new_files: int = 0
+
+    def add(self, keys: int, last_has_keys: bool) -> None:
+        """Records with so many keys in all, and whether the last of them has one."""
+        if not self.left:
+            self._roll()
+        while keys > (self.left or 0):
+            keys -= self.left or 0
+            self._roll()
+        self.left = (self.left or 0) - keys
+        if not self.left and not last_has_keys:
+            self._roll()
+
+    def _roll(self) -> None:
+        self.left = self.geometry.entries - 1
+        self.new_files += 1
+
+
+class IndexWriter:
+    """Puts keys into the last file and into new ones. `header` is None while there is no file.
+
+    `next_path` gives the path of each new file, which lies there at full length, all zeros or as an earlier run of the
+    same job left it.
+    """
+
+    def __init__(self, geometry: Geometry, path: str | None, header: IndexHeader, next_path: Callable[[], str]) -> None:
+        self._geometry, self._next_path = geometry, next_path
+        self.header = header
+        self._path = path
+        self._file = _SlotFile(path, geometry, max(header.entry_count, 1)) if path is not None else None
+
+    def add(self, keys: Keys) -> None:
+        """Dispatches records: each takes a file that has room, keys or no keys."""
+        if not len(keys.counts):
+            return
+        if self._file is None or not room(self.header, self._geometry):
+            self._roll()
+        puts, done = keys.puts, 0
+        while done < len(puts):
+            if not room(self.header, self._geometry):
+                self._roll()
+            part = puts.part(done, done + room(self.header, self._geometry))
+            self.header = self._slot_file.put(self.header, part)
+            done += len(part)
+        if not room(self.header, self._geometry) and not keys.counts[-1]:
+            self._roll()
+
+    def finish(self) -> None:
+        """Writes the header and the slots of the last file, and forces it to the disk."""
+        if self._file is not None:
+            self._file.finish(self.header)
+            self._file = None
+
+    @property
+    def _slot_file(self) -> _SlotFile:
+        if self._file is None:
+            raise ValueError("no index file is open")
+        return self._file
+
+    def _roll(self) -> None:
+        before = self.header if self._file is not None else EMPTY
+        self.finish()
+        self.header = rolled(before)
+        self._file = _SlotFile(self._next_path(), self._geometry, 0)
+
+
+class _SlotFile:
+    """One index file while keys are put into it. Entries go to the file at once, slots when all entries are on disk.
+
+    `first`: entries from this number on are this job's, maybe from an earlier run; 0 for a file of this job, whose
+    slots all count as empty.
+    """
+
+    def __init__(self, path: str, geometry: Geometry, first: int) -> None:
+        self._descriptor = system.open_write(path)
+        self._geometry, self._first = geometry, first
+        fill = -1 if first else 0
+        self._slots = np.full(geometry.slots, fill, np.int32)
+        self._changed: list[npt.NDArray[np.int64]] = []
+
+    def put(self, header: IndexHeader, puts: Puts) -> IndexHeader:
+        """Appends entries; the header after them."""
+        change = put(header, puts, self._values_of, self._geometry)
+        position = self._geometry.entries_position + ENTRY.size * change.first
+        entries = change.entries.view(np.uint8).data
+        system.pwrite(self._descriptor, entries, position)
+        system.release(self._descriptor, position, len(entries))
+        self._slots[change.slots] = change.values
+        self._changed.append(change.slots)
+        return change.header
+
+    def finish(self, header: IndexHeader) -> None:
+        """Forces the entries to the disk, then the header, then the slots; closes the file."""
+        try:
+            system.fsync(self._descriptor)
+            system.pwrite(self._descriptor, encode_header(header), 0)
+            if self._changed:
+                for start, stop in slot_runs(distinct(np.concatenate(self._changed), self._geometry.slots)):
+                    self._write_run(start, stop)
+            system.fsync(self._descriptor)
+        finally:
+            system.close(self._descriptor)
+
+    def _values_of(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        values = self._slots[slots]
+        unknown = np.flatnonzero(values < 0)
+        if len(unknown):
+            values[unknown] = self._slots[slots[unknown]] = self._before(slots[unknown])
+        return values
+
+    def _before(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        """What slots held before this job: entries of this job are followed back to one that is not."""
+        values = self._read(slots)
+        while True:
+            own = np.flatnonzero(values >= self._first)
+            if not len(own):
+                return values
+            for at in own.tolist():
+                position = self._geometry.entries_position + ENTRY.size * int(values[at]) + 16
+                data = system.pread(self._descriptor, 4, position)
+                values[at] = min(int.from_bytes(data, "big", signed=True), int(values[at]) - 1)
+
+    def _read(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        values = np.empty(len(slots), np.int32)
+        at = 0
+        for start, stop in slot_runs(slots):
+            data = system.pread(self._descriptor, SLOT.size * (stop - start), HEADER.size + SLOT.size * start)
+            run = np.frombuffer(data, ">i4")
+            inside = slots[at : at + int(np.searchsorted(slots[at:], stop))]
+            values[at : at + len(inside)] = run[inside - start]
+            at += len(inside)
+        return np.maximum(values, 0)
+
+    def _write_run(self, start: int, stop: int) -> None:
+        """Writes the slots [start, stop) with what stands there for those that did not change."""
+        for low in range(start, stop, RUN_SLOTS):
+            known = self._slots[low : min(low + RUN_SLOTS, stop)]
+            position = HEADER.size + SLOT.size * low
+            if self._first:
+                present = np.frombuffer(system.pread(self._descriptor, SLOT.size * len(known), position), ">i4")
+                known = np.where(known < 0, present, known)
+            system.pwrite(self._descriptor, known.astype(">i4").view(np.uint8).data, position)
+
+
+def slot_runs(slots: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Ranges of slots that hold all of `slots` (ascending), cut where a page's worth of others lies between."""
+    if not len(slots):
+        return
+    cuts = np.flatnonzero(np.diff(slots) > PAGE_SLOTS) + 1
+    starts, ends = np.append(0, cuts), np.append(cuts, len(slots)) - 1
+    yield from zip(slots[starts].tolist(), (slots[ends] + 1).tolist(), strict=True)

@@ -1,0 +1,215 @@
+"""Record batches of one request: the checks of each message, its conditions, and the three modes for damaged messages.
+
+The columns are made by `columns`, the conditions by `row_filter`. Source of the rules: interface.md 9, 40, 41.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from storage_core.conditions import Condition, all_hold, columns_of
+from storage_core.errors import CorruptionError
+from storage_core.files.file_chain import FileChain
+from storage_core.formats.layout import Bytes, Mask, Positions
+from storage_core.formats.rocketmq.message import FLAWS, Flaw, Messages, decode
+from storage_core.formats.rocketmq.paths import LIGHT_QUEUE_PREFIX
+from storage_core.formats.rocketmq.properties import MULTI_DISPATCH
+from storage_core.formats.span_equals import KnownTexts
+from storage_core.rocketmq.read.columns import EntryColumns, MessageColumns, QueueEntries, Queues
+from storage_core.rocketmq.read.row_filter import RowFilter
+from storage_core.rocketmq.schema import ENTRY_COLUMNS, message_schema
+from storage_core.store import Mode, ScanRequest
+
+FIRST_ROWS, ROWS = 1_000, 16_000
+BATCH_SIZE = 5 << 20
+ADVICE = "option mode=DROPMALFORMED leaves such messages out"
+
+
+def batch_bounds(sizes: Positions, first_rows: int) -> Iterator[tuple[int, int]]:
+    """Cuts records of these sizes into batches [start, stop): of `first_rows` at most the first, ROWS the others, and
+    of BATCH_SIZE bytes unless one record is larger.
+    """
+    start, rows = 0, first_rows
+    ends = np.cumsum(sizes)
+    while start < len(sizes):
+        before = int(ends[start - 1]) if start else 0
+        fitting = int(np.searchsorted(ends, before + BATCH_SIZE, "right"))
+        stop = max(start + 1, min(fitting, start + rows, len(sizes)))
+        yield start, stop
+        start, rows = stop, ROWS
+
+
+class BatchBuilder:
+    """Turns entries and messages into record batches. Counts what it leaves out."""
+
+    def __init__(self, request: ScanRequest, queues: Queues, renumbered: Mask, log: FileChain, store_name: str) -> None:
+        """`renumbered`: by queue index, where queue offsets need not equal QUEUEOFFSET (interface.md 41)."""
+        self.request = request
+        self.schema = message_schema(request)
+        self._filter = RowFilter(request)
+        self._queues = queues
+        self._topics = KnownTexts([topic.encode() for topic, _ in queues.keys])
+        self._renumbered = renumbered
+        self._log = log
+        self._store_name = store_name
+        self._left_out = 0
+
+    @property
+    def needs_log(self) -> bool:
+        """Whether some column that is requested, or that a condition asks, is not in the consume queues."""
+        return not self._filter.columns.union(self.schema.names) <= ENTRY_COLUMNS
+
+    def selected(self, entries: QueueEntries) -> QueueEntries:
+        """The entries that the conditions on queue, queue offset and physical offset leave."""
+        if not self._filter.entries or not len(entries):
+            return entries
+        matching = all_hold(self._filter.entries, self._entry_columns(entries).column, len(entries))
+        return entries if matching.all() else entries.take(matching)
+
+    def from_entries(self, entries: QueueEntries) -> pa.RecordBatch:
+        """Rows whose columns the consume queues answer alone."""
+        columns = self._entry_columns(entries)
+        return pa.RecordBatch.from_arrays([columns.column(name) for name in self.schema.names], schema=self.schema)
+
+    def from_queue(self, buffer: Bytes, positions: Positions, entries: QueueEntries) -> pa.RecordBatch | None:
+        """Rows of the entries whose records begin at `positions` of `buffer`; None when their bytes match nothing.
+
+        Raises CorruptionError with FAILFAST.
+        """
+        matching = self._filter.matching_bytes(buffer, positions, entries.sizes, entries.physical_offsets)
+        if matching is not None:
+            positions, entries = positions[matching], entries.take(matching)
+            if not len(entries):
+                return None
+        messages = decode(buffer, positions, entries.sizes)
+        messages.mark(messages.column("physical_offset") != entries.physical_offsets, Flaw.PRESERVED)
+        self._check_queue(messages, entries)
+        total = messages.column("total_size")
+        if (total != entries.sizes).any():
+            # An entry that says too much is no damage of its message: `size` is TOTALSIZE.
+            entries = replace(entries, sizes=np.where(messages.flaws == 0, total, entries.sizes))
+        physical_offsets, shown = entries.physical_offsets, self._entry_columns(entries)
+        return self._batch(
+            MessageColumns(messages, physical_offsets, self.request, self._store_name, shown),
+            (self._filter.header, self._filter.properties),
+            self._filter.last,
+        )
+
+    def from_log(self, messages: Messages, physical_offsets: Positions) -> pa.RecordBatch | None:
+        """Rows of valid records; None when their bytes match nothing. Raises CorruptionError with FAILFAST."""
+        sizes = messages.column("total_size")
+        matching = self._filter.matching_bytes(messages.buffer, messages.starts, sizes, physical_offsets)
+        if matching is not None and not matching.all():
+            messages, physical_offsets = messages.take(matching), physical_offsets[matching]
+        if not len(messages):
+            return None
+        columns = MessageColumns(messages, physical_offsets, self.request, self._store_name)
+        early, last = [self._filter.header, self._filter.properties], self._filter.last
+        # With PERMISSIVE a damaged row shows null topic and offset, so their conditions wait for the bodies' checks.
+        if self.request.mode is Mode.PERMISSIVE:
+            last = last + self._filter.entries
+        else:
+            early.insert(0, self._filter.entries)
+        return self._batch(columns, early, last)
+
+    def damage(self, entries: QueueEntries, reasons: Sequence[str]) -> pa.RecordBatch | None:
+        """What becomes of messages that cannot be reached; None when they are left out.
+
+        Raises CorruptionError for the first one with FAILFAST.
+        """
+        if self.request.mode is Mode.FAILFAST:
+            raise self._error(int(entries.physical_offsets[0]), f"{reasons[0]}; {ADVICE}")
+        if self.request.mode is Mode.DROPMALFORMED:
+            self._left_out += len(entries)
+            return None
+        columns = self._entry_columns(entries)
+        where = zip(entries.physical_offsets.tolist(), reasons, strict=True)
+        columns.made["corruption"] = pa.array([str(self._error(at, reason)) for at, reason in where], pa.string())
+        arrays = [columns.column(name) for name in self.schema.names]
+        conditions = self._filter.last + ([] if self._queues.keys else self._filter.entries)
+        return _filtered(arrays, self.schema, all_hold(conditions, columns.column, len(entries)))
+
+    def report(self) -> None:
+        """One line on this process's stderr that counts the messages left out (option mode)."""
+        if self._left_out:
+            sys.stderr.write(
+                f"mqstore: {self._store_name}: {self._left_out} damaged messages left out (mode=DROPMALFORMED)\n"
+            )
+
+    def _entry_columns(self, entries: QueueEntries) -> EntryColumns:
+        return EntryColumns(entries, self._queues, self._store_name)
+
+    def _check_queue(self, messages: Messages, entries: QueueEntries) -> None:
+        wrong = messages.column("queue_id") != self._queues.ids(entries.queue)
+        wrong |= ~self._topics.equal(messages.buffer, messages.topic_start, messages.topic_size, entries.queue)
+        shifted = messages.column("queue_offset") != entries.queue_offsets
+        if shifted.any():
+            wrong |= shifted & ~self._renumbered[entries.queue]
+        wrong &= messages.flaws == 0
+        if wrong.any():
+            rows = np.flatnonzero(wrong)
+            wrong[rows] = ~self._through_light_queue(messages, entries, rows)
+            messages.mark(wrong, Flaw.QUEUE)
+
+    def _through_light_queue(self, messages: Messages, entries: QueueEntries, rows: npt.NDArray[np.intp]) -> Mask:
+        """Whether a queue that is not the record's own may serve it (rocketmq.md 3.8)."""
+        lists = messages.take(rows).property_column().values(MULTI_DISPATCH).to_pylist()
+        topics = [self._queues.keys[index][0] for index in entries.queue[rows].tolist()]
+        return np.array(
+            [
+                topic.startswith(LIGHT_QUEUE_PREFIX) or topic in (names or "").split(",")
+                for topic, names in zip(topics, lists, strict=True)
+            ],
+            bool,
+        )
+
+    def _batch(
+        self, columns: MessageColumns, early: Sequence[list[Condition]], last: list[Condition]
+    ) -> pa.RecordBatch:
+        """The rows that all conditions leave, cheap ones first. Damaged messages stay until the mode decides."""
+        for conditions in filter(None, early):
+            matching = all_hold(conditions, columns.column, len(columns)) | (columns.messages.flaws != 0)
+            if not matching.all():
+                columns = columns.take(matching)
+        asked = columns_of(last).union(self.schema.names)
+        if "body" in asked:
+            columns.column("body")
+        flaws = columns.messages.flaws
+        damaged = flaws != 0
+        if damaged.any() and self.request.mode is Mode.FAILFAST:
+            first = int(np.flatnonzero(damaged)[0])
+            raise self._error(int(columns.physical_offsets[first]), f"{FLAWS[flaws[first]].value}; {ADVICE}")
+        if "corruption" in asked:
+            columns.made["corruption"] = self._corruption(columns)
+        arrays = columns.shown_columns(self.schema.names)
+        matching = all_hold(last, columns.shown, len(flaws))
+        if damaged.any() and self.request.mode is Mode.DROPMALFORMED:
+            self._left_out += int(damaged.sum())
+            matching &= ~damaged
+        return _filtered(arrays, self.schema, matching)
+
+    def _corruption(self, columns: MessageColumns) -> pa.StringArray:
+        """Null, or what FAILFAST would say of a damaged message but for the advice."""
+        flaws = columns.messages.flaws
+        texts: list[str | None] = [None] * len(flaws)
+        for index in np.flatnonzero(flaws).tolist():
+            texts[index] = str(self._error(int(columns.physical_offsets[index]), FLAWS[flaws[index]].value))
+        return pa.array(texts, pa.string())
+
+    def _error(self, physical_offset: int, reason: str) -> CorruptionError:
+        file = self._log.file_at(physical_offset)
+        if file is not None:
+            return CorruptionError(file.path, physical_offset - file.base_offset, reason)
+        position = physical_offset % max(self._log.file_size, 1)
+        return CorruptionError(self._log.name_of(physical_offset), position, f"there is no such file: {reason}")
+
+
+def _filtered(arrays: list[pa.Array], schema: pa.Schema, rows: Mask) -> pa.RecordBatch:
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return batch if rows.all() else batch.filter(pa.array(rows))

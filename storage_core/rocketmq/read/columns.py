@@ -1,0 +1,248 @@
+"""The native columns of one batch, from queue entries alone or from messages; each is made when it is asked for.
+
+What becomes of damaged messages is decided by `batch_builder`, where messages lie by the partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage_core.formats.checksum import body_crcs
+from storage_core.formats.columns import followed_by, hex_text, host_text, masked, timestamps, words
+from storage_core.formats.compression import InflateError, inflate
+from storage_core.formats.layout import Mask, Positions
+from storage_core.formats.rocketmq.message import (
+    COMPRESSED,
+    COMPRESSION_MASK,
+    COMPRESSION_SHIFT,
+    Flaw,
+    Messages,
+)
+from storage_core.formats.rocketmq.properties import KEYS, TAGS, UNIQ_KEY, PropertyColumn
+from storage_core.rocketmq.schema import ENTRY_COLUMNS, NATIVE
+from storage_core.store import QueueKey, ScanRequest
+
+
+@dataclass(frozen=True)
+class QueueEntries:
+    """Entries of several queues: in which queue (an index into `Queues`) and at which queue offset, which record.
+
+    All arrays have shape (n,). `readable`: every record is known to lie in the log.
+    """
+
+    queue: npt.NDArray[np.int32]
+    queue_offsets: Positions
+    physical_offsets: Positions
+    sizes: Positions
+    readable: bool = False
+
+    def __len__(self) -> int:
+        return len(self.physical_offsets)
+
+    def take(self, rows: slice | Mask | Positions) -> QueueEntries:
+        """Some of the entries; a slice copies nothing."""
+        return QueueEntries(
+            self.queue[rows], self.queue_offsets[rows], self.physical_offsets[rows], self.sizes[rows], self.readable
+        )
+
+
+def joined(parts: Sequence[QueueEntries]) -> QueueEntries:
+    """The entries of all parts in their order."""
+    if not parts:
+        none = np.empty(0, np.int64)
+        return QueueEntries(np.empty(0, np.int32), none, none, none)
+    return QueueEntries(
+        np.concatenate([part.queue for part in parts]),
+        np.concatenate([part.queue_offsets for part in parts]),
+        np.concatenate([part.physical_offsets for part in parts]),
+        np.concatenate([part.sizes for part in parts]),
+        all(part.readable for part in parts),
+    )
+
+
+class Queues:
+    """The queues of a partition as columns, to be taken by index; none where messages are read from the log alone."""
+
+    def __init__(self, keys: Sequence[QueueKey]) -> None:
+        self.keys = tuple(keys)
+        self._topics = pa.array([topic for topic, _ in keys], pa.string())
+        self._ids = np.array([queue_id for _, queue_id in keys], np.int32)
+
+    def topics(self, queue: npt.NDArray[np.int32]) -> pa.StringArray:
+        """Topic names by queue index."""
+        if len(self._topics) == 1:
+            return pa.repeat(self._topics[0], len(queue))
+        return self._topics.take(pa.array(queue))
+
+    def ids(self, queue: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Queue ids by queue index."""
+        return self._ids[queue]
+
+
+@dataclass
+class EntryColumns:
+    """The columns of one batch of entries; null where only the messages would tell, unless `made` has the column."""
+
+    entries: QueueEntries
+    queues: Queues
+    store_name: str
+    made: dict[str, pa.Array] = field(default_factory=dict)
+
+    def column(self, name: str) -> pa.Array:
+        """One native column."""
+        if name not in self.made:
+            told = ENTRY_COLUMNS if self.queues.keys else ("store", "physicalOffset")
+            self.made[name] = self._entry_column(name) if name in told else pa.nulls(len(self.entries), _TYPES[name])
+        return self.made[name]
+
+    def _entry_column(self, name: str) -> pa.Array:
+        entries = self.entries
+        if name == "topic":
+            return self.queues.topics(entries.queue)
+        if name == "queueId":
+            return pa.array(self.queues.ids(entries.queue))
+        if name == "store":
+            return pa.repeat(pa.scalar(self.store_name), len(entries))
+        if name == "size":
+            return pa.array(entries.sizes.astype(np.int32))
+        return pa.array(entries.queue_offsets if name == "queueOffset" else entries.physical_offsets)
+
+
+_TYPES = {column.name: column.type for column in NATIVE}
+
+
+@dataclass
+class MessageColumns:
+    """The columns of one batch of messages.
+
+    `entries` tells through which queues they were found; None where the records name their queues themselves
+    (scan=log).
+    """
+
+    messages: Messages
+    physical_offsets: Positions
+    request: ScanRequest
+    store_name: str
+    entries: EntryColumns | None = None
+    made: dict[str, pa.Array] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def take(self, rows: Mask) -> MessageColumns:
+        """The columns of some of the messages."""
+        entries = self.entries
+        if entries is not None:
+            entries = EntryColumns(entries.entries.take(rows), entries.queues, entries.store_name)
+        messages, physical_offsets = self.messages.take(rows), self.physical_offsets[rows]
+        return MessageColumns(messages, physical_offsets, self.request, self.store_name, entries)
+
+    def column(self, name: str) -> pa.Array:
+        """One native column; a condition's column is not made again. What it holds of damaged messages is undefined."""
+        if self.entries is not None and name in ENTRY_COLUMNS:
+            return self.entries.column(name)
+        if name not in self.made:
+            self.made[name] = _COLUMNS[name](self)
+        return self.made[name]
+
+    def shown(self, name: str) -> pa.Array:
+        """One column as rows show it: of a damaged message what names its place, and else null."""
+        values = self.column(name)
+        told = name in ("store", "corruption") or (self.entries is not None and name in ENTRY_COLUMNS)
+        return values if told else masked(values, self.messages.flaws == 0)
+
+    def shown_columns(self, names: Sequence[str]) -> list[pa.Array]:
+        """Several columns as rows show them."""
+        told = self.shown if self.messages.flaws.any() else self.column
+        return [told(name) for name in names]
+
+    @cached_property
+    def properties(self) -> PropertyColumn:
+        """The properties, split once."""
+        return self.messages.property_column()
+
+    @cached_property
+    def keys(self) -> pa.StringArray:
+        """The KEYS text."""
+        return self.properties.values(KEYS)
+
+    @cached_property
+    def store_hosts(self) -> pa.BinaryArray:
+        """Packed store hosts."""
+        return self.messages.hosts("store")
+
+    def bodies(self) -> pa.BinaryArray:
+        """Bodies as a client gets them. Messages whose body is damaged are marked: ask before looking at flaws."""
+        messages, request = self.messages, self.request
+        bodies = messages.bodies()
+        if request.verify_crc:
+            wrong = (body_crcs(bodies) != messages.column("body_crc")) & (messages.body_size > 0)
+            if wrong.any():
+                messages.mark(wrong, Flaw.CRC)
+        flags = messages.column("sys_flag")
+        packed = np.flatnonzero((flags & COMPRESSED != 0) & (messages.flaws == 0))
+        return self._inflated(bodies, packed, flags) if request.decompress and len(packed) else bodies
+
+    def _inflated(
+        self, bodies: pa.BinaryArray, rows: npt.NDArray[np.intp], flags: npt.NDArray[np.int32]
+    ) -> pa.BinaryArray:
+        values: list[bytes] = []
+        wrong = np.zeros(len(bodies), bool)
+        for row in rows.tolist():
+            try:
+                kind = int(flags[row]) >> COMPRESSION_SHIFT & COMPRESSION_MASK
+                values.append(inflate(bodies[row].as_py(), kind))
+            except InflateError:
+                values.append(b"")
+                wrong[row] = True
+        self.messages.mark(wrong, Flaw.BODY)
+        source = np.arange(len(bodies))
+        source[rows] = len(bodies) + np.arange(len(rows))
+        return pa.concat_arrays([bodies, pa.array(values, pa.binary())]).take(pa.array(source))
+
+    def message_ids(self) -> pa.StringArray:
+        """UNIQ_KEY, else the offset id."""
+        unique = self.properties.values(UNIQ_KEY)
+        return pc.coalesce(unique, self.offset_ids()) if unique.null_count else unique
+
+    def offset_ids(self) -> pa.StringArray:
+        """Store host and physical offset in hex (rocketmq.md 2.10)."""
+        return hex_text(followed_by(self.store_hosts, self.messages.column("physical_offset")))
+
+
+def _header(name: str) -> Callable[[MessageColumns], pa.Array]:
+    return lambda columns: pa.array(columns.messages.column(name))
+
+
+_COLUMNS: dict[str, Callable[[MessageColumns], pa.Array]] = {
+    "topic": lambda columns: columns.messages.topics(),
+    "queueId": _header("queue_id"),
+    "queueOffset": _header("queue_offset"),
+    "key": lambda columns: columns.keys,
+    "keys": lambda columns: words(columns.keys),
+    "tags": lambda columns: columns.properties.values(TAGS),
+    "body": lambda columns: columns.bodies(),
+    "properties": lambda columns: columns.properties.pairs(),
+    "bornTimestamp": lambda columns: timestamps(columns.messages.column("born_ms")),
+    "storeTimestamp": lambda columns: timestamps(columns.messages.column("store_ms")),
+    "msgId": lambda columns: columns.message_ids(),
+    "offsetMsgId": lambda columns: columns.offset_ids(),
+    "bornHost": lambda columns: host_text(columns.messages.hosts("born")),
+    "storeHost": lambda columns: host_text(columns.store_hosts),
+    "sysFlag": _header("sys_flag"),
+    "flag": _header("flag"),
+    "reconsumeTimes": _header("reconsume_times"),
+    "preparedTransactionOffset": _header("prepared_offset"),
+    "bodyCrc": _header("body_crc"),
+    "physicalOffset": _header("physical_offset"),
+    "size": _header("total_size"),
+    "rawProperties": lambda columns: columns.messages.properties(),
+    "store": lambda columns: pa.repeat(pa.scalar(columns.store_name), len(columns)),
+}

@@ -1,0 +1,81 @@
+"""Which entries of a queue a consumer gets when it pulls one by one: unreadable entries make a broker jump.
+
+After an entry whose record it cannot read, a broker skips every entry that points below the next log file, until it
+serves one, the queue file ends, or it has looked at 800 entries. Source of the rule: rocketmq.md 3.3 (the trap), 6.1.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.formats.layout import Positions
+
+ENTRIES_PER_PULL = 800
+
+
+def jumped_over(physical_offsets: Positions, readable: npt.NDArray[np.bool_], file_size: int) -> npt.NDArray[np.bool_]:
+    """Readable entries that a pull jumps over. All are of one queue file, which begins with the first. Shape (n,).
+
+    Sane queues need no loop: there the log file of an unreadable entry holds nothing readable.
+    """
+    jumped = np.zeros(len(physical_offsets), bool)
+    unreadable = np.flatnonzero(~readable)
+    if not len(unreadable) or not file_size:
+        return jumped
+    floors = _next_file(physical_offsets, file_size)
+    streak_ends = unreadable[np.append(np.diff(unreadable) > 1, True)] + 1
+    streak_starts = unreadable[np.append(True, np.diff(unreadable) > 1)]
+    floor = np.maximum.reduceat(np.where(readable, np.iinfo(np.int64).min, floors), streak_starts)
+    inside = streak_ends < len(physical_offsets)
+    suspects = streak_starts[inside][physical_offsets[streak_ends[inside]] < floor[inside]]
+    done = 0
+    for start in suspects.tolist():
+        if start >= done:
+            done = _pull_from(start, physical_offsets, readable, floors, jumped)
+    return jumped
+
+
+def jumped_over_fillers(
+    queue_offsets: Positions,
+    physical_offsets: Positions,
+    filler: int,
+    first: int,
+    log_file_size: int,
+    entries_per_file: int,
+) -> npt.NDArray[np.bool_]:
+    """The same for a queue whose fillers [filler, first) were written by the start that serves it.
+
+    Only possible when the log begins at 0: there a filler's address, 0, looks readable.
+    """
+    if first <= filler:
+        return np.zeros(len(queue_offsets), bool)
+    last_pull = filler + (first - 1 - filler) // ENTRIES_PER_PULL * ENTRIES_PER_PULL
+    reach = min(last_pull + ENTRIES_PER_PULL, filler + entries_per_file)
+    return (queue_offsets < reach) & (physical_offsets < log_file_size)
+
+
+def _next_file(physical_offsets: Positions, file_size: int) -> Positions:
+    return physical_offsets + file_size - physical_offsets % file_size
+
+
+def _pull_from(
+    start: int,
+    physical_offsets: Positions,
+    readable: npt.NDArray[np.bool_],
+    floors: Positions,
+    jumped: npt.NDArray[np.bool_],
+) -> int:
+    """Plays pulls from `start`, marking what they jump over, until one serves a message; returns the entry after it."""
+    at = start
+    while at < len(physical_offsets):
+        floor: int | None = None
+        for entry in range(at, min(at + ENTRIES_PER_PULL, len(physical_offsets))):
+            if floor is not None and physical_offsets[entry] < floor:
+                jumped[entry] = readable[entry]
+            elif readable[entry]:
+                return entry + 1
+            else:
+                floor = int(floors[entry])
+        at += ENTRIES_PER_PULL
+    return at

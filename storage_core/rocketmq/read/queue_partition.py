@@ -1,0 +1,248 @@
+"""One partition of a read through the queues: ranges of queues between two addresses of the log, read in log order.
+
+Which ranges, and where they are cut, is decided by `partitioning`; rows are made by `batch_builder`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from storage_core.files.file_chain import FileChain
+from storage_core.files.window import OpenFiles, Window
+from storage_core.formats.layout import Mask, Positions
+from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE
+from storage_core.formats.rocketmq.message import Flaw
+from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
+from storage_core.rocketmq.read.batch_builder import FIRST_ROWS, ROWS, BatchBuilder, batch_bounds
+from storage_core.rocketmq.read.columns import QueueEntries, Queues, joined
+from storage_core.rocketmq.read.pull_gaps import ENTRIES_PER_PULL, jumped_over, jumped_over_fillers
+from storage_core.rocketmq.read.row_filter import may_have_tag
+from storage_core.rocketmq.recovery.recovery import Verdict
+from storage_core.rocketmq.recovery.redispatch import redispatched
+from storage_core.store import ScanPartition, ScanRequest
+
+GAP = 64 << 10
+
+
+@dataclass(frozen=True)
+class QueueRanges:
+    """Half-open ranges of queue offsets of several queues (indices into the partition's queues). Shape (n,) each."""
+
+    queue: npt.NDArray[np.int32]
+    start: Positions
+    stop: Positions
+
+
+@dataclass(frozen=True)
+class QueuePartition(ScanPartition):
+    """Ranges of entries that lie in queue files, in slices of bounded size; or entries that only the log has.
+
+    For these `verdict` holds the part of the log to dispatch again, and `wanted` the selected queue offsets of every
+    queue. `renumbered` marks queues whose queue offsets need not equal QUEUEOFFSET.
+    """
+
+    log: FileChain
+    log_start: int
+    log_end: int
+    queues: tuple[ConsumeQueue, ...]
+    renumbered: Mask
+    request: ScanRequest
+    store_name: str
+    slices: tuple[QueueRanges, ...] = ()
+    wanted: QueueRanges | None = None
+    verdict: Verdict | None = None
+    weight: int = 0
+
+    @property
+    def estimated_bytes(self) -> int:
+        """Bytes of log between the first and the last record."""
+        return self.weight
+
+    @property
+    def estimated_rows(self) -> int:
+        """Entries in the slices; how many will be dispatched again is not known before."""
+        return sum(int((part.stop - part.start).sum()) for part in self.slices)
+
+    @property
+    def file_count(self) -> int:
+        """Queue files of the slices, and at most so many files of the log as there are entries."""
+        starts, stops = ([getattr(part, name) for part in self.slices] for name in ("start", "stop"))
+        per_file = max((queue.entries_per_file for queue in self.queues), default=0) or 1
+        spanned = [(stop - 1) // per_file - start // per_file + 1 for start, stop in zip(starts, stops, strict=True)]
+        replays = len(self.verdict.replays) if self.verdict else 0
+        return sum(int(counts.sum()) for counts in spanned) + min(len(self.log.files), self.estimated_rows or replays)
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The rows in log order, in batches of at most 16,000 rows and 16 MB. Raises CorruptionError."""
+        queues = Queues([(queue.topic, queue.queue_id) for queue in self.queues])
+        builder = BatchBuilder(self.request, queues, self.renumbered, self.log, self.store_name)
+        with OpenFiles() as files:
+            window = Window(self.log, files)
+            rows = FIRST_ROWS
+            for entries in self._entries(files):
+                for batch in self._batches(entries, builder, window, rows):
+                    rows = ROWS
+                    yield batch
+        builder.report()
+
+    def _entries(self, files: OpenFiles) -> Iterator[QueueEntries]:
+        for ranges in self.slices:
+            yield self._sorted_entries(files, ranges)
+        yield from self.entries_in_log(files)
+
+    # -- entries in queue files
+
+    def _sorted_entries(self, files: OpenFiles, ranges: QueueRanges) -> QueueEntries:
+        """The entries of several ranges in log order, so that each byte of the log is read once."""
+        parts = [
+            self.entries_on_disk(files, queue, start, stop)
+            for queue, start, stop in zip(
+                ranges.queue.tolist(), ranges.start.tolist(), ranges.stop.tolist(), strict=True
+            )
+            if stop > start
+        ]
+        if len(parts) == 1 and (np.diff(parts[0].physical_offsets) >= 0).all():
+            return parts[0]
+        entries = joined(parts)
+        return entries.take(log_order(entries.physical_offsets))
+
+    def entries_on_disk(self, files: OpenFiles, index: int, start: int, stop: int) -> QueueEntries:
+        """Entries [start, stop) of one queue, without fillers, expired ones, and those that a pull jumps over.
+
+        Where a queue file is missing there are none; a broker serves nothing for them.
+        """
+        queue = self.queues[index]
+        parts = [
+            self._entries_of_file(files, index, first, max(start, first), min(stop, end))
+            for first, end in queue.file_queue_offsets()
+            if first < stop and end > start
+        ]
+        return parts[0] if len(parts) == 1 else joined(parts)
+
+    def _entries_of_file(self, files: OpenFiles, index: int, first: int, start: int, stop: int) -> QueueEntries:
+        """Entries [start, stop), all in the queue file that begins with queue offset `first`."""
+        queue = self.queues[index]
+        back = min(start - first, ENTRIES_PER_PULL)
+        entries = queue.entries(files, start - back, stop)
+        physical_offsets, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
+        readable = self.readable(physical_offsets, sizes)
+        served = (physical_offsets >= self.log_start) & (sizes != BLANK_SIZE)
+        if not readable.all():
+            served &= ~self._jumped(files, queue, first, start - back, physical_offsets, readable)
+        served[:back] = False
+        if self.request.tags is not None:
+            served &= may_have_tag(self.request.tags, queue.topic, entries["tags_code"])
+        queue_offsets = np.arange(start - back, stop)
+        numbers = np.full(len(queue_offsets), index, np.int32)
+        own = QueueEntries(numbers, queue_offsets, physical_offsets, sizes, bool(readable.all()))
+        return own.take(slice(back, None)) if served[back:].all() else own.take(served)
+
+    def readable(self, physical_offsets: Positions, sizes: Positions) -> Mask:
+        """Whose record lies inside of one log file, below the end of the log (rocketmq.md 6.1)."""
+        ends = physical_offsets + sizes
+        inside = (sizes > 0) & (physical_offsets >= self.log_start) & (ends <= self.log_end)
+        return inside & self.log.contains(physical_offsets, ends)
+
+    def _jumped(
+        self, files: OpenFiles, queue: ConsumeQueue, first: int, start: int, physical_offsets: Positions, readable: Mask
+    ) -> Mask:
+        """Readable entries that a pull jumps over. A pull ends with a queue file, so one begins at entry `first`."""
+        entries = queue.entries(files, first, start)
+        before = entries["physical_offset"].astype(np.int64)
+        told = self.readable(before, entries["size"].astype(np.int64))
+        jumped = jumped_over(
+            np.concatenate((before, physical_offsets)), np.concatenate((told, readable)), self.log.file_size
+        )
+        return jumped[len(before) :]
+
+    # -- entries that only the log has
+
+    def entries_in_log(self, files: OpenFiles) -> Iterator[QueueEntries]:
+        """The entries that `wanted` selects of those that a broker's start would write; none for slices."""
+        verdict, wanted = self.verdict, self.wanted
+        if verdict is None or wanted is None:
+            return
+        index = {(queue.topic, queue.queue_id): number for number, queue in enumerate(self.queues)}
+        for _, appended in redispatched(self.log, verdict, files):
+            numbers = np.array([index.get(key, -1) for key in appended.keys], np.int32)[appended.queue]
+            offsets = appended.queue_offsets
+            selected = (numbers >= 0) & (offsets >= wanted.start[numbers]) & (offsets < wanted.stop[numbers])
+            entries = QueueEntries(numbers, offsets, appended.physical_offsets, appended.sizes).take(selected)
+            yield entries.take(~self._jumped_fillers(entries, verdict))
+
+    def _jumped_fillers(self, entries: QueueEntries, verdict: Verdict) -> Mask:
+        jumped = np.zeros(len(entries), bool)
+        if not verdict.jumps_over_new_fillers:
+            return jumped
+        for number in np.unique(entries.queue).tolist():
+            queue = self.queues[number]
+            bounds = verdict.queues[queue.topic, queue.queue_id]
+            mine = entries.queue == number
+            jumped |= mine & jumped_over_fillers(
+                entries.queue_offsets, entries.physical_offsets, bounds.filler, bounds.first, self.log.file_size,
+                verdict.entries_per_file,
+            )  # fmt: skip
+        return jumped
+
+    # -- rows
+
+    def _batches(
+        self, entries: QueueEntries, builder: BatchBuilder, window: Window, first_rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        entries = builder.selected(entries)
+        if not entries.readable and not (readable := self.readable(entries.physical_offsets, entries.sizes)).all():
+            lost = entries.take(~readable)
+            batch = builder.damage(lost, [Flaw.OUTSIDE.value] * len(lost))
+            if batch is not None and batch.num_rows:
+                yield batch
+            entries = entries.take(readable)
+        for start, stop in batch_bounds(entries.sizes, first_rows):
+            batch = self._batch(entries.take(slice(start, stop)), builder, window)
+            if batch is not None and batch.num_rows:
+                yield batch
+
+    def _batch(self, entries: QueueEntries, builder: BatchBuilder, window: Window) -> pa.RecordBatch | None:
+        if not builder.needs_log:
+            return builder.from_entries(entries)
+        starts, stops, run = runs(entries.physical_offsets, entries.sizes, self.log)
+        buffer, run_positions = window.load_runs(starts, stops)
+        return builder.from_queue(buffer, entries.physical_offsets - starts[run] + run_positions[run], entries)
+
+
+def log_order(physical_offsets: Positions) -> npt.NDArray[np.int64]:
+    """The order of addresses in the log; the order of equal ones stays.
+
+    Where address and number fit into one integer these are sorted, which takes half the time of an argsort.
+    """
+    count = len(physical_offsets)
+    bits = count.bit_length()
+    low, high = (int(physical_offsets.min()), int(physical_offsets.max())) if count else (0, 0)
+    if (high - low).bit_length() + bits < 63:
+        packed = np.sort((physical_offsets - low) << bits | np.arange(count))
+        return packed & ((1 << bits) - 1)
+    return np.argsort(physical_offsets, kind="stable")
+
+
+def runs(physical_offsets: Positions, sizes: Positions, log: FileChain) -> tuple[Positions, Positions, Positions]:
+    """Spans to read for records in ascending order: what lies closer than GAP in one file is read at once.
+
+    Returns starts and stops of the runs, and the run of each record.
+    """
+    ends = physical_offsets + sizes
+    if (physical_offsets[1:] == ends[:-1]).all() and log.index_at(int(physical_offsets[0])) == log.index_at(
+        int(ends[-1]) - 1
+    ):
+        return physical_offsets[:1], ends[-1:], np.zeros(len(physical_offsets), np.int64)
+    ends = np.maximum.accumulate(ends)
+    file = np.searchsorted(log.base_array, physical_offsets, "right")
+    fresh = np.empty(len(physical_offsets), bool)
+    fresh[0] = True
+    fresh[1:] = (physical_offsets[1:] - ends[:-1] > GAP) | (file[1:] != file[:-1])
+    first = np.flatnonzero(fresh)
+    last = np.append(first[1:], len(physical_offsets)) - 1
+    return physical_offsets[first], ends[last], np.cumsum(fresh) - 1

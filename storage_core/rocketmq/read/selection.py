@@ -1,0 +1,232 @@
+"""Which queues a request selects, and which queue offsets of each; half-open ranges.
+
+What a queue serves comes from `recovery`, the offset at a time from `time_search`. Which of the selected messages are
+looked up by key is decided by `key_search`. Source of the rules: interface.md 26.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from storage_core.errors import DataLossError, OffsetOutOfRangeError, OptionError, choices, listing
+from storage_core.files.window import OpenFiles
+from storage_core.rocketmq.disk.config_files import committed_offsets
+from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
+from storage_core.rocketmq.read.predicates import bounds_of, may_hold
+from storage_core.rocketmq.read.time_search import TimeSearch
+from storage_core.rocketmq.recovery.queue_ranges import ServedQueues
+from storage_core.rocketmq.recovery.recovery import QueueVerdict
+from storage_core.store import EARLIEST, LATEST, OffsetBound, QueueInfo, QueueKey, ScanRequest
+
+UNBOUNDED = (0, (1 << 63) - 1)
+
+
+@dataclass(frozen=True)
+class QueueRange:
+    """The queue offsets [start, stop) of one queue, which lie in its files.
+
+    `last_physical_offset`: no record of the queue lies after this address; -1 when that is not known.
+    """
+
+    queue: ConsumeQueue
+    start: int
+    stop: int
+    last_physical_offset: int = -1
+
+    def __len__(self) -> int:
+        return max(0, self.stop - self.start)
+
+
+@dataclass(frozen=True)
+class SelectedQueue:
+    """A queue and its selected queue offsets [start, stop): the first of them in its files, the rest in the log."""
+
+    info: QueueInfo
+    queue: ConsumeQueue
+    bounds: QueueVerdict
+    start: int
+    stop: int
+
+    @property
+    def on_disk(self) -> QueueRange:
+        """The part in the queue's files."""
+        return QueueRange(
+            self.queue, self.start, min(self.stop, self.bounds.disk_stop), self.bounds.last_physical_offset
+        )
+
+    @property
+    def in_log(self) -> tuple[int, int]:
+        """The part [start, stop) that only the log has; empty when start >= stop."""
+        return max(self.start, self.bounds.disk_stop, self.bounds.first), self.stop
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that the queue serves is selected."""
+        return (self.start, self.stop) == (self.info.start, self.info.stop)
+
+
+def selected_queues(request: ScanRequest, served: ServedQueues, files: OpenFiles) -> list[SelectedQueue]:
+    """The queues of which a request selects something, after all its options and predicates on queue and offset.
+
+    Raises OptionError for a topic or queue that does not exist, DataLossError, OffsetOutOfRangeError.
+    """
+    infos = [info for info in named_queues(request, served.infos) if may_hold(request, info)]
+    starts = _group_offsets("startingOffsets", request.start, served.listing.root)
+    stops = _group_offsets("endingOffsets", request.stop, served.listing.root)
+    for committed in (starts, stops):
+        if committed is not None:
+            topics = {topic for topic, _ in committed}
+            infos = [info for info in infos if info.topic in topics]
+    ranges = [bounded(info, request, starts or {}, stops or {}) for info in infos]
+    search = TimeSearch(served, files)
+    if request.start_ms is not None:
+        times = search.offsets_at(infos, request.start_ms)
+        ranges = [(max(start, time), stop) for (start, stop), time in zip(ranges, times, strict=True)]
+    if request.stop_ms is not None:
+        times = search.offsets_at(infos, request.stop_ms)
+        ranges = [(start, min(stop, time)) for (start, stop), time in zip(ranges, times, strict=True)]
+    low, high = bounds_of(request.predicates, "queueOffset")
+    selected = []
+    for info, (start, stop) in zip(infos, ranges, strict=True):
+        key = (info.topic, info.queue_id)
+        start, stop = max(start, low), min(stop, high)
+        selected.append(SelectedQueue(info, served.files_of(key), served.verdict.queues[key], start, max(start, stop)))
+    return selected
+
+
+def _group_offsets(option: str, bound: OffsetBound, root: str) -> Mapping[QueueKey, int] | None:
+    """What the consumer group of a bound has committed; None when it names none. OptionError for an unknown group."""
+    if bound.group is None:
+        return None
+    committed = committed_offsets(root)
+    if bound.group not in committed:
+        known = choices(bound.group, set(committed), "groups with committed offsets")
+        raise OptionError(option, f"group:{bound.group}", f"no such consumer group has committed an offset; {known}")
+    return committed[bound.group]
+
+
+def named_queues(request: ScanRequest, queues: Sequence[QueueInfo]) -> list[QueueInfo]:
+    """The queues that a request selects by name. OptionError for a name that does not exist, with those that do."""
+    topics = sorted({queue.topic for queue in queues})
+    for topic in request.topics or ():
+        _check_topic("topic", topic, topic, topics)
+    known = {(queue.topic, queue.queue_id) for queue in queues}
+    wanted = {
+        "assign": request.assign or (),
+        "startingOffsets": request.start.offsets,
+        "endingOffsets": request.stop.offsets,
+    }
+    for option, keys in wanted.items():
+        for topic, queue_id in keys:
+            _check_topic(option, f"{topic}/{queue_id}", topic, topics)
+            if (topic, queue_id) not in known:
+                ids = [str(number) for name, number in sorted(known) if name == topic]
+                raise OptionError(
+                    option, f"{topic}/{queue_id}", f"the topic has no such queue; its queues are {listing(ids)}"
+                )
+    return [queue for queue in queues if takes(request, (queue.topic, queue.queue_id))]
+
+
+def _check_topic(option: str, value: str, topic: str, topics: Sequence[str]) -> None:
+    if topic not in topics:
+        raise OptionError(option, value, f"there is no such topic; {choices(topic, topics, 'topics')}")
+
+
+def takes(request: ScanRequest, key: QueueKey) -> bool:
+    """Whether a request selects a queue by topic, pattern or assignment."""
+    if request.assign is not None:
+        return key in request.assign
+    if request.topics is not None:
+        return key[0] in request.topics
+    if request.topic_pattern is not None:
+        return re.fullmatch(request.topic_pattern, key[0]) is not None
+    return True
+
+
+def bounded(
+    queue: QueueInfo, request: ScanRequest, starts: Mapping[QueueKey, int], stops: Mapping[QueueKey, int]
+) -> tuple[int, int]:
+    """Queue offsets [start, stop) of a queue after `startingOffsets` and `endingOffsets` (interface.md 26).
+
+    `starts` and `stops` are the offsets of the consumer groups that these may name. Raises DataLossError for offsets
+    below the first readable one (unless fail_on_data_loss is false) and OffsetOutOfRangeError for offsets after the
+    end, or a start after its stop.
+    """
+    start = _resolve("startingOffsets", queue, request.start, request, starts, queue.start)
+    stop = _resolve("endingOffsets", queue, request.stop, request, stops, queue.stop)
+    if start > stop:
+        raise OffsetOutOfRangeError(
+            f"{queue.topic}/{queue.queue_id}: start offset {start} is greater than end offset {stop}"
+        )
+    return start, stop
+
+
+def _resolve(
+    option: str,
+    queue: QueueInfo,
+    bound: OffsetBound,
+    request: ScanRequest,
+    group_offsets: Mapping[QueueKey, int],
+    unnamed: int,
+) -> int:
+    key = (queue.topic, queue.queue_id)
+    if bound.group is not None:
+        committed = group_offsets.get(key, queue.start)
+        return min(max(committed, queue.start), queue.stop)
+    if bound.last is not None:
+        return max(queue.start, queue.stop - bound.last)
+    if key not in bound.offsets:
+        return unnamed if bound.offsets else {EARLIEST: queue.start, LATEST: queue.stop}[bound.default]
+    offset = bound.offsets[key]
+    if offset == EARLIEST:
+        return queue.start
+    if offset == LATEST:
+        return queue.stop
+    if offset > queue.stop:
+        if not request.fail_on_data_loss:
+            return queue.stop
+        raise OffsetOutOfRangeError(
+            f"{queue.topic}/{queue.queue_id}: {option} {offset} is after the end; the queue holds "
+            f"[{queue.start}, {queue.stop}); give an offset of this range, or failOnDataLoss=false"
+        )
+    if offset < queue.start:
+        if not request.fail_on_data_loss:
+            return queue.start
+        raise DataLossError(
+            f"{queue.topic}/{queue.queue_id}: {option} {offset} is expired; the queue holds "
+            f"[{queue.start}, {queue.stop}); set failOnDataLoss=false to read what is left"
+        )
+    return offset
+
+
+@dataclass(frozen=True)
+class LogSelection:
+    """The same for records of the log alone (scan=log), which name their queue and offset themselves.
+
+    `named` holds the offsets that the request gives for some queues.
+    """
+
+    request: ScanRequest
+    named: Mapping[QueueKey, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def takes_everything(self) -> bool:
+        """Whether no record is left out by topic, queue or offset."""
+        request = self.request
+        chosen = request.topics is not None or request.topic_pattern is not None or request.assign is not None
+        return not chosen and not self.named
+
+    def bounds(self, key: QueueKey) -> tuple[int, int]:
+        """Selected queue offsets [start, stop) of a queue; (0, 0) when it is not selected."""
+        return self.named.get(key, UNBOUNDED) if takes(self.request, key) else (0, 0)
+
+
+def log_selection(request: ScanRequest) -> LogSelection:
+    """What a request selects of the log; EARLIEST and LATEST are open ends."""
+    named: dict[QueueKey, tuple[int, int]] = {}
+    for key in {*request.start.offsets, *request.stop.offsets}:
+        start, stop = request.start.offsets.get(key, EARLIEST), request.stop.offsets.get(key, LATEST)
+        named[key] = (max(start, 0), UNBOUNDED[1] if stop < 0 else stop)
+    return LogSelection(request, named)

@@ -1,0 +1,94 @@
+"""What one RocketMQ store serves at one moment: its queues, and plans for reading them.
+
+What a broker would serve is decided by `recovery`. A plan is made in three steps: `selection` of queue offsets,
+`key_search` where a request looks for keys, ids or addresses, and `partitioning`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import pyarrow as pa
+
+from storage_core.errors import OptionError, UnsupportedFormatError
+from storage_core.files.window import OpenFiles, Window
+from storage_core.formats.rocketmq.message import BLANK, Stop
+from storage_core.rocketmq.disk.directory import Listing
+from storage_core.rocketmq.read.key_search import parts_to_read
+from storage_core.rocketmq.read.partitioning import log_partitions, queue_partitions
+from storage_core.rocketmq.read.selection import selected_queues
+from storage_core.rocketmq.recovery.queue_ranges import ServedQueues
+from storage_core.rocketmq.schema import message_schema
+from storage_core.store import QueueInfo, Scan, ScanPartition, ScanRequest, Snapshot
+
+
+class RocketSnapshot(Snapshot):
+    """A listing and what a broker would serve of it. `serve` walks the log: only a question that needs it calls it."""
+
+    def __init__(self, listing: Listing, serve: Callable[[], ServedQueues], store_name: str) -> None:
+        self._listing = listing
+        self._serve = serve
+        self._store_name = store_name
+
+    @cached_property
+    def served(self) -> ServedQueues:
+        """Files, recovery verdict and queues."""
+        return self._serve()
+
+    def queues(self) -> Sequence[QueueInfo]:
+        """All queues that hold an entry, with their readable ranges."""
+        return self.served.infos
+
+    def schema(self, request: ScanRequest) -> pa.Schema:
+        """Native columns in the request's order. OptionError for an unknown one."""
+        return message_schema(request)
+
+    def plan(self, request: ScanRequest) -> list[ScanPartition]:
+        """Partitions that together hold each selected message once."""
+        message_schema(request)
+        if request.include_acked:
+            raise OptionError("includeAcked", "true", "RocketMQ deletes no message by acknowledging it; leave it out")
+        store_name = request.store_name or self._store_name
+        if request.scan is Scan.LOG:
+            return log_partitions(request, self._listing, store_name)
+        if self._listing.rocksdb_queues:
+            raise UnsupportedFormatError(
+                f"{self._listing.root}/consumequeue: the queues are in RocksDB, which mqstore does not read; option "
+                "scan=log reads every message of the commit log without them"
+            )
+        served = self.served
+        with OpenFiles() as files:
+            selected = selected_queues(request, served, files)
+            looked_up = parts_to_read(request, served, [queue.on_disk for queue in selected], files)
+            return queue_partitions(request, served, selected, looked_up, store_name, files)
+
+    def warnings(self) -> Sequence[str]:
+        """What a read through the queues leaves out, in bytes, and queues of a kind that is not read."""
+        lines = []
+        left_out = self._bytes_after_end()
+        if left_out:
+            lines.append(
+                f"{self._store_name}: up to {left_out} bytes of the commit log from physical offset "
+                f"{self.served.verdict.log_end} on are not served, as a broker would cut them; option scan=log reads "
+                "what is right in them"
+            )
+        if self._listing.batch_queues:
+            lines.append(
+                f"{self._store_name}: {len(self._listing.batch_queues)} batch queues (BatchCQ) are not read through "
+                "their queues; option scan=log reads their records"
+            )
+        return lines
+
+    def _bytes_after_end(self) -> int:
+        """Bytes of the log that a broker would cut: after a record that is not valid, and in later files."""
+        log, verdict = self.served.listing.log, self.served.verdict
+        end = verdict.log_end
+        if verdict.reason in (Stop.END, Stop.BLANK):
+            return 0
+        with OpenFiles() as files:
+            window = Window(log, files)
+            later = [file for file in log.files if file.base_offset >= end and file.size >= BLANK.size]
+            filled = [f.size for f in later if window.load(f.base_offset, f.base_offset + BLANK.size).any()]
+        here = log.file_at(end)
+        return sum(filled) + (here.end - end if here else 0)

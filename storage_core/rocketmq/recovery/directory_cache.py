@@ -1,0 +1,79 @@
+"""Caches the listing of a store's directory until the stat of a file or folder changes.
+
+Listing a store opens every folder; checking the cache is one stat for each name. What is in the files is not seen here:
+a broker writes through maps, which `recovery_cache` deals with.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from storage_core.files import system
+from storage_core.files.small_file import names_in
+from storage_core.formats.rocketmq import paths
+from storage_core.rocketmq.disk.directory import Listing, list_store, with_marks
+
+MOST_STORES = 64
+SETTLED_NS = 2_000_000_000
+"""How old a change must be to be told from the next one: some file systems count in steps of two seconds."""
+
+Stamps = tuple[tuple[str, system.Stamp], ...]
+
+
+@dataclass(frozen=True)
+class _CachedListing:
+    """A listing, and the stamps that every folder and file had before it was made; none after the first time."""
+
+    listing: Listing
+    stamps: Stamps = ()
+
+
+_cache: OrderedDict[tuple[str, tuple[str, ...]], _CachedListing] = OrderedDict()
+
+
+def cached_listing(root: str, commit_log_paths: Sequence[str] = ()) -> Listing:
+    """`list_store`; the very same listing as the last time when nothing has changed since.
+
+    Raises what `list_store` raises.
+    """
+    key = (root, tuple(commit_log_paths))
+    known = _cache.pop(key, None)
+    if known is not None and known.stamps and system.unchanged(known.stamps):
+        fresh = _CachedListing(with_marks(known.listing), known.stamps)
+    else:
+        # A process that lists a store once needs no stamps.
+        stamps = _settled(_stamps(root, commit_log_paths)) if known is not None else ()
+        fresh = _CachedListing(list_store(root, commit_log_paths), stamps)
+    _cache[key] = fresh
+    while len(_cache) > MOST_STORES:
+        _cache.popitem(last=False)
+    return fresh.listing
+
+
+def _settled(stamps: Iterable[tuple[str, system.Stamp]]) -> Stamps:
+    """The stamps, or none when one of them is so young that the next change might leave it as it is."""
+    newest_ns, settled = time.time_ns() - SETTLED_NS, []
+    for path, stamp in stamps:
+        if max(stamp.mtime_ns, stamp.ctime_ns) > newest_ns:
+            return ()
+        settled.append((path, stamp))
+    return tuple(settled)
+
+
+def _stamps(root: str, commit_log_paths: Sequence[str]) -> Iterator[tuple[str, system.Stamp]]:
+    """Every folder and name that a listing depends on, each folder before what lies in it."""
+    for folder in commit_log_paths or [os.path.join(root, paths.COMMIT_LOG)]:
+        yield from _below(folder, 1)
+    yield from _below(os.path.join(root, paths.CONSUME_QUEUE), 3)
+
+
+def _below(path: str, levels: int) -> Iterator[tuple[str, system.Stamp]]:
+    yield path, system.stamp(path)
+    if not levels:
+        return
+    for name in names_in(path):
+        yield from _below(os.path.join(path, name), levels - 1)

@@ -1,0 +1,141 @@
+"""What a broker's dispatcher appends to its consume queues for records of the log: the rules, and nothing on disk.
+
+Shared by recovery (how long is each queue after a start?), by readers of entries that are not on disk, and by writers
+of records that keep their queue offsets. Source of the rules: rocketmq.md 3.3, 5.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from storage_core.formats.layout import Mask, Positions
+from storage_core.formats.rocketmq.message import COMMIT, TRANSACTION_MASK, Messages
+from storage_core.formats.spans import FEW
+from storage_core.rocketmq.disk.commit_log import RecordRun
+from storage_core.store import QueueKey
+
+
+@dataclass(frozen=True)
+class QueueTail:
+    """The end of one queue: the next queue offset, and the address after the last record that it lists (-1: none).
+
+    `has_files` is false for a queue that the dispatcher would have to create. `first` is the queue offset of the first
+    real entry where it did create it, with filler entries from `filler` on.
+    """
+
+    queue_offset: int = 0
+    reach: int = -1
+    has_files: bool = False
+    filler: int = 0
+    first: int = 0
+
+
+@dataclass(frozen=True)
+class AppendedEntries:
+    """Entries that the dispatcher appends, in log order. Arrays have shape (n,).
+
+    `queue` is an index into `keys`, `rows` are the numbers of the records in the run.
+    """
+
+    keys: tuple[QueueKey, ...]
+    queue: npt.NDArray[np.int32]
+    queue_offsets: Positions
+    physical_offsets: Positions
+    sizes: Positions
+    rows: npt.NDArray[np.intp]
+
+    def take(self, rows: Mask) -> AppendedEntries:
+        """Some of the entries."""
+        return AppendedEntries(
+            self.keys, self.queue[rows], self.queue_offsets[rows], self.physical_offsets[rows], self.sizes[rows],
+            self.rows[rows],
+        )  # fmt: skip
+
+
+class Dispatcher:
+    """Feeds records to queues; `tails` is always the state after the last record."""
+
+    def __init__(self, tails: Mapping[QueueKey, QueueTail], entries_per_file: int) -> None:
+        self.tails = dict(tails)
+        self._entries_per_file = max(entries_per_file, 1)
+
+    def feed(self, run: RecordRun) -> AppendedEntries:
+        """Appends what the rules append for the records of `run`."""
+        messages = run.messages
+        # A broker dispatches the address that the record states, not the one where it lies.
+        physical_offsets = messages.column("physical_offset")
+        keys, queue = queue_keys(messages)
+        reach = np.array([self.tails.get(key, QueueTail()).reach for key in keys], np.int64)
+        new = has_entry(messages.column("sys_flag")) & (physical_offsets + run.sizes > reach[queue])
+        rows = np.flatnonzero(new)
+        queue_offsets = np.full(len(messages), -1, np.int64)
+        if len(rows):
+            offsets = messages.column("queue_offset")
+            order = rows[np.argsort(queue[rows], kind="stable")]
+            bounds = np.flatnonzero(np.diff(queue[order])) + 1
+            for group in np.split(order, bounds):
+                key, ends = keys[queue[group[0]]], physical_offsets[group] + run.sizes[group]
+                queue_offsets[group] = self._append(key, offsets[group], ends)
+        rows = np.flatnonzero(queue_offsets >= 0)
+        return AppendedEntries(keys, queue[rows], queue_offsets[rows], physical_offsets[rows], run.sizes[rows], rows)
+
+    def _append(self, key: QueueKey, offsets: Positions, ends: Positions) -> Positions:
+        """Queue offsets that the records get in their queue, -1 for those that the rules ignore."""
+        tail = self.tails.get(key, QueueTail())
+        if not tail.has_files:
+            first = int(offsets[0])
+            base = first // self._entries_per_file * self._entries_per_file
+            tail = replace(tail, queue_offset=first, has_files=True, filler=base, first=first)
+        queue_offsets, following, reach = appended_offsets(offsets, ends, tail.queue_offset, tail.reach)
+        self.tails[key] = replace(tail, queue_offset=following, reach=reach)
+        return queue_offsets
+
+
+def has_entry(sys_flags: npt.NDArray[np.int32]) -> Mask:
+    """Which records get an entry in their consume queue: plain and committed ones."""
+    kind = sys_flags & TRANSACTION_MASK
+    listed: Mask = (kind == 0) | (kind == COMMIT)
+    return listed
+
+
+def appended_offsets(offsets: Positions, ends: Positions, following: int, reach: int) -> tuple[Positions, int, int]:
+    """The queue offsets that records of one queue get when they are dispatched in order (rocketmq.md 3.3, 5.6).
+
+    `offsets` are their QUEUEOFFSETs, `ends` the addresses after them, shape (n,). The queue's next offset is
+    `following`, its last record ends at `reach`. A record that ends no later than the last one is ignored, and one
+    whose offset is too small unless that is 0; an offset that is too large closes up. Returns the queue offsets, -1 for
+    ignored records, and the new `following` and `reach`.
+    """
+    count = len(offsets)
+    straight = np.arange(following, following + count)
+    if (offsets == straight).all() and (np.diff(ends) > 0).all() and ends[0] > reach:
+        return straight, following + count, int(ends[-1])
+    queue_offsets = np.full(count, -1, np.int64)
+    for row, (offset, end) in enumerate(zip(offsets.tolist(), ends.tolist(), strict=True)):
+        if end > reach and (offset == 0 or offset >= following):
+            queue_offsets[row] = following
+            following, reach = following + 1, end
+    return queue_offsets, following, reach
+
+
+def queue_keys(messages: Messages) -> tuple[tuple[QueueKey, ...], npt.NDArray[np.int32]]:
+    """The distinct (topic, queue id) of records, and which of them each record has."""
+    if len(messages) <= FEW:
+        pairs_of_few = list(zip(messages.topics().to_pylist(), messages.column("queue_id").tolist(), strict=True))
+        numbers = {key: number for number, key in enumerate(dict.fromkeys(pairs_of_few))}
+        return tuple(numbers), np.array([numbers[key] for key in pairs_of_few], np.int32)
+    topics = messages.topics().dictionary_encode()
+    codes = topics.indices.to_numpy().astype(np.int64)
+    pairs = pa.array((codes << 32) | messages.column("queue_id").view(np.uint32)).dictionary_encode()
+    names = topics.dictionary.to_pylist()
+    keys = tuple((names[pair >> 32], _signed(pair & 0xFFFFFFFF)) for pair in pairs.dictionary.to_pylist())
+    return keys, pairs.indices.to_numpy()
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 32) if value >> 31 else value

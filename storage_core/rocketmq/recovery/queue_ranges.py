@@ -1,0 +1,79 @@
+"""The queues of a store and their readable ranges: from the first entry that is no filler and not expired, to the end.
+
+Where the log and each queue end comes from `recovery`. Source of the rules: rocketmq.md 3.5, interface.md 42.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from storage_core.files.file_chain import FileChain
+from storage_core.files.window import OpenFiles
+from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE
+from storage_core.formats.rocketmq.paths import LIGHT_QUEUE_PREFIX
+from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
+from storage_core.rocketmq.disk.directory import Listing
+from storage_core.rocketmq.disk.record_reader import head_at
+from storage_core.rocketmq.recovery.recovery import QueueVerdict, Rules, Verdict
+from storage_core.store import QueueInfo, QueueKey
+
+
+@dataclass(frozen=True)
+class ServedQueues:
+    """What a store serves: its files, the recovery verdict, the queues that hold an entry, all topics; sorted."""
+
+    listing: Listing
+    verdict: Verdict
+    infos: tuple[QueueInfo, ...]
+    topics: tuple[str, ...]
+
+    def are_of(self, listing: Listing, verdict: Verdict) -> bool:
+        """Whether these are the queues of this very listing and verdict."""
+        return self.listing is listing and self.verdict is verdict
+
+    def files_of(self, key: QueueKey) -> ConsumeQueue:
+        """The files of a queue; none when only the log has its entries."""
+        queue = self.listing.queues.get(key)
+        return queue if queue is not None else ConsumeQueue(*key, FileChain((), 0))
+
+    def is_renumbered(self, queue: ConsumeQueue, files: OpenFiles) -> bool:
+        """Whether the queue offsets need not equal QUEUEOFFSET: those of a light queue, and of a queue whose last
+        message shows that a gap was closed up (rocketmq.md 3.3).
+        """
+        if queue.topic.startswith(LIGHT_QUEUE_PREFIX):
+            return True
+        bounds = self.verdict.queues[queue.topic, queue.queue_id]
+        stop, last = bounds.disk_stop, bounds.last_physical_offset
+        if stop <= queue.start:
+            return False
+        head = head_at(self.listing.log, files, last if last >= 0 else queue.physical_offset(files, stop - 1))
+        return head is None or head.queue_offset != stop - 1
+
+
+def served_queues(listing: Listing, verdict: Verdict) -> ServedQueues:
+    """Looks for the first readable entry of each queue."""
+    infos = []
+    with OpenFiles() as files:
+        for key, bounds in sorted(verdict.queues.items()):
+            if bounds.stop > 0:
+                infos.append(QueueInfo(*key, _first_readable(listing, verdict, key, bounds, files), bounds.stop))
+    topics = sorted({topic for topic, _ in verdict.queues})
+    return ServedQueues(listing, verdict, tuple(infos), tuple(topics))
+
+
+def _first_readable(listing: Listing, verdict: Verdict, key: QueueKey, bounds: QueueVerdict, files: OpenFiles) -> int:
+    queue = listing.queues.get(key)
+    if queue is None or not queue.chain.files or bounds.disk_stop <= bounds.first:
+        return max(bounds.first, bounds.disk_stop)
+    if _all_expired(queue, verdict, bounds, files):
+        return bounds.stop
+    if bounds.head is not None and bounds.head[0] >= verdict.log_start and bounds.head[1] != BLANK_SIZE:
+        return queue.start
+    return queue.first_readable(files, bounds.disk_stop, verdict.log_start)
+
+
+def _all_expired(queue: ConsumeQueue, verdict: Verdict, bounds: QueueVerdict, files: OpenFiles) -> bool:
+    """5.x looks at the last entry first: when that is expired, none counts (rocketmq.md 3.5)."""
+    if verdict.rules is not Rules.V5 or not verdict.log_start or bounds.stop != bounds.disk_stop:
+        return False
+    return queue.physical_offset(files, bounds.stop - 1) < verdict.log_start

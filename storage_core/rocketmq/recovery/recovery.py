@@ -1,0 +1,334 @@
+"""Simulates a broker's start-up recovery: what it would serve after it opened this directory. Read-only.
+
+The result, the recovery verdict, is an end of the log and bounds of each queue, never entries. Applying it before a
+write belongs to `truncate` and `backfill`. Source of the rules: rocketmq.md 3.4, 3.5, 5.4, 5.5 and interface.md 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+import numpy as np
+
+from storage_core.files import system
+from storage_core.files.file_chain import ChainFile, FileChain
+from storage_core.files.window import OpenFiles
+from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
+from storage_core.formats.rocketmq.message import BLANK, MAGIC_V1, MAGIC_V2, Stop
+from storage_core.rocketmq.disk.commit_log import Checks, FileWalk, RecordRun
+from storage_core.rocketmq.disk.consume_queue import ConsumeQueue, ValidEntries
+from storage_core.rocketmq.disk.directory import Listing
+from storage_core.rocketmq.disk.record_reader import head_at
+from storage_core.rocketmq.recovery.dispatch import Dispatcher, QueueTail
+from storage_core.store import QueueKey
+
+QUEUE_FILES_SCANNED = 3
+LOG_FILES_SCANNED = 3
+MOST_V1_TOPIC_CHARS = 127
+DEFAULT_ENTRIES_PER_FILE = 300_000
+REPLAY_SIZE = 64 << 20
+
+
+class Rules(Enum):
+    """Whose rules say what a store serves."""
+
+    V4 = "4.9"
+    V5 = "5.x"
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class QueueVerdict:
+    """One queue after a broker's start: entries [.., disk_stop) are in its files, [disk_stop, stop) only in the log.
+
+    `first` is the first queue offset that is no filler; from `filler` on the start itself would write filler entries.
+    `head` (physical offset and size of the first entry) and `last_physical_offset` (of the last entry in its files)
+    save reading them again, where recovery saw them.
+    """
+
+    disk_stop: int
+    stop: int
+    filler: int = 0
+    first: int = 0
+    head: tuple[int, int] | None = None
+    last_physical_offset: int = -1
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A part of the log [start, stop) that is dispatched again, and the queues' tails when the dispatcher enters it.
+
+    What it appends to the queues in `void` is cut again before the start is over.
+    """
+
+    start: int
+    stop: int
+    tails: Mapping[QueueKey, QueueTail]
+    void: frozenset[QueueKey] = frozenset()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result of recovery. The log is [log_start, log_end).
+
+    `replays` are the parts of the log that are dispatched again, in the order in which that happens. `reason` says why
+    the log ends at `log_end`.
+    """
+
+    rules: Rules
+    log_start: int
+    log_end: int
+    queues: Mapping[QueueKey, QueueVerdict]
+    replays: tuple[Replay, ...] = ()
+    reason: Stop = Stop.END
+    entries_per_file: int = DEFAULT_ENTRIES_PER_FILE
+
+    @property
+    def jumps_over_new_fillers(self) -> bool:
+        """Whether a pull stumbles over fillers that this start wrote: 4.9 with a log from 0 (rocketmq.md 3.3)."""
+        return self.rules is Rules.V4 and self.log_start == 0
+
+
+@dataclass
+class _QueueState:
+    """A queue while it is recovered: its first `file_count` files are kept.
+
+    `peak` is the largest physical offset in the last of these; `head` and `last_physical_offset` are what the scan saw
+    of its first and last entry.
+    """
+
+    queue: ConsumeQueue
+    tail: QueueTail
+    file_count: int = 0
+    peak: int = -1
+    head: tuple[int, int] | None = None
+    last_physical_offset: int = -1
+
+
+@dataclass
+class _Simulation:
+    """One recovery in progress."""
+
+    listing: Listing
+    files: OpenFiles
+    rules: Rules
+    resume: int | None = None
+    states: dict[QueueKey, _QueueState] = field(default_factory=dict)
+    log_end: int = 0
+    reason: Stop = Stop.END
+    replays: list[Replay] = field(default_factory=list)
+
+
+def recover(listing: Listing, rules: Rules | None = None, known: Verdict | None = None) -> Verdict:
+    """The recovery verdict on a store, by the rules of 4.9.3, of 5.3.3, or of the version that the directory shows.
+
+    Streams the part of the log that the broker would scan, in one window of memory; with a verdict that is `known` to
+    hold, only what lies after its end.
+    """
+    with OpenFiles() as files:
+        run = _Simulation(listing, files, rules or chosen_rules(listing, files), _resume_at(known))
+        if run.rules is Rules.NONE:
+            return _trusting(run)
+        for key, queue in listing.queues.items():
+            run.states[key] = _recover_queue(queue, files)
+        overall = max((state.tail.reach for state in run.states.values()), default=-1)
+        if not listing.log.files:
+            return Verdict(run.rules, 0, 0, {key: QueueVerdict(0, 0) for key in listing.queues})
+        verdict = _recover_log(run, overall)
+        if rules is None and run.rules is Rules.V4 and _ends_at_v2(listing, files, verdict.log_end):
+            return recover(listing, Rules.V5, known)
+        return verdict
+
+
+def _resume_at(known: Verdict | None) -> int | None:
+    """Where a walk goes on: at the known end, or at the first record that was in no queue then."""
+    if known is None:
+        return None
+    return min([known.log_end, *(replay.start for replay in known.replays)])
+
+
+def _magic(files: OpenFiles, file: ChainFile, position: int) -> int:
+    head = system.pread(files.descriptor(file.path), BLANK.size, position)
+    return int.from_bytes(head[BLANK.field("magic").offset :], "big")
+
+
+def _ends_at_v2(listing: Listing, files: OpenFiles, log_end: int) -> bool:
+    file = listing.log.file_at(log_end)
+    return file is not None and _magic(files, file, log_end - file.base_offset) == MAGIC_V2
+
+
+def chosen_rules(listing: Listing, files: OpenFiles) -> Rules:
+    """5.x when the directory, a topic or the first record of a log file shows it; else 4.9 (interface.md 8).
+
+    Only 5.x has records with the V2 magic, and writes them for topics of more than 127 characters.
+    """
+    if listing.says_5x or any(len(topic) > MOST_V1_TOPIC_CHARS for topic, _ in listing.queues):
+        return Rules.V5
+    return Rules.V5 if any(_magic(files, file, 0) == MAGIC_V2 for file in listing.log.files) else Rules.V4
+
+
+def _recover_log(run: _Simulation, overall: int) -> Verdict:
+    """Scans the log; `overall` is the address after the last record that some queue lists."""
+    listing = run.listing
+    entries_per_file = _entries_per_file(listing)
+    before = {key: state.tail for key, state in run.states.items()}
+    dispatcher = Dispatcher(before, entries_per_file)
+    # 4.9 dispatches from where the queues end when the scan is over; all but its clean start dispatch while they scan.
+    threshold = -1 if listing.abort else overall
+    during = listing.abort or run.rules is Rules.V5
+    for records in _scan(run, _scan_start(run, overall)):
+        if during:
+            _dispatch(run, dispatcher, records, threshold)
+    if overall >= run.log_end:
+        cut = [key for key, state in run.states.items() if _truncate(run, key, state, dispatcher)]
+        run.replays = [replace(replay, void=frozenset(cut)) for replay in run.replays]
+    if run.rules is Rules.V4:
+        _dispatch_after_scan(run, dispatcher)
+    queues = {key: _queue_verdict(run.states.get(key), tail) for key, tail in dispatcher.tails.items()}
+    return Verdict(run.rules, listing.log.start, run.log_end, queues, tuple(run.replays), run.reason, entries_per_file)
+
+
+def _queue_verdict(state: _QueueState | None, tail: QueueTail) -> QueueVerdict:
+    if state is None or not state.tail.has_files:
+        return QueueVerdict(tail.first, tail.queue_offset, tail.filler, tail.first)
+    return QueueVerdict(
+        state.tail.queue_offset, tail.queue_offset, tail.filler, tail.first, state.head, state.last_physical_offset
+    )
+
+
+def _entries_per_file(listing: Listing) -> int:
+    sizes = [queue.entries_per_file for queue in listing.queues.values() if queue.chain.files]
+    return max(sizes, default=0) or DEFAULT_ENTRIES_PER_FILE
+
+
+def _trusting(run: _Simulation) -> Verdict:
+    """`recovery=none`: the queues count as they lie there, and no log is read."""
+    queues = {}
+    for key, queue in run.listing.queues.items():
+        stop = queue.trusted_stop(run.files)
+        last = int(queue.offsets(run.files, stop - 1, stop)[0]) if stop > queue.start else -1
+        queues[key] = QueueVerdict(stop, stop, last_physical_offset=last)
+    return Verdict(Rules.NONE, run.listing.log.start, run.listing.log.stop, queues)
+
+
+# -- queues
+
+
+def _recover_queue(queue: ConsumeQueue, files: OpenFiles) -> _QueueState:
+    """Scans the last three files; the first entry that is not valid ends the queue (rocketmq.md 3.4)."""
+    chain = queue.chain
+    if not chain.files:
+        return _QueueState(queue, QueueTail())
+    index = first = max(0, len(chain.files) - QUEUE_FILES_SCANNED)
+    head = None
+    last = ValidEntries()
+    while True:
+        valid = queue.valid_entries(files, index)
+        if index == first == 0 and valid.count:
+            head = (valid.first_physical_offset, valid.first_size)
+        last = valid if valid.count else last
+        if valid.count < queue.entries_per_file or index + 1 == len(chain.files):
+            break
+        index += 1
+    queue_offset = chain.files[index].base_offset // QUEUE_ENTRY.size + valid.count
+    tail = QueueTail(queue_offset, last.reach, True)
+    return _QueueState(queue, tail, index + 1, valid.peak, head, last.last_physical_offset)
+
+
+def _truncate(run: _Simulation, key: QueueKey, state: _QueueState, dispatcher: Dispatcher) -> bool:
+    """Drops entries from the end of the log on, as `truncateDirtyLogicFiles` does: file by file from the last.
+
+    Returns whether entries went that the scan had appended before.
+    """
+    end = run.log_end
+    appended = dispatcher.tails[key].queue_offset > state.tail.queue_offset
+    if state.file_count and state.peak < end and (state.peak >= 0 or appended):
+        return False
+    for index in range(state.file_count - 1, -1, -1):
+        count, reach = state.queue.truncated_stop(run.files, index, end)
+        if count:
+            queue_offset = state.queue.chain.files[index].base_offset // QUEUE_ENTRY.size + count
+            state.tail, state.last_physical_offset = QueueTail(queue_offset, reach, True), -1
+            dispatcher.tails[key] = state.tail
+            return appended
+    state.tail = QueueTail(0, end, False)
+    if not appended or state.file_count:
+        dispatcher.tails[key] = state.tail
+    return appended and state.file_count > 0
+
+
+# -- the log
+
+
+def _scan_start(run: _Simulation, overall: int) -> int:
+    """Number of the log file at which the scan begins (rocketmq.md 5.4)."""
+    files = run.listing.log.files
+    if run.resume is not None:
+        return run.listing.log.index_at(run.resume) or 0
+    if run.listing.abort:
+        limit = run.listing.checkpoint.recover_ms
+        matched = (i for i in range(len(files) - 1, -1, -1) if 0 < _first_store_ms(run, files[i]) <= limit)
+        return next(matched, 0)
+    if run.rules is Rules.V4:
+        return max(0, len(files) - LOG_FILES_SCANNED)
+    return max((i for i, file in enumerate(files) if file.base_offset <= overall), default=0)
+
+
+def _first_store_ms(run: _Simulation, file: ChainFile) -> int:
+    """Store time of a file's first record; 0 when the file does not begin with one."""
+    head = head_at(run.listing.log, run.files, file.base_offset)
+    return head.store_ms if head is not None and head.magic in known_magics(run.rules) else 0
+
+
+def known_magics(rules: Rules) -> tuple[int, ...]:
+    """Magics that a broker accepts for records: 4.9 does not know V2."""
+    return (MAGIC_V1,) if rules is Rules.V4 else (MAGIC_V1, MAGIC_V2)
+
+
+def _scan(run: _Simulation, index: int) -> Iterator[RecordRun]:
+    """Valid records from file number `index` on; sets the end of the log."""
+    chain = run.listing.log
+    checks = Checks(known_magics(run.rules), crc=True)
+    for file in chain.files[index:]:
+        walk = FileWalk(chain, run.files, file, max(file.base_offset, run.resume or 0), checks)
+        yield from walk
+        run.log_end, run.reason = walk.end_offset, walk.reason
+        if walk.reason is not Stop.BLANK:
+            break
+
+
+def _dispatch(run: _Simulation, dispatcher: Dispatcher, records: RecordRun, threshold: int) -> None:
+    """Feeds records whose address is larger than `threshold`; remembers where it began to append."""
+    if threshold >= 0:
+        first = int(np.searchsorted(records.messages.column("physical_offset"), threshold, "right"))
+        if first == len(records.sizes):
+            return
+        records = records.part(first, len(records.sizes))
+    before = dict(dispatcher.tails)
+    physical_offset = int(records.physical_offsets[0])
+    entries = dispatcher.feed(records)
+    last = run.replays[-1] if run.replays else None
+    if last is not None and last.stop <= physical_offset < last.start + REPLAY_SIZE:
+        run.replays[-1] = replace(last, stop=records.end_offset)
+    elif len(entries.rows):
+        first_appended = int(records.physical_offsets[entries.rows[0]])
+        run.replays.append(Replay(first_appended, records.end_offset, before))
+
+
+def _dispatch_after_scan(run: _Simulation, dispatcher: Dispatcher) -> None:
+    """4.9's start: everything after the furthest queue is dispatched, without checking CRCs (rocketmq.md 5.5)."""
+    chain = run.listing.log
+    start = max([chain.start, *(tail.reach for tail in dispatcher.tails.values())])
+    for records in dispatched_records(chain, run.files, start, run.log_end, run.rules):
+        _dispatch(run, dispatcher, records, -1)
+
+
+def dispatched_records(chain: FileChain, files: OpenFiles, start: int, stop: int, rules: Rules) -> Iterator[RecordRun]:
+    """Records of the log from `start` to `stop` as the dispatcher walks: it checks no CRC, damage skips the file."""
+    checks = Checks(known_magics(rules), crc=False)
+    for file in chain.files:
+        if file.end > start and file.base_offset < stop:
+            clipped = replace(file, size=min(file.end, stop) - file.base_offset)
+            yield from FileWalk(chain, files, clipped, max(start, file.base_offset), checks)

@@ -1,0 +1,31 @@
+"""Queue entries that only a dispatcher would write: the parts of the log that a broker dispatches again at its start.
+
+The rules are `dispatch`'s, the parts come from `recovery`. Readers, time search and writers all walk them here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from storage_core.files.file_chain import FileChain
+from storage_core.files.window import OpenFiles
+from storage_core.rocketmq.disk.commit_log import RecordRun
+from storage_core.rocketmq.recovery.dispatch import AppendedEntries, Dispatcher
+from storage_core.rocketmq.recovery.recovery import Verdict, dispatched_records
+
+
+def redispatched(log: FileChain, verdict: Verdict, files: OpenFiles) -> Iterator[tuple[RecordRun, AppendedEntries]]:
+    """Records of the verdict's replays in log order, and the entries that a broker's start appends for them and keeps.
+
+    `rows` of the entries are record numbers in the run. Both are valid until the next step.
+    """
+    for replay in verdict.replays:
+        dispatcher = Dispatcher(replay.tails, verdict.entries_per_file)
+        for run in dispatched_records(log, files, replay.start, replay.stop, verdict.rules):
+            entries = dispatcher.feed(run)
+            if replay.void:
+                stays = np.array([key not in replay.void for key in entries.keys], bool)
+                entries = entries.take(stays[entries.queue])
+            yield run, entries

@@ -1,0 +1,1 @@
+"""A RocketMQ store as tables."""

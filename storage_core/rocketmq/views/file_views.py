@@ -1,0 +1,156 @@
+"""The files of a store as tables: `segments` (each file, what lies in it) and `index` (each entry of each index file).
+
+Source of the columns: docs/options.md "Views". Which units are served is for `queue_totals`; here files are taken as
+they lie there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from storage_core.files import system
+from storage_core.files.window import OpenFiles
+from storage_core.formats.columns import TIMESTAMP, timestamps
+from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
+from storage_core.formats.rocketmq.indexfile import ENTRY, HEADER, SLOT
+from storage_core.rocketmq.disk.record_reader import store_ms_at
+from storage_core.rocketmq.index.index_files import IndexFile, described, index_paths
+from storage_core.rocketmq.read.snapshot import RocketSnapshot
+
+SEGMENTS = pa.schema(
+    [
+        ("file", pa.string()),
+        ("kind", pa.string()),
+        ("baseOffset", pa.int64()),
+        ("bytes", pa.int64()),
+        ("usedBytes", pa.int64()),
+        ("messages", pa.int64()),
+        ("firstStoreTimestamp", TIMESTAMP),
+        ("lastStoreTimestamp", TIMESTAMP),
+    ]
+)
+
+INDEX = pa.schema(
+    [
+        ("file", pa.string()),
+        ("slot", pa.int32()),
+        ("keyHash", pa.int32()),
+        ("physicalOffset", pa.int64()),
+        ("timestamp", TIMESTAMP),
+    ]
+)
+
+ENTRIES_AT_ONCE = 1 << 16
+_Row = tuple[str, str, int | None, int, int, int, int | None, int | None]
+
+
+def segments(snapshot: RocketSnapshot) -> Iterator[pa.RecordBatch]:
+    """A row for each file of the log, of the queues and of the index. `messages` are records that queues list, units
+    that are no fillers, entries.
+    """
+    with OpenFiles() as files:
+        rows = [*_log_rows(snapshot, files), *_queue_rows(snapshot, files), *_index_rows(snapshot, files)]
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(SEGMENTS)
+    arrays = [
+        pa.array([None if value is None or value < 0 else value * 1000 for value in column], pa.int64()).view(TIMESTAMP)
+        if field.type == TIMESTAMP
+        else pa.array(column, field.type)
+        for field, column in zip(SEGMENTS, columns, strict=True)
+    ]
+    yield pa.RecordBatch.from_arrays(arrays, schema=SEGMENTS)
+
+
+def _log_rows(snapshot: RocketSnapshot, files: OpenFiles) -> Iterator[_Row]:
+    log, end = snapshot.served.listing.log, snapshot.served.verdict.log_end
+    edges = np.append(log.base_array, max(log.stop, end))
+    counts, last = np.zeros(len(log.files), np.int64), np.full(len(log.files), -1, np.int64)
+    for key, bounds in snapshot.served.verdict.queues.items():
+        queue = snapshot.served.files_of(key)
+        if bounds.disk_stop <= queue.start:
+            continue
+        at = queue.lower_bounds(files, queue.start, bounds.disk_stop, edges)
+        counts += np.diff(at)
+        for number in np.flatnonzero(np.diff(at)).tolist():
+            last[number] = max(last[number], queue.physical_offset(files, int(at[number + 1]) - 1))
+    for number, file in enumerate(log.files):
+        used = max(0, min(file.end, end) - file.base_offset)
+        first_ms = store_ms_at(snapshot.served.listing.log, files, file.base_offset) if used else None
+        last_ms = store_ms_at(snapshot.served.listing.log, files, int(last[number])) if last[number] >= 0 else None
+        name = _name(snapshot, file.path)
+        yield name, "commitlog", file.base_offset, file.size, used, int(counts[number]), first_ms, last_ms
+
+
+def _queue_rows(snapshot: RocketSnapshot, files: OpenFiles) -> Iterator[_Row]:
+    for key, queue in snapshot.served.listing.queues.items():
+        bounds = snapshot.served.verdict.queues.get(key)
+        stop = bounds.disk_stop if bounds is not None else 0
+        for file in queue.chain.files:
+            first = file.base_offset // QUEUE_ENTRY.size
+            count = max(0, min(file.end // QUEUE_ENTRY.size, stop) - first)
+            real = queue.first_real(files, first, first + count)
+            times = [
+                store_ms_at(snapshot.served.listing.log, files, queue.physical_offset(files, at))
+                for at in ((real, first + count - 1) if real < first + count else ())
+            ]
+            first_ms, last_ms = times or (None, None)
+            name = _name(snapshot, file.path)
+            used, messages = count * QUEUE_ENTRY.size, first + count - real
+            yield name, "consumequeue", file.base_offset, file.size, used, messages, first_ms, last_ms
+
+
+def _index_rows(snapshot: RocketSnapshot, files: OpenFiles) -> Iterator[_Row]:
+    for file in _index_files(snapshot, files):
+        header, size = file.header, system.stat(file.path).size
+        used = HEADER.size + SLOT.size * file.geometry.slots + ENTRY.size * (file.entries + 1)
+        times = (header.begin_ms, header.end_ms) if file.entries else (None, None)
+        yield _name(snapshot, file.path), "index", None, size, 0 if file.flaw else used, file.entries, *times
+
+
+def index_entries(snapshot: RocketSnapshot) -> Iterator[pa.RecordBatch]:
+    """A row for each entry, in the order of files and entries; files whose geometry is not known are left out."""
+    with OpenFiles() as files:
+        for file in _index_files(snapshot, files):
+            if not file.flaw and file.entries:
+                yield from _entries(file, _name(snapshot, file.path), files)
+
+
+def _entries(file: IndexFile, name: str, files: OpenFiles) -> Iterator[pa.RecordBatch]:
+    descriptor = files.descriptor(file.path)
+    buffer = np.empty(ENTRIES_AT_ONCE * ENTRY.size, np.uint8)
+    for first in range(1, file.entries + 1, ENTRIES_AT_ONCE):
+        count = min(ENTRIES_AT_ONCE, file.entries + 1 - first)
+        position = int(file.geometry.entry_positions(np.array([first]))[0])
+        got = system.pread_into(descriptor, buffer[: count * ENTRY.size].data, position)
+        entries = ENTRY.all(buffer[:got])
+        hashes = entries["key_hash"].astype(np.int32)
+        seconds: npt.NDArray[np.int64] = entries["seconds"].astype(np.int64)
+        if first == 1 and len(seconds):
+            # The first entry of a file counts from the end of the file before; its own time is the header's.
+            seconds[0] = 0
+        columns = [
+            pa.repeat(pa.scalar(name), len(entries)),
+            pa.array(hashes % np.int32(file.geometry.slots)),
+            pa.array(hashes),
+            pa.array(entries["physical_offset"].astype(np.int64)),
+            timestamps(file.header.begin_ms + 1000 * seconds),
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=INDEX)
+
+
+def _index_files(snapshot: RocketSnapshot, files: OpenFiles) -> Iterator[IndexFile]:
+    known = None
+    for path in index_paths(snapshot.served.listing.root):
+        file = described(path, files, known)
+        known = known if file.flaw or not file.entries else file.geometry
+        yield file
+
+
+def _name(snapshot: RocketSnapshot, path: str) -> str:
+    """The path below the store, or as a whole where the log lies elsewhere."""
+    root = snapshot.served.listing.root
+    return os.path.relpath(path, root) if path.startswith(os.path.join(root, "")) else path

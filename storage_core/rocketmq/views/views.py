@@ -1,0 +1,185 @@
+"""What is in a store, as tables: queues, topics, consumer groups. Rows come out of indexes and config, not of messages.
+
+Source of the columns: docs/options.md "Views", interface.md 42.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from storage_core.errors import OptionError, closest
+from storage_core.formats.columns import TIMESTAMP
+from storage_core.rocketmq.disk.config_files import committed_offsets, topic_table
+from storage_core.rocketmq.read.selection import takes
+from storage_core.rocketmq.read.snapshot import RocketSnapshot
+from storage_core.rocketmq.views.file_views import INDEX, SEGMENTS, index_entries, segments
+from storage_core.rocketmq.views.queue_totals import queue_totals
+from storage_core.store import ScanRequest
+
+QUEUES = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("queueId", pa.int32()),
+        ("minOffset", pa.int64()),
+        ("maxOffset", pa.int64()),
+        ("messages", pa.int64()),
+        ("bytes", pa.int64()),
+        ("firstStoreTimestamp", TIMESTAMP),
+        ("lastStoreTimestamp", TIMESTAMP),
+    ]
+)
+
+TOPICS = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("kind", pa.string()),
+        ("readQueues", pa.int32()),
+        ("writeQueues", pa.int32()),
+        ("perm", pa.int32()),
+        ("queues", pa.int32()),
+        ("messages", pa.int64()),
+        ("bytes", pa.int64()),
+    ]
+)
+
+OFFSETS = pa.schema(
+    [
+        ("group", pa.string()),
+        ("topic", pa.string()),
+        ("queueId", pa.int32()),
+        ("committed", pa.int64()),
+        ("maxOffset", pa.int64()),
+        ("lag", pa.int64()),
+    ]
+)
+
+SYSTEM_TOPICS = frozenset(
+    {
+        "TBW102",
+        "BenchmarkTest",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC",
+    }
+)
+
+
+def view_schema(name: str) -> pa.Schema:
+    """Schema of a view. OptionError with the names of the views when there is none called `name`."""
+    if name in _FILE_VIEWS:
+        return _FILE_VIEWS[name][0]
+    if name not in _VIEWS:
+        near = closest(name, [*_VIEWS, *_FILE_VIEWS])
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise OptionError("view", name, f"{hint}The views are messages, {', '.join([*_VIEWS, *_FILE_VIEWS])}")
+    return _VIEWS[name][0]
+
+
+def view_batches(snapshot: RocketSnapshot, name: str, request: ScanRequest) -> Iterator[pa.RecordBatch]:
+    """The rows of a view; topics and queues of the request narrow it."""
+    if name in _FILE_VIEWS:
+        yield from _FILE_VIEWS[name][1](snapshot)
+        return
+    schema, rows = view_schema(name), _VIEWS[name][1](snapshot, request)
+    yield pa.RecordBatch.from_pylist(rows, schema)
+
+
+def topic_kind(topic: str) -> str:
+    """normal, retry, dead letter, half, delay or system (rocketmq.md 8)."""
+    for prefix, kind in (("%RETRY%", "retry"), ("%DLQ%", "dead letter")):
+        if topic.startswith(prefix):
+            return kind
+    if topic == "SCHEDULE_TOPIC_XXXX" or topic.lower() == "rmq_sys_wheel_timer":
+        return "delay"
+    if topic.upper() in ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"):
+        return "half"
+    return "system" if topic in SYSTEM_TOPICS or topic.lower().startswith("rmq_sys_") else "normal"
+
+
+def _queues(snapshot: RocketSnapshot, request: ScanRequest) -> list[dict[str, Any]]:
+    totals = queue_totals(snapshot, request)
+    rows = []
+    for info in snapshot.queues():
+        key = (info.topic, info.queue_id)
+        if not takes(request, key):
+            continue
+        total = totals.get(key)
+        rows.append(
+            {
+                "topic": info.topic,
+                "queueId": info.queue_id,
+                "minOffset": info.start,
+                "maxOffset": info.stop,
+                "messages": total.messages if total else 0,
+                "bytes": total.size if total else 0,
+                "firstStoreTimestamp": _micros(total.first_ms) if total else None,
+                "lastStoreTimestamp": _micros(total.last_ms) if total else None,
+            }
+        )
+    return rows
+
+
+def _micros(ms: int | None) -> int | None:
+    return None if ms is None else ms * 1000
+
+
+def _topics(snapshot: RocketSnapshot, request: ScanRequest) -> list[dict[str, Any]]:
+    """topics.json joined with what is on disk: either may know topics that the other does not."""
+    table = topic_table(snapshot.served.listing.root)
+    on_disk: dict[str, list[dict[str, Any]]] = {}
+    for row in _queues(snapshot, request):
+        on_disk.setdefault(row["topic"], []).append(row)
+    rows = []
+    for topic in sorted({*table, *on_disk}):
+        if not takes(request, (topic, 0)):
+            continue
+        config, queues = table.get(topic, {}), on_disk.get(topic, [])
+        rows.append(
+            {
+                "topic": topic,
+                "kind": topic_kind(topic),
+                "readQueues": config.get("readQueueNums"),
+                "writeQueues": config.get("writeQueueNums"),
+                "perm": config.get("perm"),
+                "queues": len(queues),
+                "messages": sum(row["messages"] for row in queues),
+                "bytes": sum(row["bytes"] for row in queues),
+            }
+        )
+    return rows
+
+
+def _offsets(snapshot: RocketSnapshot, request: ScanRequest) -> list[dict[str, Any]]:
+    """Committed offsets of consumer groups, and their lag: the end of the queue less what is committed."""
+    stops = {(info.topic, info.queue_id): info.stop for info in snapshot.queues()}
+    rows = []
+    for group, offsets in sorted(committed_offsets(snapshot.served.listing.root).items()):
+        for key, committed in sorted(offsets.items()):
+            if takes(request, key):
+                stop = stops.get(key, 0)
+                rows.append(
+                    {
+                        "group": group,
+                        "topic": key[0],
+                        "queueId": key[1],
+                        "committed": committed,
+                        "maxOffset": stop,
+                        "lag": stop - committed,
+                    }
+                )
+    return rows
+
+
+_VIEWS: dict[str, tuple[pa.Schema, Callable[[RocketSnapshot, ScanRequest], list[dict[str, Any]]]]] = {
+    "queues": (QUEUES, _queues),
+    "topics": (TOPICS, _topics),
+    "offsets": (OFFSETS, _offsets),
+}
+_FILE_VIEWS: dict[str, tuple[pa.Schema, Callable[[RocketSnapshot], Iterator[pa.RecordBatch]]]] = {
+    "segments": (SEGMENTS, segments),
+    "index": (INDEX, index_entries),
+}

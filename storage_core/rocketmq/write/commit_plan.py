@@ -1,0 +1,209 @@
+"""A committed job as numbers: where each staged record, unit and key goes. The same whenever it is computed.
+
+Nothing here changes a file: `prepare` makes a plan and its room, `publish` carries it out, once or again after a crash.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.errors import MqStoreError
+from storage_core.files.small_file import read_at
+from storage_core.formats.layout import Positions
+from storage_core.formats.rocketmq.index_insert import EMPTY
+from storage_core.formats.rocketmq.indexfile import IndexHeader
+from storage_core.job import part_from_json, part_to_json
+from storage_core.rocketmq.recovery.dispatch import has_entry
+from storage_core.rocketmq.write.placement import (
+    Blank,
+    Numbering,
+    number,
+    number_preserved,
+    placement_of,
+    preserved_placement,
+)
+from storage_core.rocketmq.write.staging import DISPATCH, PRESERVED_OFFSETS
+from storage_core.rocketmq.write.store_end import Ends, ends_from_json, ends_to_json
+from storage_core.store import QueueKey, StagedPart
+
+CHUNK_COUNT = 1 << 16
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that publishing needs besides the staged files.
+
+    `index_name` and `index_header` are the index file that is continued, `index_names` those that are made.
+    `files` maps each new file's path, relative to the store or absolute, to its name in the staging folder and length.
+    `queue_ids` is the number of queues that topics.json must give each topic, `newest_ms` the largest store time.
+    `recover`: the log holds messages that queues or index do not list, or `abort` is there. `seen` is what the judge
+    saw beside the log, None where the last job's state was trusted.
+    """
+
+    job: str
+    parts: tuple[StagedPart, ...]
+    preserve: bool
+    store_ms: int
+    ends: Ends
+    after: Ends
+    folders: tuple[str, ...]
+    index_name: str | None = None
+    index_header: IndexHeader = EMPTY
+    index_from: int | None = None
+    index_names: tuple[str, ...] = ()
+    files: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    queue_ids: Mapping[str, int] = field(default_factory=dict)
+    query: str | None = None
+    version: int = 0
+    newest_ms: int = 0
+    recover: bool = False
+    seen: Mapping[str, Any] | None = None
+
+    @property
+    def rows(self) -> int:
+        """Records of the job."""
+        return sum(part.rows for part in self.parts)
+
+
+def plan_to_json(plan: Plan, root: str) -> dict[str, Any]:
+    """The intent that says this plan. Folders are named as seen from the store: a copy of it is finished in itself."""
+    header = plan.index_header
+    inside = os.path.join(root, "")
+    return {
+        **{name: getattr(plan, name) for name in _PLAIN},
+        "folders": [folder.removeprefix(inside) for folder in plan.folders],
+        "parts": [part_to_json(part) for part in plan.parts],
+        "ends": ends_to_json(plan.ends),
+        "after": ends_to_json(plan.after),
+        "index_header": [getattr(header, name) for name in IndexHeader.__dataclass_fields__],
+    }
+
+
+def plan_from_json(intent: Mapping[str, Any], root: str) -> Plan:
+    """The plan of an intent of the store at `root`."""
+    plain = {name: intent[name] for name in _PLAIN}
+    plain["folders"] = tuple(os.path.join(root, folder) for folder in plain["folders"])
+    plain["index_names"] = tuple(plain["index_names"])
+    plain["files"] = {target: (name, length) for target, (name, length) in plain["files"].items()}
+    return Plan(
+        parts=tuple(part_from_json(part) for part in intent["parts"]),
+        ends=ends_from_json(intent["ends"]),
+        after=ends_from_json(intent["after"]),
+        index_header=IndexHeader(*intent["index_header"]),
+        **plain,
+    )
+
+
+_PLAIN = (
+    "job", "preserve", "store_ms", "folders", "index_name", "index_from", "index_names", "files", "queue_ids",
+    "query", "version", "newest_ms", "recover", "seen",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Records that follow each other in one staged file, with all that the plan gives them. Arrays have shape (n,).
+
+    `position` is where the first one begins in the staged file `records`; `queue_offsets` is QUEUEOFFSET.
+    """
+
+    records: str
+    position: int
+    sizes: Positions
+    sys_flags: npt.NDArray[np.int32]
+    physical_offsets: Positions
+    blanks: tuple[Blank, ...]
+    queue: npt.NDArray[np.int64]
+    numbering: Numbering
+    queue_offsets: Positions
+    tags_codes: Positions
+    store_ms: Positions
+    key_counts: npt.NDArray[np.int64]
+    hashes: npt.NDArray[np.int32]
+    stop: int
+
+
+class Course:
+    """One walk over a job's records in order. `keys` and `next_ordinals` grow with the queues it meets."""
+
+    def __init__(self, plan: Plan, folder: str) -> None:
+        self._plan, self._folder = plan, folder
+        self.keys: list[QueueKey] = list(plan.ends.queues)
+        self._numbers = {key: index for index, key in enumerate(self.keys)}
+        self.next_queue_offsets = np.fromiter(plan.ends.queues.values(), np.int64, len(self.keys))
+        self.firsts: dict[int, int] = {}
+        self.stop = plan.ends.log_end
+
+    def __iter__(self) -> Iterator[Chunk]:
+        for part in self._plan.parts:
+            yield from self._part(part)
+
+    def _part(self, part: StagedPart) -> Iterator[Chunk]:
+        names = {file.name.rpartition(".")[2]: os.path.join(self._folder, file.name) for file in part.files}
+        numbers = self._queue_numbers(part)
+        position = key_position = 0
+        for start in range(0, part.rows, CHUNK_COUNT):
+            count = min(CHUNK_COUNT, part.rows - start)
+            dispatch = _structs(names["dispatch"], DISPATCH.dtype, start, count)
+            key_count = int(dispatch["key_count"].astype(np.int64).sum())
+            hashes = _structs(names["keys"], np.dtype("<i4"), key_position, key_count)
+            own = _structs(names["preserved"], PRESERVED_OFFSETS.dtype, start, count) if self._plan.preserve else None
+            size = int(dispatch["size"].astype(np.int64).sum())
+            yield self._chunk(names["records"], position, dispatch, hashes.astype(np.int32), own, numbers)
+            position, key_position = position + size, key_position + key_count
+
+    def _chunk(
+        self,
+        records: str,
+        position: int,
+        dispatch: npt.NDArray[Any],
+        hashes: npt.NDArray[np.int32],
+        own: npt.NDArray[Any] | None,
+        numbers: npt.NDArray[np.int64],
+    ) -> Chunk:
+        sizes = dispatch["size"].astype(np.int64)
+        flags = dispatch["sys_flag"].astype(np.int32)
+        queue = numbers[dispatch["queue"]]
+        file_size = self._plan.ends.log_file_size
+        if own is None:
+            placed = placement_of(sizes, self.stop, file_size)
+            numbering = number(queue, has_entry(flags), self.next_queue_offsets)
+            offsets = np.maximum(numbering.values, 0)
+            store_ms = np.full(len(sizes), self._plan.store_ms)
+        else:
+            placed = preserved_placement(own["physical_offset"].astype(np.int64), sizes, self.stop, file_size)
+            offsets = own["queue_offset"].astype(np.int64)
+            numbering = number_preserved(
+                queue, has_entry(flags), offsets, placed.physical_offsets + sizes, self.next_queue_offsets, self.firsts
+            )
+            store_ms = own["store_ms"].astype(np.int64)
+        self.stop = placed.stop
+        codes = dispatch["tags_code"].astype(np.int64)
+        return Chunk(
+            records, position, sizes, flags, placed.physical_offsets, placed.blanks, queue, numbering, offsets, codes,
+            store_ms, dispatch["key_count"].astype(np.int64), hashes, placed.stop,
+        )  # fmt: skip
+
+    def _queue_numbers(self, part: StagedPart) -> npt.NDArray[np.int64]:
+        """The course's number of each queue in the part's list; new queues start at 0, or where `preserve` says."""
+        fresh = -1 if self._plan.preserve else 0
+        for topic, queue_id in part.detail["queues"]:
+            if (topic, queue_id) not in self._numbers:
+                self._numbers[topic, queue_id] = len(self.keys)
+                self.keys.append((topic, queue_id))
+        missing = len(self.keys) - len(self.next_queue_offsets)
+        self.next_queue_offsets = np.concatenate((self.next_queue_offsets, np.full(missing, fresh, np.int64)))
+        return np.array([self._numbers[topic, queue_id] for topic, queue_id in part.detail["queues"]], np.int64)
+
+
+def _structs(path: str, dtype: np.dtype[Any], start: int, count: int) -> npt.NDArray[Any]:
+    data = read_at(path, count * dtype.itemsize, start * dtype.itemsize)
+    if len(data) < count * dtype.itemsize:
+        raise MqStoreError(f"{path} is shorter than its task wrote it; the job cannot be finished without it")
+    return np.frombuffer(data, dtype)

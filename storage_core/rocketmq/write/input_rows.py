@@ -1,0 +1,303 @@
+"""Rows as a user gives them, under native or Kafka's names: brought to the types that `encode` wants, bad ones refused.
+
+Which queue a row goes to, and where its record is staged, belongs to `staging`. Source of the rules: interface.md 15,
+16, 19, 23, 49.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage_core.errors import ColumnError, OptionError, RowError, closest, shorten
+from storage_core.formats.rocketmq.encode import lengths
+from storage_core.formats.rocketmq.hosts import pack_hosts
+from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
+from storage_core.formats.rocketmq.property_pairs import PairColumn, mask, no_pairs
+from storage_core.formats.spans import holds_any
+from storage_core.rocketmq.schema import NATIVE
+from storage_core.rocketmq.write.options import MAX_TOPIC_SIZE, WriteSettings
+
+KAFKA_NAMES = {"value": "body", "partition": "queueId", "timestamp": "bornTimestamp", "headers": "properties"}
+IGNORED = frozenset({"offset", "timestampType", "corruption"})
+PRESERVED = ("topic", "queueId", "queueOffset", "physicalOffset", "storeTimestamp", "storeHost", "sysFlag",
+             "preparedTransactionOffset", "rawProperties", "body", "bornTimestamp", "bornHost", "flag",
+             "reconsumeTimes")  # fmt: skip
+REFUSED_PROPERTIES = ("INNER_MULTI_DISPATCH", "INNER_NUM")
+DROPPED_PROPERTY = "__CRC32#"
+MAX_FOLDER_NAME = 255
+BORN_HOST = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
+
+_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+def check_columns(names: list[str], settings: WriteSettings) -> None:
+    """Raises ColumnError when the columns of a frame cannot be written: unknown, twice, or a needed one missing."""
+    known = [*NATIVE.names, *KAFKA_NAMES, *sorted(IGNORED)]
+    for name in names:
+        if name not in known:
+            near = closest(name, known)
+            hint = f"did you mean {' or '.join(near)}? " if near else ""
+            raise ColumnError(name, f"there is no such column; {hint}The columns are {', '.join(known)}")
+        own = KAFKA_NAMES.get(name)
+        if names.count(name) > 1 or (own is not None and own in names):
+            raise ColumnError(name, f"says the same as column {own or name}; drop one of the two")
+    have = {KAFKA_NAMES.get(name, name) for name in names}
+    needed = PRESERVED if settings.preserve else ("body", *(() if settings.topic is not None else ("topic",)))
+    missing = [name for name in needed if name not in have]
+    if missing:
+        way = {"topic": "; or name one topic with option topic", "body": " (or value)"}.get(missing[0], "")
+        if settings.preserve:
+            way = "; preserve=true takes the rows of read(scan=log, decompress=false)"
+        raise ColumnError(missing[0], f"a write needs this column{way}")
+    if settings.preserve and settings.topic is not None:
+        raise OptionError("topic", settings.topic, "excludes preserve=true, which keeps each record's topic")
+
+
+class Given:
+    """The columns of one batch under their native names. `first_row` is the number of its first row in the task."""
+
+    def __init__(self, batch: pa.RecordBatch, first_row: int) -> None:
+        names = [KAFKA_NAMES.get(name, name) for name in batch.schema.names]
+        self._columns = dict(zip(names, batch.columns, strict=True))
+        self.first_row = first_row
+        self.count = batch.num_rows
+
+    def has(self, name: str) -> bool:
+        """Whether there is a column that is not all null by type."""
+        return name in self._columns and not pa.types.is_null(self._columns[name].type)
+
+    def error(self, column: str, row: int, value: str, rule: str) -> RowError:
+        """The error of one row of the batch."""
+        return RowError(column, value, rule, self.first_row + int(row))
+
+    def binary(self, name: str) -> pa.BinaryArray:
+        """Bytes, null where there are none."""
+        if not self.has(name):
+            return pa.nulls(self.count, pa.binary())
+        column = self._columns[name]
+        if isinstance(column, pa.DictionaryArray):
+            column = column.dictionary_decode()
+        try:
+            return column.cast(pa.binary())
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            raise ColumnError(name, f"is {column.type}; it must be text or bytes") from None
+
+    def text(self, name: str) -> pa.StringArray:
+        """Text, null where there is none. Raises RowError for bytes that are no UTF-8."""
+        return self.as_text(self.binary(name), name)
+
+    def topics(self) -> pa.DictionaryArray:
+        """The topics, each text once."""
+        return self.text("topic").dictionary_encode()
+
+    def as_text(self, column: pa.BinaryArray, name: str, rows: npt.NDArray[np.int32] | None = None) -> pa.StringArray:
+        """Bytes as text; `rows` says which row of the batch each element belongs to."""
+        texts = column.view(pa.string())
+        try:
+            texts.validate(full=True)
+        except pa.ArrowInvalid:
+            for index, value in enumerate(column.to_pylist()):
+                if value is not None and value.decode("utf-8", "replace").encode() != value:
+                    row = index if rows is None else int(rows[index])
+                    raise self.error(name, row, shorten(repr(value)), "it is not UTF-8 text") from None
+            raise
+        return texts
+
+    def numbers(self, name: str, kind: pa.DataType, default: int) -> npt.NDArray[Any]:
+        """Whole numbers, `default` for null."""
+        if not self.has(name):
+            return np.full(self.count, default, kind.to_pandas_dtype())
+        try:
+            column = self._columns[name].cast(kind)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise ColumnError(name, f"is not {kind}: {shorten(str(error))}") from None
+        out: npt.NDArray[Any] = column.fill_null(default).to_numpy(zero_copy_only=False)
+        return out
+
+    def valid(self, name: str) -> npt.NDArray[np.bool_]:
+        """Which rows have a value."""
+        return mask(self._columns[name].is_valid()) if self.has(name) else np.zeros(self.count, bool)
+
+    def times_ms(self, name: str, default: int) -> npt.NDArray[np.int64]:
+        """Epoch milliseconds, `default` for null; of a timestamp or of a whole number of milliseconds."""
+        if self.has(name) and pa.types.is_timestamp(self._columns[name].type):
+            column = self._columns[name]
+            whole = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
+            out: npt.NDArray[np.int64] = whole.fill_null(default).to_numpy(zero_copy_only=False)
+            return out
+        return self.numbers(name, pa.int64(), default)
+
+    def hosts(self, name: str, default: bytes) -> pa.BinaryArray:
+        """Packed hosts. Raises RowError for a text that is no host."""
+        texts = self.text(name)
+        packed, wrong = pack_hosts(texts, default)
+        if wrong is not None:
+            raise self.error(name, wrong, shorten(repr(texts[wrong].as_py())), "it must be ip:port, or [ip]:port")
+        return packed
+
+    def pairs(self) -> PairColumn:
+        """The properties of each row; null names, values and rows are left out."""
+        if not self.has("properties"):
+            return no_pairs(self.count)
+        column = self._columns["properties"]
+        names, values, bounds = _flat_pairs(column)
+        sizes = np.diff(bounds) * mask(column.is_valid())
+        rows = np.repeat(np.arange(self.count, dtype=np.int32), sizes)
+        if int(sizes.sum()) == int(bounds[-1] - bounds[0]):
+            names, values = (each.slice(int(bounds[0]), len(rows)) for each in (names, values))
+        else:
+            starts = np.repeat(bounds[:-1] - (np.cumsum(sizes) - sizes), sizes)
+            at = pa.array(starts + np.arange(len(rows)))
+            names, values = names.take(at), values.take(at)
+        there = pc.and_(names.is_valid(), values.is_valid())
+        before = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
+        # A header's value is bytes; text is what the store keeps of it.
+        out = PairColumn(
+            self.as_text(names.cast(pa.binary()), "properties", rows),
+            self.as_text(values.cast(pa.binary()), "properties", rows),
+            before,
+        )
+        return out if names.null_count == 0 == values.null_count else out.keep(mask(there))
+
+
+def _flat_pairs(column: pa.Array) -> tuple[pa.Array, pa.Array, npt.NDArray[np.int64]]:
+    """Names, values and the bounds of each row of a map, or of a list of structs of key and value."""
+    if pa.types.is_map(column.type):
+        return column.keys, column.items, column.offsets.to_numpy().astype(np.int64)
+    if (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)) and pa.types.is_struct(
+        column.type.value_type
+    ):
+        inner = column.type.value_type
+        if {field.name for field in inner} == {"key", "value"}:
+            structs = column.values
+            return structs.field("key"), structs.field("value"), column.offsets.to_numpy().astype(np.int64)
+    raise ColumnError(
+        "properties", f"is {column.type}; it must be map<string, string>, or Kafka's array of key and value"
+    )
+
+
+@dataclass(frozen=True)
+class Message:
+    """What the rules say of a batch's texts: topic, body, properties. Nothing is null but absent key, tags and id."""
+
+    topics: pa.DictionaryArray
+    bodies: pa.BinaryArray
+    pairs: PairColumn
+    key: pa.StringArray
+    tags: pa.StringArray
+
+
+def checked(given: Given, settings: WriteSettings) -> Message:
+    """Topic, body and properties of a batch by RocketMQ's rules. Raises RowError for the first row that breaks one."""
+    topics = given.topics() if settings.topic is None else _all_of(settings.topic, given.count)
+    check_topics(given, topics)
+    bodies = given.binary("body")
+    check_bodies(given, bodies)
+    if given.has("queueId"):
+        negative = np.flatnonzero(given.numbers("queueId", pa.int32(), 0) < 0)
+        if len(negative):
+            value = int(given.numbers("queueId", pa.int32(), 0)[negative[0]])
+            raise given.error("queueId", negative[0], str(value), "it must be 0 or more")
+    key, tags = (_no_empty(given.text(name)) for name in ("key", "tags"))
+    for name, texts in (("key", key), ("tags", tags)):
+        _refuse_controls(given, texts, np.arange(given.count, dtype=np.int32), pa.repeat(name, given.count))
+    pairs = given.pairs()
+    if len(pairs.names):
+        pairs = pairs.keep(~pairs.named(DROPPED_PROPERTY))
+        _check_pairs(given, pairs)
+        pairs = pairs.replaced("KEYS", key).replaced("TAGS", tags)
+    return Message(topics, bodies, pairs, key, tags)
+
+
+def _no_empty(texts: pa.StringArray) -> pa.StringArray:
+    """An empty key or tag is none: a property without a value does not exist for any reader."""
+    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+
+
+def _all_of(topic: str, count: int) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([topic]))
+
+
+def check_topics(given: Given, topics: pa.DictionaryArray) -> None:
+    """Refuses topics that a broker would refuse."""
+    for number, topic in enumerate(topics.dictionary.to_pylist()):
+        rule = _topic_rule(topic)
+        if rule:
+            row = topics.indices.to_pylist().index(number)
+            raise given.error("topic", row, shorten(repr(topic)) if topic else "empty", rule)
+    if topics.null_count:
+        raise given.error("topic", _first(topics.is_null()), "null", "every row needs a topic")
+
+
+def _topic_rule(topic: str) -> str:
+    if len(topic.encode()) > MAX_TOPIC_SIZE:
+        return f"a topic has at most {MAX_TOPIC_SIZE} bytes, this one {len(topic.encode())}"
+    if not _TOPIC.fullmatch(topic):
+        return "a topic has letters, digits, %, |, _ and - and is not empty"
+    if topic == SCHEDULE_TOPIC:
+        return "no producer may send to the broker's own topic of delayed messages"
+    return ""
+
+
+def check_bodies(given: Given, bodies: pa.BinaryArray) -> None:
+    """Refuses null and empty bodies: producers refuse them, and a 4.9.3 push consumer is stuck on one."""
+    if bodies.null_count:
+        raise given.error("body", _first(bodies.is_null()), "null", "every message needs a body")
+    empty = np.flatnonzero(lengths(bodies) == 0)
+    if len(empty):
+        raise given.error("body", empty[0], "empty", "RocketMQ's producers refuse an empty body")
+
+
+def _check_pairs(given: Given, pairs: PairColumn) -> None:
+    rows = pairs.rows
+    for name in REFUSED_PROPERTIES:
+        at = np.flatnonzero(pairs.named(name))
+        if len(at):
+            value = shorten(repr(pairs.values[int(at[0])].as_py()))
+            raise given.error(name, rows[at[0]], value, "messages of several queues or batches are not written")
+    for texts, what in ((pairs.names, "a property's name"), (pairs.values, "a property's value")):
+        empty = np.flatnonzero(lengths(texts) == 0)
+        if len(empty):
+            name = pairs.names[int(empty[0])].as_py() or "properties"
+            raise given.error(name, rows[empty[0]], "empty", f"{what} must not be empty")
+        labels = pairs.names if texts is pairs.values else pa.repeat("properties", len(texts))
+        _refuse_controls(given, texts, rows, labels)
+
+
+def _refuse_controls(given: Given, texts: pa.StringArray, rows: npt.NDArray[np.int32], names: pa.StringArray) -> None:
+    if not holds_any(texts, (0x01, 0x02)):
+        return
+    found = mask(pc.match_substring_regex(texts, "[\x01\x02]"))
+    if found.any():
+        at = int(found.argmax())
+        name = names[at].as_py()
+        rule = "the bytes 0x01 and 0x02 separate properties and may not be in one"
+        raise given.error(name, rows[at], shorten(repr(texts[at].as_py())), rule)
+
+
+def _first(found: pa.BooleanArray) -> int:
+    return int(mask(found).argmax())
+
+
+def need_values(given: Given, names: Mapping[str, str]) -> None:
+    """Refuses null in columns that `preserve` needs."""
+    for name, why in names.items():
+        missing = np.flatnonzero(~given.valid(name))
+        if len(missing):
+            raise given.error(name, missing[0], "null", why)
+
+
+def check_folder_names(given: Given, topics: pa.DictionaryArray) -> None:
+    """Refuses topics that cannot be the name of a folder: all that `preserve` asks of a topic."""
+    for number, topic in enumerate(topics.dictionary.to_pylist()):
+        if topic in ("", ".", "..") or "/" in topic or "\0" in topic or len(topic.encode()) > MAX_FOLDER_NAME:
+            row = topics.indices.to_pylist().index(number)
+            raise given.error("topic", row, shorten(repr(topic)), "no queue folder can have this name")

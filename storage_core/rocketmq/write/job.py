@@ -1,0 +1,311 @@
+"""One atomic write into a RocketMQ store: locks, guard, commit point, and finishing what a killed writer left.
+
+What is written is planned by `prepare` and carried out by `publish`; staging is `staging`'s. The steps, and what may be
+found after a stop at each of them: commit-protocol.md 1 to 8.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from storage_core.errors import MqStoreError, StoreLockedError
+from storage_core.files import system
+from storage_core.files.file_chain import find_chain
+from storage_core.files.lock import FileLock
+from storage_core.files.small_file import names_in
+from storage_core.files.undo_log import Changes
+from storage_core.formats.rocketmq import paths
+from storage_core.formats.rocketmq.config_json import queue_counts
+from storage_core.formats.rocketmq.indexfile import Geometry
+from storage_core.job import (
+    JobFolder,
+    check_staged,
+    drop_orphans,
+    drop_staging,
+    drop_tree,
+    is_marked,
+    new_job_id,
+    open_staging,
+    pending_intent,
+    read_json,
+    write_json,
+)
+from storage_core.rocketmq.disk.config_files import read_config
+from storage_core.rocketmq.recovery.unfinished import find_store
+from storage_core.rocketmq.write.commit_plan import Plan, plan_from_json, plan_to_json
+from storage_core.rocketmq.write.input_rows import check_columns
+from storage_core.rocketmq.write.options import WriteSettings
+from storage_core.rocketmq.write.prepare import NEW, check_directory, prepare
+from storage_core.rocketmq.write.publish import Publisher
+from storage_core.rocketmq.write.redo import drop_index, stage_missing
+from storage_core.rocketmq.write.staging import Task, stage_task
+from storage_core.rocketmq.write.store_end import log_folders
+from storage_core.store import StagedPart, WriteJob
+
+GUARD = "mqstore-unfinished-write"
+GUARD_TEXT = (
+    b"mqstore is writing here; no broker loads this store until the write is finished, by it or by the next one\n"
+)
+
+
+@dataclass(frozen=True)
+class RocketWriteJob(WriteJob):
+    """A job that has its staging folder. Plain data, so it may be pickled to tasks and to the process that commits."""
+
+    root: str
+    settings: WriteSettings
+    job: str
+    queue_counts: dict[str, int]
+    log_file_size: int
+
+    def stage(
+        self, batches: Iterator[pa.RecordBatch], partition: int = 0, attempt: int = 0, task: int = 0
+    ) -> StagedPart:
+        """Stages the rows of one task. Raises RowError for a row that may not be written, and OptionError."""
+        folder = JobFolder(self.root).staging(self.job)
+        if not system.exists(folder):
+            raise MqStoreError(
+                f"{folder} is not there for a task; every machine that writes must see the store at this path"
+            )
+        state = Task(self.settings, self.queue_counts, partition, self.log_file_size)
+        try:
+            return stage_task(folder, f"{partition}-{attempt}-{task}", state, batches, partition)
+        except OSError as error:
+            raise _one_line(self.root, error) from error
+
+    def commit(self, parts: Sequence[StagedPart]) -> int:
+        """Puts the staged rows into the store; 0 when this version of the query was written before."""
+        job_folder = JobFolder(self.root)
+        with locked(self.root, self.settings.lock_timeout_s) as locks:
+            finish_pending(self.root, self.settings)
+            drop_orphans(job_folder, {self.job})
+            written = self.settings.query is not None and is_marked(
+                self.root, self.settings.query, self.settings.version
+            )
+            rows = 0 if written else sum(part.rows for part in parts)
+            if rows:
+                check_staged(job_folder, self.job, list(parts), crc=False)
+                plan = self._pass_commit_point(parts, locks)
+                _carry_out(self.root, plan)
+            # The rows are in the store: what cannot be removed now, the next writer removes.
+            with suppress(OSError):
+                drop_staging(job_folder, self.job)
+        return rows
+
+    def _pass_commit_point(self, parts: Sequence[StagedPart], locks: ExitStack) -> Plan:
+        """Prepare, guard, intent. An error in between leaves every file as it was."""
+        changes = Changes()
+        counts = _queue_counts(self.root)
+        try:
+            plan = prepare(self.root, self.settings, self.job, parts, counts, changes)
+            _raise_guard(plan, changes)
+            if not system.exists(os.path.join(self.root, paths.LOCK)):
+                changes.create(os.path.join(self.root, paths.LOCK), b"lock")
+                locks.enter_context(_broker_lock(self.root))
+            _write_intent(self.root, plan)
+        except BaseException as error:
+            changes.undo()
+            if isinstance(error, OSError):
+                raise _one_line(self.root, error) from error
+            raise
+        return plan
+
+    def abort(self) -> None:
+        """Drops what was staged, unless the job passed its commit point."""
+        job_folder = JobFolder(self.root)
+        intent = read_json(job_folder.intent)
+        if intent is None or intent["job"] != self.job:
+            drop_staging(job_folder, self.job)
+
+
+def begin(
+    root: str, settings: WriteSettings, columns: list[str] | None = None, application: str = ""
+) -> RocketWriteJob:
+    """Starts a job: checks what can be checked now, finishes what a killed writer left, makes the staging folder.
+
+    Raises OptionError, StoreLockedError, MqStoreError.
+    """
+    if columns is not None:
+        check_columns(columns, settings)
+    check_directory(root)
+    job_folder = JobFolder(root)
+    folders = log_folders(root, settings.commit_log_path)
+    unfinished = system.exists(job_folder.intent) or system.exists(os.path.join(folders[0], GUARD))
+    if unfinished:
+        with locked(root, settings.lock_timeout_s):
+            finish_pending(root, settings)
+    else:
+        _look_for_broker(root)
+    size = find_chain(folders).file_size or settings.log_file_size
+    job = RocketWriteJob(root, settings, new_job_id(), _queue_counts(root), size)
+    try:
+        open_staging(job_folder, job.job, application)
+    except OSError as error:
+        raise _one_line(root, error) from error
+    return job
+
+
+def locked(root: str, timeout_s: float) -> ExitStack:
+    """Both locks: among writers of mqstore (waits), then the broker's (does not wait). Released when it is closed."""
+    job_folder = JobFolder(root)
+    with ExitStack() as stack:
+        system.make_folder(job_folder.folder)
+        stack.enter_context(
+            FileLock(job_folder.lock, timeout_s, "another writer of mqstore; try again when it is done")
+        )
+        stack.enter_context(_broker_lock(root))
+        return stack.pop_all()
+
+
+def _look_for_broker(root: str) -> None:
+    """Refuses a store that a broker holds before any row is staged. While another writer of mqstore has its lock the
+    other is that writer's, and a look at it would stand in that writer's way; commit looks again.
+    """
+    job_folder = JobFolder(root)
+    if not system.exists(os.path.join(root, paths.LOCK)):
+        return
+    system.make_folder(job_folder.folder)
+    try:
+        writers = FileLock(job_folder.lock, 0, "another writer of mqstore")
+    except StoreLockedError:
+        return
+    with writers, _broker_lock(root):
+        pass
+
+
+def _broker_lock(root: str) -> AbstractContextManager[object]:
+    """The lock that a broker holds while it runs. A broker that is booting has the file open and no lock yet."""
+    path = os.path.join(root, paths.LOCK)
+    if not system.exists(path):
+        return nullcontext()
+    advice = "a running broker; stop it, or write into a copy of its store"
+    lock = FileLock(path, 0, advice)
+    others = system.holders(path)
+    if others:
+        lock.close()
+        raise StoreLockedError(f"StoreLockedError: {path} is about to be locked by {advice} (process {others[0]})")
+    return lock
+
+
+def _queue_counts(root: str) -> dict[str, int]:
+    """Queues of each topic that exists: of topics.json, else those on disk."""
+    counts: dict[str, int] = {}
+    folder = os.path.join(root, paths.CONSUME_QUEUE)
+    for topic in names_in(folder):
+        ids = [int(name) for name in names_in(os.path.join(folder, topic)) if name.isascii() and name.isdigit()]
+        if ids:
+            counts[topic] = max(ids) + 1
+    return {**counts, **queue_counts(read_config(root, "topics.json"))}
+
+
+# -- commit point and redo
+
+
+def _raise_guard(plan: Plan, changes: Changes) -> None:
+    """The file that keeps a stock broker from loading the store."""
+    folder = plan.folders[0]
+    changes.folder(folder)
+    if not system.exists(os.path.join(folder, GUARD)):
+        changes.create(os.path.join(folder, GUARD), GUARD_TEXT)
+        system.sync_folder(folder)
+        system.sync_folder(os.path.dirname(folder))
+
+
+def _write_intent(root: str, plan: Plan) -> None:
+    """The commit point. When it fails, no intent is left; if even that fails, the job counts as committed."""
+    path = JobFolder(root).intent
+    try:
+        write_json(path, plan_to_json(plan, root))
+    except OSError:
+        for each in (path, path + ".tmp"):
+            if system.exists(each):
+                system.unlink(each)
+        raise
+
+
+def _carry_out(root: str, plan: Plan) -> None:
+    publisher = Publisher(root, plan)
+    try:
+        publisher.publish()
+        publisher.done(os.path.join(plan.folders[0], GUARD))
+    except (OSError, MqStoreError) as error:
+        raise _not_finished(root, error) from error
+
+
+def _not_finished(root: str, error: Exception) -> MqStoreError:
+    return MqStoreError(
+        f"{root}: the job is committed but not finished ({_text(error)}); do not run it again: the next write "
+        "to this store finishes it first"
+    )
+
+
+def finish_pending(root: str, settings: WriteSettings) -> bool:
+    """Finishes the job whose intent a killed writer left, and says whether there was one. The locks must be held."""
+    job_folder = JobFolder(root)
+    intent = read_json(job_folder.intent)
+    if intent is None:
+        guard = os.path.join(log_folders(root, settings.commit_log_path)[0], GUARD)
+        if system.exists(guard):
+            system.unlink(guard)
+            system.sync_folder(os.path.dirname(guard))
+        return False
+    plan = plan_from_json(intent, root)
+    guard = os.path.join(plan.folders[0], GUARD)
+    if pending_intent(root) is None:
+        Publisher(root, plan).done(guard)
+    else:
+        check_staged(job_folder, plan.job, list(plan.parts), crc=True)
+        _carry_out(root, _replanned(root, plan))
+    drop_staging(job_folder, plan.job)
+    return True
+
+
+def _replanned(root: str, plan: Plan) -> Plan:
+    """The plan; or, where somebody removed the guard so that a broker may have worked on the store, a new one.
+
+    The new intent comes before the guard: a stop in between leaves a store that is looked at again.
+    """
+    if system.exists(os.path.join(plan.folders[0], GUARD)):
+        return plan
+    changes = Changes()
+    try:
+        found = _after_visit(root, plan, changes)
+        write_json(JobFolder(root).intent, plan_to_json(found, root))
+        _raise_guard(found, changes)
+    except BaseException as error:
+        changes.undo()
+        if isinstance(error, OSError | MqStoreError):
+            raise _not_finished(root, error) from error
+        raise
+    return found
+
+
+def _after_visit(root: str, plan: Plan, changes: Changes) -> Plan:
+    """A plan for what no queue lists, behind what is there now; the index is made whole again."""
+    settings = WriteSettings(
+        preserve=plan.preserve, commit_log_path=plan.folders, query=plan.query, version=plan.version,
+        log_file_size=plan.ends.log_file_size, queue_entries=plan.ends.queue_entries,
+        index=plan.ends.index or Geometry(), index_given=plan.ends.index is not None,
+    )  # fmt: skip
+    drop_tree(os.path.join(JobFolder(root).staging(plan.job), NEW))
+    parts = stage_missing(root, plan, find_store(root, plan.folders))
+    if plan.ends.index is not None:
+        drop_index(root, plan, changes)
+    made = prepare(root, settings, plan.job, parts, _queue_counts(root), changes, visited=True)
+    wanted = {topic: max(count, made.queue_ids.get(topic, 0)) for topic, count in plan.queue_ids.items()}
+    return replace(made, queue_ids={**made.queue_ids, **wanted})
+
+
+def _one_line(root: str, error: OSError) -> MqStoreError:
+    return MqStoreError(f"{root}: {_text(error)}; nothing was written")
+
+
+def _text(error: Exception) -> str:
+    if not isinstance(error, OSError):
+        return str(error)
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)

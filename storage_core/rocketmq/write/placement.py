@@ -1,0 +1,156 @@
+"""Where appended records go: addresses in the log, ordinals in their queues. Pure arithmetic.
+
+Source of the rules: rocketmq.md 2.6 (blank records), 3.3 and 5.6 (ordinals).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.formats.layout import Positions
+from storage_core.formats.radix_sort import stable_order
+from storage_core.formats.rocketmq.message import BLANK
+from storage_core.rocketmq.recovery.dispatch import appended_offsets
+
+
+@dataclass(frozen=True)
+class Blank:
+    """A blank record: its address and the bytes from there to the end of the file."""
+
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Addresses of records (shape (n,)), the blank records between them, and the address behind the last record."""
+
+    physical_offsets: Positions
+    blanks: tuple[Blank, ...]
+    stop: int
+
+
+def placement_of(sizes: Positions, start: int, file_size: int) -> Placement:
+    """Addresses of records of `sizes` that are appended at `start`, which may be the end of a full file.
+
+    A record fits when 8 bytes are left behind it; else a blank record fills the file. No record may be larger than
+    `file_size` - 8.
+    """
+    ends = np.cumsum(sizes)
+    physical_offsets = np.empty(len(sizes), np.int64)
+    blanks = []
+    done, stop = 0, start
+    while done < len(sizes):
+        file_end = (stop // file_size + 1) * file_size
+        before = int(ends[done - 1]) if done else 0
+        fitting = int(np.searchsorted(ends, before + file_end - stop - BLANK.size, "right"))
+        if fitting > done:
+            physical_offsets[done:fitting] = stop + (ends[done:fitting] - sizes[done:fitting]) - before
+            stop += int(ends[fitting - 1]) - before
+            done = fitting
+        if done < len(sizes):
+            if stop < file_end:
+                blanks.append(Blank(stop, file_end - stop))
+            stop = file_end
+    return Placement(physical_offsets, tuple(blanks), stop)
+
+
+def preserved_placement(physical_offsets: Positions, sizes: Positions, start: int, file_size: int) -> Placement:
+    """The blank records that records with addresses of their own need when the log ends at `start`.
+
+    Raises ValueError, one line, when a record lies before `start`, overlaps, leaves a hole or crosses a file's end.
+    """
+    ends = physical_offsets + sizes
+    before = np.concatenate(([start], ends[:-1]))
+    _check(physical_offsets, ends, before, file_size)
+    blanks: list[Blank] = []
+    for index in np.flatnonzero(physical_offsets != before).tolist():
+        stop, target = int(before[index]), int(physical_offsets[index])
+        while stop < target:
+            file_end = (stop // file_size + 1) * file_size
+            blanks.append(Blank(stop, file_end - stop))
+            stop = file_end
+    return Placement(physical_offsets, tuple(blanks), int(ends[-1]) if len(ends) else start)
+
+
+def _check(physical_offsets: Positions, ends: Positions, before: Positions, file_size: int) -> None:
+    wrong = np.flatnonzero(physical_offsets < before)
+    if len(wrong):
+        at = int(wrong[0])
+        raise ValueError(
+            f"physicalOffset {physical_offsets[at]} lies before {before[at]}, where the log ends by then; "
+            "preserve needs rows in the order of physicalOffset, behind the end of the store"
+        )
+    wrong = np.flatnonzero((physical_offsets != before) & (physical_offsets % file_size != 0))
+    if len(wrong):
+        at = int(wrong[0])
+        raise ValueError(
+            f"physicalOffset {physical_offsets[at]} leaves a hole after {before[at]}; preserve needs every record of "
+            "the log, so read with scan=log and no filter, or write without preserve"
+        )
+    wrong = np.flatnonzero(physical_offsets % file_size + (ends - physical_offsets) + BLANK.size > file_size)
+    if len(wrong):
+        at = int(wrong[0])
+        raise ValueError(
+            f"the record at physicalOffset {physical_offsets[at]} does not fit into its file of {file_size} bytes; "
+            "give the option commitLogFileSize that the records were written with"
+        )
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """Ordinals of records in their queues, -1 for those in none, and the records sorted by queue, each in log order.
+
+    `order[bounds[k]:bounds[k + 1]]` are the records of queue number `queues[k]`.
+    """
+
+    values: Positions
+    order: Positions
+    queues: npt.NDArray[np.int64]
+    bounds: npt.NDArray[np.int64]
+
+
+def number(queue: npt.NDArray[np.int64], counted: npt.NDArray[np.bool_], next_queue_offsets: Positions) -> Numbering:
+    """Ordinals for records in log order. `next_ordinals` (one a queue) is moved on in place."""
+    rows = np.flatnonzero(counted)
+    order = rows[stable_order(queue[rows])]
+    sorted_queue = queue[order]
+    first = np.flatnonzero(np.diff(sorted_queue, prepend=-1))
+    bounds = np.append(first, len(order))
+    queues, counts = sorted_queue[first], np.diff(bounds)
+    values = np.full(len(queue), -1, np.int64)
+    values[order] = np.arange(len(order)) - np.repeat(first, counts) + np.repeat(next_queue_offsets[queues], counts)
+    next_queue_offsets[queues] += counts
+    return Numbering(values, order, queues, bounds)
+
+
+def number_preserved(
+    queue: npt.NDArray[np.int64],
+    counted: npt.NDArray[np.bool_],
+    offsets: Positions,
+    ends: Positions,
+    next_queue_offsets: Positions,
+    firsts: dict[int, int],
+) -> Numbering:
+    """Queue offsets for records that bring their QUEUEOFFSET and end at `ends`, as a broker's dispatcher gives them.
+
+    A queue whose next offset is -1 begins at its first record's, which `firsts` notes.
+    """
+    rows = np.flatnonzero(counted)
+    order = rows[stable_order(queue[rows])]
+    first = np.flatnonzero(np.diff(queue[order], prepend=-1))
+    values = np.full(len(queue), -1, np.int64)
+    for group in np.split(order, first[1:]):
+        if not len(group):
+            continue
+        number_of = int(queue[group[0]])
+        expected = int(next_queue_offsets[number_of])
+        if expected < 0:
+            expected = firsts[number_of] = int(offsets[group[0]])
+        values[group], next_queue_offsets[number_of], _ = appended_offsets(offsets[group], ends[group], expected, -1)
+    listed = order[values[order] >= 0]
+    first = np.flatnonzero(np.diff(queue[listed], prepend=-1))
+    return Numbering(values, listed, queue[listed][first], np.append(first, len(listed)))

@@ -1,0 +1,333 @@
+"""Makes the plan of a job and the room for it, before the commit point: nothing that is served changes here.
+
+Every change goes through `Changes`, so a refused job leaves each file as it was. Carrying the plan out is `publish`.
+Source of the rules: commit-protocol.md 2.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.errors import CorruptionError, MqStoreError, OptionError
+from storage_core.files import system
+from storage_core.files.small_file import read_at
+from storage_core.files.undo_log import Changes
+from storage_core.files.window import OpenFiles
+from storage_core.formats.rocketmq import paths
+from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
+from storage_core.formats.rocketmq.index_insert import distinct, room
+from storage_core.formats.rocketmq.indexfile import ENTRY, HEADER, SLOT, Geometry, decode_header
+from storage_core.job import JobFolder
+from storage_core.rocketmq.disk.directory import looks_like_store
+from storage_core.rocketmq.index.geometry import noted_geometry
+from storage_core.rocketmq.index.index_files import index_paths, open_index
+from storage_core.rocketmq.index.index_writer import PAGE_SLOTS, FileNeeds
+from storage_core.rocketmq.recovery.unfinished import StoreState, find_store, noted_state
+from storage_core.rocketmq.write.backfill import last_store_ms, unindexed
+from storage_core.rocketmq.write.commit_plan import Course, Plan
+from storage_core.rocketmq.write.options import DEFAULT_LOG_FILE_SIZE, WriteSettings
+from storage_core.rocketmq.write.queue_writer import file_parts, queue_file
+from storage_core.rocketmq.write.store_end import Ends, log_path, trusted_ends
+from storage_core.rocketmq.write.truncate import cut, refuse_intact_records
+from storage_core.store import QueueKey, StagedPart
+
+HARMLESS = frozenset({".mqstore", "lock"})
+NEW = "new"
+
+
+def check_directory(root: str) -> None:
+    """Refuses a directory that holds something else than a store."""
+    if not system.exists(root) or looks_like_store(root):
+        return
+    others = [name for name in system.names(root) if name not in HARMLESS]
+    if others:
+        raise MqStoreError(
+            f"{root} is not empty and no RocketMQ store (it holds {', '.join(others[:5])}); "
+            "write into an empty or new directory"
+        )
+
+
+def store_ends(
+    root: str, settings: WriteSettings, folders: Sequence[str], trusting: bool = True
+) -> tuple[Ends, StoreState | None]:
+    """Where the store ends: as the last job noted, else as a broker would find it; zero for a new one."""
+    check_directory(root)
+    trusted = trusted_ends(root, folders) if trusting else None
+    if trusted is not None:
+        return trusted, None
+    if not any(_log_names(folder) for folder in folders):
+        entries = settings.queue_entries
+        if looks_like_store(root) and any(_log_names(os.path.join(root, paths.CONSUME_QUEUE))):
+            raise MqStoreError(
+                f"{root} has queues and no commit log; a broker would destroy them: name the log with option "
+                "commitLogPath, or write into a new directory"
+            )
+        return Ends(0, 0, 0, {}, settings.log_file_size, entries, settings.index, 0), None
+    store = find_store(root, folders)
+    refuse_intact_records(store)
+    log, verdict = store.listing.log, store.verdict
+    queues = {key: bounds.stop for key, bounds in verdict.queues.items()}
+    entries = verdict.entries_per_file if store.listing.queues else settings.queue_entries
+    ends = Ends(log.start, verdict.log_end, last_store_ms(store), queues, log.file_size, entries, None)
+    return replace(ends, index=_index_geometry(root, settings, ends, store)), store
+
+
+def _log_names(folder: str) -> list[str]:
+    try:
+        return system.names(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _index_geometry(root: str, settings: WriteSettings, ends: Ends, store: StoreState) -> Geometry | None:
+    """Slots and entries of the store's index files; None when no index is kept there, and none should begin.
+
+    Nothing in a store says the geometry that its broker will use. Without a file to learn it from, an index begins only
+    where it was given, noted, or where the log has the default file size as well.
+    """
+    noted = noted_geometry(root)
+    files = index_paths(root)
+    if not files:
+        if noted is not None or settings.index_given or not ends.log_end:
+            return noted or settings.index
+        return settings.index if ends.log_file_size == DEFAULT_LOG_FILE_SIZE else None
+    length = system.stat(files[-1]).size
+    with OpenFiles() as opened:
+        proven = open_index(root, store.listing.log, ends.log_start, ends.log_end, opened, noted)
+    known = [file.geometry for file in reversed(proven.files)]
+    for geometry in [*known, *([noted] if noted else []), settings.index, Geometry()]:
+        if geometry.file_size == length:
+            return geometry
+    raise OptionError(
+        "indexSlots", str(settings.index.slots),
+        f"and indexEntries do not explain the {length} bytes of {files[-1]}; "
+        "give the maxHashSlotNum and maxIndexNum of the broker as indexSlots and indexEntries",
+    )  # fmt: skip
+
+
+def prepare(
+    root: str, settings: WriteSettings, job: str, parts: Sequence[StagedPart], counts: Mapping[str, int],
+    changes: Changes, visited: bool = False,
+) -> Plan:  # fmt: skip
+    """The plan of a job, with all files and bytes that it needs made or reserved.
+
+    `counts` are the queues of the topics that exist. `visited`: a broker worked on the store while the job was
+    unfinished, so nothing noted is believed, and what the index files lack is put in. Raises MqStoreError; the caller
+    takes `changes` back then.
+    """
+    folders = settings.commit_log_path or (os.path.join(root, paths.COMMIT_LOG),)
+    ends, store = store_ends(root, settings, folders, trusting=not visited)
+    parts = sorted(parts, key=lambda part: part.detail["first"] or 0 if settings.preserve else part.partition)
+    parts = [part for part in parts if part.rows]
+    if settings.preserve and parts and not ends.log_end:
+        base = parts[0].detail["first"] // ends.log_file_size * ends.log_file_size
+        ends = replace(ends, log_start=base, log_end=base, indexed_to=base)
+    if store is not None:
+        cut(store, changes, os.path.join(JobFolder(root).cut, job))
+    now_ms = time.time_ns() // 1_000_000
+    plan = Plan(
+        job, tuple(parts), settings.preserve, max(now_ms, ends.last_store_ms), ends, ends, tuple(folders),
+        query=settings.query, version=settings.version,
+        recover=store is not None and (store.incomplete or store.listing.abort),
+        seen=None if store is None else noted_state(store),
+    )  # fmt: skip
+    if ends.index is not None:
+        plan = _with_index(root, plan, store)
+        if visited and plan.index_from is None:
+            plan = replace(plan, index_from=ends.log_start - 1)
+    return _Room(root, plan, store, counts, settings.queues, changes).made()
+
+
+def _with_index(root: str, plan: Plan, store: StoreState | None) -> Plan:
+    """The index file that is continued: the last one, unless it is not right or points behind the log's end."""
+    files = index_paths(root)
+    ends = plan.ends
+    if not files:
+        return plan
+    path = files[-1]
+    header = decode_header(read_at(path, HEADER.size))
+    if store is not None and header.count:
+        with OpenFiles() as opened:
+            proven = open_index(root, store.listing.log, ends.log_start, ends.log_end, opened, ends.index)
+        if path not in [file.path for file in proven.files] and header.end_offset >= ends.log_start:
+            return plan
+    last_indexed = header.end_offset if header.count and store is not None else None
+    return replace(plan, index_name=os.path.basename(path), index_header=header, index_from=last_indexed)
+
+
+class _Room:
+    """Walks over a job once with numbers alone, and makes the files and the room that it needs."""
+
+    def __init__(
+        self, root: str, plan: Plan, store: StoreState | None, counts: Mapping[str, int], queues: int, changes: Changes
+    ) -> None:
+        self._root, self._plan, self._store, self._changes = root, plan, store, changes
+        self._counts, self._queues = counts, queues
+        self._staging = JobFolder(root).staging(plan.job)
+        self._files: dict[str, tuple[str, int]] = {}
+        self._pages = np.empty(0, np.int64)
+        self._needs = FileNeeds(plan.ends.index or Geometry(), None)
+        self._key_count = 0
+
+    def made(self) -> Plan:
+        """The finished plan."""
+        plan, ends = self._plan, self._plan.ends
+        if ends.index is not None and plan.index_name is not None:
+            self._needs.left = room(plan.index_header, ends.index)
+        self._old_keys()
+        course = Course(plan, self._staging)
+        last_ms, log_ms = ends.last_store_ms, ends.last_store_ms
+        try:
+            for chunk in course:
+                last_ms, log_ms = max(last_ms, int(chunk.store_ms.max())), int(chunk.store_ms[-1])
+                self._count_keys(chunk.hashes, bool(chunk.key_counts[-1]))
+        except ValueError as error:
+            raise MqStoreError(f"{self._root}: {error}") from None
+        queues = dict(zip(course.keys, course.next_queue_offsets.tolist(), strict=True))
+        system.make_folder(os.path.join(self._staging, NEW))
+        self._log_room(course.stop)
+        for number, key in enumerate(course.keys):
+            first = course.firsts.get(number, ends.queues.get(key, 0))
+            start = first // ends.queue_entries * ends.queue_entries if number in course.firsts else first
+            self._queue_room(key, start, queues[key])
+        names = self._index_room()
+        after = replace(
+            ends, log_end=course.stop, queues={key: stop for key, stop in queues.items() if stop >= 0},
+            last_store_ms=log_ms, indexed_to=None if ends.index is None else course.stop,
+        )  # fmt: skip
+        return replace(
+            plan, after=after, files=self._files, index_names=names, queue_ids=self._queue_ids(), newest_ms=last_ms
+        )
+
+    def _queue_ids(self) -> dict[str, int]:
+        wanted: dict[str, int] = {}
+        for part in self._plan.parts:
+            for topic, queue_id in part.detail["queues"]:
+                least = self._counts.get(topic, self._queues)
+                wanted[topic] = max(wanted.get(topic, least), queue_id + 1)
+        return wanted
+
+    def _log_room(self, stop: int) -> None:
+        ends = self._plan.ends
+        size = ends.log_file_size
+        for base in range(ends.log_end // size * size, stop, size):
+            path = log_path(self._plan.folders, base, size)
+            start, end = max(ends.log_end - base, 0), min(stop - base, size)
+            if end > start:
+                self._make(path, size, [(start, end - start)])
+
+    def _queue_room(self, key: QueueKey, start: int, stop: int) -> None:
+        entries = self._plan.ends.queue_entries
+        verdict = self._store.verdict.queues.get(key) if self._store is not None else None
+        if verdict is not None:
+            missing = verdict.disk_stop < verdict.stop
+            start = min(start, verdict.filler if missing and verdict.filler < verdict.first else verdict.disk_stop)
+        for low, high in file_parts(start, stop, entries):
+            path = os.path.join(self._root, queue_file(key, low, entries))
+            position = low % entries * QUEUE_ENTRY.size
+            self._make(path, entries * QUEUE_ENTRY.size, [(position, (high - low) * QUEUE_ENTRY.size)])
+
+    def _index_room(self) -> tuple[str, ...]:
+        geometry = self._plan.ends.index
+        if geometry is None:
+            return ()
+        runs = [(0, HEADER.size)] + [
+            (HEADER.size + SLOT.size * PAGE_SLOTS * low, SLOT.size * PAGE_SLOTS * (high - low))
+            for low, high in slot_runs_of_pages(self._pages)
+        ]
+        runs = [(start, min(size, geometry.entries_position - start)) for start, size in runs]
+        left = self._key_count
+        if self._plan.index_name is not None:
+            fit = min(left, room(self._plan.index_header, geometry))
+            first = max(self._plan.index_header.entry_count, 1)
+            path = os.path.join(self._root, paths.INDEX, self._plan.index_name)
+            if fit:
+                entries = (geometry.entries_position + ENTRY.size * first, ENTRY.size * fit)
+                self._make(path, geometry.file_size, [*runs, entries])
+            left -= fit
+        names = tuple(_index_names(self._root, self._needs.new_files))
+        for name in names:
+            fit = min(left, geometry.entries - 1)
+            entries = (geometry.entries_position, ENTRY.size * (fit + 1))
+            self._make(os.path.join(self._root, paths.INDEX, name), geometry.file_size, [*runs, entries])
+            left -= fit
+        return names
+
+    def _old_keys(self) -> None:
+        if self._store is not None and self._plan.index_from is not None:
+            for keys in unindexed(self._store, self._plan.index_from):
+                self._count_keys(keys.hashes, bool(keys.counts[-1]))
+
+    def _count_keys(self, hashes: npt.NDArray[np.int32], last: bool) -> None:
+        geometry = self._plan.ends.index
+        if geometry is None:
+            return
+        self._needs.add(len(hashes), last)
+        self._key_count += len(hashes)
+        pages = distinct(hashes.astype(np.int64) % geometry.slots // PAGE_SLOTS, geometry.slots // PAGE_SLOTS + 1)
+        self._pages = np.union1d(self._pages, pages)
+
+    def _make(self, path: str, length: int, parts: list[tuple[int, int]]) -> None:
+        """Reserves parts of a file; one that does not exist is made in the staging folder."""
+        if system.exists(path):
+            if system.stat(path).size:
+                for position, size in parts:
+                    self._changes.reserve(path, position, size)
+                return
+            # A crash leaves such a file between creating and sizing it. No broker starts on one that is too short.
+            self._changes.move(path, os.path.join(self._staging, f"empty-{len(self._files)}"))
+        target = os.path.relpath(path, self._root)
+        target = path if target.startswith("..") else target
+        name = os.path.join(NEW, str(len(self._files)))
+        self._files[target] = (name, length)
+        make_file(os.path.join(self._staging, name), length, parts)
+
+
+def make_file(path: str, length: int, parts: Sequence[tuple[int, int]] = ()) -> None:
+    """A new file of zeros at full length, sparse but for the parts that will be written."""
+    descriptor = system.open_write(path, create=True, exclusive=True)
+    try:
+        system.truncate(descriptor, length)
+        for position, size in parts:
+            system.reserve(descriptor, position, size)
+        system.fsync(descriptor)
+    finally:
+        system.close(descriptor)
+
+
+def slot_runs_of_pages(pages: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Ranges of pages that follow each other."""
+    if not len(pages):
+        return
+    cuts = np.flatnonzero(np.diff(pages) > 1) + 1
+    for run in np.split(pages, cuts):
+        yield int(run[0]), int(run[-1]) + 1
+
+
+def _index_names(root: str, count: int) -> Iterator[str]:
+    """Names of new index files: now in local time, as a broker's, but behind the last one (interface.md 50)."""
+    there = index_paths(root)
+    last = os.path.basename(there[-1]) if there else ""
+    now = datetime.datetime.now()  # noqa: DTZ005 - the broker names its files in local time
+    for _ in range(count):
+        name = now.strftime("%Y%m%d%H%M%S") + f"{now.microsecond // 1000:03d}"
+        if last and name <= last:
+            now = _time_of(last) + datetime.timedelta(milliseconds=1)
+            name = now.strftime("%Y%m%d%H%M%S") + f"{now.microsecond // 1000:03d}"
+        yield name
+        last = name
+
+
+def _time_of(name: str) -> datetime.datetime:
+    try:
+        seconds = datetime.datetime.strptime(name[:14], "%Y%m%d%H%M%S")  # noqa: DTZ007 - local time
+    except ValueError:
+        raise CorruptionError(name, 0, "the name of an index file is no time; rename or remove the file") from None
+    return seconds + datetime.timedelta(milliseconds=int(name[14:17] or "0"))

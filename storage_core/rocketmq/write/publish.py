@@ -1,0 +1,261 @@
+"""Carries out a plan behind the commit point: log, queues, index, topics, checkpoint, done. Each step can be repeated.
+
+What the plan is and the room for it come from `prepare`; who may call this, and when, from `write_job`. Source of the
+rules: commit-protocol.md 5, 6, 8.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from storage_core.files import system
+from storage_core.files.read_ahead import one_ahead
+from storage_core.files.small_file import read_whole, write_whole
+from storage_core.files.window import OpenFiles
+from storage_core.formats.layout import Bytes
+from storage_core.formats.rocketmq import paths
+from storage_core.formats.rocketmq.checkpoint import decode_checkpoint, encode_times
+from storage_core.formats.rocketmq.config_json import encode_config, merged_topics
+from storage_core.formats.rocketmq.consumequeue import encode_entries
+from storage_core.formats.rocketmq.encode import blank_record, patch
+from storage_core.formats.rocketmq.message import BORN_HOST_V6
+from storage_core.job import JobFolder, set_mark
+from storage_core.rocketmq.disk.config_files import read_config
+from storage_core.rocketmq.index.index_writer import IndexWriter, Keys
+from storage_core.rocketmq.recovery.unfinished import StoreState, find_store
+from storage_core.rocketmq.write.backfill import missing_entries, unindexed
+from storage_core.rocketmq.write.commit_plan import Chunk, Course, Plan, plan_to_json
+from storage_core.rocketmq.write.prepare import make_file
+from storage_core.rocketmq.write.queue_writer import QueueWriter
+from storage_core.rocketmq.write.store_end import log_path, save_state
+
+BUFFER_SIZE = 4 << 20
+LAG = 16 << 20
+
+
+class Publisher:
+    """Publishes one plan into the store at `root`."""
+
+    def __init__(self, root: str, plan: Plan) -> None:
+        self._root, self._plan = root, plan
+        self._staging = JobFolder(root).staging(plan.job)
+        self._folders: set[str] = set()
+        self._store: StoreState | None = None
+
+    def publish(self) -> None:
+        """All steps up to the checkpoint. Raises OSError; the same call may be made again later."""
+        plan = self._plan
+        if plan.recover or plan.index_from is not None:
+            self._store = find_store(self._root, plan.folders, plan_to_json(plan, self._root))
+        self._write_log()
+        self._rename_new(lambda target: not target.startswith((paths.INDEX + os.sep, paths.CONSUME_QUEUE + os.sep)))
+        self._write_queues()
+        self._rename_new(lambda target: target.startswith(paths.CONSUME_QUEUE + os.sep))
+        self._write_index()
+        self._rename_new(lambda target: True)
+        self._merge_topics()
+        for folder in sorted(self._folders):
+            system.sync_folder(folder)
+        if plan.recover:
+            self._remove_abort()
+        self._write_checkpoint()
+
+    def done(self, guard: str) -> None:
+        """Marks the job done and removes what only an unfinished job needs, the staging folder excepted."""
+        plan, job_folder = self._plan, JobFolder(self._root)
+        if plan.query is not None:
+            set_mark(self._root, plan.query, plan.version)
+        save_state(self._root, plan.job, plan.after)
+        for path in (guard, job_folder.intent):
+            if system.exists(path):
+                system.unlink(path)
+                system.sync_folder(os.path.dirname(path))
+
+    # -- the log
+
+    def _write_log(self) -> None:
+        descriptors: dict[str, int] = {}
+        try:
+            for physical_offset, data in one_ahead(self._log_writes()):
+                self._write_at(descriptors, physical_offset, data)
+            for descriptor in descriptors.values():
+                system.fsync(descriptor)
+        finally:
+            for descriptor in descriptors.values():
+                system.close(descriptor)
+
+    def _log_writes(self) -> Iterator[tuple[int, bytes | memoryview]]:
+        """Addresses and bytes, in the order of the log; none crosses a file's end."""
+        for chunk in Course(self._plan, self._staging):
+            yield from self._chunk_writes(chunk)
+            for blank in chunk.blanks:
+                yield blank.offset, blank_record(blank.size)
+
+    def _chunk_writes(self, chunk: Chunk) -> Iterator[tuple[int, memoryview]]:
+        for first, _, data in patched(self._plan, self._staging, chunk):
+            yield int(chunk.physical_offsets[first]), data.data
+
+    def _write_at(self, descriptors: dict[str, int], physical_offset: int, data: bytes | memoryview) -> None:
+        size = self._plan.ends.log_file_size
+        path = self._resolve(self._inside(log_path(self._plan.folders, physical_offset // size * size, size)))
+        if path not in descriptors:
+            for other in list(descriptors):
+                system.fsync(descriptors[other])
+                system.close(descriptors.pop(other))
+            descriptors[path] = system.open_write(path)
+        system.pwrite(descriptors[path], data, physical_offset % size)
+        # What was written a while ago is on the disk by now, and its memory serves what comes next.
+        behind = max(physical_offset % size - LAG, 0)
+        system.release(descriptors[path], behind, physical_offset % size + len(data) - behind)
+
+    # -- queues
+
+    def _write_queues(self) -> None:
+        plan = self._plan
+        writer = QueueWriter(plan.ends.queue_entries, self._resolve)
+        if self._store is not None and plan.recover:
+            self._write_missing(self._store, writer)
+        course = Course(plan, self._staging)
+        filled: set[int] = set()
+        for chunk in one_ahead(iter(course)):
+            for number in chunk.numbering.queues.tolist():
+                if number in course.firsts and number not in filled:
+                    filled.add(number)
+                    first = course.firsts[number]
+                    writer.fill(course.keys[number], first // plan.ends.queue_entries * plan.ends.queue_entries, first)
+            numbering = chunk.numbering
+            order = numbering.order
+            entries = encode_entries(chunk.physical_offsets[order], chunk.sizes[order], chunk.tags_codes[order])
+            bounds = numbering.bounds.tolist()
+            for queue, start, stop in zip(numbering.queues.tolist(), bounds[:-1], bounds[1:], strict=True):
+                first = int(numbering.values[order[start]])
+                writer.write(course.keys[queue], first, entries[start:stop], int(chunk.store_ms[order[stop - 1]]))
+        writer.finish()
+
+    def _write_missing(self, store: StoreState, writer: QueueWriter) -> None:
+        for key, verdict in store.verdict.queues.items():
+            if verdict.filler < verdict.first and verdict.disk_stop < verdict.stop:
+                writer.fill(key, verdict.filler, verdict.first)
+        for missing in missing_entries(store):
+            entries = encode_entries(missing.physical_offsets, missing.sizes, missing.tags_codes)
+            writer.write(missing.key, missing.first, entries, missing.store_ms)
+
+    # -- the index
+
+    def _write_index(self) -> None:
+        plan = self._plan
+        geometry = plan.ends.index
+        if geometry is None:
+            return
+        names = iter(plan.index_names)
+        path = None if plan.index_name is None else os.path.join(self._root, paths.INDEX, plan.index_name)
+        writer = IndexWriter(
+            geometry, path, plan.index_header,
+            lambda: self._resolve(os.path.join(paths.INDEX, next(names))),
+        )  # fmt: skip
+        if self._store is not None and plan.index_from is not None:
+            for keys in unindexed(self._store, plan.index_from):
+                writer.add(keys)
+        for chunk in one_ahead(iter(Course(plan, self._staging))):
+            writer.add(Keys(chunk.hashes, chunk.key_counts, chunk.physical_offsets, chunk.store_ms))
+        writer.finish()
+
+    # -- the rest
+
+    def _merge_topics(self) -> None:
+        folder = os.path.join(self._root, paths.CONFIG)
+        path = os.path.join(folder, "topics.json")
+        merged = merged_topics(read_config(self._root, "topics.json"), self._plan.queue_ids, self._plan.store_ms)
+        if merged is not None:
+            system.make_folder(folder)
+            write_whole(path, encode_config(merged))
+            self._folders |= {folder, self._root}
+
+    def _remove_abort(self) -> None:
+        path = os.path.join(self._root, paths.ABORT)
+        if system.exists(path):
+            system.unlink(path)
+            system.sync_folder(self._root)
+
+    def _write_checkpoint(self) -> None:
+        path = os.path.join(self._root, paths.CHECKPOINT)
+        before = read_whole(path) or b""
+        there, newest = decode_checkpoint(before), self._plan.newest_ms
+        indexed = max(there.index_ms, newest) if self._plan.ends.index is not None else there.index_ms
+        data = encode_times(before, max(there.physic_ms, newest), max(there.logics_ms, newest), indexed)
+        if data != before:
+            write_whole(path, data)
+
+    def _inside(self, path: str) -> str:
+        inside = os.path.relpath(path, self._root)
+        return path if inside.startswith("..") else inside
+
+    def _resolve(self, target: str) -> str:
+        """Where a file of the store lies now: in its place, or still in the staging folder. Made anew if it is gone."""
+        path = os.path.join(self._root, target)
+        if system.exists(path):
+            return path
+        name, length = self._plan.files.get(target, (None, 0))
+        if name is None:
+            raise FileNotFoundError(2, "the file vanished while the job was published", path)
+        staged = os.path.join(self._staging, name)
+        if not system.exists(staged):
+            system.make_folder(os.path.dirname(staged))
+            make_file(staged, length)
+        return staged
+
+    def _rename_new(self, wanted: Callable[[str], bool]) -> None:
+        for target, (name, _) in self._plan.files.items():
+            path, staged = os.path.join(self._root, target), os.path.join(self._staging, name)
+            if wanted(target) and not system.exists(path) and system.exists(staged):
+                folder = os.path.dirname(path)
+                self._note_folders(folder)
+                system.make_folder(folder)
+                system.rename(staged, path)
+
+    def _note_folders(self, folder: str) -> None:
+        """The folder and its parents up to the store: each may gain a name."""
+        self._folders.add(folder)
+        while folder.startswith(self._root + os.sep):
+            folder = os.path.dirname(folder)
+            self._folders.add(folder)
+
+
+def patched(plan: Plan, staging: str, chunk: Chunk) -> Iterator[tuple[int, int, Bytes]]:
+    """The chunk's records as they are to lie in the log: runs [first, last) of records that follow each other there.
+
+    The bytes of a run are valid until the next but one.
+    """
+    starts = np.cumsum(chunk.sizes) - chunk.sizes
+    breaks = chunk.physical_offsets[1:] != chunk.physical_offsets[:-1] + chunk.sizes[:-1]
+    cuts = np.concatenate(([0], np.flatnonzero(breaks) + 1, [len(starts)])).tolist()
+    present, other = (np.empty(min(BUFFER_SIZE, int(chunk.sizes.sum())), np.uint8) for _ in range(2))
+    with OpenFiles() as files:
+        descriptor = files.descriptor(os.path.join(staging, chunk.records))
+        for low, high in pairwise(cuts):
+            first = low
+            while first < high:
+                limit = int(starts[first]) + BUFFER_SIZE
+                fitting = int(np.searchsorted(starts[low:high] + chunk.sizes[low:high], limit, "right"))
+                last = max(first + 1, low + fitting)
+                begin, end = int(starts[first]), int(starts[last - 1] + chunk.sizes[last - 1])
+                present, other = other, present
+                if end - begin > len(present):
+                    present = np.empty(end - begin, np.uint8)
+                data = present[: end - begin]
+                if system.pread_into(descriptor, data.data, chunk.position + begin) < len(data):
+                    raise FileNotFoundError(2, "the staged file is shorter than it was", chunk.records)
+                system.release(descriptor, chunk.position + begin, len(data))
+                if not plan.preserve:
+                    rows = slice(first, last)
+                    patch(
+                        data, starts[rows] - begin, chunk.queue_offsets[rows], chunk.physical_offsets[rows],
+                        plan.store_ms,
+                        chunk.sys_flags[rows] & BORN_HOST_V6 != 0,
+                    )  # fmt: skip
+                yield first, last, data
+                first = last

@@ -1,0 +1,82 @@
+"""Units on their way into the files of their queues, and which files that takes.
+
+Which unit has which ordinal belongs to `placement`. Source of the rules: rocketmq.md 3.1, 3.3.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.files import system
+from storage_core.files.window import OPEN_FILES
+from storage_core.formats.rocketmq import paths
+from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY, filler_entries
+from storage_core.store import QueueKey
+
+
+def queue_file(key: QueueKey, queue_offset: int, entries: int) -> str:
+    """The file of a queue that holds a unit, below the store's directory."""
+    base_offset = queue_offset // entries * entries * QUEUE_ENTRY.size
+    return os.path.join(paths.CONSUME_QUEUE, key[0], str(key[1]), paths.chain_name(base_offset))
+
+
+def file_parts(start: int, stop: int, entries: int) -> Iterator[tuple[int, int]]:
+    """Ordinals [start, stop) cut at the files' ends."""
+    while start < stop:
+        end = min((start // entries + 1) * entries, stop)
+        yield start, end
+        start = end
+
+
+class QueueWriter:
+    """Writes units by ordinal. `resolve` says where a file of the store, named by `queue_file`, lies now.
+
+    4.9's time search goes by the files' times, so each file gets the store time of its last unit.
+    """
+
+    def __init__(self, entries: int, resolve: Callable[[str], str]) -> None:
+        self._entries, self._resolve = entries, resolve
+        self._open: dict[str, int] = {}
+        self._times: dict[str, int] = {}
+
+    def write(self, key: QueueKey, first: int, entries: npt.NDArray[Any], store_ms: int) -> None:
+        """Puts units at the ordinals from `first` on; `store_ms` is that of the last."""
+        for start, stop in file_parts(first, first + len(entries), self._entries):
+            path = self._resolve(queue_file(key, start, self._entries))
+            position = start % self._entries * QUEUE_ENTRY.size
+            part = entries[start - first : stop - first].view(np.uint8)
+            system.pwrite(self._descriptor(path), part.data, position)
+            self._times[path] = store_ms
+
+    def fill(self, key: QueueKey, start: int, stop: int) -> None:
+        """Puts filler units at the ordinals [start, stop)."""
+        for low, high in file_parts(start, stop, self._entries):
+            path = self._resolve(queue_file(key, low, self._entries))
+            position = low % self._entries * QUEUE_ENTRY.size
+            system.pwrite(self._descriptor(path), filler_entries(high - low).tobytes(), position)
+
+    def finish(self) -> None:
+        """Forces all files to the disk and sets their times."""
+        while self._open:
+            self._close(next(iter(self._open)))
+        for path, store_ms in self._times.items():
+            system.set_times(path, store_ms * 1_000_000, store_ms * 1_000_000)
+
+    def _descriptor(self, path: str) -> int:
+        if path not in self._open:
+            while len(self._open) >= OPEN_FILES:
+                self._close(next(iter(self._open)))
+            self._open[path] = system.open_write(path)
+        return self._open[path]
+
+    def _close(self, path: str) -> None:
+        descriptor = self._open.pop(path)
+        try:
+            system.fsync(descriptor)
+        finally:
+            system.close(descriptor)

@@ -1,0 +1,160 @@
+"""`publish=shards`: each task makes a finished store of its own, one rename puts them all in place.
+
+What a store is made of belongs to `write_job`. No step is done by a single writer but the rename: as RocketMQ itself
+grows, by brokers. Source of the rules: commit-protocol.md 12.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from storage_core.errors import MqStoreError
+from storage_core.files import system
+from storage_core.job import (
+    FOLDER,
+    OWNER,
+    JobFolder,
+    drop_tree,
+    drop_written,
+    is_marked,
+    is_orphan,
+    new_job_id,
+    note_owner,
+    set_mark,
+)
+from storage_core.rocketmq.write.input_rows import check_columns
+from storage_core.rocketmq.write.job import begin
+from storage_core.rocketmq.write.options import WriteSettings
+from storage_core.store import StagedPart, WriteJob
+
+
+@dataclass(frozen=True)
+class ShardJob(WriteJob):
+    """A job whose stores lie in one folder beside the target until they are all there. Plain data."""
+
+    root: str
+    settings: WriteSettings
+    job: str
+
+    @property
+    def folder(self) -> str:
+        """Where the stores are made: beside the target, so that a rename can put them there."""
+        return _beside(self.root) + self.job
+
+    @property
+    def _made(self) -> str:
+        """The stores that count. No task writes into this folder, so a late attempt never comes to the target."""
+        return os.path.join(self.folder, "made")
+
+    def stage(
+        self, batches: Iterator[pa.RecordBatch], partition: int = 0, attempt: int = 0, task: int = 0
+    ) -> StagedPart:
+        """Makes the whole store of one task; none of a task without rows."""
+        self._check_folder()
+        name = f"attempt-{partition}-{attempt}-{task}"
+        store = os.path.join(self.folder, name)
+        try:
+            job = begin(store, replace(self.settings, shards=False, query=None))
+            part = job.stage(batches, partition, attempt, task)
+            rows = job.commit([part])
+            # A late attempt's first folder brings the job's folder back after the job.
+            self._check_folder()
+        except BaseException:
+            drop_tree(store)
+            if not system.exists(os.path.join(self.folder, OWNER)):
+                drop_tree(self.folder)
+            raise
+        if not rows:
+            drop_tree(store)
+        return StagedPart(partition, rows, (), {"store": name})
+
+    def _check_folder(self) -> None:
+        if not system.exists(os.path.join(self.folder, OWNER)):
+            raise MqStoreError(
+                f"{self.folder} is not there for a task; every machine that writes must see the folder of the stores"
+            )
+
+    def commit(self, parts: Sequence[StagedPart]) -> int:
+        """Names the stores of the tasks that count `<job>-<n>`, renames their folder, drops all others; 0 when this
+        version of the query was written before.
+        """
+        chosen: list[StagedPart] = []
+        if not _is_written(self.root, self.settings):
+            _check_target(self.root)
+            chosen = [part for part in sorted(parts, key=lambda each: each.partition) if part.rows]
+        if chosen:
+            system.make_folder(self._made, exist_ok=False)
+            for number, part in enumerate(chosen):
+                made = os.path.join(self.folder, part.detail["store"])
+                system.rename(made, os.path.join(self._made, f"{self.job}-{number}"))
+            if self.settings.query is not None:
+                set_mark(self._made, self.settings.query, self.settings.version)
+            system.sync_folder(self._made)
+            _clear_target(self.root)
+            try:
+                system.rename(self._made, self.root)
+            except OSError as error:
+                raise MqStoreError(f"{self.root}: the stores could not be put there ({error.strerror})") from error
+            system.sync_folder(os.path.dirname(self.root))
+        # The stores are in place: what a late attempt still holds is removed by the next job.
+        with suppress(OSError):
+            self.abort()
+        return sum(part.rows for part in chosen)
+
+    def abort(self) -> None:
+        """Drops every store that was made."""
+        drop_written(self.folder)
+
+
+def begin_shards(root: str, settings: WriteSettings, columns: list[str] | None, application: str = "") -> ShardJob:
+    """Starts a job of shards. Raises OptionError, ColumnError, MqStoreError."""
+    if columns is not None:
+        check_columns(columns, settings)
+    if not _is_written(root, settings):
+        _check_target(root)
+    job = ShardJob(root, settings, new_job_id())
+    system.make_folder(job.folder, exist_ok=False)
+    try:
+        note_owner(job.folder, application)
+    except BaseException:
+        job.abort()
+        raise
+    return job
+
+
+def drop_orphan_shards(root: str) -> None:
+    """Removes what jobs of shards for this target left beside it, whose owners are gone."""
+    parent, start = os.path.split(_beside(root))
+    with suppress(OSError):  # someone else may remove the same, and nobody needs this to be done now
+        for name in system.names(parent):
+            folder = os.path.join(parent, name)
+            if name.startswith(start) and is_orphan(folder):
+                drop_tree(folder)
+
+
+def _beside(root: str) -> str:
+    """How the paths of all folders begin in which stores for this target are made."""
+    parent, name = os.path.split(root)
+    return os.path.join(parent, f".{name}.mqstore-")
+
+
+def _is_written(root: str, settings: WriteSettings) -> bool:
+    return settings.query is not None and is_marked(root, settings.query, settings.version)
+
+
+def _check_target(root: str) -> None:
+    if system.exists(root) and set(system.names(root)) - {FOLDER}:
+        raise MqStoreError(
+            f"{root} is not empty; publish=shards makes a new folder of stores: name another path, or publish=append"
+        )
+
+
+def _clear_target(root: str) -> None:
+    """An empty folder may stand in the target's place; a rename replaces it when nothing is in it."""
+    with suppress(FileNotFoundError):
+        drop_tree(JobFolder(root).folder)

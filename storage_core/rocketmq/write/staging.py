@@ -1,0 +1,320 @@
+"""One task's rows on their way into a store: encoded, given a queue, hashed for the index, and staged in files.
+
+Addresses, ordinals and the store time are left open (zero) for `publish`, except with `preserve`, which keeps the rows'
+own. The staged files: `.records` (records one behind the other), `.dispatch` (one struct a record), `.keys` (one hash a
+key, in index order), and with preserve `.places`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage_core.errors import shorten
+from storage_core.files import system
+from storage_core.files.append_file import AppendFile
+from storage_core.formats.columns import words
+from storage_core.formats.java_hash import java_hashes
+from storage_core.formats.layout import struct
+from storage_core.formats.rocketmq.delay_levels import delay_ms
+from storage_core.formats.rocketmq.encode import Encoded, Rows, encode, lengths, sizes
+from storage_core.formats.rocketmq.indexfile import key_hashes
+from storage_core.formats.rocketmq.message import BLANK, ROLLBACK, TRANSACTION_MASK
+from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
+from storage_core.formats.rocketmq.properties import KEYS, TAGS, UNIQ_KEY, PropertyColumn
+from storage_core.formats.rocketmq.property_pairs import encode_pairs, mask
+from storage_core.formats.spans import data_of, offsets_of
+from storage_core.rocketmq.write.input_rows import (
+    BORN_HOST,
+    PRESERVED,
+    Given,
+    Message,
+    check_columns,
+    check_folder_names,
+    checked,
+    need_values,
+)
+from storage_core.rocketmq.write.message_id import new_ids
+from storage_core.rocketmq.write.options import MAX_PROPERTIES_SIZE, MAX_RECORD_SIZE, WriteSettings
+from storage_core.store import QueueKey, StagedFile, StagedPart
+
+DISPATCH = struct(
+    "staged record",
+    ("size", "<i4", "TOTALSIZE"),
+    ("queue", "<i4", "number of the queue in the task's list"),
+    ("tags_code", "<i8", "tagsCode"),
+    ("sys_flag", "<u2", "the low bits of SYSFLAG"),
+    ("key_count", "<u2", "keys for the index"),
+    size=20,
+)
+
+PRESERVED_OFFSETS = struct(
+    "preserved offsets",
+    ("physical_offset", "<i8", "the record's own address"),
+    ("queue_offset", "<i8", "the record's own QUEUEOFFSET"),
+    ("store_ms", "<i8", "the record's own store time"),
+    size=24,
+)
+
+BATCH_SIZE = 8 << 20
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch ready to be staged."""
+
+    rows: Rows
+    tags_codes: npt.NDArray[np.int64]
+    queues: npt.NDArray[np.int32]
+    key_counts: npt.NDArray[np.int64]
+    hashes: npt.NDArray[np.int32]
+
+
+@dataclass
+class Task:
+    """The state of one task: its queues so far, and how far round robin is in each topic."""
+
+    settings: WriteSettings
+    queue_counts: Mapping[str, int]
+    partition: int
+    log_file_size: int
+    numbers: dict[QueueKey, int] = field(default_factory=dict)
+    turns: dict[str, int] = field(default_factory=dict)
+    row: int = 0
+
+    def prepare(self, batch: pa.RecordBatch) -> Batch:
+        """Checks and encodes what can be encoded of a batch. Raises RowError, OptionError."""
+        if not self.row:
+            check_columns(batch.schema.names, self.settings)
+        given = Given(batch, self.row)
+        self.row += batch.num_rows
+        made = self._preserved(given) if self.settings.preserve else self._plain(given)
+        limit = min(MAX_RECORD_SIZE, self.log_file_size - BLANK.size)
+        if self.settings.preserve:
+            limit = self.log_file_size - BLANK.size
+        wrong = np.flatnonzero(sizes(made.rows) > limit)
+        if len(wrong):
+            size, body = int(sizes(made.rows)[wrong[0]]), int(lengths(made.rows.bodies)[wrong[0]])
+            rule = f"its record has {size} bytes, the limit is {limit}"
+            raise given.error("body", wrong[0], f"{body} bytes long", rule)
+        return made
+
+    def _plain(self, given: Given) -> Batch:
+        settings = self.settings
+        message = checked(given, settings)
+        extra = [("KEYS", message.key), ("TAGS", message.tags)]
+        unique = message.pairs.value_of(UNIQ_KEY)
+        if settings.assign_id and unique.null_count:
+            ids = new_ids(given.count)
+            unique = pc.coalesce(unique, ids)
+            extra.append((UNIQ_KEY, ids))
+        properties = encode_pairs(message.pairs, extra)
+        long = np.flatnonzero(lengths(properties) > MAX_PROPERTIES_SIZE)
+        if len(long):
+            rule = f"the properties of a message have at most {MAX_PROPERTIES_SIZE} bytes"
+            raise given.error("properties", long[0], f"{lengths(properties)[long[0]]} bytes long", rule)
+        keys = pc.coalesce(message.key, message.pairs.value_of(KEYS))
+        tags = pc.coalesce(message.tags, message.pairs.value_of(TAGS))
+        queue_ids = self._choose(given, message, keys)
+        rows = Rows(
+            topics=message.topics,
+            bodies=message.bodies,
+            properties=properties,
+            born_hosts=given.hosts("bornHost", BORN_HOST),
+            store_hosts=pa.repeat(pa.scalar(settings.store_host, pa.binary()), given.count),
+            queue_id=queue_ids,
+            flag=given.numbers("flag", pa.int32(), 0),
+            sys_flag=0,
+            born_ms=given.times_ms("bornTimestamp", time.time_ns() // 1_000_000),
+            reconsume_times=given.numbers("reconsumeTimes", pa.int32(), 0),
+        )
+        none = pa.nulls(given.count, pa.string())
+        return self._batch(given, rows, message.topics, unique, keys, tags, none)
+
+    def _preserved(self, given: Given) -> Batch:
+        need_values(given, dict.fromkeys(PRESERVED, "preserve=true needs every column of the record"))
+        topics, raw = given.topics(), given.binary("rawProperties")
+        check_folder_names(given, topics)
+        packed = pc.binary_join_element_wise(b"\x02", raw, b"")
+        bounds = offsets_of(packed).astype(np.int64)
+        data = data_of(packed)
+        read = PropertyColumn(data, bounds[:-1] + 1, np.diff(bounds) - 1)
+        rows = Rows(
+            topics=topics,
+            bodies=given.binary("body"),
+            properties=raw,
+            born_hosts=given.hosts("bornHost", BORN_HOST),
+            store_hosts=given.hosts("storeHost", self.settings.store_host),
+            queue_id=given.numbers("queueId", pa.int32(), 0),
+            flag=given.numbers("flag", pa.int32(), 0),
+            sys_flag=given.numbers("sysFlag", pa.int32(), 0),
+            born_ms=given.times_ms("bornTimestamp", 0),
+            reconsume_times=given.numbers("reconsumeTimes", pa.int32(), 0),
+            queue_offset=given.numbers("queueOffset", pa.int64(), 0),
+            physical_offset=given.numbers("physicalOffset", pa.int64(), 0),
+            store_ms=given.times_ms("storeTimestamp", 0),
+            prepared_offset=given.numbers("preparedTransactionOffset", pa.int64(), 0),
+        )
+        return self._batch(
+            given, rows, topics, read.values(UNIQ_KEY), read.values(KEYS), read.values(TAGS), read.values("DELAY")
+        )
+
+    def _batch(
+        self,
+        given: Given,
+        rows: Rows,
+        topics: pa.DictionaryArray,
+        unique: pa.StringArray,
+        keys: pa.StringArray,
+        tags: pa.StringArray,
+        delays: pa.StringArray,
+    ) -> Batch:
+        counts, hashes = _index_keys(topics, unique, keys, rows.sys_flag)
+        over = np.flatnonzero(counts > 0xFFFF)
+        if len(over):
+            raise given.error("key", over[0], f"{counts[over[0]]} words", "a message has at most 65535 keys")
+        codes = java_hashes(tags).astype(np.int64)
+        delayed = mask(pc.equal(topics.dictionary, SCHEDULE_TOPIC))[topics.indices.to_numpy()]
+        for row in np.flatnonzero(delayed).tolist():
+            delay = delay_ms(delays[row].as_py())
+            if delay is None:
+                value = shorten(repr(delays[row].as_py()))
+                raise given.error("DELAY", row, value, "it must be a whole number, a broker's log ends there otherwise")
+            if delay:
+                codes[row] = int(np.asarray(rows.store_ms)[row]) + delay
+        return Batch(rows, codes, self._queue_numbers(topics, rows.queue_id), counts, hashes)
+
+    def _choose(self, given: Given, message: Message, keys: pa.StringArray) -> npt.NDArray[np.int32]:
+        """Queue of each row: its own, else by key as RocketMQ does it, else round robin (interface.md 15, 17)."""
+        chosen = given.numbers("queueId", pa.int32(), -1).copy()
+        open_rows = np.flatnonzero(chosen < 0)
+        if not len(open_rows):
+            return chosen
+        names = message.topics.dictionary.to_pylist()
+        counts = np.array([self.queue_counts.get(name, self.settings.queues) for name in names], np.int32)
+        topic = message.topics.indices.to_numpy()[open_rows]
+        keyed = mask(keys.is_valid())[open_rows]
+        hashes = java_hashes(keys)[open_rows]
+        chosen[open_rows] = np.abs(np.fmod(hashes, counts[topic]))
+        for number, name in enumerate(names if not keyed.all() else []):
+            rows = open_rows[(topic == number) & ~keyed]
+            if len(rows):
+                turn = self.turns.get(name, self.partition)
+                chosen[rows] = (turn + np.arange(len(rows))) % counts[number]
+                self.turns[name] = turn + len(rows)
+        return chosen
+
+    def _queue_numbers(self, topics: pa.DictionaryArray, queue_ids: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+        names = topics.dictionary.to_pylist()
+        least = int(queue_ids.min(initial=0))
+        width = int(queue_ids.max(initial=0)) - least + 1
+        pairs = topics.indices.to_numpy().astype(np.int64) * width + (queue_ids - np.int64(least))
+        distinct, inverse = _distinct(pairs, len(names) * width)
+        numbers = np.empty(len(distinct), np.int32)
+        for at, pair in enumerate(distinct.tolist()):
+            key = (names[pair // width], pair % width + least)
+            numbers[at] = self.numbers.setdefault(key, len(self.numbers))
+        return numbers[inverse]
+
+
+def _distinct(values: npt.NDArray[np.int64], limit: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The distinct values of numbers in [0, limit), ascending, and which of them each number is."""
+    if limit > 4 * len(values):
+        distinct, inverse = np.unique(values, return_inverse=True)
+        return distinct, inverse
+    numbers = np.zeros(limit, np.int64)
+    numbers[values] = 1
+    distinct = np.flatnonzero(numbers)
+    numbers[distinct] = np.arange(len(distinct))
+    return distinct, numbers[values]
+
+
+def _index_keys(
+    topics: pa.DictionaryArray, unique: pa.StringArray, keys: pa.StringArray, sys_flag: Any
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """Number of index keys of each record, and their hashes: UNIQ_KEY, then the words of KEYS (rocketmq.md 4.2)."""
+    count = len(topics)
+    kind = np.broadcast_to(np.asarray(sys_flag) & TRANSACTION_MASK, count)
+    indexed = kind != ROLLBACK
+    has_unique = (mask(unique.is_valid()) & indexed).astype(np.int64)
+    listed = words(keys)
+    word_counts = np.where(indexed, listed.value_lengths().fill_null(0).to_numpy(zero_copy_only=False), 0)
+    counts = has_unique + word_counts
+    flat = listed.flatten() if indexed.all() else listed.filter(pa.array(indexed)).flatten()
+    if (counts == 1).all() and not has_unique.any():
+        return counts, key_hashes(topics, flat)
+    rows = np.repeat(np.arange(count), counts)
+    first = np.cumsum(counts) - counts
+    is_unique = np.zeros(len(rows), bool)
+    is_unique[first[has_unique == 1]] = True
+    both = pa.concat_arrays([unique.take(pa.array(np.flatnonzero(has_unique))), flat])
+    order = np.empty(len(rows), np.int64)
+    unique_count = int(has_unique.sum())
+    order[is_unique] = np.arange(unique_count)
+    order[~is_unique] = unique_count + np.arange(len(rows) - unique_count)
+    return counts, key_hashes(topics.take(pa.array(rows)), both.take(pa.array(order)))
+
+
+def stage_task(folder: str, stem: str, task: Task, batches: Iterator[pa.RecordBatch], partition: int) -> StagedPart:
+    """Stages all rows of a task in files `<stem>.*` of `folder`; removes them again when a row is refused."""
+    kinds = ["records", "dispatch", "keys", *(["preserved"] if task.settings.preserve else [])]
+    files: dict[str, AppendFile] = {}
+    first: int | None = None
+    try:
+        for kind in kinds:
+            files[kind] = AppendFile(os.path.join(folder, f"{stem}.{kind}"))
+        for made in (task.prepare(piece) for batch in batches for piece in _pieces(batch)):
+            if first is None and task.settings.preserve and len(made.rows):
+                first = int(np.asarray(made.rows.physical_offset)[0])
+            _append(files, made)
+        for file in files.values():
+            file.sync()
+        system.sync_folder(folder)
+    except BaseException:
+        for file in files.values():
+            with suppress(FileNotFoundError):  # the job was aborted meanwhile, its folder is gone
+                system.unlink(file.path)
+        raise
+    finally:
+        for file in files.values():
+            file.close()
+    staged = tuple(StagedFile(os.path.basename(file.path), file.size, file.crc) for file in files.values())
+    detail = {"queues": [list(key) for key in task.numbers], "first": first}
+    return StagedPart(partition, task.row, staged, detail)
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch in slices whose records find room in memory that was just used."""
+    if not batch.num_rows:
+        return
+    step = max(1, min(batch.num_rows, BATCH_SIZE * batch.num_rows // max(batch.nbytes, 1)))
+    for start in range(0, batch.num_rows, step):
+        yield batch.slice(start, step)
+
+
+def _append(files: dict[str, AppendFile], made: Batch) -> None:
+    encoded: Encoded = encode(made.rows)
+    count = len(made.rows)
+    dispatch = np.zeros(count, DISPATCH.dtype)
+    dispatch["size"], dispatch["queue"], dispatch["tags_code"] = encoded.sizes, made.queues, made.tags_codes
+    dispatch["sys_flag"], dispatch["key_count"] = encoded.sys_flags & 0xFFFF, made.key_counts
+    files["records"].append(memoryview(encoded.data)[: int(encoded.bounds[-1])])
+    files["dispatch"].append(dispatch.data)
+    files["keys"].append(np.ascontiguousarray(made.hashes, "<i4").data)
+    if "preserved" in files:
+        preserved = np.empty(count, PRESERVED_OFFSETS.dtype)
+        preserved["physical_offset"], preserved["queue_offset"] = (
+            made.rows.physical_offset,
+            made.rows.queue_offset,
+        )
+        preserved["store_ms"] = made.rows.store_ms
+        files["preserved"].append(preserved.data)

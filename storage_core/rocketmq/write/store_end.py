@@ -1,0 +1,108 @@
+"""Where a store ends, as a writer needs it: log, queues, geometry; and `state.json`, which saves finding it again.
+
+The judge finds it (`recovery`); this page only keeps it, and says when what was kept still holds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from storage_core.files import system
+from storage_core.files.small_file import read_at, read_whole
+from storage_core.formats.rocketmq import paths
+from storage_core.formats.rocketmq.indexfile import Geometry
+from storage_core.job import JobFolder, read_json, write_json
+from storage_core.store import QueueKey
+
+END_SIZE = 8
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The end of a store. `queues` holds the next ordinal of each; `index` is None where no index is written.
+
+    `indexed_to`: up to which address the index holds what it should, or None when that is to be found out.
+    """
+
+    log_start: int
+    log_end: int
+    last_store_ms: int
+    queues: Mapping[QueueKey, int]
+    log_file_size: int
+    queue_entries: int
+    index: Geometry | None
+    indexed_to: int | None = None
+
+
+def ends_to_json(ends: Ends) -> dict[str, Any]:
+    """As `state.json` and an intent keep it."""
+    return {
+        "log_start": ends.log_start,
+        "log_end": ends.log_end,
+        "last_store_ms": ends.last_store_ms,
+        "queues": [[*key, stop] for key, stop in ends.queues.items()],
+        "log_file_size": ends.log_file_size,
+        "queue_entries": ends.queue_entries,
+        "index": None if ends.index is None else [ends.index.slots, ends.index.entries],
+        "indexed_to": ends.indexed_to,
+    }
+
+
+def ends_from_json(noted: Mapping[str, Any]) -> Ends:
+    """What `ends_to_json` noted."""
+    queues = {(topic, queue_id): stop for topic, queue_id, stop in noted["queues"]}
+    index = None if noted["index"] is None else Geometry(*noted["index"])
+    rest = {name: noted[name] for name in noted if name not in ("queues", "index")}
+    return Ends(queues=queues, index=index, **rest)
+
+
+def log_folders(root: str, given: Sequence[str]) -> list[str]:
+    """The directories of the commit log."""
+    return list(given) or [os.path.join(root, paths.COMMIT_LOG)]
+
+
+def log_path(folders: Sequence[str], base_offset: int, file_size: int) -> str:
+    """The log file that begins at an address: where it lies, or where it is to be made."""
+    name = paths.chain_name(base_offset)
+    for folder in folders:
+        if system.exists(os.path.join(folder, name)):
+            return os.path.join(folder, name)
+    return os.path.join(folders[base_offset // file_size % len(folders)], name)
+
+
+def save_state(root: str, job: str, ends: Ends) -> None:
+    """Notes where the store ends after a job, and the checkpoint, by which a broker's visit is seen."""
+    checkpoint = read_whole(os.path.join(root, paths.CHECKPOINT)) or b""
+    write_json(JobFolder(root).state, {"job": job, "checkpoint": checkpoint[:40].hex(), **ends_to_json(ends)})
+
+
+def trusted_ends(root: str, folders: Sequence[str]) -> Ends | None:
+    """The ends that the last job noted, when nobody wrote to the store since; None otherwise.
+
+    A broker that ran leaves `abort`, another checkpoint, or a record at the known end. This looks at one place in the
+    log, whatever the size of the store.
+    """
+    state = read_json(JobFolder(root).state)
+    if state is None or system.exists(os.path.join(root, paths.ABORT)):
+        return None
+    if (read_whole(os.path.join(root, paths.CHECKPOINT)) or b"")[:40].hex() != state.pop("checkpoint", None):
+        return None
+    state.pop("job", None)
+    ends = ends_from_json(state)
+    size = ends.log_file_size
+    base = ends.log_end // size * size
+    if ends.log_end == base and not _has_file(folders, base):
+        base -= size  # the end of the last file
+    if base < 0 or not _has_file(folders, base) or _has_file(folders, base + size):
+        return None
+    position = ends.log_end - base
+    wanted = min(END_SIZE, size - position)
+    found = read_at(log_path(folders, base, size), wanted, position)
+    return None if len(found) < wanted or any(found) else ends
+
+
+def _has_file(folders: Sequence[str], base_offset: int) -> bool:
+    return any(system.exists(os.path.join(folder, paths.chain_name(base_offset))) for folder in folders)

@@ -1,0 +1,109 @@
+"""Cuts what a broker's recovery would cut, before a write: bytes after the end of the log, queue entries, files.
+
+Everything that is cut is kept in a folder first, and nothing that is served changes. Where log and queues end is
+decided by `recovery`. Source of the rules: interface.md 21, commit-protocol.md 2.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+from storage_core.errors import CorruptionError
+from storage_core.files import system
+from storage_core.files.file_chain import ChainFile
+from storage_core.files.small_file import read_at
+from storage_core.files.undo_log import Changes
+from storage_core.files.window import OpenFiles
+from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
+from storage_core.formats.rocketmq.message import BLANK, MAGIC_BLANK
+from storage_core.rocketmq.disk.record_reader import record_at
+from storage_core.rocketmq.recovery.unfinished import StoreState
+
+_MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
+SEARCH_SIZE = 8 << 20
+
+
+def cut(store: StoreState, changes: Changes, folder: str) -> None:
+    """Removes what recovery would cut, and keeps it in `folder`. Intact records must have been refused before."""
+    listing, log_end = store.listing, store.verdict.log_end
+    root = listing.root
+    for file in listing.log.files:
+        if file.end <= log_end:
+            continue
+        if file.base_offset >= log_end and (file.size != listing.log.file_size or _holds_data(file.path)):
+            move_away(root, file.path, changes, folder)
+        else:
+            position = max(log_end - file.base_offset, 0)
+            _zero(root, file, position + _blank_size(file, position), changes, folder)
+    for key, queue in listing.queues.items():
+        stop = store.verdict.queues[key].disk_stop * QUEUE_ENTRY.size
+        for file in queue.chain.files:
+            if file.base_offset >= stop:
+                move_away(root, file.path, changes, folder)
+            elif file.end > stop:
+                _zero(root, file, stop - file.base_offset, changes, folder)
+
+
+def refuse_intact_records(store: StoreState) -> None:
+    """Raises CorruptionError when an intact record lies after the end of the log: a write would lose it."""
+    log, log_end = store.listing.log, store.verdict.log_end
+    with OpenFiles() as files:
+        for file in log.files:
+            start = max(log_end - file.base_offset, 0)
+            if start >= file.size:
+                continue
+            for position in _magics(files.descriptor(file.path), start, file.size):
+                if record_at(log, files, file.base_offset + position, file.end) is not None:
+                    raise CorruptionError(
+                        file.path, position, f"an intact record lies here, after the end of the log at {log_end}; a "
+                        "write would lose it: read the store with scan=log and write what it gives into a new one",
+                    )  # fmt: skip
+
+
+def _magics(descriptor: int, start: int, stop: int) -> Iterator[int]:
+    """Positions where a record may begin: four bytes before each record magic."""
+    for first, last in system.data_spans(descriptor, start, stop):
+        for at in range(first, last, SEARCH_SIZE):
+            data = system.pread(descriptor, min(SEARCH_SIZE + 3, stop - at), at)
+            for match in _MAGIC.finditer(data):
+                if at + match.start() - 4 >= start:
+                    yield at + match.start() - 4
+
+
+def _blank_size(file: ChainFile, position: int) -> int:
+    """8 where a blank record fills the file from `position` on: it belongs to the log and is not cut."""
+    head = read_at(file.path, BLANK.size, position)
+    blank = (file.size - position).to_bytes(4, "big") + MAGIC_BLANK.to_bytes(4, "big")
+    return BLANK.size if head == blank else 0
+
+
+def _holds_data(path: str) -> bool:
+    descriptor = system.open_read(path)
+    try:
+        size = system.stat(path).size
+        for start, stop in system.data_spans(descriptor, 0, size):
+            for at in range(start, stop, SEARCH_SIZE):
+                if system.pread(descriptor, min(SEARCH_SIZE, stop - at), at).strip(b"\0"):
+                    return True
+    finally:
+        system.close(descriptor)
+    return False
+
+
+def _zero(root: str, file: ChainFile, position: int, changes: Changes, folder: str) -> None:
+    """Zeroes a file from `position` on; a copy of what was there goes to `folder`."""
+    changes.zero(file.path, position, file.size, f"{_path_in(folder, root, file.path)}.from-{position}")
+
+
+def _path_in(folder: str, root: str, path: str) -> str:
+    inside = os.path.relpath(path, root)
+    return os.path.join(folder, os.path.basename(path) if inside.startswith("..") else inside)
+
+
+def move_away(root: str, path: str, changes: Changes, folder: str) -> None:
+    """Moves a file of the store to the same path in `folder`."""
+    target = _path_in(folder, root, path)
+    changes.folder(os.path.dirname(target))
+    changes.move(path, target)

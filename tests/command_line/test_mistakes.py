@@ -1,0 +1,181 @@
+"""What goes wrong for a user of the command: one line, in words of the command line, and the right exit code."""
+
+from __future__ import annotations
+
+import ast
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from command_line.switches import SWITCHES
+from command_line.wording import in_switches, said
+from storage_core import errors
+from storage_core.errors import OptionError
+from storage_core.option_table import OPTIONS
+from tests.command_line.calls import ROOT, lines, process, run, shell, without_roots_rights
+from tests.rabbitmq import golden
+from tests.support.rabbitmq_damage import edit, first_record
+
+
+def mistakes(rocket: Path, rabbit: Path, node: Path) -> list[tuple[list[object], str]]:
+    return [
+        (["ls", "/nowhere"], "mqstore: /nowhere: there is no such directory"),
+        (["cat", rocket.parent.parent.parent / "nothing*"], "nothing matches this pattern"),
+        (["cat", rocket, "--topic", "ordres"], "mqstore: --topic ordres: "),
+        (["cat", rocket, "--queue", "1"], "mqstore: --queue 1: needs exactly one --topic"),
+        (["cat", rocket, "--topic", "orders", "--queue", "a"], "mqstore: --queue a: must be numbers of the queues"),
+        (["cat", rocket, "--from", "tomorrow"], "mqstore: --from tomorrow: must be epoch milliseconds, ISO 8601"),
+        (["cat", rocket, "--start", "soon"], "mqstore: --start soon: must be earliest"),
+        (["cat", rocket, "--columns", "bodi"], "mqstore: --columns bodi"),
+        (["cat", rocket, "--mode", "strict"], "mqstore: --mode strict: allowed are"),
+        (["cat", rocket, "--topic", "a", "--topic-pattern", "b"], "mqstore: --topic-pattern b: excludes"),
+        (["cat", rocket, "--include-acked"], "mqstore: --include-acked"),
+        (["cat", rocket, "-n", "1", "--last", "1"], "mqstore: --last 1: excludes -n"),
+        (["cat", rabbit, "--key", "k"], "mqstore: --key k: RabbitMQ"),
+        (["offsets", rabbit], "mqstore: "),
+        (["export", rabbit, "file.xml"], "mqstore: file.xml: its name must end in .parquet, .jsonl, .csv"),
+        (["export", rabbit, "none/file.csv"], "mqstore: none/file.csv: there is no directory none"),
+        (["export", rabbit, "-", "--format", "parquet"], "mqstore: --format parquet: needs a file"),
+        (["definitions", node, "-o", "none/file.json"], "mqstore: none/file.json: there is no directory none"),
+    ]
+
+
+def test_a_mistake_is_one_line_and_exit_code_2(rocket: Path, rabbit: Path, node: Path) -> None:
+    for arguments, text in mistakes(rocket, rabbit, node):
+        done = run(*arguments, code=2)
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert text in done.stderr, arguments
+        assert "Error:" not in done.stderr
+        assert "option" not in done.stderr.replace("no such option", "")
+        assert done.stdout == ""
+    for arguments in (["no-such-command"], ["ls"], ["ls", rocket, "--no-such-option"]):
+        run(*arguments, code=2)
+    assert "Did you mean export?" in run("exprot", code=2).stderr
+
+
+def test_damage_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    store = golden.unpack("s1_mixed_clean_idle", tmp_path) / golden.DEFAULT_VHOST
+    path, position = first_record(store, "b.large")
+    edit(path, lambda data: data.__setitem__(position + 26, 99))
+    text = run("cat", store, code=1).stderr
+    assert text.startswith(f"mqstore: {path} at {position}: ")
+    assert "--mode DROPMALFORMED leaves such messages out" in text
+    assert text.count("\n") == 1
+    assert len(lines(run("cat", store, "--mode", "DROPMALFORMED"))) == 181
+    done = run("export", store, tmp_path / "out.parquet", code=1)
+    assert done.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["vhosts"], "half a file is none"
+
+
+@pytest.mark.parametrize("command", ["cat", "ls", "export {} -"])
+def test_a_full_disk(rocket: Path, command: str) -> None:
+    call = command.format(rocket) if "{}" in command else f"{command} {rocket}"
+    done = shell(f"mqstore {call} > /dev/full")
+    assert done.stderr == "mqstore: the output cannot be written: No space left on device\n"
+    assert done.returncode == 2
+
+
+def test_no_permission_to_write(rocket: Path, tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    done = process("export", rocket, tmp_path / "x.parquet", preexec_fn=without_roots_rights)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "no permission to write in" in done.stderr
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_signal_leaves_no_half_file(
+    rocket: Path, tmp_path: Path, number: signal.Signals, code: int, kind: str
+) -> None:
+    # A store in a folder many times: the export takes long enough to be interrupted.
+    folder = tmp_path / "stores"
+    folder.mkdir()
+    for copy in range(60):
+        (folder / f"s{copy}").symlink_to(rocket)
+    command = [sys.executable, "-m", "command_line", "export", str(folder), str(tmp_path / f"out.{kind}")]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        until = time.monotonic() + 60
+        while not [path for path in tmp_path.iterdir() if ".part-" in path.name]:
+            assert process.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        process.send_signal(number)
+        _, text = process.communicate(timeout=60)
+    assert (process.returncode, text) == (code, "mqstore: stopped\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["stores"]
+
+
+# -- the words of errors
+
+
+def test_a_few_texts_of_the_engines() -> None:
+    assert said(OptionError("topic", "ordres", "there is no such topic")) == "--topic ordres: there is no such topic"
+    assert said(OptionError("queues", "0", "must be more")) == "--set queues=0: must be more"
+    for text, wanted in (
+        ("option scan=log reads every message", "--scan log reads every message"),
+        ("name it with option commitLogPath.", "name it with --commit-log-path."),
+        ("set failOnDataLoss=false to read what is left", "give --fail-on-data-loss false to read what is left"),
+        ("give an offset, or failOnDataLoss=false", "give an offset, or --fail-on-data-loss false"),
+        ("the option recovery=none reads them", "--recovery none reads them"),
+        ("option mode=DROPMALFORMED leaves", "--mode DROPMALFORMED leaves"),
+        ("3 damaged messages left out (mode=DROPMALFORMED)", "3 damaged messages left out (--mode DROPMALFORMED)"),
+        ("or name one topic with option topic", "or name one topic with --topic"),
+        ("/data/topic=x/store: is empty", "/data/topic=x/store: is empty"),
+    ):
+        assert in_switches(text) == wanted
+
+
+def error_texts() -> list[tuple[str, str]]:
+    """Every text in the storage core that goes into an error or a warning: where it stands, and the text."""
+    found = []
+    for path in sorted((ROOT / "storage_core").rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        documented = {
+            id(node.body[0].value)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            and node.body
+            and isinstance(node.body[0], ast.Expr)
+        }
+        inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.JoinedStr):
+                text = "".join(p.value if isinstance(p, ast.Constant) else "X" for p in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside | documented:
+                text = node.value
+            else:
+                continue
+            if " " in text.strip():
+                found.append((f"{path.relative_to(ROOT)}:{node.lineno}", text))
+    return found
+
+
+def test_no_text_of_the_engines_names_an_option_of_spark() -> None:
+    """Whatever an engine says of an option that has a switch, the command says of the switch."""
+    texts = error_texts()
+    assert sum("option" in text for _, text in texts) > 15
+    camel = [name for name in SWITCHES if name != name.lower()]
+    wrong = []
+    for where, text in texts:
+        shown = in_switches(text)
+        named = re.search(rf"\b(?:{'|'.join(SWITCHES)})=|\boptions? '?(?:{'|'.join(SWITCHES)})\b|"
+                          rf"(?<![-\w])(?:{'|'.join(camel)})\b", shown)  # fmt: skip
+        if named:
+            wrong.append((where, shown))
+    # The option table, whose names these are; and the list of all views and options of a wrong name.
+    assert [each for each in wrong if "options/" not in each[0]] == []
+
+
+def test_every_switch_is_an_option() -> None:
+    assert set(SWITCHES) <= {option.name for option in OPTIONS}
+
+
+def test_no_error_has_its_class_name() -> None:
+    for kind in (errors.StoreNotFoundError, errors.UnsupportedFormatError, errors.DataLossError):
+        assert said(kind("/path: what")) == "/path: what"
+    assert said(errors.CorruptionError("/file", 12, "bad")) == "/file at 12: bad"

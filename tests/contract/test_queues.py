@@ -1,0 +1,136 @@
+"""What a store serves: its queues and their ranges, at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from storage_core import open_store
+from storage_core.errors import OffsetOutOfRangeError, OptionError
+from storage_core.store import QueueInfo, ScanRequest
+from tests.contract.engine import Engine, Message, Seen, read
+from tests.contract.messages import COUNTS
+
+MORE = [Message("alpha", b"one more"), Message("omega", b"a new queue")]
+
+
+def test_queues_are_sorted_with_half_open_ranges(engine: Engine, store: Path) -> None:
+    with open_store(str(store)) as opened:
+        assert list(opened.queues()) == [QueueInfo(name, 0, 0, count) for name, count in sorted(COUNTS.items())]
+
+
+def test_a_store_and_its_snapshot_list_the_same_queues(engine: Engine, store: Path) -> None:
+    with open_store(str(store)) as opened:
+        assert list(opened.queues()) == list(opened.snapshot().queues())
+
+
+def test_topics_are_the_names_of_the_queues(engine: Engine, store: Path) -> None:
+    with open_store(str(store)) as opened:
+        snapshot = opened.snapshot()
+        assert snapshot.topics() == set(COUNTS)
+        assert snapshot.topics(("alpha", "nowhere")) == set(COUNTS), "asking for a name does not make it one"
+
+
+def test_every_message_lies_in_its_range(engine: Engine, own: Path) -> None:
+    """Also after a second job, and when the first messages are gone."""
+    first = engine.lose_first(own, "alpha")
+    with open_store(str(own)) as opened:
+        opened.append(engine.table(MORE))
+        ranges = {queue.topic: range(queue.start, queue.stop) for queue in opened.queues()}
+    rows = engine.rows(own)
+    assert set(ranges) == {name for name, _, _ in rows}
+    assert all(offset in ranges[name] for name, offset, _ in rows)
+    for name, span in ranges.items():
+        assert min(offset for queue, offset, _ in rows if queue == name) == span.start
+    assert ranges["alpha"].start == first > 0
+
+
+def test_a_whole_store_has_nothing_to_warn_of(engine: Engine, store: Path) -> None:
+    with open_store(str(store)) as opened:
+        snapshot = opened.snapshot()
+        snapshot.plan(engine.request())
+        assert list(snapshot.warnings()) == []
+
+
+# -- read and find
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 40), (3, 9), (39, 40), (5, 5), (0, 0), (40, 40)])
+def test_read_gives_a_range_in_order(
+    engine: Engine, store: Path, start: int, stop: int, of_queue: Callable[[str], list[Seen]]
+) -> None:
+    with open_store(str(store)) as opened:
+        assert engine.seen(opened.read("alpha", 0, start, stop)) == of_queue("alpha")[start:stop]
+
+
+def test_read_gives_native_columns_or_those_asked_for(engine: Engine, store: Path) -> None:
+    with open_store(str(store)) as opened:
+        native = opened.snapshot().schema(ScanRequest())
+        (whole,) = {batch.schema for batch in opened.read("alpha", 0, 0, 9)}
+        (some,) = {batch.schema for batch in opened.read("alpha", 0, 0, 9, columns=("body", engine.offset_column))}
+    assert whole == native
+    assert some.names == ["body", engine.offset_column]
+
+
+def test_read_of_a_range_that_is_none(engine: Engine, store: Path) -> None:
+    with open_store(str(store)) as opened:
+        for start, stop in ((9, 3), (0, 41), (41, 41)):
+            with pytest.raises(OffsetOutOfRangeError, match="alpha"):
+                list(opened.read("alpha", 0, start, stop))
+
+
+def test_read_of_a_queue_that_is_not_there_names_close_ones(engine: Engine, store: Path) -> None:
+    with open_store(str(store)) as opened:
+        with pytest.raises(OptionError, match=r"\balpha\b"):
+            list(opened.read("alpah", 0, 0, 1))
+        with pytest.raises(OptionError, match=r"alpha.*\b0\b"):
+            list(opened.read("alpha", 7, 0, 1))
+
+
+def test_find_without_a_question_is_a_read(engine: Engine, store: Path, of_queue: Callable[[str], list[Seen]]) -> None:
+    with open_store(str(store)) as opened:
+        assert sorted(engine.seen(opened.find(topic="alpha"))) == of_queue("alpha")
+
+
+# -- one moment
+
+
+def test_a_snapshot_does_not_see_what_comes_after_it(engine: Engine, own: Path, everything: list[Seen]) -> None:
+    with open_store(str(own)) as reader, open_store(str(own)) as writer:
+        snapshot = reader.snapshot()
+        queues = list(snapshot.queues())
+        before = snapshot.plan(engine.request())
+        writer.append(engine.table(MORE))
+        after = snapshot.plan(engine.request())
+        assert list(snapshot.queues()) == queues
+    assert sorted(engine.seen(read(before))) == everything
+    assert sorted(engine.seen(read(after))) == everything
+
+
+def test_an_open_store_sees_what_was_written_since(engine: Engine, own: Path, everything: list[Seen]) -> None:
+    with open_store(str(own)) as reader, open_store(str(own)) as writer:
+        assert len(reader.queues()) == 3
+        for number in range(3):
+            writer.append(engine.table([Message("alpha", b"more %d" % number)]))
+            rows = engine.seen(read(reader.snapshot().plan(engine.request())))
+            assert len(rows) == len(everything) + number + 1
+            assert b"more %d" % number in {body for _, _, body in rows}
+
+
+def test_the_writer_itself_sees_what_it_wrote(engine: Engine, own: Path) -> None:
+    with open_store(str(own)) as opened:
+        stop = opened.queues()[0].stop
+        opened.append(engine.table(MORE))
+        assert [queue.topic for queue in opened.queues()] == ["alpha", "beta", "gamma", "omega"]
+        assert opened.queues()[0].stop > stop
+
+
+def test_the_store_column_is_the_stores_name_or_the_one_asked_for(engine: Engine, store: Path) -> None:
+    with open_store(str(store)) as opened:
+        for asked, name in ((None, "store"), ("a/b", "a/b")):
+            request = ScanRequest(columns=("store", "body"), store_name=asked)
+            table = pa.Table.from_batches(read(opened.snapshot().plan(request)))
+            assert set(table["store"].to_pylist()) == {name}

@@ -1,0 +1,169 @@
+"""One fault injector for all crash tests: it stands between the product and `storage_core.files.system`.
+
+A process that is gone after so many calls, a write of which half reached the disk, an error of the system at any one
+call, reads and writes that are shorter than asked for. What a power failure does to writes that no sync confirmed is
+modelled by `tests.lost_writes`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from storage_core.files import system
+
+CHANGES = (
+    "open_write", "pwrite", "fsync", "sync_folder", "reserve", "truncate", "rename", "unlink", "make_folder",
+    "remove_folder", "set_times",
+)  # fmt: skip
+"""What changes the disk or confirms a change: what crash tests count. `test_faults` checks the lists."""
+READS = (
+    "open_read", "pread", "pread_into", "stat", "stamp", "unchanged", "exists", "is_folder", "real_path", "entries",
+    "names", "matching", "data_spans",
+)  # fmt: skip
+"""What looks at the disk."""
+NEITHER = (
+    "close", "release", "try_lock", "memory_used", "memory_total", "holders", "holders_below", "process_start",
+    "session_process", "process_space",
+)  # fmt: skip
+
+NOBODY = 1 << 22
+"""The number of a process that cannot be there."""
+
+
+class Died(BaseException):
+    """The process is gone: nothing that it would do next reaches the disk."""
+
+
+@dataclass
+class Faults:
+    """Counts the calls of the functions `counted`, and strikes at the one after `last` of them; None only counts.
+
+    Without `error` the process ends there, with `torn` in the middle of a write, and whatever its handlers then try
+    to change does not happen. With `error` that one call fails and all others work.
+    """
+
+    last: int | None = None
+    torn: bool = False
+    error: OSError | None = None
+    counted: tuple[str, ...] = CHANGES
+    on_stop: Callable[[str], None] | None = None
+    count: int = 0
+    log: list[str] = field(default_factory=list)
+    """Each counted call, with the path where it has one."""
+
+    @property
+    def struck(self) -> bool:
+        """Whether the call after the last has come."""
+        return self.last is not None and self.count > self.last
+
+    def call(self, name: str, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """One call of a function of `system`."""
+        if name not in self.counted or not _changes(name, args, kwargs):
+            if self.struck and self.error is None and name in CHANGES:
+                raise Died
+            return real(*args, **kwargs)
+        self.count += 1
+        self.log.append(f"{name} {args[0] if args and isinstance(args[0], str) else ''}")
+        if not self.struck:
+            return real(*args, **kwargs)
+        first = self.last is not None and self.count == self.last + 1
+        if first and self.on_stop is not None:
+            self.on_stop(name)
+        if self.error is not None:
+            if first:
+                raise self.error
+            return real(*args, **kwargs)
+        if first and self.torn and name == "pwrite":
+            descriptor, data, position = args
+            real(descriptor, memoryview(data)[: len(data) // 2], position)
+        raise Died
+
+
+def _changes(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """False for opening a file that is there, which changes nothing yet."""
+    return name != "open_write" or bool(kwargs.get("create") or (len(args) > 1 and args[1]))
+
+
+@contextmanager
+def struck(faults: Faults) -> Iterator[Faults]:
+    """Within the block the calls of the product go through `faults`."""
+    names = {*CHANGES, *faults.counted}
+    real = {name: getattr(system, name) for name in names}
+
+    def through(name: str) -> Callable[..., Any]:
+        return lambda *args, **kwargs: faults.call(name, real[name], *args, **kwargs)
+
+    for name in names:
+        setattr(system, name, through(name))
+    try:
+        yield faults
+    finally:
+        for name, function in real.items():
+            setattr(system, name, function)
+
+
+@contextmanager
+def stopped_at(
+    last: int | None,
+    torn: bool = False,
+    error: OSError | None = None,
+    on_stop: Callable[[str], None] | None = None,
+) -> Iterator[Faults]:
+    """Within the block a process that will not be there later lives for `last` changes of the disk; None counts them.
+
+    With `error` the change after them fails instead, once.
+    """
+    with owned_by_nobody(), struck(Faults(last, torn, error, on_stop=on_stop)) as faults:
+        yield faults
+
+
+@contextmanager
+def owned_by_nobody() -> Iterator[None]:
+    """Within the block, what is staged belongs to a process that will not be there later."""
+    real = system.session_process, system.process_start
+    system.session_process = lambda _: NOBODY
+    system.process_start = lambda _: 1
+    try:
+        yield
+    finally:
+        system.session_process, system.process_start = real
+
+
+@contextmanager
+def short_transfers(seed: int, most: int = 1000) -> Iterator[_ShortTransfers]:
+    """Within the block the system reads and writes at most `most` bytes at a time, mostly fewer, never none."""
+    proxy = _ShortTransfers(random.Random(seed), most)
+    system.os = proxy  # type: ignore[assignment]
+    try:
+        yield proxy
+    finally:
+        system.os = os
+
+
+class _ShortTransfers:
+    """Python's module `os`, with short transfers; `count` are those that were cut."""
+
+    def __init__(self, chance: random.Random, most: int) -> None:
+        self._chance, self._most, self.count = chance, most, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def _cut(self, size: int) -> int:
+        part = min(size, self._chance.randint(1, self._most))
+        self.count += part < size
+        return part
+
+    def pread(self, descriptor: int, size: int, position: int) -> bytes:
+        return os.pread(descriptor, self._cut(size), position)
+
+    def preadv(self, descriptor: int, buffers: list[memoryview], position: int) -> int:
+        return os.preadv(descriptor, [buffers[0][: self._cut(len(buffers[0]))]], position)
+
+    def pwrite(self, descriptor: int, data: memoryview, position: int) -> int:
+        return os.pwrite(descriptor, data[: self._cut(len(data))], position)

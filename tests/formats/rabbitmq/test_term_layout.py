@@ -1,0 +1,99 @@
+"""Terms of one shape: a batch that is large enough for shapes gives what each of its terms gives alone."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from storage_core.formats.layout import Bytes, Positions
+from storage_core.formats.rabbitmq.erlang import term_layout
+from storage_core.formats.rabbitmq.message import basic_message
+from storage_core.formats.rabbitmq.message.basic_message import Message
+
+FIELDS = [
+    name
+    for name in basic_message.MessageSpans.__dataclass_fields__
+    if not name.startswith("key_") and name not in ("ok", "persistent")
+]
+
+
+def message(random: Random, number: int) -> Message:
+    key = random.choice([(b"orders",), (b"ship",), (b"a", b"longer"), ()])
+    listed = bytes(2) if number % 3 else b"\x80\x00" + bytes((number % 9,)) + b"t" * (number % 9)
+    body = random.randbytes(random.choice([0, 1, 7, 300]))
+    return Message(b"/", random.choice([b"", b"logs"]), key, listed, body, random.randbytes(16), random.random() < 0.7)
+
+
+def laid(terms: list[bytes]) -> tuple[Bytes, Positions, Positions]:
+    sizes = np.array([len(term) for term in terms], np.int64)
+    stops = np.cumsum(sizes)
+    return np.frombuffer(b"".join(terms), np.uint8), stops - sizes, stops
+
+
+def check_alone(terms: list[bytes]) -> int:
+    """Compares with each term alone; how many are usual."""
+    buffer, starts, stops = laid(terms)
+    many = basic_message.locate(buffer, starts, stops)
+    assert (np.diff(many.key_rows) >= 0).all()
+    for row in range(len(terms)):
+        alone = basic_message.locate(buffer, starts[row : row + 1], stops[row : row + 1])
+        assert many.ok[row] == alone.ok[0], row
+        if not alone.ok[0]:
+            continue
+        assert many.persistent[row] == alone.persistent[0]
+        for name in FIELDS:
+            assert getattr(many, name)[row] == getattr(alone, name)[0], (row, name)
+        keys = many.key_rows == row
+        assert many.key_starts[keys].tolist() == alone.key_starts.tolist()
+        assert many.key_stops[keys].tolist() == alone.key_stops.tolist()
+    return int(many.ok.sum())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_mixture_of_shapes(seed: int) -> None:
+    random = Random(seed)
+    assert check_alone([basic_message.encode(message(random, number)) for number in range(400)]) == 400
+
+
+def test_one_shape_whatever_its_names_carry() -> None:
+    messages = [
+        Message(b"/", b"ex%02d" % (n % 7), (b"k%03d" % n,), bytes(2), b"b" * (n + 1), b"i" * 16, True)
+        for n in range(200)
+    ]
+    terms = [basic_message.encode(each) for each in messages]
+    assert check_alone(terms) == 200
+    buffer, starts, stops = laid(terms)
+    found = basic_message._shaped(buffer, starts, stops)
+    assert found is not None
+    assert found.ok.all()
+
+
+def test_every_changed_byte_is_seen() -> None:
+    """One copy of a term for each of its bytes, that byte changed; and each prefix of it."""
+    term = basic_message.encode(Message(b"/", b"logs", (b"key",), bytes(2), b"body", b"i" * 16, True))
+    for change in (0x01, 0x80):
+        changed = [term[:at] + bytes((term[at] ^ change,)) + term[at + 1 :] for at in range(len(term))]
+        usual = check_alone([term] * 3 + changed)
+        assert 3 < usual < 3 + len(term) / 2
+    assert check_alone([term] * 3 + [term[:stop] for stop in range(len(term))]) == 3
+
+
+def test_spans_outside_of_the_buffer() -> None:
+    term = basic_message.encode(Message(b"/", b"", (b"k",), bytes(2), b"body", b"i" * 16, True))
+    buffer, starts, stops = laid([term] * 100)
+    starts, stops = starts.copy(), stops.copy()
+    starts[50], stops[60], stops[70], starts[80] = -5, len(buffer) + 9, starts[70], stops[80] + 3
+    assert np.flatnonzero(~basic_message.locate(buffer, starts, stops).ok).tolist() == [50, 60, 70, 80]
+
+
+def test_a_stretch_compares_what_is_not_free() -> None:
+    buffer = np.frombuffer(b"12abc\0Xdef\0\0abc\0Ydef\0\0abcc", np.uint8)
+    at = np.array([2, 12, 22])
+    free = term_layout.stretch(b"abc\0Xdef\0\0", [(4, 4), (4, 5)])
+    assert free.pieces == ((0, b"abc\0"), (5, b"def\0\0"))
+    assert free.matches(buffer, at).tolist() == [True, True, False]
+    assert term_layout.stretch(b"abc\0Xdef\0\0").matches(buffer, at).tolist() == [True, False, False]
+    assert term_layout.stretch(b"abc\0").matches(buffer, at).tolist() == [True, True, False]
+    assert term_layout.stretch(b"abc").matches(buffer, at).tolist() == [True, True, True]

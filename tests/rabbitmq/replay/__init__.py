@@ -1,0 +1,1 @@
+"""Runs a script of queue operations and prints the state after each."""

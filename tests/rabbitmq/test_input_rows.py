@@ -1,0 +1,129 @@
+"""Frames as users have them: types that are cast, and those that are refused with one line."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from storage_core.errors import ColumnError, RowError
+from tests.golden.archive import fingerprint
+from tests.rabbitmq import golden
+from tests.rabbitmq.writing import small
+
+KAFKA_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+COUNTS = pa.map_(pa.string(), pa.int32())
+TIMES = pa.timestamp("ns", "Europe/Berlin")
+
+
+def frame(**columns: pa.Array) -> pa.Table:
+    """Two rows with a body and a queue, and some columns more or else."""
+    return pa.table({"queue": pa.array(["q", "q"]), "body": pa.array(["a", "b"]), **columns})
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "error", "text"),
+    [
+        ("body", pa.array([1, 2]), ColumnError, "column 'body': holds int64; it must be text or bytes"),
+        ("queue", pa.array([1.5, 2]), ColumnError, "column 'queue': holds double; it must be text or bytes"),
+        ("exchange", pa.array([1, 2]), ColumnError, "column 'exchange': holds int64; it must be text or bytes"),
+        ("headers", pa.array([1, 2]), ColumnError,
+         "column 'headers': is int64; it must be map<string, string>, or Kafka's array of key and value"),
+        ("headers", pa.array([["a"], []]), ColumnError, "column 'headers': is list<item: string>; it must be map<"),
+        ("priority", pa.array(["3", "a"]), RowError,
+         "row 1 of its task: column 'priority' is 'a': a whole number of 64 bits is wanted"),
+        ("priority", pa.array([1.0, 1.5]), RowError, "row 1 of its task: column 'priority' is 1.5: a whole number"),
+        ("priority", pa.array([[1], [2]]), ColumnError, "column 'priority': is list<item: int64>; it must be whole"),
+        ("timestamp", pa.array(["x", "y"]), ColumnError, "column 'timestamp': is string; it must be a timestamp"),
+        ("routingKeys", pa.array(["k", "l"]), ColumnError,
+         "column 'routingKeys': is string; it must be an array of texts"),
+        ("routingKeys", pa.array([[1], []]), ColumnError, "column 'routingKeys': holds int64; it must be text or"),
+        ("deliveryMode", pa.array(["x", "2"]), RowError, "row 0 of its task: column 'deliveryMode' is 'x': a whole"),
+        ("messageId", pa.array([True, False]), ColumnError,
+         "column 'messageId': holds bool; it must be text or bytes (or whole numbers)"),
+        ("expiresAt", pa.array([1, 2]), ColumnError, "column 'expiresAt': is int64; it must be a timestamp"),
+        ("rawProperties", pa.array([1, 2]), ColumnError, "column 'rawProperties': holds int64; it must be text or"),
+        ("headers", pa.array([[], [{"key": None, "value": b"x"}]], KAFKA_HEADERS), RowError,
+         "row 1 of its task: column 'headers' is null: a header needs a name"),
+    ],
+)  # fmt: skip
+def test_a_wrong_type_is_one_line(
+    column: str, values: pa.Array, error: type[Exception], text: str, tmp_path: Path
+) -> None:
+    store = small(tmp_path)
+    store.append(frame())
+    before = {name: entry[1:] for name, entry in fingerprint(tmp_path).items()}
+    table = frame(**{column: values})
+    job = store.begin_job(table.schema.names)
+    with pytest.raises(error) as caught:
+        job.stage(iter(table.to_batches()))
+    assert str(caught.value).startswith(f"{error.__name__}: {text}")
+    assert "\n" not in str(caught.value)
+    job.abort()
+    assert {name: entry[1:] for name, entry in fingerprint(tmp_path).items()} == before
+
+
+def written(tmp_path: Path, **columns: pa.Array) -> list[dict[str, Any]]:
+    store = small(tmp_path)
+    assert store.append(frame(**columns)) == 2
+    rows: list[dict[str, Any]] = golden.table(Path(store.path)).to_pylist()
+    return rows
+
+
+def test_whole_numbers_are_texts_where_texts_are_wanted(tmp_path: Path) -> None:
+    rows = written(
+        tmp_path,
+        messageId=pa.array([7, None], pa.int32()),
+        correlationId=pa.array([1 << 40, -1]),
+        expiration=pa.array([60_000, 0], pa.uint32()),
+    )
+    assert [(row["messageId"], row["correlationId"], row["expiration"]) for row in rows] == [
+        ("7", str(1 << 40), "60000"), (None, "-1", "0"),
+    ]  # fmt: skip
+
+
+def test_headers_of_maps_and_of_kafka(tmp_path: Path) -> None:
+    kafka = pa.array([[{"key": "a", "value": b"1"}, {"key": "b", "value": None}], None], KAFKA_HEADERS)
+    assert [row["headers"] for row in written(tmp_path / "kafka", headers=kafka)] == [[("a", "1"), ("b", "")], None]
+    counts = pa.array([None, [("n", 5)]], COUNTS)
+    assert [row["headers"] for row in written(tmp_path / "numbers", headers=counts)] == [None, [("n", "5")]]
+    sliced = pa.array([[("x", "y")], [("a", "b")], [("c", "d"), ("e", "f")]], pa.map_(pa.string(), pa.string()))
+    assert [row["headers"] for row in written(tmp_path / "sliced", headers=sliced.slice(1))] == [
+        [("a", "b")], [("c", "d"), ("e", "f")],
+    ]  # fmt: skip
+
+
+def test_numbers_and_times_of_any_width(tmp_path: Path) -> None:
+    nanoseconds = pa.array([1_700_000_000_123_456_789, None], pa.int64()).cast(TIMES)
+    rows = written(
+        tmp_path / "times",
+        priority=pa.array(["3", None]),
+        deliveryMode=pa.array([2.0, 2.0]),
+        timestamp=pa.array([date(2024, 1, 1), None]),
+        expiresAt=nanoseconds,
+    )
+    assert [(row["priority"], row["deliveryMode"]) for row in rows] == [(3, 2), (None, 2)]
+    assert rows[0]["timestamp"].timestamp() == 1_704_067_200
+    assert rows[0]["expiresAt"].timestamp() == pytest.approx(1_700_000_000.123456)
+    seconds = written(tmp_path / "seconds", timestamp=pa.array([5, None], pa.int32()))
+    assert [row["timestamp"] and row["timestamp"].timestamp() for row in seconds] == [5, None]
+
+
+def test_columns_of_nulls_and_of_dictionaries(tmp_path: Path) -> None:
+    rows = written(
+        tmp_path,
+        headers=pa.nulls(2),
+        messageId=pa.nulls(2),
+        routingKeys=pa.nulls(2),
+        exchange=pa.array(["x", None]).dictionary_encode(),
+        rawProperties=pa.nulls(2),
+    )
+    assert [(row["exchange"], row["routingKeys"], row["headers"]) for row in rows] == [
+        ("x", ["q"], None),
+        ("", ["q"], None),
+    ]
+    with pytest.raises(RowError, match="row 0 of its task: column 'body' is null"):
+        written(tmp_path / "other", body=pa.nulls(2))

@@ -1,0 +1,69 @@
+"""What a write finds in a store before it changes anything: damage that it must not touch, files that crashes leave."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+
+import pytest
+
+from storage_core import open_store
+from storage_core.errors import CorruptionError, MqStoreError
+from storage_core.store import Scan, ScanRequest
+from tests.golden import archive
+from tests.reference.served import read
+from tests.faults import Died, stopped_at
+from tests.support.rocketmq_writes import GEOMETRY, NEW_ROWS, bodies, contents, made_store, rows, write
+
+
+def test_intact_records_after_the_end_are_named_before_anything_else(tmp_path: Path) -> None:
+    """Also where the index files have a geometry that nothing explains."""
+    directory = archive.unpack("damaged-flipped-body-late-4.9.3", tmp_path)
+    (directory / "index").mkdir(exist_ok=True)
+    (directory / "index" / "20991114221320000").write_bytes(bytes(999))
+    before = contents(directory)
+    with pytest.raises(CorruptionError, match="an intact record lies here"):
+        write(directory, rows(3))
+    assert contents(directory) == before
+
+
+def test_an_empty_file_in_the_way_gets_its_full_length(tmp_path: Path) -> None:
+    """A broker refuses a store with a log file that is too short; a job that fails puts the empty one back."""
+    directory = tmp_path / "store"
+    write(directory, rows(5), queues=1, **GEOMETRY)
+    empty = [directory / "commitlog" / f"{4096:020d}", directory / "consumequeue" / "orders" / "0" / f"{200:020d}"]
+    for path in empty:
+        path.touch()
+    before = contents(directory)
+    shutil.copytree(directory, tmp_path / "counted")
+    with stopped_at(None) as clock:
+        write(tmp_path / "counted", rows(60, 5))
+    intent = next(number for number, call in enumerate(clock.log) if call.startswith("rename") and "intent" in call)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(MqStoreError, match="nothing was written"), stopped_at(intent, error=full):
+        write(directory, rows(60, 5))
+    assert contents(directory) == before
+
+    write(directory, rows(60, 5))
+    assert [path.stat().st_size for path in sorted((directory / "commitlog").iterdir())] == [4096] * 5
+    assert {path.stat().st_size for path in (directory / "consumequeue").rglob("0*") if path.is_file()} == {200}
+    assert len(bodies(directory)) == 65
+
+
+def test_a_scan_of_the_log_sees_nothing_of_an_unfinished_job(tmp_path: Path) -> None:
+    """From the intent to the end of publishing, whatever lies in the log by then."""
+    directory = made_store("own", tmp_path / "store")
+    request = ScanRequest(scan=Scan.LOG, columns=("body",))
+    before = read(directory, request)
+    with stopped_at(None) as clock:
+        write(made_store("own", tmp_path / "counted"), NEW_ROWS)
+    intent = next(number for number, call in enumerate(clock.log) if call.startswith("rename") and "intent" in call)
+    finished = next(number for number, call in enumerate(clock.log) if call.startswith("rename") and "state" in call)
+    with pytest.raises(Died), stopped_at((intent + finished) // 2):
+        write(directory, NEW_ROWS)
+    assert any(b"body 100 " in path.read_bytes() for path in (directory / "commitlog").iterdir())
+    assert read(directory, request) == before
+    with open_store(str(directory)) as store:
+        store.append(rows(1, 900))
+    assert len(read(directory, request)) == len(before) + NEW_ROWS.num_rows + 1

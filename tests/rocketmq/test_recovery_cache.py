@@ -1,0 +1,82 @@
+"""A process judges a store once; a growing log is walked on from its known end, anything else is judged anew."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from storage_core.files import system
+from storage_core.rocketmq.disk.directory import list_store
+from storage_core.rocketmq.recovery import recovery
+from storage_core.rocketmq.recovery.recovery import Verdict, recover
+from storage_core.rocketmq.recovery.recovery_cache import cached_verdict
+from tests.golden.archive import unpack
+
+NAME = "broker-killed-4.9.3"
+
+
+@pytest.fixture
+def grown(tmp_path: Path) -> tuple[Path, Path]:
+    """A killed broker's store, and the same as it was some records earlier."""
+    later = unpack(NAME, tmp_path / "later")
+    earlier = tmp_path / "earlier" / "store"
+    shutil.copytree(later, earlier)
+    verdict = recover(list_store(str(later)))
+    file = list_store(str(earlier)).log.file_at(verdict.log_end - 1)
+    assert file is not None
+    _zero(Path(file.path), verdict.log_end - file.base_offset - 60_000)
+    return earlier, later
+
+
+def _zero(path: Path, start: int) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:start] + bytes(len(data) - start))
+
+
+def _same(one: Verdict, other: Verdict) -> bool:
+    ends = [(v.log_end, {key: queue.stop for key, queue in v.queues.items()}) for v in (one, other)]
+    return ends[0] == ends[1]
+
+
+def test_a_grown_log_is_walked_on_and_gives_the_verdict_of_a_whole_walk(
+    grown: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier, later = grown
+    first = cached_verdict(list_store(str(earlier)), None)
+    shutil.rmtree(earlier)
+    shutil.copytree(later, earlier)
+    read = 0
+    pread_into = system.pread_into
+
+    def counted(descriptor: int, target: memoryview, position: int) -> int:
+        nonlocal read
+        read += len(target)
+        return pread_into(descriptor, target, position)
+
+    monkeypatch.setattr(system, "pread_into", counted)
+    second = cached_verdict(list_store(str(earlier)), None)
+    resumed, read = read, 0
+    whole = recover(list_store(str(later)))
+    assert first.log_end < second.log_end
+    assert _same(second, whole)
+    assert resumed < read
+
+
+def test_an_unchanged_store_is_not_walked_again(grown: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    _, later = grown
+    first = cached_verdict(list_store(str(later)), None)
+    monkeypatch.setattr(recovery, "_recover_log", None)
+    assert cached_verdict(list_store(str(later)), None) is first
+
+
+def test_damage_in_a_known_store_is_seen(tmp_path: Path) -> None:
+    store = unpack("damaged-checkpoint-lost-4.9.3", tmp_path)
+    first = cached_verdict(list_store(str(store)), None)
+    file = list_store(str(store)).log.file_at(first.log_end - 1)
+    assert file is not None
+    path, data = Path(file.path), bytearray(Path(file.path).read_bytes())
+    data[90] ^= 1
+    path.write_bytes(data)
+    assert cached_verdict(list_store(str(store)), None).log_end == file.base_offset

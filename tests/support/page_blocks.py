@@ -1,0 +1,163 @@
+"""The code on the pages, cut out to be run as printed: blocks, what they print, and where their paths lead.
+
+One rule substitutes paths: the pages use the folders of `FOLDERS`, and in a block each of them, as a whole path
+component at the start of a path, becomes the folder of that name below the test's own. Nothing else is changed.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+FOLDERS = {
+    "/backup/rabbit@host": "node/rabbit@host",
+    "/backup/vhosts": "node/rabbit@host/msg_stores/vhosts",
+    "/backup": "backup",
+    "/disks": "disks",
+    "/data": "data",
+    "/tmp/mqstore": "data/tmp",
+    "STORE": "backup/broker-a/store",
+}
+"""What a page writes, and the folder below the test's own that it stands for. `/data` is new for each block."""
+
+NOT_RUN = {
+    "make": "each target makes its own environment; .ci/run and the fresh clone of a release run them",
+    "pip": "changes the environment; tests/test_packaging.py installs the wheel",
+    "git": "needs the network",
+    "docker": "no container engine in the tests; tests/test_container.py checks the file's steps",
+    "spark-submit": "tests/connector/test_spark_submit.py runs it on a cluster of its own",
+    "export": "belongs to the commands that are not run",
+    "chown": "needs the broker's user",
+    "rabbitmqctl": "needs a node",
+    "kubectl": "needs a cluster",
+    "systemctl": "needs the broker's machine",
+    "rsync": "needs a second machine",
+    "jupyter": "opens a browser; tests/test_notebook.py runs the notebook",
+    "mike": "publishes the documentation",
+}
+"""Programs whose lines of a shell block are not run, and why."""
+
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$(?:\n+^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block of code of a page, and what the page says that it prints (None where it says nothing)."""
+
+    page: Path
+    line: int
+    language: str
+    code: str
+    printed: str | None
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(*languages: str) -> list[Block]:
+    """The blocks in these languages on all pages, in order."""
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for match in _BLOCK.finditer(text):
+            if match[1] in languages:
+                line = text.count("\n", 0, match.start()) + 1
+                found.append(Block(page, line, match[1], match[2], match[3]))
+    return found
+
+
+def substituted(code: str, root: Path) -> str:
+    """`code` with the folders of the pages below `root`."""
+    names = "|".join(re.escape(name) for name in sorted(FOLDERS, key=len, reverse=True))
+    return re.sub(rf"(?<![\w./-])({names})(?![\w-])", lambda match: str(root / FOLDERS[match[1]]), code)
+
+
+def shown(text: str, root: Path) -> str:
+    """What was printed, with the pages' folders, and without blanks at the ends of lines."""
+    for name in sorted((name for name in FOLDERS if name.startswith("/")), key=lambda name: -len(FOLDERS[name])):
+        text = text.replace(str(root / FOLDERS[name]), name)
+    return "\n".join(line.rstrip() for line in text.strip("\n").splitlines()).strip("\n")
+
+
+def run_python(block: Block, spark: Any, root: Path) -> str:
+    """What a block prints in a namespace that knows `spark` only.
+
+    Each DataFrame that a line of it shows for its own sake (`spark.read…` alone) is read, and must have rows.
+    """
+    names: dict[str, Any] = {"spark": spark, "__name__": "__page__"}
+    tree = ast.parse(substituted(block.code, root))
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.chdir(root / "data"):
+        for statement in tree.body:
+            if not isinstance(statement, ast.Expr):
+                exec(compile(ast.Module([statement], []), str(block), "exec"), names)  # noqa: S102 (the page's code)
+                continue
+            value = eval(compile(ast.Expression(statement.value), str(block), "eval"), names)  # noqa: S307
+            if hasattr(value, "isStreaming") and not value.isStreaming:
+                assert value.count(), f"{block}: no rows: {ast.unparse(statement)}"
+    return shown(printed.getvalue(), root)
+
+
+def run_shell(block: Block, root: Path) -> str:
+    """What the lines of a shell block print that are not `NOT_RUN`; an exit code other than 0 is an error."""
+    lines = [line for line in statements(block.code) if program(line) not in NOT_RUN]
+    if not lines:
+        return ""
+    shims = root / "bin"
+    shims.mkdir(exist_ok=True)
+    for name, arguments in (("mqstore", " -m command_line"), ("python", "")):
+        (shims / name).write_text(f'#!/bin/sh\nexec "{sys.executable}"{arguments} "$@"\n')
+        (shims / name).chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-eu", "-o", "pipefail", "-c", substituted("\n".join(lines), root)],
+        capture_output=True,
+        text=True,
+        cwd=root / "data",
+        env={**os.environ, "PATH": f"{shims}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "COLUMNS": "100"},
+        check=False,
+    )
+    assert done.returncode == 0, f"{block}: exit code {done.returncode}: {done.stderr or done.stdout}"
+    return shown(done.stdout, root)
+
+
+def statements(code: str) -> Iterator[str]:
+    """The commands of a shell block, each with the lines that it goes on in."""
+    held = ""
+    for line in code.splitlines():
+        held += line
+        if line.endswith("\\"):
+            held += "\n"
+            continue
+        if held.strip() and not held.lstrip().startswith("#"):
+            yield held
+        held = ""
+
+
+def program(statement: str) -> str:
+    """The program that a command runs, without `sudo` and variables set for it."""
+    words = [word for word in statement.split() if word != "sudo" and not re.match(r"\w+=", word)]
+    return words[0] if words else ""
+
+
+def fresh_data(root: Path) -> None:
+    """Makes the folder `/data` anew: `orders` as Parquet, nothing else."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    shutil.rmtree(root / "data", ignore_errors=True)
+    (root / "data" / "tmp").mkdir(parents=True)
+    orders = pa.table({"id": ["order-1", "order-2"], "shop": ["shop-7", "shop-3"], "amount": [12.5, 40.0]})
+    pq.write_table(orders, root / "data" / "orders")
