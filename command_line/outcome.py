@@ -92,10 +92,14 @@ def _ended(work: Callable[[], int]) -> int:
         # An exception that a signal raises inside a library's import or callback may surface as any other.
         if signals.number is not None:
             return _stopped(128 + signals.number)
-        return _failed(error)
+        told = _told(error)
+        if told is None:
+            raise
+        return told
 
 
-def _failed(error: BaseException) -> int:
+def _told(error: BaseException) -> int | None:
+    """The exit code of an error that the user can do something about, once it is said; None for any other."""
     match error:
         case MqStoreError():
             if isinstance(error, OutputError):
@@ -111,7 +115,7 @@ def _failed(error: BaseException) -> int:
         case OSError():
             say(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
             return MISTAKE
-    raise error
+    return None
 
 
 def _stopped(code: int) -> int:

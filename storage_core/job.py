@@ -121,7 +121,7 @@ def is_orphan(folder: str) -> bool:
     container, a start of this machine before) only time tells.
     """
     noted = read_whole(os.path.join(folder, OWNER))
-    age_s = time.time() - system.stat(folder).mtime_ns / 1e9
+    age_s = time.time() - system.stat(folder).stamp.mtime_ns / 1e9
     try:
         owner = json.loads(noted or b"")
     except json.JSONDecodeError:

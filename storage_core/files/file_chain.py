@@ -31,7 +31,7 @@ class ChainFile:
     base_offset: int
     size: int
     path: str
-    stamp: tuple[int, ...] = ()
+    stamp: system.Stamp = system.NO_STAMP
 
     @property
     def end(self) -> int:
@@ -113,8 +113,7 @@ def _chain_files(folder: str) -> Iterable[ChainFile]:
         for entry in system.entries(folder):
             name = entry.name
             if len(name) == NAME_LENGTH and name.isascii() and name.isdigit() and not entry.is_directory and entry.size:
-                stamp = (entry.mtime_ns, entry.ctime_ns, entry.inode)
-                yield ChainFile(int(name), entry.size, os.path.join(folder, name), stamp)
+                yield ChainFile(int(name), entry.size, os.path.join(folder, name), entry.stamp)
     except (FileNotFoundError, NotADirectoryError):
         return
 

@@ -16,25 +16,39 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class FileStat:
-    """What a listing knows of a file: length in bytes, times of modification and of any change in ns, inode."""
-
-    name: str
-    size: int
-    mtime_ns: int
-    inode: int
-    is_directory: bool
-    ctime_ns: int = 0
-
-
 class Stamp(NamedTuple):
-    """What changes with every change of a file or folder through the file system; zeros where there is none."""
+    """What changes with every change of a file or folder through the file system; zeros where there is none.
+
+    Times are in nanoseconds, the size in bytes. Device and inode tell a file from another one under its name.
+    """
 
     mtime_ns: int = 0
     ctime_ns: int = 0
     size: int = 0
     inode: int = 0
+    device: int = 0
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Device and inode: the same as long as it is the same file, whatever is written to it."""
+        return self.device, self.inode
+
+
+NO_STAMP = Stamp()
+
+
+@dataclass(frozen=True)
+class FileStat:
+    """What a listing knows of a file or folder."""
+
+    name: str
+    is_directory: bool
+    stamp: Stamp
+
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+        return self.stamp.size
 
 
 def open_read(path: str) -> int:
@@ -158,10 +172,8 @@ def set_times(path: str, access_ns: int, modify_ns: int) -> None:
 
 
 def stat(path: str) -> FileStat:
-    """Length, times and inode of a path; symbolic links are followed."""
-    found = os.stat(path)
-    name, folder = os.path.basename(path), os.path.isdir(path)
-    return FileStat(name, found.st_size, found.st_mtime_ns, found.st_ino, folder, found.st_ctime_ns)
+    """What is known of a path; symbolic links are followed. Raises FileNotFoundError."""
+    return FileStat(os.path.basename(path), os.path.isdir(path), _stamp_of(os.stat(path)))
 
 
 def stamp(path: str) -> Stamp:
@@ -169,8 +181,12 @@ def stamp(path: str) -> Stamp:
     try:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
-        return Stamp()
-    return Stamp(found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
+        return NO_STAMP
+    return _stamp_of(found)
+
+
+def _stamp_of(found: os.stat_result) -> Stamp:
+    return Stamp(found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev)
 
 
 def unchanged(stamps: Iterable[tuple[str, Stamp]]) -> bool:
@@ -182,7 +198,7 @@ def unchanged(stamps: Iterable[tuple[str, Stamp]]) -> bool:
             if any(known):
                 return False
             continue
-        if (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino) != known:
+        if (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev) != known:
             return False
     return True
 
@@ -211,7 +227,7 @@ def entries(path: str) -> Iterator[FileStat]:
                 folder = entry.is_dir()
             except FileNotFoundError:
                 continue
-            yield FileStat(entry.name, info.st_size, info.st_mtime_ns, info.st_ino, folder, info.st_ctime_ns)
+            yield FileStat(entry.name, folder, _stamp_of(info))
 
 
 def names(path: str) -> list[str]:

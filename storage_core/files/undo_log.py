@@ -105,7 +105,7 @@ class Changes:
         return sum(b - a for a, b in spans)
 
     def _keep_times(self, path: str) -> None:
-        times = system.stat(path).mtime_ns
+        times = system.stat(path).stamp.mtime_ns
         self._undo.append(lambda: system.set_times(path, times, times))
 
 

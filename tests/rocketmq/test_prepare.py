@@ -11,9 +11,9 @@ import pytest
 from storage_core import open_store
 from storage_core.errors import CorruptionError, MqStoreError
 from storage_core.store import Scan, ScanRequest
+from tests.faults import Died, stopped_at
 from tests.golden import archive
 from tests.reference.served import read
-from tests.faults import Died, stopped_at
 from tests.support.rocketmq_writes import GEOMETRY, NEW_ROWS, bodies, contents, made_store, rows, write
 
 

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from storage_core import open_store
 from storage_core.files import system
 from storage_core.rocketmq.disk.directory import list_store
 from storage_core.rocketmq.recovery import recovery
 from storage_core.rocketmq.recovery.recovery import Verdict, recover
 from storage_core.rocketmq.recovery.recovery_cache import cached_verdict
+from storage_core.store import ScanRequest
 from tests.golden.archive import unpack
+from tests.support.replaced_stores import REPLACED, crashed_store, write_over
 
 NAME = "broker-killed-4.9.3"
 
@@ -45,8 +48,7 @@ def test_a_grown_log_is_walked_on_and_gives_the_verdict_of_a_whole_walk(
 ) -> None:
     earlier, later = grown
     first = cached_verdict(list_store(str(earlier)), None)
-    shutil.rmtree(earlier)
-    shutil.copytree(later, earlier)
+    write_over(earlier, later)
     read = 0
     pread_into = system.pread_into
 
@@ -80,3 +82,31 @@ def test_damage_in_a_known_store_is_seen(tmp_path: Path) -> None:
     data[90] ^= 1
     path.write_bytes(data)
     assert cached_verdict(list_store(str(store)), None).log_end == file.base_offset
+
+
+@pytest.mark.parametrize("how", REPLACED)
+@pytest.mark.parametrize("counts", [(300, 500), (500, 300), (400, 400)])
+def test_a_store_replaced_under_the_same_path_is_a_new_store(tmp_path: Path, how: str, counts: tuple[int, int]) -> None:
+    """Two stores of equal file names, sizes and times: a verdict on the first says nothing of the second."""
+    store, other = (
+        crashed_store(tmp_path / name, size, count) for name, size, count in zip("ab", (90, 131), counts, strict=True)
+    )
+    names = [sorted((p.relative_to(s), p.stat().st_size) for p in s.rglob("*")) for s in (store, other)]
+    assert names[0] == names[1]
+    first = cached_verdict(list_store(str(store)), None)
+    expected = recover(list_store(str(other)))
+    assert first.log_end != expected.log_end
+    REPLACED[how](store, other)
+    assert _same(cached_verdict(list_store(str(store)), None), expected)
+
+
+@pytest.mark.parametrize("how", REPLACED)
+def test_a_lookup_uses_the_index_of_the_store_that_is_there(tmp_path: Path, how: str) -> None:
+    store, other = (crashed_store(tmp_path / name, size, 300) for name, size in zip("ab", (90, 131), strict=True))
+    wanted = ScanRequest(columns=("body",), keys=("ORD-0000000123",))
+    with open_store(str(store)) as opened:
+        for size in (90, 131):
+            batches = [batch for part in opened.snapshot().plan(wanted) for batch in part.read()]
+            assert [len(body) for batch in batches for body in batch["body"].to_pylist()] == [size]
+            if size == 90:
+                REPLACED[how](store, other)

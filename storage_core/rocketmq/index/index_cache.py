@@ -23,7 +23,8 @@ def cached_index(root: str, log: FileChain, log_start: int, log_end: int) -> Ind
 
     A broker writes index files through maps, which may leave their times alone, so their headers are read each time.
     """
-    state = (tuple((path, *_head(path)) for path in index_paths(root)), log_start, log_end)
+    files_now = tuple((path, *_head(path)) for path in index_paths(root))
+    state = (tuple(file.stamp.identity for file in log.files), files_now, log_start, log_end)
     known = _indexes.get(root)
     if known is not None and known[0] == state:
         _indexes.move_to_end(root)
@@ -36,10 +37,9 @@ def cached_index(root: str, log: FileChain, log_start: int, log_end: int) -> Ind
     return index
 
 
-def _head(path: str) -> tuple[int, int, bytes]:
-    """Length, modification time and header of an index file; zeros when it is gone."""
+def _head(path: str) -> tuple[system.Stamp, bytes]:
+    """Stamp and header of an index file; zeros when it is gone."""
     try:
-        info = system.stat(path)
-        return info.size, info.mtime_ns, read_at(path, HEADER.size)
+        return system.stamp(path), read_at(path, HEADER.size)
     except FileNotFoundError:
-        return 0, 0, b""
+        return system.NO_STAMP, b""

@@ -1,4 +1,8 @@
-"""Caches recovery verdicts: a process walks a log once, and reads only its end again while it stays the same."""
+"""Caches recovery verdicts: a process walks a log once, and reads only its end again while it stays the same.
+
+A path is no identity: a backup may have been restored under it. A verdict holds for the files that it was made of, by
+device and inode, and while the bytes around the ends that it states are the same. Source of the rule: interface.md 8.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +18,16 @@ from storage_core.rocketmq.recovery.recovery import Rules, Verdict, recover
 
 MOST_STORES = 64
 LARGEST_RECORD = 8 << 20
+BYTES_BEFORE = 64 << 10
 
 
 @dataclass(frozen=True)
 class _CachedVerdict:
-    """A verdict, the listing that it is about, and the bytes that lay at the ends that it states."""
+    """A verdict, the listing that it is about, and the bytes that lay before and after the ends that it states."""
 
     listing: Listing
-    end_bytes: bytes
+    before_end: bytes
+    after_end: bytes
     verdict: Verdict
 
 
@@ -37,24 +43,27 @@ def cached_verdict(listing: Listing, rules: Rules | None) -> Verdict:
     log_folder = listing.log.files[0].path.rpartition("/")[0] if listing.log.files else ""
     key = (listing.root, log_folder, rules)
     cached = _cache.get(key)
-    if cached is not None and _is_same(cached, listing):
-        _cache.move_to_end(key)
-        return cached.verdict
-    known = cached.verdict if cached is not None and _only_grew(cached, listing) else None
+    known = None
+    if cached is not None:
+        before_end, after_end = _around_end(listing, cached.verdict)
+        if before_end == cached.before_end and _has_same_files(cached, listing) and after_end == cached.after_end:
+            _cache.move_to_end(key)
+            return cached.verdict
+        if before_end == cached.before_end and after_end != cached.after_end and _only_grew(cached, listing):
+            known = cached.verdict
     verdict = recover(listing, rules, known)
-    _cache[key] = _CachedVerdict(listing, _end_bytes(listing, verdict), verdict)
+    _cache[key] = _CachedVerdict(listing, *_around_end(listing, verdict), verdict)
     while len(_cache) > MOST_STORES:
         _cache.popitem(last=False)
     return verdict
 
 
-def _is_same(cached: _CachedVerdict, listing: Listing) -> bool:
-    same = cached.listing is listing or cached.listing.signature == listing.signature
-    return same and cached.end_bytes == _end_bytes(listing, cached.verdict)
+def _has_same_files(cached: _CachedVerdict, listing: Listing) -> bool:
+    return cached.listing is listing or cached.listing.signature == listing.signature
 
 
 def _only_grew(cached: _CachedVerdict, listing: Listing) -> bool:
-    """Whether a running broker has added to the log since, and nothing before its end was written to.
+    """Whether a running broker has added to these very files of the log since, or begun new ones.
 
     Then the walk goes on at the known end. A store on which no broker runs is recovered from scratch: its files may
     have been changed anywhere.
@@ -63,16 +72,29 @@ def _only_grew(cached: _CachedVerdict, listing: Listing) -> bool:
     if not (listing.abort and before.abort and before.says_5x == listing.says_5x):
         return False
     full = {file for file in before.log.files if file.base_offset + before.log.file_size <= end}
-    same = full <= set(listing.log.files)
-    return same and listing.log.start == before.log.start and _end_bytes(listing, cached.verdict) != cached.end_bytes
+    if not full <= set(listing.log.files) or listing.log.start != before.log.start:
+        return False
+    last, last_before = listing.log.file_at(end - 1), before.log.file_at(end - 1)
+    return last is not None and last_before is not None and last.stamp.identity == last_before.stamp.identity
 
 
-def _end_bytes(listing: Listing, verdict: Verdict) -> bytes:
-    """The bytes where the next record would begin, or, when the queues are trusted, where the next entries would."""
+def _around_end(listing: Listing, verdict: Verdict) -> tuple[bytes, bytes]:
+    """The bytes before the log end, and those where the next record would begin, or, when the queues are trusted,
+    where the next entries would.
+    """
     with OpenFiles() as files:
+        before_end = _before(listing, verdict.log_end, files)
         if verdict.rules is Rules.NONE:
-            return _next_entries(listing, verdict, files)
-        return _next_record(listing, verdict, files)
+            return before_end, _next_entries(listing, verdict, files)
+        return before_end, _next_record(listing, verdict, files)
+
+
+def _before(listing: Listing, end: int, files: OpenFiles) -> bytes:
+    file = listing.log.file_at(end - 1)
+    if file is None:
+        return b""
+    start = max(file.base_offset, end - BYTES_BEFORE)
+    return system.pread(files.descriptor(file.path), end - start, start - file.base_offset)
 
 
 def _next_entries(listing: Listing, verdict: Verdict, files: OpenFiles) -> bytes:
