@@ -117,8 +117,11 @@ def names(name: str, text: str) -> tuple[str, ...]:
     value = text.strip()
     if value.startswith("["):
         items = _json(name, text)
-        if not isinstance(items, list) or not all(isinstance(item, str) and item for item in items):
+        if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
             raise OptionError(name, text, 'must be a JSON list of texts such as ["orders", "payments"]')
+        if "" in items:
+            number = items.index("") + 1
+            raise OptionError(name, text, f"has an empty text as number {number} of its list; leave it out")
     else:
         items = [item.strip() for item in value.split(",") if item.strip()]
     if not items:

@@ -185,6 +185,14 @@ def test_a_wrong_value_names_the_right_ones(engine: Engine, store: Path, name: s
     assert error.allowed
 
 
+def test_an_empty_text_in_a_list_is_what_the_error_names(engine: Engine, store: Path) -> None:
+    """It is a JSON list of texts, and no other reason may be given."""
+    for name in ("topic", "columns", *(["key", "msgId"] if "key" not in engine.refuses else [])):
+        error = error_of(store, **{name: '["alpha", ""]'})
+        assert (error.name.lower(), error.value) == (name.lower(), '["alpha", ""]')
+        assert "an empty text as number 2" in str(error)
+
+
 def test_options_of_a_write_and_of_streams_are_refused(engine: Engine, store: Path) -> None:
     for name, text in (("lockTimeout", "1s"), ("maxOffsetsPerTrigger", "5"), ("queues", "8")):
         assert "leave it out" in str(error_of(store, **{name: text}))

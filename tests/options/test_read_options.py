@@ -132,6 +132,7 @@ LATER = "not in this version of mqstore; leave it out"
         ("includeHeaders", "true", "goes with layout=kafka; the native layout has the column properties"),
         ("key", "", "is empty; leave the option out"),
         ("key", '["a"', 'is not JSON; write it like ["orders", "payments"]'),
+        ("key", '["a", ""]', "has an empty text as number 2 of its list; leave it out"),
         ("key", "[]", "names nothing; give a comma list, or leave the option out"),
         ("msgId", "7F00000100002A9F00000000000000", "has 30 hex digits; a message id has 32, or 56 with IPv6"),
         ("msgId", '["A", 1]', 'must be a JSON list of texts such as ["orders", "payments"]'),
