@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 METHOD = (
     "Messages of 98 B with a UNIQ_KEY and a key each, in index files of a broker's size (20 million entries), page "
     'cache warm. Through Spark: `format("mqstore")` to the noop sink, five columns, `recovery=none`, one warm session '
-    "with two cores; an empty load (`startingTimestamp` behind all) is what every query costs, and is taken off where "
+    "with two cores; an empty load (`startingTimestamp` after all) is what every query costs, and is taken off where "
     "the title says so. `read` is `pyspark_mqstore.read`; its CPU is that of the JVM and of all Python workers."
 )
 

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class ByteCount:
-    """Bytes that went through the door to the operating system."""
+    """Bytes that went through `system`."""
 
     def __init__(self) -> None:
         self.bytes_read = 0

@@ -121,7 +121,7 @@ def _commit_cost(section: Section, folder: Path, scale: float, rounds: int) -> N
     paths, bytes_read = {}, {}
     for name, count in STORES.items():
         paths[name] = make_store(str(folder / name), StoreShape(count, 98).scaled(scale))
-        # The first job judges the whole store, as a broker would; what it notes serves those after it.
+        # The first job recovers the whole store, as a broker would; what it notes serves those after it.
         with open_store(paths[name]) as store:
             store.append(messages(0, SMALL_JOB, 100), topic="bench")
 

@@ -1,4 +1,4 @@
-"""Filters on rows as the door's predicates: those that Spark hands over, and those of `pyspark_mqstore.read`.
+"""Filters on rows as predicates of the store: those that Spark hands over, and those of `pyspark_mqstore.read`.
 
 Every filter of Spark's goes back to Spark too, so one that cannot be said here is left out. Those of `read` are
 answered by the engine alone, so one that cannot be said is an error. Leaves to others: answering them (engines).
@@ -70,7 +70,7 @@ def _negated(inner: Predicate) -> Predicate | None:
 
 
 def _said(each: Any, schema: pa.Schema, kafka: str | None) -> Predicate | None:
-    """A filter of Spark's in the door's words; `<=>` for EqualNullSafe. None for what is not pushed."""
+    """A filter of Spark's as a predicate of the store; `<=>` for EqualNullSafe. None for what is not pushed."""
     op = _OF_CLASS.get(type(each).__name__)
     if op is None or len(each.attribute) != 1:
         return None
@@ -128,7 +128,7 @@ class _WrongTypeError(Exception):
 
 
 def _converted(op: str, value: Any, kind: pa.DataType) -> Any:
-    """The value in the door's form: texts, numbers, bytes, epoch microseconds; a tuple for `in`."""
+    """The value in the store's form: texts, numbers, bytes, epoch microseconds; a tuple for `in`."""
     if op in ("is null", "is not null"):
         return None
     if op == "<=>" and value is None:

@@ -1,6 +1,6 @@
 """Plans a load over its stores: which directories, which request goes to each, and how many partitions each gets.
 
-Leaves to others: cutting one store (engines), parsing (`options`), types (`schema`). Pure but for the door it asks.
+Leaves to others: cutting one store (engines), parsing (`options`), types (`schema`). Pure but for the store it asks.
 """
 
 from __future__ import annotations

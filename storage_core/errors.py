@@ -82,7 +82,7 @@ class StoreClosedError(MqStoreError):
 
 
 class OffsetOutOfRangeError(MqStoreError):
-    """An offset behind the end, or a range whose start lies behind its stop."""
+    """An offset after the end, or a range whose start lies after its stop."""
 
 
 class DataLossError(MqStoreError):

@@ -1,4 +1,4 @@
-"""The door of the storage core: what every engine offers, and the plain values that travel through it.
+"""The interface of the storage core: what every engine offers, and the plain values that travel through it.
 
 The connector and the command line use this module, `open_store` and `storage_core.errors`, and nothing deeper.
 What an engine does behind these methods belongs to the engine.

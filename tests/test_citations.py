@@ -225,21 +225,11 @@ def test_the_modules_that_docstrings_name_exist() -> None:
     """`Leaves to `placement` where it goes`: a word in back ticks is a name that occurs in the code."""
     code = names_in_code()
     stale = {
-        f"{place}: {name}"
-        for place, name in named_in_docstrings()
-        if name not in code and name not in STALE and name not in SYSTEM_CALLS
+        f"{place}: {name}" for place, name in named_in_docstrings() if name not in code and name not in SYSTEM_CALLS
     }
     assert sorted(stale) == []
-    still = {name for _, name in named_in_docstrings()}
-    assert sorted(STALE - still) == [], "take these out of STALE: no docstring names them any more"
 
 
-# Modules that were renamed while docstrings went on naming them by their old names. The list may only shrink.
-STALE = {
-    "edge_places",
-    "index_put",
-    "next_ordinals",
-}
 SYSTEM_CALLS = {"flock", "lockf", "typing"}
 
 
@@ -264,7 +254,7 @@ def names_in_code() -> set[str]:
             found |= {path.stem, path.parent.name}
             for node in ast.walk(tree_of(path)):
                 found |= _names_of(node)
-    return found - STALE
+    return found
 
 
 def _names_of(node: ast.AST) -> set[str]:

@@ -1,1 +1,1 @@
-"""ROOM 2: bytes to disk and back. Knows no engine and no format."""
+"""Bytes to disk and back. Knows no engine and no format."""

@@ -21,7 +21,7 @@ LONGEST_RUN = 8 << 20
 def read_scattered(
     descriptors: Sequence[int], file: npt.NDArray[np.integer], positions: npt.NDArray[np.int64], width: int
 ) -> npt.NDArray[np.uint8]:
-    """`width` bytes at each position; `file` says which descriptor. Shape (n, width); zeros behind a file's end.
+    """`width` bytes at each position; `file` says which descriptor. Shape (n, width); zeros after a file's end.
 
     Many positions of one file are read in runs: those that lie closer than two pages together.
     """

@@ -1,4 +1,4 @@
-"""The only door to the operating system: every open, read, write, sync and rename of the product goes through here.
+"""The only way to the operating system: every open, read, write, sync and rename of the product goes through here.
 
 Tests replace functions of this module to inject short reads, full disks and stops, so callers say `system.pread(...)`
 and never keep a reference to a function.

@@ -60,7 +60,7 @@ class Window:
     def load_runs(
         self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-        """Several spans, each inside of one file, one behind the other; and where each begins in the buffer."""
+        """Several spans, each inside of one file, one after another; and where each begins in the buffer."""
         sizes = stops - starts
         places = np.cumsum(sizes) - sizes
         target = self._room(int(sizes.sum()))

@@ -1,1 +1,1 @@
-"""ROOM 1: bytes to arrays and back. Pure: no files, no locks, no Spark."""
+"""Bytes to arrays and back. Pure: no files, no locks, no Spark."""

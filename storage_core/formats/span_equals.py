@@ -16,7 +16,7 @@ WORD = 8
 
 
 class KnownTexts:
-    """Texts to compare with, as words of eight bytes behind each other, padded with zeros."""
+    """Texts to compare with, as words of eight bytes one after another, padded with zeros."""
 
     def __init__(self, texts: Sequence[bytes]) -> None:
         self._texts = tuple(texts)
@@ -39,7 +39,7 @@ class KnownTexts:
         view = np.ndarray((max(len(buffer) - WORD + 1, 0),), "<u8", buffer, strides=(1,))
         for number in range(self._count if last >= 0 else 0):
             same &= (view[inside + number * WORD] ^ self._words[number, which]) & self._masks[number, which] == 0
-        # Words of the last spans would reach behind the buffer.
+        # Words of the last spans would reach beyond the buffer.
         for row in near_end.tolist():
             span = buffer[starts[row] : starts[row] + sizes[row]].tobytes()
             same[row] = span == self._texts[which[row]]

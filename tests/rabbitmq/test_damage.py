@@ -136,14 +136,14 @@ def test_a_third_mark(clean: Path) -> None:
     path = queue_file(clean, "a.small", "0.idx")
     position = path.stat().st_size
     path.write_bytes(path.read_bytes() + bytes([0x40, 20, 0x40, 20]))
-    check_modes(clean, S1_ROWS, 1, 1, f"0.idx at {position + 2}: ", "a third mark of ordinal 20")
+    check_modes(clean, S1_ROWS, 1, 1, f"0.idx at {position + 2}: ", "a third mark of relative sequence 20")
 
 
 def test_a_publish_twice(clean: Path) -> None:
     path = queue_file(clean, "q ünïcödé ☃/..", "0.idx")
     data = path.read_bytes()
     path.write_bytes(data + data[:-2])
-    check_modes(clean, S1_ROWS, 0, 1, f"0.idx at {len(data)}: ", "a second publish of ordinal 0")
+    check_modes(clean, S1_ROWS, 0, 1, f"0.idx at {len(data)}: ", "a second publish of relative sequence 0")
 
 
 def test_a_journal_with_an_action_that_no_node_writes(killed: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a stock store serves after it opened a directory: the slow, obvious twin of the recovery judge.
+"""What a stock store serves after it opened a directory: the slow, obvious twin of the recovery rules.
 
 It keeps small stores in memory and does, one record and one queue unit at a time, what sections 3.3 to 3.5, 5.4, 5.5
 and 6.1 of the format page say of 4.9.3 and 5.3.3. `tests/real` compares it with both real stores on random

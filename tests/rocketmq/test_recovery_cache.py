@@ -1,4 +1,4 @@
-"""A process judges a store once; a growing log is walked on from its known end, anything else is judged anew."""
+"""A process recovers a store once; a growing log is walked on from its known end, anything else from its start."""
 
 from __future__ import annotations
 

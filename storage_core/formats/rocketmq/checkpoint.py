@@ -49,6 +49,6 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
 
 
 def encode_times(before: bytes, physic_ms: int, logics_ms: int, index_ms: int) -> bytes:
-    """The file with other times; every byte behind them stays as it was in `before`, which may be short."""
+    """The file with other times; every byte after them stays as it was in `before`, which may be short."""
     times = np.array([physic_ms, logics_ms, index_ms], ">i8").tobytes()
     return times + before[len(times) : FILE_SIZE].ljust(FILE_SIZE - len(times), b"\0")

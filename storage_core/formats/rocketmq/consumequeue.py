@@ -1,6 +1,6 @@
-"""A consume queue's units: which record each message of a queue is.
+"""A consume queue's entries: which record each message of a queue is.
 
-How units are kept in files and which of them count belongs to the engine. Source of the rules: rocketmq.md 3.
+How entries are kept in files and which of them count belongs to the engine. Source of the rules: rocketmq.md 3.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy.typing as npt
 from storage_core.formats.layout import Bytes, struct
 
 QUEUE_ENTRY = struct(
-    "consume queue unit",
+    "consume queue entry",
     ("physical_offset", ">i8", "address of the record in the commit log"),
-    ("size", ">i4", "TOTALSIZE of the record; 0x7FFFFFFF in a filler unit before a queue's first message"),
+    ("size", ">i4", "TOTALSIZE of the record; 0x7FFFFFFF in a filler entry before a queue's first message"),
     ("tags_code", ">i8", "Java hash of TAGS, the delivery time in SCHEDULE_TOPIC_XXXX, or an ext address"),
     size=20,
 )
@@ -24,12 +24,12 @@ BLANK_SIZE = 0x7FFFFFFF
 
 
 def decode_entries(data: Bytes | bytes) -> npt.NDArray[Any]:
-    """The whole units of a buffer, in disk byte order, without a copy. Shape (len // 20,)."""
+    """The whole entries of a buffer, in disk byte order, without a copy. Shape (len // 20,)."""
     return np.frombuffer(data, QUEUE_ENTRY.dtype, len(data) // QUEUE_ENTRY.size)
 
 
 def leading_valid(entries: npt.NDArray[Any]) -> int:
-    """How many units, from the first on, have offset >= 0 and size > 0 (rocketmq.md 3.4)."""
+    """How many entries, from the first on, have offset >= 0 and size > 0 (rocketmq.md 3.4)."""
     invalid = (entries["physical_offset"].astype(np.int64) < 0) | (entries["size"].astype(np.int32) <= 0)
     return int(invalid.argmax()) if invalid.any() else len(entries)
 
@@ -44,6 +44,6 @@ def encode_entries(
 
 
 def filler_entries(count: int) -> npt.NDArray[Any]:
-    """The units that a broker puts before a queue's first message (rocketmq.md 3.3). Shape (count,)."""
+    """The entries that a broker puts before a queue's first message (rocketmq.md 3.3). Shape (count,)."""
     blank = np.zeros(count, np.int64)
     return encode_entries(blank, np.full(count, BLANK_SIZE), blank)

@@ -65,7 +65,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Encoded:
-    """Records one behind the other: their bytes, the n + 1 positions between them, their SYSFLAG."""
+    """Records one after another: their bytes, the n + 1 positions between them, their SYSFLAG."""
 
     data: pa.Buffer
     bounds: npt.NDArray[np.int32]
@@ -159,7 +159,7 @@ def _topic_lengths(rows: Rows) -> Positions:
 
 
 def _sized_topics(topics: pa.DictionaryArray) -> pa.BinaryArray | pa.BinaryScalar:
-    """Each topic behind its length: one byte, or two for a long one. A single topic comes as one value for all."""
+    """Each topic after its length: one byte, or two for a long one. A single topic comes as one value for all."""
     sized = [
         len(topic).to_bytes(2 if len(topic) > LONGEST_V1_TOPIC else 1, "big") + topic
         for topic in topics.dictionary.cast(pa.binary()).to_pylist()

@@ -38,7 +38,7 @@ HEADER = struct(
     ("body_crc", ">i4", "BODYCRC: CRC-32 of the stored body & 0x7FFFFFFF"),
     ("queue_id", ">i4", "QUEUEID"),
     ("flag", ">i4", "FLAG: the producer's, not interpreted"),
-    ("queue_offset", ">i8", "QUEUEOFFSET: ordinal in the queue; 0 for prepared and rollback records"),
+    ("queue_offset", ">i8", "QUEUEOFFSET: number of the message in its queue; 0 for prepared and rollback records"),
     ("physical_offset", ">i8", "PHYSICALOFFSET: address of this record's first byte"),
     ("sys_flag", ">i4", "SYSFLAG"),
     ("born_ms", ">i8", "BORNTIMESTAMP: the producer's clock"),
@@ -154,7 +154,7 @@ class Flaw(Enum):
     MAGIC = "the magic is that of no record"
     SIZE = "TOTALSIZE is larger than the size that its index gives"
     LENGTHS = "the lengths of body, topic and properties do not add up to TOTALSIZE"
-    PRESERVED = "PHYSICALOFFSET is not the record's place"
+    PRESERVED = "PHYSICALOFFSET is not the record's physical offset"
     CRC = "the body does not fit BODYCRC"
     QUEUE = "topic, queueId or QUEUEOFFSET are not those of the queue"
     BODY = "the body does not inflate"

@@ -97,7 +97,7 @@ class PropertyColumn:
         return with_nulls(text(gather(self._data, start, stop)), stop > 0)
 
     def _pieces_with(self, wanted: Bytes) -> tuple[Positions, Positions]:
-        """What stands behind `wanted` in the pieces that begin with it and have more: starts and stops."""
+        """What follows `wanted` in the pieces that begin with it and have more: starts and stops."""
         at = np.flatnonzero(self._first_bytes == wanted[0])
         starts, stops = self._separators[at] + (1 + len(wanted)), self._piece_stops[at]
         if not (starts < stops).all():

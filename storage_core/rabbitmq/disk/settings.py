@@ -61,7 +61,7 @@ def _parsed(name: str, value: Any, default: Any) -> Any:
     smallest = 1 if name in ("queue_index_segment_entry_count", "msg_store_file_size_limit") else 0
     number = _number(name, value, int, smallest)
     if name == "queue_index_segment_entry_count" and number > MAX_SEGMENT_ENTRY_COUNT:
-        raise OptionError(name, str(value), f"at most {MAX_SEGMENT_ENTRY_COUNT}: a segment's ordinals have 14 bits")
+        raise OptionError(name, str(value), f"at most {MAX_SEGMENT_ENTRY_COUNT}: a relative sequence has 14 bits")
     return number
 
 

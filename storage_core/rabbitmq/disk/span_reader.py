@@ -85,7 +85,7 @@ class SpanReader:
         """
         if not len(files):
             return np.empty(0, np.uint8), np.empty(0, np.int64)
-        # Most are in runs, one file behind the other, which a stable sort finds.
+        # Most are in runs, one file after the other, which a stable sort finds.
         order = np.argsort(starts + (files << _FILE_SHIFT), kind="stable")
         file, start, stop = files[order], starts[order], stops[order]
         base = file << _FILE_SHIFT

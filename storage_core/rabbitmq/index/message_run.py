@@ -103,7 +103,7 @@ def empty_run() -> MessageRun:
 
 
 def joined(runs: Sequence[MessageRun]) -> MessageRun:
-    """The runs one behind the other."""
+    """The runs one after another."""
     if len(runs) == 1:
         return runs[0]
     if not runs:

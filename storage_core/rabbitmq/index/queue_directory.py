@@ -77,7 +77,7 @@ class Verdict:
 class QueueFiles:
     """The persistent entries of one directory by sequence id, served or acknowledged, and what was found beside them.
 
-    `files` are the paths below the store that the entries' file numbers mean; `end_of_entries` lies behind every
+    `files` are the paths below the store that the entries' file numbers mean; `end_of_entries` lies after every
     sequence id that the files mention.
     """
 
@@ -144,10 +144,10 @@ def read_queue(
     terms: QueueTerms | None,
     trust: bool,
 ) -> QueueFiles:
-    """Reads one directory of the store `root`, whose segments have `entry_count` ordinals; `trust` as in `judge`."""
+    """Reads one directory of the store `root`, with `entry_count` entries a segment; `trust` as in `verdict_on`."""
     if terms is not None and terms.version != directory.version and directory.sizes:
         terms = replace(terms, segments=None)
-    verdict = judge(terms, locations.clean, trust)
+    verdict = verdict_on(terms, locations.clean, trust)
     files, found = _read_files(root, directory, entry_count)
     damages = [damage for file in found for damage in file.damages]
     entries, ids, stored, transient = _combined(found)
@@ -164,7 +164,7 @@ def read_queue(
     return queue
 
 
-def judge(terms: QueueTerms | None, store_clean: bool, trust_terms: bool = True) -> Verdict:
+def verdict_on(terms: QueueTerms | None, store_clean: bool, trust_terms: bool = True) -> Verdict:
     """The verdict on one queue. `trust_terms` False (`recovery=none`) serves what the files hold, whatever they say."""
     if terms is None:
         return Verdict(True, None, None, False, None)
@@ -177,7 +177,7 @@ def judge(terms: QueueTerms | None, store_clean: bool, trust_terms: bool = True)
 
 
 def _next_sequence_id(verdict: Verdict, last_live: int | None, entry_count: int) -> int:
-    """The sequence id that the next message would get: from the terms, else the first of the segment behind the last
+    """The sequence id that the next message would get: from the terms, else the first of the segment after the last
     one that lives.
     """
     if verdict.next_sequence_id is not None:

@@ -33,7 +33,7 @@ class QueueIndex:
         self._batch_size = 0
 
     def boundary_after(self, sequence_id: int) -> int:
-        """First sequence id of the segment behind the one that `sequence_id` is in."""
+        """First sequence id of the segment after the one that `sequence_id` is in."""
         return (sequence_id // self.entry_count + 1) * self.entry_count
 
     def segment(self, number: int) -> IndexSegment:
@@ -53,7 +53,7 @@ class QueueIndex:
             yield self.segment(number), numbers == number
 
     def publish(self, run: MessageRun, hint: int | None) -> None:
-        """Adds messages one by one: each publish, with its deliver right behind, and the flush checks of both."""
+        """Adds messages one by one: each publish, with its deliver right after, and the flush checks of both."""
         for at in range(len(run)):
             one = run[at : at + 1]
             self.journal.append(self._add_publishes(one))
@@ -170,7 +170,7 @@ class QueueIndex:
         self.journal.abandon()
 
     def bounds(self) -> tuple[int, int]:
-        """First sequence id of the lowest and of the segment behind the highest one in memory; (0, 0) if none."""
+        """First sequence id of the lowest and of the segment after the highest one in memory; (0, 0) if none."""
         if not self.segments:
             return 0, 0
         return min(self.segments) * self.entry_count, (max(self.segments) + 1) * self.entry_count

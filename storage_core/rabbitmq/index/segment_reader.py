@@ -1,4 +1,4 @@
-"""One segment file of a version-1 queue: what it says of each ordinal, and what is wrong with it.
+"""One segment file of a version-1 queue: what it says of each relative sequence, and what is wrong with it.
 
 Reads list what is wrong and go on (`read_segment`); who writes the queue refuses it (`index_segment`).
 Source: rabbitmq.md 3. Leaves to `queue_directory` what journal and segments mean together.
@@ -20,12 +20,12 @@ from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.index import entries as entry_flags
 from storage_core.rabbitmq.index.entries import SEGMENT, IndexFile, Publishes, new_entries, nothing
 
-Ordinals = npt.NDArray[np.int64]
+Sequences = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class SegmentContent:
-    """A segment file by ordinal, shape (entry_count,): which records an entry has, where its first publish starts.
+    """A segment file by relative sequence, shape (entry_count,): the records and the first publish of each entry.
 
     Positions mean nothing where `flags` hold no publish. `torn_at` is where an unfinished last record starts.
     """
@@ -37,8 +37,8 @@ class SegmentContent:
 
 
 def decode(data: bytes | memoryview, name: str, entry_count: int) -> SegmentContent:
-    """The content of the segment file `name`, of `entry_count` ordinals. What a node cannot read (it would not start
-    the vhost) is a damage; the records before it count.
+    """The content of the segment file `name`, of `entry_count` entries. What a node cannot read (it would not start the
+    vhost) is a damage; the records before it count.
     """
     records = format_segment.walk(data)
     flags, positions = np.zeros(entry_count, np.uint8), np.zeros(entry_count, np.int64)
@@ -46,11 +46,11 @@ def decode(data: bytes | memoryview, name: str, entry_count: int) -> SegmentCont
         return SegmentContent(flags, positions, [], None)
     buffer = np.frombuffer(data, np.uint8)
     heads = values_at(buffer, ">u2", records.publishes).astype(np.int64)
-    ordinals = heads & format_segment.RELATIVE_MASK
+    relative_sequences = heads & format_segment.RELATIVE_MASK
     marks = values_at(buffer, ">u2", records.marks).astype(np.int64) & format_segment.RELATIVE_MASK
-    # The first publish of an ordinal counts: it is set last.
-    inside = np.flatnonzero(ordinals < entry_count)[::-1]
-    chosen = ordinals[inside]
+    # The first publish of a relative sequence counts: it is set last.
+    inside = np.flatnonzero(relative_sequences < entry_count)[::-1]
+    chosen = relative_sequences[inside]
     positions[chosen] = records.publishes[inside]
     flags[chosen] = PUBLISHED | np.where(heads[inside] & format_segment.PERSISTENT_BIT, PERSISTENT, 0).astype(np.uint8)
     counts = np.bincount(marks, minlength=entry_count)[:entry_count]
@@ -58,33 +58,33 @@ def decode(data: bytes | memoryview, name: str, entry_count: int) -> SegmentCont
     flags[(flags != 0) & (counts >= 2)] |= ACKED
     damages = [
         *_end(name, records, len(data)),
-        *_stray_marks(name, records, marks, ordinals),
-        *_stray_publishes(name, records, ordinals, entry_count),
+        *_stray_marks(name, records, marks, relative_sequences),
+        *_stray_publishes(name, records, relative_sequences, entry_count),
     ]
     return SegmentContent(flags, positions, damages, records.stop if records.reason == "torn" else None)
 
 
 def read_segment(data: memoryview, name: str, number: int, entry_count: int, file: int) -> IndexFile:
-    """Segment `number` of `entry_count` ordinals, whose file holds `data`.
+    """Segment `number` of `entry_count` entries, whose file holds `data`.
 
     The file is called `name` below the store and has the number `file` in its list; nothing of the answer keeps `data`.
     """
     content = decode(data, name, entry_count)
-    ordinals = np.flatnonzero(content.flags & PUBLISHED)
-    if not len(ordinals):
+    relative_sequences = np.flatnonzero(content.flags & PUBLISHED)
+    if not len(relative_sequences):
         return IndexFile(nothing(), np.empty(0, np.int64), content.damages)
-    flags, positions = content.flags[ordinals], content.positions[ordinals]
+    flags, positions = content.flags[relative_sequences], content.positions[relative_sequences]
     base = number * entry_count
-    entries = new_entries(len(ordinals))
+    entries = new_entries(len(relative_sequences))
     fixed = structs_at(np.frombuffer(data, np.uint8), format_segment.PUBLISH.dtype, positions)
     embedded = fixed["embedded_size"].astype(np.int64)
-    entries["sequence_id"], entries["position"] = base + ordinals, positions
+    entries["sequence_id"], entries["position"] = base + relative_sequences, positions
     entries["expiry"], entries["size"] = fixed["expiry"], fixed["size"]
     entries["length"] = format_segment.PUBLISH.size + embedded
     entries["file"], entries["kind"] = file, SEGMENT
     entries["flags"] = np.where(flags & PERSISTENT, entry_flags.PERSISTENT, 0)
     publishes = Publishes(entries, np.ascontiguousarray(fixed["id"]), embedded == 0)
-    return IndexFile(publishes, base + ordinals[flags & ACKED != 0], content.damages)
+    return IndexFile(publishes, base + relative_sequences[flags & ACKED != 0], content.damages)
 
 
 def _end(name: str, records: SegmentRecords, size: int) -> list[Damage]:
@@ -96,37 +96,41 @@ def _end(name: str, records: SegmentRecords, size: int) -> list[Damage]:
     return [Damage(name, records.stop, size - records.stop, "segment", reason)]
 
 
-def _stray_marks(name: str, records: SegmentRecords, marks: Ordinals, ordinals: Ordinals) -> list[Damage]:
-    """Marks before the publish of their ordinal, or after its ack."""
-    begins = np.full(1 + max(int(marks.max(initial=0)), int(ordinals.max(initial=0))), np.iinfo(np.int64).max)
-    begins[ordinals[::-1]] = records.publishes[::-1]
+def _stray_marks(name: str, records: SegmentRecords, marks: Sequences, relative_sequences: Sequences) -> list[Damage]:
+    """Marks before the publish of their relative sequence, or after its ack."""
+    last = max(int(marks.max(initial=0)), int(relative_sequences.max(initial=0)))
+    begins = np.full(1 + last, np.iinfo(np.int64).max)
+    begins[relative_sequences[::-1]] = records.publishes[::-1]
     early = records.marks < begins[marks]
     if not early.any() and np.bincount(marks).max(initial=0) <= 2:
         return []
     damages = []
     for row in np.flatnonzero(early | (_repeats(marks) > 1)).tolist():
         what = "a mark before the publish" if early[row] else "a third mark"
-        reason = f"{what} of ordinal {marks[row]}; a node does not start a vhost with such a segment"
+        reason = f"{what} of relative sequence {marks[row]}; a node does not start a vhost with such a segment"
         damages.append(Damage(name, int(records.marks[row]), format_segment.MARK.size, "segment", reason))
     return damages
 
 
-def _stray_publishes(name: str, records: SegmentRecords, ordinals: Ordinals, entry_count: int) -> list[Damage]:
-    """Second publishes of an ordinal, and ordinals that a segment does not have."""
-    outside: Mask = ordinals >= entry_count
-    if not outside.any() and np.bincount(ordinals).max(initial=0) <= 1:
+def _stray_publishes(
+    name: str, records: SegmentRecords, relative_sequences: Sequences, entry_count: int
+) -> list[Damage]:
+    """Second publishes of a relative sequence, and relative sequences that a segment does not have."""
+    outside: Mask = relative_sequences >= entry_count
+    if not outside.any() and np.bincount(relative_sequences).max(initial=0) <= 1:
         return []
     damages = []
-    for row in np.flatnonzero(_repeats(ordinals) > 0).tolist():
-        reason = f"a second publish of ordinal {ordinals[row]}; a node's queue crashes on it"
+    for row in np.flatnonzero(_repeats(relative_sequences) > 0).tolist():
+        reason = f"a second publish of relative sequence {relative_sequences[row]}; a node's queue crashes on it"
         damages.append(Damage(name, int(records.publishes[row]), 0, "segment", reason))
     for row in np.flatnonzero(outside).tolist():
-        reason = f"ordinal {ordinals[row]} in a segment of {entry_count} entries; is .config the one of this store?"
+        number = relative_sequences[row]
+        reason = f"relative sequence {number} in a segment of {entry_count} entries; is .config the one of this store?"
         damages.append(Damage(name, int(records.publishes[row]), 0, "segment", reason))
     return damages
 
 
-def _repeats(values: Ordinals) -> Ordinals:
+def _repeats(values: Sequences) -> Sequences:
     """How many equal values stand before each."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]

@@ -60,4 +60,4 @@ def read_segment(path: str, name: str, file: int, own_file: int, own_size: int) 
 
 
 def _behind(entries: Entries, row: int) -> str:
-    return f"the message of sequence id {int(entries['sequence_id'][row])} lies behind the end of its .qs file"
+    return f"the message of sequence id {int(entries['sequence_id'][row])} lies after the end of its .qs file"

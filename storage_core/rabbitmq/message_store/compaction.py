@@ -40,7 +40,7 @@ def combine(store: MessageFiles, pair: FilePair) -> int:
     """Moves the survivors of both files into the left one and deletes the right one; the left one's new size.
 
     The bytes are those that a node's merge leaves. The way there is another: a node moves records within the left
-    file, and one that dies half-way loses those behind the first zeros. Here the merged file takes the left one's
+    file, and one that dies half-way loses those after the first zeros. Here the merged file takes the left one's
     place when it is whole on the disk; until the right one is gone too, messages lie in both, which recovery allows.
     """
     survivors = [location for number in pair for location in store.survivors(number)]

@@ -157,7 +157,7 @@ def _scanned(root: str, names: list[str], why: str) -> MessageLocations:
         parts.append(_rows(number, scan))
         leftover = f"{number}{paths.COMPACTION_SUFFIX}"
         if leftover in names and scan.reason == "end":
-            # A node appends the leftover to the file; what lies behind a blank or torn record it never sees.
+            # A node appends the leftover to the file; what lies after a blank or torn record it never sees.
             extra = -1 - number
             files[extra] = f"{paths.PERSISTENT_FOLDER}/{leftover}"
             parts.append(_rows(extra, scan_file(f"{root}/{files[extra]}", files[extra], damages)))
@@ -233,7 +233,7 @@ def _walk(descriptor: int, size: int, name: str, damages: list[Damage]) -> _Scan
 
 _TAILS = {
     "torn": "an unfinished record at the end; a node cuts it",
-    "blank": "bytes behind a record of length 0; a node does not look at them",
+    "blank": "bytes after a record of length 0; a node does not look at them",
 }
 
 

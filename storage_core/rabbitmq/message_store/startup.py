@@ -27,7 +27,7 @@ CLEAN_FILES = (paths.CLEAN_FILE, paths.SUMMARY_FILE, paths.INDEX_FILE)
 
 
 def finish_compactions(folder: str) -> None:
-    """Appends each `.rdt` that a node's crash left to its `.rdq`, behind the last whole record there, and deletes it.
+    """Appends each `.rdt` that a node's crash left to its `.rdq`, after the last whole record there, and deletes it.
 
     Merged files of ours that did not take their place go.
     """

@@ -70,10 +70,10 @@ def permitted_betas(state: QueueState, target: int) -> int:
 
 def alphas_to_betas(state: QueueState, quota: int) -> int:
     """Drops payloads of q1 from its front, then of q4 from its back; what is left of the quota."""
-    behind = state.q3 if state.delta.count == 0 and state.delta.transient == 0 else state.q2
+    next_queue = state.q3 if state.delta.count == 0 and state.delta.transient == 0 else state.q2
     while (run := _alphas(state, state.q1, quota, from_back=False)) is not None:
         quota -= len(run)
-        behind.push_back(_as_betas(state, run))
+        next_queue.push_back(_as_betas(state, run))
     state.end_batch()
     while (run := _alphas(state, state.q4, quota, from_back=True)) is not None:
         quota -= len(run)

@@ -162,7 +162,7 @@ def _located(
     buffer: Bytes, starts: Positions, stops: Positions, sound: npt.NDArray[np.bool_], kinds: npt.NDArray[np.uint8],
     reasons: dict[int, str],
 ) -> tuple[Bytes, MessageSpans]:  # fmt: skip
-    """Spans of all terms. Those in an unusual spelling are spelled anew behind the others, which makes them usual."""
+    """Spans of all terms. Those in an unusual spelling are spelled anew after the others, which makes them usual."""
     spans = basic_message.locate(buffer, starts, stops)
     unusual = np.flatnonzero(sound & ~spans.ok).tolist()
     if not unusual:

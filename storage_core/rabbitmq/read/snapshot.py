@@ -40,7 +40,7 @@ class NamedQueue:
 
 
 class VhostSnapshot(Snapshot):
-    """The queues of the store `root` of the vhost `vhost`. `trust_terms` as in `recovery.judge`."""
+    """The queues of the store `root` of the vhost `vhost`. `trust_terms` as in `verdict_on`."""
 
     def __init__(self, root: str, store: str, vhost: str, entry_count: int, trust_terms: bool) -> None:
         self.root, self.store, self.vhost, self.entry_count = root, store, vhost, entry_count

@@ -75,7 +75,7 @@ def _new(directory: str) -> QueueTerms:
 
 
 def _with(terms: QueueTerms, queue: PlacedQueue, entry_count: int) -> QueueTerms:
-    """The terms with the new segments. What was never delivered stays so: the new messages lie behind it."""
+    """The terms with the new segments. What was never delivered stays so: the new messages lie after it."""
     if not queue.segments:
         return terms
     last = max(queue.segments)

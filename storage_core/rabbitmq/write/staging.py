@@ -1,7 +1,7 @@
 """The files of one task of a write: segments and message files that only wait for their numbers.
 
-An ordinal counts inside its segment, so a segment's bytes do not depend on the number it gets; the same holds for
-message files. Leaves to `job` where they go. Source: commit-protocol.md 15, rabbitmq.md 1.6, 3, 6.1, 6.2.
+A relative sequence counts inside its segment, so a segment's bytes do not depend on the number it gets; the same holds
+for message files. Leaves to `job` where they go. Source: commit-protocol.md 15, rabbitmq.md 1.6, 3, 6.1, 6.2.
 """
 
 from __future__ import annotations

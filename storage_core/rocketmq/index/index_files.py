@@ -58,8 +58,9 @@ class Index:
     """Proven files in the order of their names, and what they cover.
 
     `covered` holds for each file the span of the log whose records it indexes. The keys of a record at the edge of a
-    file may lie in the file before or behind, which may be lost: `edge_hashes` are all their hashes, `edge_places`
-    their addresses. `unused` are the files that could not be proven right; expired and empty ones are in neither.
+    file may lie in the file before or after, which may be lost: `edge_hashes` are all their hashes,
+    `edge_physical_offsets` their addresses. `unused` are the files that could not be proven right; expired and empty
+    ones are in neither.
     """
 
     files: tuple[IndexFile, ...]

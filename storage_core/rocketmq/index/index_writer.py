@@ -1,6 +1,6 @@
 """Keys of appended records in index files: which file takes how many, and writing them so that it can be repeated.
 
-The bytes are `index_put`'s. Source of the rules: rocketmq.md 4.3, 4.4. Entries go first, then the header, then the
+The bytes are `index_insert`'s. Source of the rules: rocketmq.md 4.3, 4.4. Entries go first, then the header, then the
 slots: a slot above the header's count would hide an old key from a broker.
 """
 
@@ -23,7 +23,7 @@ RUN_SLOTS = 1 << 18
 
 @dataclass(frozen=True)
 class Keys:
-    """Keys of records in log order: hashes one behind the other, `counts` of them for each record."""
+    """Keys of records in log order: hashes one after another, `counts` of them for each record."""
 
     hashes: npt.NDArray[np.int32]
     counts: npt.NDArray[np.int64]

@@ -33,7 +33,7 @@ _entry = PackedStruct(">iqii").unpack
 class Lookup:
     """What an index says of some keys: right records that have one of them, and spans of the log to be scanned.
 
-    `places` are the records' addresses, ascending. `pages` counts the 4 KB pages of index files that were read.
+    `physical_offsets` are those of the records, ascending. `pages` counts the 4 KB pages of index files that were read.
     """
 
     physical_offsets: Positions
@@ -207,7 +207,7 @@ def _proven(
     hashes: npt.NDArray[np.int32],
     records: RecordReader,
 ) -> npt.NDArray[np.bool_]:
-    """Whether the record at `places[row]` is right and has a key of the hash, for each hash. Shape of `hashes`."""
+    """Whether the record at `physical_offsets[row]` is right and has a key of the hash. Shape of `hashes`."""
     known = [np.empty(0, np.int64)]
     for first, messages in records.records(physical_offsets):
         own, at = hashes_of(messages)

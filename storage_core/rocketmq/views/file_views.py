@@ -1,6 +1,6 @@
 """The files of a store as tables: `segments` (each file, what lies in it) and `index` (each entry of each index file).
 
-Source of the columns: docs/options.md "Views". Which units are served is for `queue_totals`; here files are taken as
+Source of the columns: docs/options.md "Views". Which entries are served is for `queue_totals`; here files are taken as
 they lie there.
 """
 
@@ -50,7 +50,7 @@ _Row = tuple[str, str, int | None, int, int, int, int | None, int | None]
 
 
 def segments(snapshot: RocketSnapshot) -> Iterator[pa.RecordBatch]:
-    """A row for each file of the log, of the queues and of the index. `messages` are records that queues list, units
+    """A row for each file of the log, of the queues and of the index. `messages` are records that queues list, entries
     that are no fillers, entries.
     """
     with OpenFiles() as files:

@@ -1,4 +1,4 @@
-"""A committed job as numbers: where each staged record, unit and key goes. The same whenever it is computed.
+"""A committed job as numbers: where each staged record, entry and key goes. The same whenever it is computed.
 
 Nothing here changes a file: `prepare` makes a plan and its room, `publish` carries it out, once or again after a crash.
 """
@@ -42,7 +42,7 @@ class Plan:
     `index_name` and `index_header` are the index file that is continued, `index_names` those that are made.
     `files` maps each new file's path, relative to the store or absolute, to its name in the staging folder and length.
     `queue_ids` is the number of queues that topics.json must give each topic, `newest_ms` the largest store time.
-    `recover`: the log holds messages that queues or index do not list, or `abort` is there. `seen` is what the judge
+    `recover`: the log holds messages that queues or index do not list, or `abort` is there. `seen` is what recovery
     saw beside the log, None where the last job's state was trusted.
     """
 
@@ -130,7 +130,7 @@ class Chunk:
 
 
 class Course:
-    """One walk over a job's records in order. `keys` and `next_ordinals` grow with the queues it meets."""
+    """One walk over a job's records in order. `keys` and `next_queue_offsets` grow with the queues it meets."""
 
     def __init__(self, plan: Plan, folder: str) -> None:
         self._plan, self._folder = plan, folder

@@ -286,7 +286,7 @@ def _replanned(root: str, plan: Plan) -> Plan:
 
 
 def _after_visit(root: str, plan: Plan, changes: Changes) -> Plan:
-    """A plan for what no queue lists, behind what is there now; the index is made whole again."""
+    """A plan for what no queue lists, after what is there now; the index is made whole again."""
     settings = WriteSettings(
         preserve=plan.preserve, commit_log_path=plan.folders, query=plan.query, version=plan.version,
         log_file_size=plan.ends.log_file_size, queue_entries=plan.ends.queue_entries,

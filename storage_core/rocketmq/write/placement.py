@@ -1,6 +1,6 @@
-"""Where appended records go: addresses in the log, ordinals in their queues. Pure arithmetic.
+"""Where appended records go: addresses in the log, queue offsets. Pure arithmetic.
 
-Source of the rules: rocketmq.md 2.6 (blank records), 3.3 and 5.6 (ordinals).
+Source of the rules: rocketmq.md 2.6 (blank records), 3.3 and 5.6 (queue offsets).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Blank:
 
 @dataclass(frozen=True)
 class Placement:
-    """Addresses of records (shape (n,)), the blank records between them, and the address behind the last record."""
+    """Addresses of records (shape (n,)), the blank records between them, and the address after the last record."""
 
     physical_offsets: Positions
     blanks: tuple[Blank, ...]
@@ -82,7 +82,7 @@ def _check(physical_offsets: Positions, ends: Positions, before: Positions, file
         at = int(wrong[0])
         raise ValueError(
             f"physicalOffset {physical_offsets[at]} lies before {before[at]}, where the log ends by then; "
-            "preserve needs rows in the order of physicalOffset, behind the end of the store"
+            "preserve needs rows in the order of physicalOffset, after the end of the store"
         )
     wrong = np.flatnonzero((physical_offsets != before) & (physical_offsets % file_size != 0))
     if len(wrong):
@@ -102,7 +102,7 @@ def _check(physical_offsets: Positions, ends: Positions, before: Positions, file
 
 @dataclass(frozen=True)
 class Numbering:
-    """Ordinals of records in their queues, -1 for those in none, and the records sorted by queue, each in log order.
+    """Queue offsets of records, -1 for those in none, and the records sorted by queue, each in log order.
 
     `order[bounds[k]:bounds[k + 1]]` are the records of queue number `queues[k]`.
     """
@@ -114,7 +114,7 @@ class Numbering:
 
 
 def number(queue: npt.NDArray[np.int64], counted: npt.NDArray[np.bool_], next_queue_offsets: Positions) -> Numbering:
-    """Ordinals for records in log order. `next_ordinals` (one a queue) is moved on in place."""
+    """Queue offsets for records in log order. `next_queue_offsets` (one a queue) is moved on in place."""
     rows = np.flatnonzero(counted)
     order = rows[stable_order(queue[rows])]
     sorted_queue = queue[order]

@@ -146,7 +146,7 @@ def prepare(
 
 
 def _with_index(root: str, plan: Plan, store: StoreState | None) -> Plan:
-    """The index file that is continued: the last one, unless it is not right or points behind the log's end."""
+    """The index file that is continued: the last one, unless it is not right or points after the log's end."""
     files = index_paths(root)
     ends = plan.ends
     if not files:
@@ -312,7 +312,7 @@ def slot_runs_of_pages(pages: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]
 
 
 def _index_names(root: str, count: int) -> Iterator[str]:
-    """Names of new index files: now in local time, as a broker's, but behind the last one (interface.md 50)."""
+    """Names of new index files: now in local time, as a broker's, but after the last one (interface.md 50)."""
     there = index_paths(root)
     last = os.path.basename(there[-1]) if there else ""
     now = datetime.datetime.now()  # noqa: DTZ005 - the broker names its files in local time

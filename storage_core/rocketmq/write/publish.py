@@ -1,4 +1,4 @@
-"""Carries out a plan behind the commit point: log, queues, index, topics, checkpoint, done. Each step can be repeated.
+"""Carries out a plan after the commit point: log, queues, index, topics, checkpoint, done. Each step can be repeated.
 
 What the plan is and the room for it come from `prepare`; who may call this, and when, from `write_job`. Source of the
 rules: commit-protocol.md 5, 6, 8.
@@ -109,8 +109,8 @@ class Publisher:
             descriptors[path] = system.open_write(path)
         system.pwrite(descriptors[path], data, physical_offset % size)
         # What was written a while ago is on the disk by now, and its memory serves what comes next.
-        behind = max(physical_offset % size - LAG, 0)
-        system.release(descriptors[path], behind, physical_offset % size + len(data) - behind)
+        written_from = max(physical_offset % size - LAG, 0)
+        system.release(descriptors[path], written_from, physical_offset % size + len(data) - written_from)
 
     # -- queues
 

@@ -1,6 +1,6 @@
 """Units on their way into the files of their queues, and which files that takes.
 
-Which unit has which ordinal belongs to `placement`. Source of the rules: rocketmq.md 3.1, 3.3.
+Which entry has which queue offset belongs to `placement`. Source of the rules: rocketmq.md 3.1, 3.3.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from storage_core.store import QueueKey
 
 
 def queue_file(key: QueueKey, queue_offset: int, entries: int) -> str:
-    """The file of a queue that holds a unit, below the store's directory."""
+    """The file of a queue that holds an entry, below the store's directory."""
     base_offset = queue_offset // entries * entries * QUEUE_ENTRY.size
     return os.path.join(paths.CONSUME_QUEUE, key[0], str(key[1]), paths.chain_name(base_offset))
 
 
 def file_parts(start: int, stop: int, entries: int) -> Iterator[tuple[int, int]]:
-    """Ordinals [start, stop) cut at the files' ends."""
+    """Queue offsets [start, stop) cut at the files' ends."""
     while start < stop:
         end = min((start // entries + 1) * entries, stop)
         yield start, end
@@ -34,9 +34,9 @@ def file_parts(start: int, stop: int, entries: int) -> Iterator[tuple[int, int]]
 
 
 class QueueWriter:
-    """Writes units by ordinal. `resolve` says where a file of the store, named by `queue_file`, lies now.
+    """Writes entries by queue offset. `resolve` says where a file of the store, named by `queue_file`, lies now.
 
-    4.9's time search goes by the files' times, so each file gets the store time of its last unit.
+    4.9's time search goes by the files' times, so each file gets the store time of its last entry.
     """
 
     def __init__(self, entries: int, resolve: Callable[[str], str]) -> None:
@@ -45,7 +45,7 @@ class QueueWriter:
         self._times: dict[str, int] = {}
 
     def write(self, key: QueueKey, first: int, entries: npt.NDArray[Any], store_ms: int) -> None:
-        """Puts units at the ordinals from `first` on; `store_ms` is that of the last."""
+        """Puts entries at the queue offsets from `first` on; `store_ms` is that of the last."""
         for start, stop in file_parts(first, first + len(entries), self._entries):
             path = self._resolve(queue_file(key, start, self._entries))
             position = start % self._entries * QUEUE_ENTRY.size
@@ -54,7 +54,7 @@ class QueueWriter:
             self._times[path] = store_ms
 
     def fill(self, key: QueueKey, start: int, stop: int) -> None:
-        """Puts filler units at the ordinals [start, stop)."""
+        """Puts filler entries at the queue offsets [start, stop)."""
         for low, high in file_parts(start, stop, self._entries):
             path = self._resolve(queue_file(key, low, self._entries))
             position = low % self._entries * QUEUE_ENTRY.size

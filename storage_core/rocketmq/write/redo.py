@@ -1,7 +1,7 @@
 """What is left to do of a committed job when somebody removed its guard and a broker worked on the store meanwhile.
 
-The broker served what it found of the job and appended behind it. All that it accepted stays where it is; records of
-the job that no queue lists are staged again, and `prepare` places them behind the present end. docs/commit-protocol.md.
+The broker served what it found of the job and appended after it. All that it accepted stays where it is; records of
+the job that no queue lists are staged again, and `prepare` places them after the present end. docs/commit-protocol.md.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _missing(
 
 
 def _there(log: FileChain, physical_offset: int, wanted: Bytes, sizes: Positions) -> npt.NDArray[np.bool_]:
-    """Which of the records in `wanted`, which belong at address `place`, lie there."""
+    """Which of the records in `wanted`, which belong at `physical_offset`, lie there."""
     file = log.file_at(physical_offset)
     there = np.zeros(len(wanted), np.uint8)
     if file is not None:
@@ -125,7 +125,7 @@ def _append(
 
 
 def drop_index(root: str, plan: Plan, changes: Changes) -> None:
-    """Moves away the index files that reach behind the job's beginning: what they hold is found in the log again."""
+    """Moves away the index files that reach beyond the job's beginning: what they hold is found in the log again."""
     kept = os.path.join(JobFolder(root).cut, plan.job)
     for path, stop in _index_stops(root):
         if stop < plan.ends.log_end:

@@ -1,8 +1,8 @@
 """One task's rows on their way into a store: encoded, given a queue, hashed for the index, and staged in files.
 
-Addresses, ordinals and the store time are left open (zero) for `publish`, except with `preserve`, which keeps the rows'
-own. The staged files: `.records` (records one behind the other), `.dispatch` (one struct a record), `.keys` (one hash a
-key, in index order), and with preserve `.places`.
+Addresses, queue offsets and the store time are left open (zero) for `publish`; `preserve` keeps those of the rows.
+The staged files: `.records` (records one after another), `.dispatch` (one struct a record), `.keys` (one hash a key, in
+index order), and with preserve `.preserved`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Where a store ends, as a writer needs it: log, queues, geometry; and `state.json`, which saves finding it again.
 
-The judge finds it (`recovery`); this page only keeps it, and says when what was kept still holds.
+Recovery finds it; this module only keeps it, and says when what was kept still holds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ END_SIZE = 8
 
 @dataclass(frozen=True)
 class Ends:
-    """The end of a store. `queues` holds the next ordinal of each; `index` is None where no index is written.
+    """The end of a store. `queues` holds the next queue offset of each; `index` is None where no index is written.
 
     `indexed_to`: up to which address the index holds what it should, or None when that is to be found out.
     """

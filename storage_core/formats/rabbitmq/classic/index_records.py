@@ -54,7 +54,7 @@ def bodies_at(buffer: Bytes, positions: Numbers) -> npt.NDArray[np.void]:
 def journal_publishes(
     sequence_ids: Numbers, persistent: npt.NDArray[np.bool_], bodies: npt.NDArray[np.void], embedded: Sequence[bytes]
 ) -> bytes:
-    """The publish records, one behind the other."""
+    """The publish records, one after another."""
     kinds = np.where(persistent, journal.PUBLISH_PERSISTENT, journal.PUBLISH_TRANSIENT).astype(np.uint64)
     parts: list[bytes] = [b""] * (2 * len(embedded))
     parts[::2] = _headed(">u8", sequence_ids.astype(np.uint64) | kinds << np.uint64(journal.KIND_SHIFT), bodies)

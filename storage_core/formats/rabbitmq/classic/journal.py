@@ -43,7 +43,7 @@ class JournalRecords:
     """The whole records of a journal in file order; arrays of shape (n,).
 
     `kinds` are PUBLISH_PERSISTENT, PUBLISH_TRANSIENT, DELIVER or ACK; `embedded_sizes` are 0 for marks.
-    `stop` is the position behind the last whole record, `reason` why the walk ended there: `end`, `blank`, `torn`.
+    `stop` is the position after the last whole record, `reason` why the walk ended there: `end`, `blank`, `torn`.
     """
 
     kinds: npt.NDArray[np.uint8]

@@ -20,7 +20,7 @@ HEAD = struct(
 )
 MARKER = 0xFF
 OVERHEAD = 9
-"""A record takes `size` plus its own 8 bytes plus the marker behind it."""
+"""A record takes `size` plus its own 8 bytes plus the marker after it."""
 ID_SIZE = 16
 
 _SIZE = Packer(">Q")

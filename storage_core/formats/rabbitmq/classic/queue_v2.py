@@ -72,7 +72,7 @@ def decode_header(data: Bytes, magic: int) -> tuple[int, int]:
 
 
 def decode_entries(data: Bytes, count: int) -> npt.NDArray[np.void]:
-    """The entries behind the header, at most `count`; a torn last one is left out. Shape (n,), a view."""
+    """The entries after the header, at most `count`; a torn last one is left out. Shape (n,), a view."""
     body = data[HEADER.size :]
     return ENTRY.all(body)[:count]
 

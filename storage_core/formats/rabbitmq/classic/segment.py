@@ -17,7 +17,7 @@ RELATIVE_MASK = 0x3FFF
 
 PUBLISH = struct(
     "segment publish",
-    ("head", ">u2", "bit 15 = 1, bit 14 persistent, 14 bits ordinal inside the segment"),
+    ("head", ">u2", "bit 15 = 1, bit 14 persistent, 14 bits relative sequence"),
     ("id", "V16", "message id"),
     ("expiry", ">u8", "expiry: µs since 1970, 0 = none"),
     ("size", ">u4", "size: length of the body"),
@@ -26,7 +26,7 @@ PUBLISH = struct(
 )
 MARK = struct(
     "segment mark",
-    ("head", ">u2", "bits 15 and 14 = 01, 14 bits ordinal: the first one is a deliver, the second an ack"),
+    ("head", ">u2", "bits 15 and 14 = 01, 14 bits relative sequence: the first one is a deliver, the second an ack"),
     size=2,
 )
 
@@ -40,7 +40,7 @@ _MAX_PAUSE = 4096
 class SegmentRecords:
     """Where the records of a segment file start, in file order.
 
-    `stop` is the position behind the last whole record, `reason` why the walk ended there: `end`, `blank` (the whole
+    `stop` is the position after the last whole record, `reason` why the walk ended there: `end`, `blank` (the whole
     file is zero, which a node treats as empty), `torn` (an unfinished record) or `corrupt` (no record starts so).
     """
 
@@ -122,7 +122,7 @@ class _Walker:
         return "end" if position == stop else "torn"
 
     def run(self, first: int, step: int) -> int:
-        """Takes the records after the one at `first` as long as they repeat its shape; the position behind them."""
+        """Takes the records after the one at `first` as long as they repeat its shape; the position after them."""
         length = PUBLISH.size + _EMBEDDED.unpack_from(self.data, first + _EMBEDDED_POSITION)[0]
         if (step - length) % MARK.size or step < length:
             return 0

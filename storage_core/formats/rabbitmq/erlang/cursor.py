@@ -30,7 +30,7 @@ class Cursor:
         return values_at(self.buffer, dtype, positions)
 
     def expect(self, literal: bytes) -> None:
-        """The bytes of `literal`, whose last byte is not zero, stand here; moves behind them."""
+        """The bytes of `literal`, whose last byte is not zero, stand here; moves after them."""
         found = self.at(f"S{len(literal)}", self.position)
         self.ok &= found == literal
         self.move(len(literal))
@@ -41,13 +41,13 @@ class Cursor:
         self.ok &= self.position <= self.stop
 
     def number(self, dtype: str) -> npt.NDArray[np.int64]:
-        """A number of `dtype` as int64; moves behind it."""
+        """A number of `dtype` as int64; moves after it."""
         values = self.at(dtype, self.position).astype(np.int64)
         self.move(np.dtype(dtype).itemsize)
         return values
 
     def counted(self, dtype: str) -> tuple[Positions, Positions]:
-        """A length of `dtype` and so many bytes: the span of the bytes; moves behind them."""
+        """A length of `dtype` and so many bytes: the span of the bytes; moves after them."""
         size = self.number(dtype)
         start = self.position
         self.move(size)

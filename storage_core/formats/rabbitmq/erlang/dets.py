@@ -111,7 +111,7 @@ def _repaired(data: bytes) -> list[Any]:
                 found += _objects(data, position)
                 step = _padded(size)
             except FormatError:
-                step = ALIGNMENT  # DETS' repair, too, goes on behind what it cannot read
+                step = ALIGNMENT  # DETS' repair, too, goes on after what it cannot read
         position += step
     return found
 

@@ -33,7 +33,7 @@ _ITEM = Packer(">II")
 
 
 def items(data: bytes) -> tuple[Positions, Positions, int]:
-    """Half-open spans of the terms and the position behind the last whole item.
+    """Half-open spans of the terms and the position after the last whole item.
 
     An unfinished or malformed item ends the walk, as disk_log's own repair cuts there. FormatError when the head is
     not a disk log's.

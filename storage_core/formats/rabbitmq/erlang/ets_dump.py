@@ -110,7 +110,7 @@ def _decode_rows(
 def integers(
     buffer: Bytes, positions: Positions, stops: Positions
 ) -> tuple[npt.NDArray[np.int64], Positions, npt.NDArray[np.bool_]]:
-    """Non-negative integer terms at `positions`: values, positions behind them, and which could be read."""
+    """Non-negative integer terms at `positions`: values, positions after them, and which could be read."""
     last = len(buffer) - 1
 
     def byte(at: Positions) -> npt.NDArray[np.int64]:

@@ -59,12 +59,12 @@ def decode(data: bytes | memoryview) -> Any:
     """The term of `data`, which starts with byte 131. FormatError when it is cut, malformed or followed by bytes."""
     term, stop = decode_prefix(data)
     if stop != len(data):
-        raise FormatError(stop, f"{len(data) - stop} bytes behind the term")
+        raise FormatError(stop, f"{len(data) - stop} bytes after the term")
     return term
 
 
 def decode_prefix(data: bytes | memoryview) -> tuple[Any, int]:
-    """The term at the start of `data` and the position behind it."""
+    """The term at the start of `data` and the position after it."""
     raw = bytes(data)
     if not raw or raw[0] != VERSION:
         raise FormatError(0, "an external term starts with byte 131")

@@ -49,7 +49,7 @@ class Shape:
 
     before: Stretch
     between: Stretch
-    behind: Stretch
+    after: Stretch
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def locate(buffer: Bytes, starts: Positions, stops: Positions, shape: Shape) -> 
 
     Only rows with `ok` are meant.
     """
-    head, middle, tail = (part.size for part in (shape.before, shape.between, shape.behind))
+    head, middle, tail = (part.size for part in (shape.before, shape.between, shape.after))
     ok: Mask = (starts >= 0) & (stops <= len(buffer)) & (stops - starts >= head + middle + tail + 2 * _LENGTH)
     last = np.maximum(stops - tail, 0)
     property_starts = starts + (head + _LENGTH)
@@ -76,6 +76,6 @@ def locate(buffer: Bytes, starts: Positions, stops: Positions, shape: Shape) -> 
     body_starts = property_stops + (middle + _LENGTH)
     body_stops = body_starts + values_at(buffer, ">u4", body_starts - _LENGTH)
     ok &= body_stops == last
-    for part, positions in ((shape.before, starts), (shape.between, property_stops), (shape.behind, last)):
+    for part, positions in ((shape.before, starts), (shape.between, property_stops), (shape.after, last)):
         ok &= part.matches(buffer, positions)
     return ShapedTerms(ok, property_starts, property_stops, body_starts, body_stops)

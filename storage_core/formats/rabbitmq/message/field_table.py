@@ -74,7 +74,7 @@ def decode_value(letter: str, data: bytes) -> Any:
     except (struct.error, IndexError):
         raise FormatError(len(data), "the value is cut") from None
     if stop != len(data):
-        raise FormatError(stop, f"{len(data) - stop} bytes behind the value")
+        raise FormatError(stop, f"{len(data) - stop} bytes after the value")
     return value
 
 

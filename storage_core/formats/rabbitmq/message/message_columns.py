@@ -39,7 +39,7 @@ def lengths(array: pa.Array) -> Numbers:
 
 
 def joined(*parts: pa.Array | bytes) -> pa.BinaryArray:
-    """The parts of each row, one behind the other; a part that is bytes is the same in every row."""
+    """The parts of each row, one after another; a part that is bytes is the same in every row."""
     given = [pa.scalar(part, pa.binary()) if isinstance(part, bytes) else part for part in parts]
     return pc.binary_join_element_wise(*given, pa.scalar(b"", pa.binary()))
 
@@ -104,7 +104,7 @@ def encode_terms(
 
 
 def encode_records(ids: pa.BinaryArray, terms: pa.BinaryArray) -> pa.BinaryArray:
-    """Records of a message file; their data, one behind the other, is the file."""
+    """Records of a message file; their data, one after another, is the file."""
     sizes = lengths(terms) + message_file.ID_SIZE
     return joined(fixed(sizes.astype(">u8")), ids, terms, bytes((message_file.MARKER,)))
 
@@ -117,8 +117,8 @@ def encode_entries(
 
 
 def encode_segment(entries: pa.BinaryArray) -> bytes:
-    """A segment file whose ordinals are 0, 1, … of these entries, each published and delivered, as one flush of a
-    node writes them: the highest ordinal first.
+    """A segment file of these entries at relative sequences 0, 1, …, each published and delivered, as one flush of a
+    node writes them: the highest first.
     """
     count = len(entries)
     relatives = np.arange(count - 1, -1, -1, dtype=np.uint16)
