@@ -14,8 +14,8 @@ from connector.errors import host_name
 from storage_core.errors import OptionError, StoreNotFoundError
 
 NO_PATH = (
-    "no path. Spark 4 does not hand a catalog table's options to Python sources; "
-    "use CREATE TEMPORARY VIEW … USING mqstore OPTIONS (path '…')"
+    "no path: give the store's directory, as in load('/backup/store') or save('/data/store'). Spark 4 does not hand a "
+    "catalog table's path to Python sources; for SQL use CREATE TEMPORARY VIEW … USING mqstore OPTIONS (path '…')"
 )
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 

@@ -6,7 +6,7 @@ there are, and which values may be written, is told by the engines.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,13 +27,20 @@ _TEXT = (
 )  # fmt: skip
 
 
+def spelled(names: Sequence[str], known: Iterable[str]) -> list[str]:
+    """`names` as `known` spells them: letter case does not matter, as in Spark. Unknown names stay as they are."""
+    by_lower = {name.lower(): name for name in known}
+    return [by_lower.get(name.lower(), name) for name in names]
+
+
 def check_names(
-    names: Sequence[str], written: Sequence[str], ignored: Sequence[str], aliases: Mapping[str, str]
+    given: Sequence[str], written: Sequence[str], ignored: Iterable[str], aliases: Mapping[str, str]
 ) -> None:
     """ColumnError for a name that does not exist, and for two columns that say the same.
 
     `written` are the columns of a write, `ignored` those that only a read has, `aliases` maps other names to theirs.
     """
+    names = spelled(given, [*written, *ignored, *aliases])
     for name in names:
         own = aliases.get(name, name)
         if own not in written and name not in ignored:
@@ -49,8 +56,8 @@ class InputColumns:
     A column of Arrow's null type counts as absent, a dictionary as its values.
     """
 
-    def __init__(self, batch: pa.RecordBatch, first_row: int, aliases: Mapping[str, str]) -> None:
-        columns = zip(batch.schema.names, batch.columns, strict=True)
+    def __init__(self, batch: pa.RecordBatch, first_row: int, known: Iterable[str], aliases: Mapping[str, str]) -> None:
+        columns = zip(spelled(batch.schema.names, [*known, *aliases]), batch.columns, strict=True)
         self._columns = {aliases.get(name, name): _plain(column) for name, column in columns}
         self.first_row, self.count = first_row, batch.num_rows
 

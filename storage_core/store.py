@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from storage_core.closable import Closable
-from storage_core.errors import UnsupportedFormatError
+from storage_core.errors import MqStoreError, OptionError, UnsupportedFormatError
 
 
 class Mode(Enum):
@@ -225,6 +225,19 @@ class WriteJob(ABC):
         """Drops what was staged. Never undoes a commit, never raises for what is not there."""
 
 
+def _as_table(given: Any) -> pa.Table:
+    try:
+        table = given if isinstance(given, pa.Table) else pa.table(given)
+    except (TypeError, ValueError, pa.ArrowException) as error:
+        reason = str(error).partition("\n")[0]
+        raise MqStoreError(
+            f"append takes a pyarrow Table or RecordBatch, a pandas DataFrame or a dict of columns, and this "
+            f"{type(given).__name__} cannot be made one: {reason}"
+        ) from None
+    # What pandas adds for an index that is no plain range is no column of a message.
+    return table.select([name for name in table.column_names if not name.startswith("__index_level_")])
+
+
 class Store(Closable):
     """One directory that one broker, node or vhost would own. A context manager."""
 
@@ -257,14 +270,20 @@ class Store(Closable):
         """All queues with their readable ranges."""
         return self.snapshot().queues()
 
-    def read(self, topic: str, queue_id: int, start: int, stop: int, **options: Any) -> Iterator[pa.RecordBatch]:
-        """Messages [start, stop) of one queue, in order, in native columns."""
-        request = ScanRequest(
-            assign=((topic, queue_id),),
-            start=OffsetBound(EARLIEST, {(topic, queue_id): start}),
-            stop=OffsetBound(LATEST, {(topic, queue_id): stop}),
-            **options,
-        )
+    def read(
+        self, topic: str, queue_id: int | None = None, start: int = EARLIEST, stop: int = LATEST, **options: Any
+    ) -> Iterator[pa.RecordBatch]:
+        """Messages [start, stop) of one queue, in order, in native columns; of all queues of the topic without
+        `queue_id`. `options` are fields of a ScanRequest. OptionError for offsets without a queue.
+        """
+        if queue_id is None:
+            if (start, stop) != (EARLIEST, LATEST):
+                raise OptionError("queue_id", "None", "offsets belong to one queue; give its number")
+            request = ScanRequest(topics=(topic,), **options)
+        else:
+            key = (topic, queue_id)
+            bounds = OffsetBound(EARLIEST, {key: start}), OffsetBound(LATEST, {key: stop})
+            request = ScanRequest(assign=(key,), start=bounds[0], stop=bounds[1], **options)
         for partition in self.snapshot().plan(request):
             yield from partition.read()
 
@@ -293,12 +312,16 @@ class Store(Closable):
             f"UnsupportedFormatError: {self.path}: a {self.engine} store needs no definitions; start a broker on it"
         )
 
-    def append(self, table: pa.Table | pa.RecordBatch, **options: Any) -> int:
-        """Writes the rows of a table as one atomic job; their number. Columns as in a Spark write."""
-        job = self.begin_job(table.schema.names, **options)
+    def append(self, table: Any, **options: Any) -> int:
+        """Writes the rows of a table as one atomic job; their number. Columns as in a Spark write.
+
+        `table` is a pyarrow Table or RecordBatch, a pandas DataFrame, or a dict of columns; MqStoreError for what
+        cannot be made one of them.
+        """
+        rows = _as_table(table)
+        job = self.begin_job(rows.schema.names, **options)
         try:
-            batches = table.to_batches() if isinstance(table, pa.Table) else [table]
-            return job.commit([job.stage(iter(batches))])
+            return job.commit([job.stage(iter(rows.to_batches()))])
         except BaseException:
             job.abort()
             raise

@@ -163,8 +163,9 @@ def test_no_path() -> None:
     with pytest.raises(MqStoreError) as caught:
         MqStoreDataSource({}).schema()
     assert one_line(caught.value) == (
-        "no path. Spark 4 does not hand a catalog table's options to Python sources; "
-        "use CREATE TEMPORARY VIEW … USING mqstore OPTIONS (path '…')"
+        "no path: give the store's directory, as in load('/backup/store') or save('/data/store'). Spark 4 does not "
+        "hand a catalog table's path to Python sources; for SQL use CREATE TEMPORARY VIEW … USING mqstore OPTIONS "
+        "(path '…')"
     )
 
 

@@ -21,8 +21,9 @@ FLIPPED = "damaged-flipped-body-4.9.3"
 
 def test_no_path(load) -> None:
     assert failure(lambda: load(None)) == (
-        "no path. Spark 4 does not hand a catalog table's options to Python sources; "
-        "use CREATE TEMPORARY VIEW … USING mqstore OPTIONS (path '…')"
+        "no path: give the store's directory, as in load('/backup/store') or save('/data/store'). Spark 4 does not "
+        "hand a catalog table's path to Python sources; for SQL use CREATE TEMPORARY VIEW … USING mqstore OPTIONS "
+        "(path '…')"
     )
 
 

@@ -198,6 +198,16 @@ def test_an_empty_frame_writes_nothing(spark, load, tmp_path: Path) -> None:
     assert unchanged(path, before)
 
 
+@pytest.mark.parametrize("options", [{}, {"publish": "shards"}, {"engine": "rabbitmq", "queue": "q"}], ids=str)
+def test_an_empty_frame_makes_a_store_that_is_read_as_no_rows(spark, load, tmp_path: Path, options) -> None:
+    path = tmp_path / "store"
+    save(rows(spark, 0).drop("key", "tags", "topic" if "queue" in options else ""), path, **options)
+    assert load(str(path)).count() == 0
+    if "publish" not in options:
+        save(rows(spark, 5).drop("key", "tags", "topic" if "queue" in options else ""), path, **options)
+        assert load(str(path)).count() == 5
+
+
 def test_a_version_is_written_once(spark, load, tmp_path: Path) -> None:
     path = tmp_path / "store"
     for app, version in (("app", "7"), ("app", "7"), ("app", "6"), ("other", "7"), ("app", "8")):

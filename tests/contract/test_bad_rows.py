@@ -32,6 +32,10 @@ def with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
     return table.append_column(name, values) if number < 0 else table.set_column(number, name, values)
 
 
+def table_of_nulls() -> pa.Array:
+    return pa.nulls(len(NEW), pa.string())
+
+
 # -- columns
 
 
@@ -40,6 +44,23 @@ def test_an_unknown_column_names_close_ones(engine: Engine, own: Path) -> None:
     error = refused(engine, own, table, ColumnError)
     assert error.column == "bodi"
     assert "did you mean body?" in str(error)
+
+
+def test_letter_case_of_column_names_does_not_matter(engine: Engine, own: Path) -> None:
+    table = engine.table(NEW)
+    before = len(engine.rows(own))
+    with open_store(str(own)) as opened:
+        assert opened.append(table.rename_columns([name.upper() for name in table.column_names])) == len(NEW)
+    assert len(engine.rows(own)) == before + len(NEW)
+    error = refused(engine, own, with_column(table, "BODY", table["body"]), ColumnError)
+    assert "says the same" in str(error)
+
+
+def test_the_columns_that_an_error_lists_are_those_of_a_write(engine: Engine, own: Path) -> None:
+    error = refused(engine, own, with_column(engine.table(NEW), "xyzzy", table_of_nulls()), ColumnError)
+    listed = str(error).partition("the columns are ")[2].split(", ")
+    assert {"body", engine.queue_column, engine.text_column, "value"} <= set(listed)
+    assert not {engine.offset_column, "corruption", "store"} & set(listed)
 
 
 @pytest.mark.parametrize("column", ["body", "queue"])

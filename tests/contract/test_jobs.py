@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from storage_core import open_store
-from storage_core.errors import MqStoreError, StoreLockedError, UnsupportedFormatError
+from storage_core import find_stores, open_store
+from storage_core.errors import MqStoreError, RowError, StoreLockedError, UnsupportedFormatError
 from storage_core.files import system
 from storage_core.files.lock import FileLock
 from storage_core.store import Definitions, ScanRequest
@@ -78,17 +78,37 @@ def test_one_queue_may_be_named_for_all_rows(engine: Engine, tmp_path: Path) -> 
     assert sorted(bodies(engine, tmp_path / "new", "all")) == sorted(BODIES)
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_an_empty_job_changes_nothing(engine: Engine, own: Path, there: bool) -> None:
-    root = own if there else own.parent / "new"
+def test_an_empty_job_changes_nothing(engine: Engine, own: Path) -> None:
     before = contents(own)
-    with open_store(str(root), engine.name) as opened:
+    with open_store(str(own), engine.name) as opened:
         assert opened.append(engine.table(NEW).slice(0, 0)) == 0
         job = opened.begin_job(engine.table(NEW).schema.names)
         assert job.commit([]) == 0
-    after = contents(own)
-    after.pop("new", None)
-    assert after == before
+    assert contents(own) == before
+
+
+@pytest.mark.parametrize("tasks", [0, 2])
+def test_an_empty_job_makes_an_empty_store(engine: Engine, tmp_path: Path, tasks: int) -> None:
+    """Which is read as no rows, and takes the next job."""
+    root = tmp_path / "new"
+    with engine.new(root) as opened:
+        job = opened.begin_job(engine.table(NEW).schema.names)
+        assert job.commit([staged(engine, job, [], number) for number in range(tasks)]) == 0
+    assert find_stores(str(root)) == [str(root)]
+    assert engine.rows(root) == []
+    with open_store(str(root)) as opened:
+        assert list(opened.queues()) == []
+        assert sum(batch.num_rows for batch in opened.view("queues")) == 0
+        assert opened.append(engine.table(NEW)) == len(NEW)
+    assert len(engine.rows(root)) == len(NEW)
+
+
+def test_a_refused_first_job_leaves_no_directory(engine: Engine, tmp_path: Path) -> None:
+    root = tmp_path / "new"
+    table = engine.table(NEW).drop_columns(["body"]).append_column("body", pa.nulls(len(NEW), pa.string()))
+    with engine.new(root) as opened, pytest.raises(RowError):
+        opened.append(table)
+    assert list(tmp_path.iterdir()) == []
 
 
 # -- jobs

@@ -95,6 +95,16 @@ def test_find_without_a_question_is_a_read(engine: Engine, store: Path, of_queue
         assert sorted(engine.seen(opened.find(topic="alpha"))) == of_queue("alpha")
 
 
+def test_a_queue_or_a_whole_topic_is_read_in_order(engine: Engine, store: Path, everything: list[Seen]) -> None:
+    alpha = [row for row in everything if row[0] == "alpha"]
+    with open_store(str(store)) as opened:
+        assert engine.seen(opened.read("alpha")) == alpha
+        assert engine.seen(opened.read("alpha", 0)) == alpha
+        assert engine.seen(opened.read("alpha", 0, 3, 7)) == alpha[3:7]
+        with pytest.raises(OptionError, match="offsets belong to one queue"):
+            list(opened.read("alpha", start=3))
+
+
 # -- one moment
 
 

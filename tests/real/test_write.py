@@ -52,8 +52,8 @@ def test_new_stores_and_two_appends(seed: int, tmp_path: Path) -> None:
     settings = geometry(r)
     directory, rows = tmp_path / "made" / "store", []
     for number in range(3):
-        # A job without rows makes no store, so the geometry is told until there is one.
-        options = {} if (directory / "commitlog").exists() else write_options(settings)
+        # A job without rows makes an empty store, so the geometry is told until there is a log file.
+        options = {} if any((directory / "commitlog").glob("0*")) else write_options(settings)
         rows += append(directory, r, settings["mappedFileSizeCommitLog"], **options)
         problems = row_problems(rows, directory) if rows else []
         if number == 2:

@@ -84,7 +84,7 @@ class InputRows:
         does not exist, is missing or has a wrong type.
         """
         check_columns(batch.schema.names, self._queue)
-        given = InputColumns(batch, self._row, ALIASES)
+        given = InputColumns(batch, self._row, READABLE.names, ALIASES)
         queues = _constant(self._queue, given.binary("queue"))
         given.refuse("queue", queues, queues.is_null(), "a queue name is wanted")
         given.refuse("queue", queues, lengths(queues) == 0, "a queue name is wanted")
@@ -108,9 +108,10 @@ def check_columns(names: Sequence[str], queue: str | None) -> None:
     Columns of a read that a store assigns anew are fine: they are ignored.
     """
     check_names(names, WRITTEN, READABLE.names, ALIASES)
-    if not {"body", "value"} & set(names):
+    lower = {name.lower() for name in names}
+    if not {"body", "value"} & lower:
         raise ColumnError("body", "a write needs this column (or value)")
-    if queue is None and not {"queue", "topic"} & set(names):
+    if queue is None and not {"queue", "topic"} & lower:
         raise ColumnError("queue", "a write needs this column (or topic); or name one queue with the option queue")
 
 

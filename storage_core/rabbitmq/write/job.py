@@ -17,6 +17,7 @@ from storage_core.errors import MqStoreError
 from storage_core.files import system
 from storage_core.files.lock import FileLock
 from storage_core.job import JobFolder
+from storage_core.rabbitmq.disk.detect import looks_like_store
 from storage_core.rabbitmq.disk.running_node import check_not_running
 from storage_core.rabbitmq.write.input_rows import InputRows, check_columns
 from storage_core.rabbitmq.write.options import WriteOptions
@@ -71,12 +72,12 @@ class VhostWriteJob(WriteJob):
         """Puts all rows into the store, tasks in the order of their partitions. The number of rows.
 
         Raises StoreLockedError, UnsupportedFormatError, MqStoreError: nothing was written then, unless the text says
-        that the job is committed. A job without rows changes nothing.
+        that the job is committed. A job without rows changes no store, and makes a new one that holds no message.
         """
         ordered = sorted(parts, key=lambda part: part.partition)
         count = sum(part.rows for part in ordered)
-        if count:
-            self._put_in_place(ordered)
+        if count or not looks_like_store(self.facts.root):
+            self._put_in_place([part for part in ordered if part.rows])
         else:
             self.abort()
         transient = sum(int(part.detail["transient"]) for part in ordered)

@@ -16,21 +16,26 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.errors import ColumnError, OptionError, RowError, closest, shorten
+from storage_core.errors import ColumnError, OptionError, RowError, shorten
 from storage_core.formats.rocketmq.encode import lengths
 from storage_core.formats.rocketmq.hosts import pack_hosts
 from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
 from storage_core.formats.rocketmq.property_pairs import PairColumn, mask, no_pairs
 from storage_core.formats.spans import holds_any
+from storage_core.input_columns import as_binary, check_names, spelled
 from storage_core.rocketmq.schema import NATIVE
 from storage_core.rocketmq.write.options import MAX_TOPIC_SIZE, WriteSettings
 
 KAFKA_NAMES = {"value": "body", "partition": "queueId", "timestamp": "bornTimestamp", "headers": "properties"}
-IGNORED = frozenset({"offset", "timestampType", "corruption"})
+IGNORED = ("offset", "timestampType", "corruption")
 PRESERVED = ("topic", "queueId", "queueOffset", "physicalOffset", "storeTimestamp", "storeHost", "sysFlag",
              "preparedTransactionOffset", "rawProperties", "body", "bornTimestamp", "bornHost", "flag",
              "reconsumeTimes")  # fmt: skip
+WRITTEN = ("topic", "queueId", "key", "tags", "body", "properties", "bornTimestamp", "bornHost", "flag",
+           "reconsumeTimes")  # fmt: skip
+KNOWN = (*NATIVE.names, *KAFKA_NAMES, *IGNORED)
 REFUSED_PROPERTIES = ("INNER_MULTI_DISPATCH", "INNER_NUM")
+NUMBERS_AS_TEXT = ("key", "tags")
 DROPPED_PROPERTY = "__CRC32#"
 MAX_FOLDER_NAME = 255
 BORN_HOST = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
@@ -40,16 +45,9 @@ _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 def check_columns(names: list[str], settings: WriteSettings) -> None:
     """Raises ColumnError when the columns of a frame cannot be written: unknown, twice, or a needed one missing."""
-    known = [*NATIVE.names, *KAFKA_NAMES, *sorted(IGNORED)]
-    for name in names:
-        if name not in known:
-            near = closest(name, known)
-            hint = f"did you mean {' or '.join(near)}? " if near else ""
-            raise ColumnError(name, f"there is no such column; {hint}The columns are {', '.join(known)}")
-        own = KAFKA_NAMES.get(name)
-        if names.count(name) > 1 or (own is not None and own in names):
-            raise ColumnError(name, f"says the same as column {own or name}; drop one of the two")
-    have = {KAFKA_NAMES.get(name, name) for name in names}
+    written = PRESERVED if settings.preserve else WRITTEN
+    check_names(names, written, [*NATIVE.names, *IGNORED], KAFKA_NAMES)
+    have = {KAFKA_NAMES.get(name, name) for name in spelled(names, KNOWN)}
     needed = PRESERVED if settings.preserve else ("body", *(() if settings.topic is not None else ("topic",)))
     missing = [name for name in needed if name not in have]
     if missing:
@@ -62,13 +60,17 @@ def check_columns(names: list[str], settings: WriteSettings) -> None:
 
 
 class Given:
-    """The columns of one batch under their native names. `first_row` is the number of its first row in the task."""
+    """The columns of one batch under their native names. `first_row` is the number of its first row in the task.
+
+    `nulls` counts the properties that are left out because their name or value is null.
+    """
 
     def __init__(self, batch: pa.RecordBatch, first_row: int) -> None:
-        names = [KAFKA_NAMES.get(name, name) for name in batch.schema.names]
+        names = [KAFKA_NAMES.get(name, name) for name in spelled(batch.schema.names, KNOWN)]
         self._columns = dict(zip(names, batch.columns, strict=True))
         self.first_row = first_row
         self.count = batch.num_rows
+        self.nulls = 0
 
     def has(self, name: str) -> bool:
         """Whether there is a column that is not all null by type."""
@@ -78,21 +80,18 @@ class Given:
         """The error of one row of the batch."""
         return RowError(column, value, rule, self.first_row + int(row))
 
-    def binary(self, name: str) -> pa.BinaryArray:
-        """Bytes, null where there are none."""
+    def binary(self, name: str, numbers: bool = False) -> pa.BinaryArray:
+        """Bytes, null where there are none; with `numbers` also whole numbers, as their digits."""
         if not self.has(name):
             return pa.nulls(self.count, pa.binary())
         column = self._columns[name]
         if isinstance(column, pa.DictionaryArray):
             column = column.dictionary_decode()
-        try:
-            return column.cast(pa.binary())
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            raise ColumnError(name, f"is {column.type}; it must be text or bytes") from None
+        return as_binary(name, column, numbers)
 
     def text(self, name: str) -> pa.StringArray:
-        """Text, null where there is none. Raises RowError for bytes that are no UTF-8."""
-        return self.as_text(self.binary(name), name)
+        """Text, or whole numbers as their digits; null where there is none. RowError for bytes that are no UTF-8."""
+        return self.as_text(self.binary(name, numbers=name in NUMBERS_AS_TEXT), name)
 
     def topics(self) -> pa.DictionaryArray:
         """The topics, each text once."""
@@ -161,11 +160,14 @@ class Given:
         before = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
         # A header's value is bytes; text is what the store keeps of it.
         out = PairColumn(
-            self.as_text(names.cast(pa.binary()), "properties", rows),
-            self.as_text(values.cast(pa.binary()), "properties", rows),
+            self.as_text(as_binary("properties", names, numbers=True), "properties", rows),
+            self.as_text(as_binary("properties", values, numbers=True), "properties", rows),
             before,
         )
-        return out if names.null_count == 0 == values.null_count else out.keep(mask(there))
+        if names.null_count == 0 == values.null_count:
+            return out
+        self.nulls += len(there) - there.true_count
+        return out.keep(mask(there))
 
 
 def _flat_pairs(column: pa.Array) -> tuple[pa.Array, pa.Array, npt.NDArray[np.int64]]:
@@ -201,11 +203,8 @@ def checked(given: Given, settings: WriteSettings) -> Message:
     check_topics(given, topics)
     bodies = given.binary("body")
     check_bodies(given, bodies)
-    if given.has("queueId"):
-        negative = np.flatnonzero(given.numbers("queueId", pa.int32(), 0) < 0)
-        if len(negative):
-            value = int(given.numbers("queueId", pa.int32(), 0)[negative[0]])
-            raise given.error("queueId", negative[0], str(value), "it must be 0 or more")
+    for name in ("queueId", "reconsumeTimes"):
+        _refuse_negative(given, name)
     key, tags = (_no_empty(given.text(name)) for name in ("key", "tags"))
     for name, texts in (("key", key), ("tags", tags)):
         _refuse_controls(given, texts, np.arange(given.count, dtype=np.int32), pa.repeat(name, given.count))
@@ -215,6 +214,14 @@ def checked(given: Given, settings: WriteSettings) -> Message:
         _check_pairs(given, pairs)
         pairs = pairs.replaced("KEYS", key).replaced("TAGS", tags)
     return Message(topics, bodies, pairs, key, tags)
+
+
+def _refuse_negative(given: Given, name: str) -> None:
+    numbers = given.numbers(name, pa.int32(), 0)
+    row = int(numbers.argmin()) if len(numbers) else 0
+    if len(numbers) and numbers[row] < 0:
+        row = int((numbers < 0).argmax())
+        raise given.error(name, row, str(int(numbers[row])), "it must be 0 or more")
 
 
 def _no_empty(texts: pa.StringArray) -> pa.StringArray:

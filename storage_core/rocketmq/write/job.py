@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -17,7 +17,7 @@ from storage_core.errors import MqStoreError, StoreLockedError
 from storage_core.files import system
 from storage_core.files.file_chain import find_chain
 from storage_core.files.lock import FileLock
-from storage_core.files.small_file import names_in
+from storage_core.files.small_file import names_in, remove_empty_folder
 from storage_core.files.undo_log import Changes
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.config_json import queue_counts
@@ -36,6 +36,7 @@ from storage_core.job import (
     write_json,
 )
 from storage_core.rocketmq.disk.config_files import read_config
+from storage_core.rocketmq.disk.directory import looks_like_store
 from storage_core.rocketmq.recovery.unfinished import find_store
 from storage_core.rocketmq.write.commit_plan import Plan, plan_from_json, plan_to_json
 from storage_core.rocketmq.write.input_rows import check_columns
@@ -53,15 +54,20 @@ GUARD_TEXT = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass
 class RocketWriteJob(WriteJob):
-    """A job that has its staging folder. Plain data, so it may be pickled to tasks and to the process that commits."""
+    """A job that has its staging folder. Plain data, so it may be pickled to tasks and to the process that commits.
+
+    `made_root`: there was no such directory before. `warnings` fill at the commit.
+    """
 
     root: str
     settings: WriteSettings
     job: str
     queue_counts: dict[str, int]
     log_file_size: int
+    made_root: bool = False
+    warnings: list[str] = field(default_factory=list)
 
     def stage(
         self, batches: Iterator[pa.RecordBatch], partition: int = 0, attempt: int = 0, task: int = 0
@@ -92,6 +98,9 @@ class RocketWriteJob(WriteJob):
                 check_staged(job_folder, self.job, list(parts), crc=False)
                 plan = self._pass_commit_point(parts, locks)
                 _carry_out(self.root, plan)
+                self._warn_of_nulls(parts)
+            elif not written:
+                _make_empty_store(self.root, self.settings)
             # The rows are in the store: what cannot be removed now, the next writer removes.
             with suppress(OSError):
                 drop_staging(job_folder, self.job)
@@ -115,12 +124,25 @@ class RocketWriteJob(WriteJob):
             raise
         return plan
 
+    def _warn_of_nulls(self, parts: Sequence[StagedPart]) -> None:
+        nulls = sum(int(part.detail.get("nulls", 0)) for part in parts)
+        if nulls:
+            why = "RocketMQ has no null, so these messages are without them"
+            self.warnings.append(
+                f"{self.root}: {nulls} properties had a null name or value and were not written; {why}"
+            )
+
     def abort(self) -> None:
-        """Drops what was staged, unless the job passed its commit point."""
+        """Drops what was staged, unless the job passed its commit point, and a directory that only this job made."""
         job_folder = JobFolder(self.root)
         intent = read_json(job_folder.intent)
-        if intent is None or intent["job"] != self.job:
-            drop_staging(job_folder, self.job)
+        if intent is not None and intent["job"] == self.job:
+            return
+        drop_staging(job_folder, self.job)
+        if self.made_root:
+            # Where another job has begun here, or a lock was taken, the folders are not empty and stay.
+            remove_empty_folder(job_folder.folder)
+            remove_empty_folder(self.root)
 
 
 def begin(
@@ -142,7 +164,7 @@ def begin(
     else:
         _look_for_broker(root)
     size = find_chain(folders).file_size or settings.log_file_size
-    job = RocketWriteJob(root, settings, new_job_id(), _queue_counts(root), size)
+    job = RocketWriteJob(root, settings, new_job_id(), _queue_counts(root), size, not system.exists(root))
     try:
         open_staging(job_folder, job.job, application)
     except OSError as error:
@@ -190,6 +212,18 @@ def _broker_lock(root: str) -> AbstractContextManager[object]:
         lock.close()
         raise StoreLockedError(f"StoreLockedError: {path} is about to be locked by {advice} (process {others[0]})")
     return lock
+
+
+def _make_empty_store(root: str, settings: WriteSettings) -> None:
+    """Makes a new directory a store without messages: a job of no rows is read back as no rows (interface.md 15)."""
+    if looks_like_store(root):
+        return
+    try:
+        for folder in (*log_folders(root, settings.commit_log_path), os.path.join(root, paths.CONSUME_QUEUE)):
+            system.make_folder(folder)
+            system.sync_folder(os.path.dirname(folder))
+    except OSError as error:
+        raise _one_line(root, error) from error
 
 
 def _queue_counts(root: str) -> dict[str, int]:

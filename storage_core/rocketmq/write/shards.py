@@ -84,14 +84,15 @@ class ShardJob(WriteJob):
         version of the query was written before.
         """
         chosen: list[StagedPart] = []
-        if not _is_written(self.root, self.settings):
+        written = _is_written(self.root, self.settings)
+        if not written:
             _check_target(self.root)
             chosen = [part for part in sorted(parts, key=lambda each: each.partition) if part.rows]
-        if chosen:
+        if not written:
+            stores = [part.detail["store"] for part in chosen] or [self._empty_store()]
             system.make_folder(self._made, exist_ok=False)
-            for number, part in enumerate(chosen):
-                made = os.path.join(self.folder, part.detail["store"])
-                system.rename(made, os.path.join(self._made, f"{self.job}-{number}"))
+            for number, store in enumerate(stores):
+                system.rename(os.path.join(self.folder, store), os.path.join(self._made, f"{self.job}-{number}"))
             if self.settings.query is not None:
                 set_mark(self._made, self.settings.query, self.settings.version)
             system.sync_folder(self._made)
@@ -105,6 +106,12 @@ class ShardJob(WriteJob):
         with suppress(OSError):
             self.abort()
         return sum(part.rows for part in chosen)
+
+    def _empty_store(self) -> str:
+        """A store without messages, so that the folder of a job without rows is read back as no rows; its name."""
+        name = "empty"
+        begin(os.path.join(self.folder, name), replace(self.settings, shards=False, query=None)).commit([])
+        return name
 
     def abort(self) -> None:
         """Drops every store that was made."""

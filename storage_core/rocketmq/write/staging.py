@@ -66,6 +66,8 @@ PRESERVED_OFFSETS = struct(
 )
 
 BATCH_SIZE = 8 << 20
+MOST_QUEUES = 1024
+"""Queues that a topic gets through the column queueId alone; more only where topics.json or the option has them."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ class Task:
     numbers: dict[QueueKey, int] = field(default_factory=dict)
     turns: dict[str, int] = field(default_factory=dict)
     row: int = 0
+    nulls: int = 0
 
     def prepare(self, batch: pa.RecordBatch) -> Batch:
         """Checks and encodes what can be encoded of a batch. Raises RowError, OptionError."""
@@ -98,6 +101,7 @@ class Task:
         given = Given(batch, self.row)
         self.row += batch.num_rows
         made = self._preserved(given) if self.settings.preserve else self._plain(given)
+        self.nulls += given.nulls
         limit = min(MAX_RECORD_SIZE, self.log_file_size - BLANK.size)
         if self.settings.preserve:
             limit = self.log_file_size - BLANK.size
@@ -196,11 +200,12 @@ class Task:
     def _choose(self, given: Given, message: Message, keys: pa.StringArray) -> npt.NDArray[np.int32]:
         """Queue of each row: its own, else by key as RocketMQ does it, else round robin (interface.md 15, 17)."""
         chosen = given.numbers("queueId", pa.int32(), -1).copy()
+        names = message.topics.dictionary.to_pylist()
+        self._refuse_many_queues(given, message, names, chosen)
         open_rows = np.flatnonzero(chosen < 0)
         if not len(open_rows):
             return chosen
-        names = message.topics.dictionary.to_pylist()
-        counts = np.array([self.queue_counts.get(name, self.settings.queues) for name in names], np.int32)
+        counts = self._queue_counts_of(names)
         topic = message.topics.indices.to_numpy()[open_rows]
         keyed = mask(keys.is_valid())[open_rows]
         hashes = java_hashes(keys)[open_rows]
@@ -212,6 +217,22 @@ class Task:
                 chosen[rows] = (turn + np.arange(len(rows))) % counts[number]
                 self.turns[name] = turn + len(rows)
         return chosen
+
+    def _queue_counts_of(self, names: list[str]) -> npt.NDArray[np.int32]:
+        return np.array([self.queue_counts.get(name, self.settings.queues) for name in names], np.int32)
+
+    def _refuse_many_queues(
+        self, given: Given, message: Message, names: list[str], queue_ids: npt.NDArray[np.int32]
+    ) -> None:
+        """RowError for a queue that would give a topic more queues than anybody asked for (interface.md 17)."""
+        if queue_ids.max(initial=0) < MOST_QUEUES:
+            return
+        limits = np.maximum(np.maximum(self._queue_counts_of(names), self.settings.queues), MOST_QUEUES)
+        wrong = np.flatnonzero(queue_ids >= limits[message.topics.indices.to_numpy()])
+        if len(wrong):
+            limit = int(limits[message.topics.indices.to_numpy()[wrong[0]]])
+            rule = f"the topic would get more than {limit} queues; if that is meant, give option queues"
+            raise given.error("queueId", wrong[0], str(int(queue_ids[wrong[0]])), rule)
 
     def _queue_numbers(self, topics: pa.DictionaryArray, queue_ids: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
         names = topics.dictionary.to_pylist()
@@ -288,7 +309,7 @@ def stage_task(folder: str, stem: str, task: Task, batches: Iterator[pa.RecordBa
         for file in files.values():
             file.close()
     staged = tuple(StagedFile(os.path.basename(file.path), file.size, file.crc) for file in files.values())
-    detail = {"queues": [list(key) for key in task.numbers], "first": first}
+    detail = {"queues": [list(key) for key in task.numbers], "first": first, "nulls": task.nulls}
     return StagedPart(partition, task.row, staged, detail)
 
 

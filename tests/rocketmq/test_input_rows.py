@@ -1,0 +1,83 @@
+"""Rows that a user may give and RocketMQ cannot take as they are: cast, counted or refused by name (interface.md 15 to
+17).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from storage_core import open_store
+from storage_core.errors import ColumnError, MqStoreError, RowError
+from storage_core.rocketmq.write.staging import MOST_QUEUES
+from tests.support.rocketmq_writes import GEOMETRY
+
+
+def append(path: Path, columns: dict[str, Any], **options: Any) -> list[dict[str, Any]]:
+    """Writes rows of topic `t` and gives back what the store then holds."""
+    count = len(next(iter(columns.values())))
+    table = pa.table({"topic": ["t"] * count, "body": [b"x"] * count, **columns})
+    with open_store(str(path), "rocketmq", **GEOMETRY) as store:
+        store.append(table, **options)
+        return [row for batch in store.read("t") for row in batch.to_pylist()]
+
+
+def test_whole_numbers_become_text_in_keys_tags_and_properties(tmp_path: Path) -> None:
+    properties = pa.array([[("n", 7)]], pa.map_(pa.string(), pa.int32()))
+    (row,) = append(tmp_path / "s", {"key": [42], "tags": [5], "properties": properties})
+    assert (row["key"], row["tags"], dict(row["properties"])["n"]) == ("42", "5", "7")
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.bool_(), pa.timestamp("us")])
+def test_other_types_of_properties_are_named(tmp_path: Path, kind: pa.DataType) -> None:
+    values = pa.array([0], pa.int64()).cast(kind)
+    properties = pa.MapArray.from_arrays(pa.array([0, 1], pa.int32()), pa.array(["n"]), values)
+    with pytest.raises(ColumnError, match=r"column 'properties': holds .*; it must be text or bytes"):
+        append(tmp_path / "s", {"properties": properties})
+
+
+def test_null_properties_are_left_out_and_counted(tmp_path: Path) -> None:
+    kind = pa.map_(pa.string(), pa.string())
+    rows = pa.table({
+        "topic": ["t"] * 3, "body": [b"x"] * 3,
+        "properties": pa.array([[("a", None), ("b", "c")], None, [("d", None)]], kind),
+    })  # fmt: skip
+    with open_store(str(tmp_path / "s"), "rocketmq", **GEOMETRY) as store:
+        job = store.begin_job(rows.schema.names)
+        assert job.commit([job.stage(iter(rows.to_batches()))]) == 3
+        found = [dict(row["properties"]) for batch in store.read("t") for row in batch.to_pylist()]
+    assert found == [{"b": "c"}, {}, {}]
+    (line,) = job.warnings
+    assert "2 properties had a null name or value and were not written" in line
+
+
+@pytest.mark.parametrize("column", ["queueId", "reconsumeTimes"])
+def test_negative_numbers_are_refused(tmp_path: Path, column: str) -> None:
+    with pytest.raises(RowError, match=rf"row 1 of its task: column '{column}' is -1: it must be 0 or more"):
+        append(tmp_path / "s", {column: pa.array([0, -1], pa.int32())})
+
+
+def test_a_queue_far_beyond_the_others_must_be_asked_for(tmp_path: Path) -> None:
+    """A typing error would make a topic of 100,000 queues, each with a file of its own on every broker."""
+    for number in (MOST_QUEUES, 99_999, 2**31 - 1):
+        with pytest.raises(RowError, match=rf"column 'queueId' is {number}: the topic would get more than 1024 queues"):
+            append(tmp_path / "s", {"queueId": pa.array([number], pa.int32())})
+    assert len(append(tmp_path / "s", {"queueId": pa.array([MOST_QUEUES - 1], pa.int32())})) == 1
+    asked = append(tmp_path / "s", {"queueId": pa.array([MOST_QUEUES + 5], pa.int32())}, queues=MOST_QUEUES + 6)
+    assert {row["queueId"] for row in asked} == {MOST_QUEUES - 1, MOST_QUEUES + 5}
+    # The topic has so many queues now.
+    assert len(append(tmp_path / "s", {"queueId": pa.array([MOST_QUEUES + 5], pa.int32())})) == 3
+
+
+def test_append_takes_what_pyarrow_makes_a_table_of(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"topic": ["t", "t"], "body": ["a", "b"]}, index=["x", "y"])
+    with open_store(str(tmp_path / "s"), "rocketmq", **GEOMETRY) as store:
+        assert store.append(frame) == 2
+        assert store.append({"topic": ["t"], "body": [b"c"]}) == 1
+        assert store.append(pa.record_batch({"topic": ["t"], "body": [b"d"]})) == 1
+        with pytest.raises(MqStoreError, match="this str cannot be made one"):
+            store.append("rows")
