@@ -344,7 +344,8 @@ def test_a_damaged_index_is_not_written_to(root: str) -> None:
     whole = segment.read_bytes()
     first = segment_format.walk(whole)
     segment.write_bytes(whole + whole[: int(first.marks[0])])
-    with pytest.raises(CorruptionError, match=f"0.idx at {len(whole)}: a second publish of relative sequence 11; .* restore"):
+    told = f"0.idx at {len(whole)}: a second publish of relative sequence 11; .* restore"
+    with pytest.raises(CorruptionError, match=told):
         Queue(root, "q").close()
     segment.write_bytes(whole)
     journal.write_bytes(journal_format.encode_marks(journal_format.DELIVER, np.array([3, 3])))
