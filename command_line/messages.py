@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from command_line.output.progress import ProgressLine
 from command_line.selection import Chosen
+from command_line.signals import stop_if_asked
 from storage_core.errors import OptionError
 from storage_core.options.option import RABBITMQ
 from storage_core.store import EARLIEST, LATEST, OffsetBound, Scan, ScanPartition, ScanRequest
@@ -61,6 +62,7 @@ def _read(partitions: Sequence[ScanPartition], line: ProgressLine) -> Iterator[p
     total, done = sum(partition.estimated_rows for partition in partitions), 0
     for partition in partitions:
         for batch in partition.read():
+            stop_if_asked()
             yield batch
             done += batch.num_rows
             line.messages_done(WORK, done, total)

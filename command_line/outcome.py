@@ -10,14 +10,13 @@ import functools
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable
 from typing import ParamSpec
 
 import click
 
 from command_line.output.lines import OutputError, flush
+from command_line.signals import Signals
 from command_line.wording import said
 from storage_core.errors import CorruptionError, DataLossError, FormatError, MqStoreError, TornWriteError
 
@@ -25,40 +24,6 @@ P = ParamSpec("P")
 
 FINE, FOUND_NOTHING, DAMAGED, MISTAKE = 0, 1, 1, 2
 DAMAGE = (CorruptionError, DataLossError, FormatError, TornWriteError)
-
-
-class Stopped(BaseException):
-    """The process was asked to end: nothing half-written may stay."""
-
-
-class Signals:
-    """Makes SIGINT and SIGTERM end a block by an exception, so that what is half done is removed.
-
-    `number` is the signal that came, or None.
-    """
-
-    def __init__(self) -> None:
-        self.number: int | None = None
-
-    @contextmanager
-    def raised(self) -> Iterator[None]:
-        """While the block runs, a signal raises `Stopped` in it."""
-        before = {}
-        try:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                before[number] = signal.signal(number, self._raise)
-        except ValueError:  # not the main thread: signals reach that one
-            pass
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _raise(self, number: int, frame: FrameType | None) -> None:
-        del frame
-        self.number = number
-        raise Stopped
 
 
 def exit_code(work: Callable[P, int]) -> Callable[P, None]:

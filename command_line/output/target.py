@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import IO
 
 from command_line.output.lines import OutputError
+from command_line.signals import stop_if_asked
 from storage_core.errors import OptionError
 
 
@@ -24,6 +25,7 @@ def new_file(path: str, replace: bool = False) -> Iterator[IO[bytes]]:
     try:
         with open(aside, "xb") as file:
             yield file
+        stop_if_asked()
         os.rename(aside, path)
     except OSError as error:
         raise OutputError(f"{path} cannot be written: {error.strerror or error}") from None
