@@ -6,7 +6,10 @@ Source: interface.md 37 to 39.
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from difflib import get_close_matches
+from typing import Any
 
 import click
 
@@ -25,6 +28,21 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 class Commands(click.Group):
     """A group that loads a command's module when the command is called; help and completion load none."""
+
+    def main(self, *arguments: Any, standalone_mode: bool = True, **named: Any) -> Any:
+        """Runs a call, whose mistakes are one line on stderr."""
+        if not standalone_mode:
+            return super().main(*arguments, standalone_mode=False, **named)
+        try:
+            code = super().main(*arguments, standalone_mode=False, **named)
+        except click.UsageError as error:
+            code = error.exit_code
+            _show(error)
+        except BrokenPipeError:
+            # Who read the help has seen enough; Python would complain of what is left in the buffer.
+            code = 0
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(code if isinstance(code, int) else 0)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names, in the order of the help."""
@@ -48,8 +66,8 @@ class Commands(click.Group):
             args = [" ".join(args[:2]), *args[2:]]
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             near = get_close_matches(args[0], COMMANDS, 1)
-            hint = f" Did you mean {near[0]}?" if near else ""
-            ctx.fail(f"No such command '{args[0]}'.{hint}")
+            hint = f"; did you mean {near[0]}?" if near else ""
+            ctx.fail(f"No such command '{args[0]}'{hint}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -57,6 +75,16 @@ class Commands(click.Group):
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+def _show(error: click.UsageError) -> None:
+    """The mistake, and where the help is; a call without a command is the help itself."""
+    text = error.format_message()
+    if text.startswith("Usage: "):
+        click.echo(text, err=True)
+        return
+    where = error.ctx.command_path if error.ctx is not None else "mqstore"
+    click.echo(f"mqstore: {text[:1].lower()}{text[1:].rstrip('.')} (see {where} --help)", err=True)
 
 
 @click.command(cls=Commands, context_settings=HELP)

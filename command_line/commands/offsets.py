@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from command_line.outcome import exit_code
+from command_line.outcome import exit_code, say
 from command_line.output.progress import shown_progress
 from command_line.output.table import Column, column, print_table
 from command_line.output.units import counted
@@ -50,6 +50,8 @@ def command(store: str, group: str | None, by_queue: bool, as_json: bool, **give
         elif rows:
             shown = rows if by_queue else _totals(rows)
             print_table(_columns(shown, by_queue), shown, _total(rows))
+        if not rows and stores.stores:
+            say("no consumer group has committed an offset of these queues (config/consumerOffset.json)")
         wanted.warn(stores)
     return stores.code(bool(rows))
 

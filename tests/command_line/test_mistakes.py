@@ -18,6 +18,7 @@ from storage_core import errors
 from storage_core.errors import OptionError
 from storage_core.option_table import OPTIONS
 from tests.command_line.calls import ROOT, lines, process, run, shell, without_roots_rights
+from tests.golden.archive import unpack
 from tests.rabbitmq import golden
 from tests.support.rabbitmq_damage import edit, first_record
 
@@ -53,9 +54,12 @@ def test_a_mistake_is_one_line_and_exit_code_2(rocket: Path, rabbit: Path, node:
         assert "Error:" not in done.stderr
         assert "option" not in done.stderr.replace("no such option", "")
         assert done.stdout == ""
-    for arguments in (["no-such-command"], ["ls"], ["ls", rocket, "--no-such-option"]):
-        run(*arguments, code=2)
-    assert "Did you mean export?" in run("exprot", code=2).stderr
+    for arguments in (["no-such-command"], ["ls"], ["ls", rocket, "--no-such-option"], ["cat", rocket, "-n", "x"]):
+        done = run(*arguments, code=2)
+        assert (done.stderr.count("\n"), done.stdout) == (1, ""), done.stderr
+        assert done.stderr.startswith("mqstore: ")
+        assert "--help" in done.stderr
+    assert "did you mean export?" in run("exprot", code=2).stderr
 
 
 def test_damage_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
@@ -85,6 +89,31 @@ def test_no_permission_to_write(rocket: Path, tmp_path: Path) -> None:
     done = process("export", rocket, tmp_path / "x.parquet", preexec_fn=without_roots_rights)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "no permission to write in" in done.stderr
+
+
+def test_the_offsets_of_a_config_that_cannot_be_read(tmp_path: Path) -> None:
+    store = unpack("broker-4.9.3", tmp_path)
+    config = store / "config"
+    config.chmod(0)
+    try:
+        done = process("offsets", store, preexec_fn=without_roots_rights)
+        served = process("ls", store, preexec_fn=without_roots_rights)
+    finally:
+        config.chmod(0o755)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"mqstore: {config}/consumerOffset.json: Permission denied; read as a user who may, or copy the file\n"
+    )
+    assert (served.returncode, served.stderr) == (0, ""), "messages need no config"
+
+    (config / "consumerOffset.json").write_text("{broken")
+    assert len(lines(run("offsets", store, "--json"))) > 10, "a broker takes the .bak"
+    (config / "consumerOffset.json.bak").write_text("")
+    done = run("offsets", store, code=1)
+    assert done.stderr.startswith(f"mqstore: {config}/consumerOffset.json at 1: no JSON: ")
+    assert done.stderr.count("\n") == 1
+    (config / "consumerOffset.json").unlink()
+    assert "no consumer group has committed an offset" in run("offsets", store, code=1).stderr
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

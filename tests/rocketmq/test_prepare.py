@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage_core import open_store
-from storage_core.errors import CorruptionError, MqStoreError
+from storage_core.errors import CorruptionError, MqStoreError, UnsupportedFormatError
 from storage_core.store import Scan, ScanRequest
 from tests.faults import Died, stopped_at
 from tests.golden import archive
@@ -25,6 +25,20 @@ def test_intact_records_after_the_end_are_named_before_anything_else(tmp_path: P
     before = contents(directory)
     with pytest.raises(CorruptionError, match="an intact record lies here"):
         write(directory, rows(3))
+    assert contents(directory) == before
+
+
+def test_an_index_file_of_unknown_geometry_is_named_with_what_to_do(tmp_path: Path) -> None:
+    directory = made_store("own", tmp_path / "store")
+    shutil.rmtree(directory / ".mqstore")
+    for path in (directory / "index").iterdir():
+        path.write_bytes(bytes(6244))
+    before = contents(directory)
+    with pytest.raises(UnsupportedFormatError, match=r"6244 bytes .* to a file; give its maxHashSlotNum") as caught:
+        write(directory, rows(3))
+    assert "5000000" not in str(caught.value), "what nobody gave is not named"
+    with pytest.raises(UnsupportedFormatError, match="indexSlots=5 with indexEntries=6 means 180 bytes; give"):
+        write(directory, rows(3), indexSlots=5, indexEntries=6)
     assert contents(directory) == before
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from storage_core.errors import FormatError
+from storage_core.errors import CorruptionError, FormatError, StoreNotFoundError
 from storage_core.files.small_file import read_at
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.config_json import decode_config
@@ -29,15 +29,43 @@ def read_config(root: str, name: str) -> dict[str, Any]:
     return {}
 
 
+def needed_config(root: str, name: str) -> dict[str, Any]:
+    """The same for who asks for nothing else than this file; empty when there is none, as a broker takes it.
+
+    Raises StoreNotFoundError when it may not be read, CorruptionError when neither it nor its `.bak` is JSON.
+    """
+    broken: CorruptionError | None = None
+    for file_name in (name, f"{name}.bak"):
+        path = os.path.join(root, paths.CONFIG, file_name)
+        try:
+            data = read_at(path, MAX_SIZE)
+            if data:
+                return decode_config(data)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise StoreNotFoundError(f"{path}: {error.strerror}; read as a user who may, or copy the file") from None
+        except FormatError as error:
+            broken = broken or error.at(path)
+        except RecursionError:
+            broken = broken or CorruptionError(path, 0, "no JSON: nested too deep")
+    if broken is not None:
+        raise broken
+    return {}
+
+
 def topic_table(root: str) -> dict[str, dict[str, Any]]:
     """Topics of topics.json by name."""
     return _dictionaries(read_config(root, "topics.json").get("topicConfigTable"))
 
 
 def committed_offsets(root: str) -> dict[str, dict[QueueKey, int]]:
-    """What each consumer group has committed: the next offset to consume, by queue."""
+    """What each consumer group has committed: the next offset to consume, by queue.
+
+    Raises StoreNotFoundError, CorruptionError: an unreadable file is not a store without groups.
+    """
     groups: dict[str, dict[QueueKey, int]] = {}
-    for name, offsets in _dictionaries(read_config(root, "consumerOffset.json").get("offsetTable")).items():
+    for name, offsets in _dictionaries(needed_config(root, "consumerOffset.json").get("offsetTable")).items():
         topic, separator, group = name.partition("@")
         if not separator or "@" in group:
             continue

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from storage_core.errors import CorruptionError, MqStoreError, OptionError
+from storage_core.errors import CorruptionError, MqStoreError, UnsupportedFormatError
 from storage_core.files import system
 from storage_core.files.small_file import read_at
 from storage_core.files.undo_log import Changes
@@ -105,11 +105,12 @@ def _index_geometry(root: str, settings: WriteSettings, ends: Ends, store: Store
     for geometry in [*known, *([noted] if noted else []), settings.index, Geometry()]:
         if geometry.file_size == length:
             return geometry
-    raise OptionError(
-        "indexSlots", str(settings.index.slots),
-        f"and indexEntries do not explain the {length} bytes of {files[-1]}; "
-        "give the maxHashSlotNum and maxIndexNum of the broker as indexSlots and indexEntries",
-    )  # fmt: skip
+    given = f", and indexSlots={settings.index.slots} with indexEntries={settings.index.entries} means "
+    raise UnsupportedFormatError(
+        f"{files[-1]}: nothing in this index file of {length} bytes says how many slots and entries the broker gives "
+        f"to a file{f'{given}{settings.index.file_size} bytes' if settings.index_given else ''}; give its "
+        "maxHashSlotNum and maxIndexNum as options indexSlots and indexEntries"
+    )
 
 
 def prepare(
