@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any
 
@@ -16,7 +17,9 @@ import click
 HELP = {"help_option_names": ["-h", "--help"]}
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "info": ("info", "A store at a glance: engine, state, messages, times, what would be cut."),
     "ls": ("ls", "The queues of a store with their sizes."),
+    "topics": ("topics", "The topics of a RocketMQ store with kinds and sizes."),
     "cat": ("cat", "Messages, as JSON lines, CSV or by a template."),
     "find": ("find", "The messages with a key or an id."),
     "offsets": ("offsets", "Where consumer groups stand, and their lag."),
@@ -31,10 +34,11 @@ class Commands(click.Group):
 
     def main(self, *arguments: Any, standalone_mode: bool = True, **named: Any) -> Any:
         """Runs a call, whose mistakes are one line on stderr."""
+        run: Callable[..., Any] = super().main
         if not standalone_mode:
-            return super().main(*arguments, standalone_mode=False, **named)
+            return run(*arguments, standalone_mode=False, **named)
         try:
-            code = super().main(*arguments, standalone_mode=False, **named)
+            code = run(*arguments, standalone_mode=False, **named)
         except click.UsageError as error:
             code = error.exit_code
             _show(error)
@@ -95,7 +99,7 @@ def main() -> None:
     STORE is the directory of a store, or a folder with several: a node's data directory, a folder of backups.
 
     \b
-    mqstore ls /backup/broker-a/store
+    mqstore info /backup/broker-a/store
     mqstore cat /backup/broker-a/store --topic orders --last 5
     mqstore find /backup/broker-a/store order-42
 

@@ -53,7 +53,7 @@ def _ended(work: Callable[[], int]) -> int:
             code = work()
             flush()
         return code
-    except BaseException as error:  # noqa: BLE001 (what is not told here is raised again)
+    except BaseException as error:
         # An exception that a signal raises inside a library's import or callback may surface as any other.
         if signals.number is not None:
             return _stopped(128 + signals.number)

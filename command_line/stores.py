@@ -49,6 +49,13 @@ class Stores:
         """Their names."""
         return [named.name for named in self.stores]
 
+    def keep_rocketmq(self, path: str, lacking: str) -> None:
+        """Leaves RabbitMQ's stores out, which have no `lacking`. OptionError when there are no others."""
+        queues_only = [named for named in self.stores if named.holds_queues_only]
+        if queues_only and len(queues_only) == len(self.stores):
+            raise OptionError("STORE", path, f"RabbitMQ has no {lacking}; `mqstore ls` lists its queues")
+        self.stores = [named for named in self.stores if named not in queues_only]
+
     def gather(
         self, work: Callable[[NamedStore], T], among: Sequence[NamedStore] | None = None
     ) -> list[tuple[NamedStore, T]]:

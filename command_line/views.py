@@ -6,7 +6,7 @@ Leaves to `output.table` which columns fit on a terminal.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from command_line.output.lines import line
@@ -30,6 +30,11 @@ def view_rows(stores: Stores, wanted: Selection, view: str) -> list[Row]:
         return [{**row, "store": named.name} for batch in batches for row in json_rows(batch)]
 
     return [row for _, found in stores.gather(rows, list(selected)) for row in found]
+
+
+def store_rows(named: NamedStore, view: str) -> list[Row]:
+    """The rows of a view of one store, with values that JSON has."""
+    return [row for batch in named.store.view(view) for row in json_rows(batch)]
 
 
 def print_json(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -62,6 +67,9 @@ def several_column(name: str, rows: Sequence[Row]) -> list[Column]:
     return [column(name)] if len({row.get(name) for row in rows}) > 1 else []
 
 
-def sort_key(by: str) -> Callable[[Row], Any]:
-    """Sorts rows by a number or a time, the largest first."""
-    return lambda row: (row.get(by) is not None, row.get(by))
+def largest_first(rows: list[Row], by: str) -> list[Row]:
+    """The rows by a number, or by `last`, the last time, the largest first; by `name` they stay as they are."""
+    if by == "name":
+        return rows
+    name = {"last": "lastStoreTimestamp"}.get(by, by)
+    return sorted(rows, key=lambda row: (row.get(name) is not None, row.get(name) or 0), reverse=True)

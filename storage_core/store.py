@@ -117,6 +117,23 @@ class Definitions:
     folder: str
 
 
+@dataclass(frozen=True)
+class StoreState:
+    """How a store was left, and what its reader makes of that.
+
+    `version` says whose rules are followed; `running`: a broker has the store open; `clean`: it was stopped cleanly.
+    A broker's start would cut up to `cut_bytes` bytes of messages, from the address `cut_offset` of the log on.
+    `unfinished_write`: a job of mqstore is committed, and the next write finishes it.
+    """
+
+    version: str
+    running: bool
+    clean: bool
+    cut_bytes: int = 0
+    cut_offset: int | None = None
+    unfinished_write: bool = False
+
+
 def store_names(directories: Sequence[str]) -> tuple[str, ...]:
     """Values of the column `store`: the last part of a path; of several stores the path below their common folder."""
     if len(directories) == 1:
@@ -173,6 +190,14 @@ class Snapshot(ABC):
         Raises OptionError (a topic or queue that is not there, with the names that are), OffsetOutOfRangeError,
         DataLossError, UnsupportedFormatError.
         """
+
+    def offsets_at(self, request: ScanRequest) -> Mapping[QueueKey, int]:
+        """For each queue that a request selects, the offset of the first message stored at or after its `start_ms`.
+
+        Raises OptionError for a topic or queue that is not there, UnsupportedFormatError where messages have no time.
+        """
+        del request
+        raise UnsupportedFormatError("RabbitMQ notes no time at which a message was stored")
 
     def warnings(self) -> Sequence[str]:
         """One line for each thing a user should know before trusting the rows, such as bytes that recovery cuts."""
@@ -257,6 +282,10 @@ class Store(Closable):
     @abstractmethod
     def snapshot(self) -> Snapshot:
         """What the store serves now."""
+
+    @abstractmethod
+    def state(self) -> StoreState:
+        """How the store was left."""
 
     @abstractmethod
     def view_schema(self, name: str) -> pa.Schema:

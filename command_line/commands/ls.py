@@ -16,7 +16,16 @@ from command_line.parameters import json_option, store_argument, switches
 from command_line.selection import selection
 from command_line.stores import opened
 from command_line.switches import STORE_OPTIONS
-from command_line.views import Row, by_engine, print_json, several_column, size_column, time_column, view_rows
+from command_line.views import (
+    Row,
+    by_engine,
+    largest_first,
+    print_json,
+    several_column,
+    size_column,
+    time_column,
+    view_rows,
+)
 from storage_core.options.option import RABBITMQ
 
 EXAMPLES = """\b
@@ -46,7 +55,7 @@ def command(store: str, sort: str, as_json: bool, **given: Any) -> int:
         opened(store, wanted.options.engine, wanted.options.vhosts, wanted.store_options) as stores,
         shown_progress() as progress,
     ):
-        rows = _sorted(view_rows(stores, wanted, "queues"), sort)
+        rows = largest_first(view_rows(stores, wanted, "queues"), sort)
         progress.clear()
         if as_json:
             print_json(rows)
@@ -57,13 +66,6 @@ def command(store: str, sort: str, as_json: bool, **given: Any) -> int:
                 print_table(_columns(engine, own), own, _total(engine, own))
         wanted.warn(stores)
     return stores.code(bool(rows))
-
-
-def _sorted(rows: list[Row], by: str) -> list[Row]:
-    if by == "name":
-        return rows
-    column_name = {"last": "lastStoreTimestamp"}.get(by, by)
-    return sorted(rows, key=lambda row: (row.get(column_name) is not None, row.get(column_name) or 0), reverse=True)
 
 
 def _columns(engine: str, rows: Sequence[Row]) -> list[Column]:

@@ -12,16 +12,20 @@ from command_line.output.progress import shown_progress
 from command_line.output.table import Column, column, print_table
 from command_line.output.units import counted
 from command_line.parameters import json_option, store_argument, switches
-from command_line.selection import selection
+from command_line.selection import Chosen, Given, Selection, selection
 from command_line.stores import opened
-from command_line.switches import STORE_OPTIONS
-from command_line.views import Row, print_json, view_rows
+from command_line.switches import STORE_OPTIONS, parameter_of
+from command_line.views import Row, print_json, several_column, view_rows
 from storage_core.errors import OptionError, choices
 
+KEYS = {"topic": ("group", "topic"), "group": ("group",), "queue": ()}
+AT = parameter_of("startingTimestamp")
 EXAMPLES = """\b
 Examples:
   mqstore offsets /backup/broker-a/store                 totals by group and topic
   mqstore offsets STORE --group billing --queues         each queue of one group
+  mqstore offsets STORE --by group                       totals by group
+  mqstore offsets STORE --at 2026-11-20T08:00            where each queue was then, for a reset
   mqstore offsets STORE --json > offsets.jsonl
 """
 
@@ -29,31 +33,60 @@ Examples:
 @click.command("offsets", epilog=EXAMPLES)
 @store_argument
 @click.option("--group", metavar="NAME", help="Only this consumer group.")
-@click.option("--queues", "by_queue", is_flag=True, help="A line for each queue.")
+@click.option("--by", type=click.Choice(list(KEYS)), default="topic", show_default=True, help="A line for each.")
+@click.option("--queues", "by_queue", is_flag=True, help="A line for each queue: --by queue.")
+@click.option("--at", metavar="TIME", help="Instead: the offset of each queue's first message stored at or after TIME.")
 @switches("topic", "topicPattern", *STORE_OPTIONS)
 @json_option
 @exit_code
-def command(store: str, group: str | None, by_queue: bool, as_json: bool, **given: Any) -> int:
+def command(store: str, group: str | None, by: str, by_queue: bool, at: str | None, as_json: bool, **given: Any) -> int:
     """Where the consumer groups of a RocketMQ STORE stand: committed offset, end of the queue, and lag between them.
 
     Totals by group and topic; --json has a line for each queue.
     """
-    wanted = selection(given)
+    if at is not None and group is not None:
+        raise OptionError("--at", at, "is about queues, not about a group; leave out --group")
+    wanted = _selection(at, given)
+    by = "queue" if by_queue else by
     with (
         opened(store, wanted.options.engine, wanted.options.vhosts, wanted.store_options) as stores,
         shown_progress() as progress,
     ):
-        rows = _of_group(view_rows(stores, wanted, "offsets"), group)
+        stores.keep_rocketmq(store, "consumer groups" if at is None else "times of messages")
+        rows = _at(wanted.chosen(stores)) if at is not None else _of_group(view_rows(stores, wanted, "offsets"), group)
         progress.clear()
         if as_json:
             print_json(rows)
+        elif rows and at is not None:
+            print_table(_queue_columns(rows), rows)
         elif rows:
-            shown = rows if by_queue else _totals(rows)
-            print_table(_columns(shown, by_queue), shown, _total(rows))
-        if not rows and stores.stores:
+            shown = rows if by == "queue" else _totals(rows, KEYS[by])
+            print_table(_columns(shown, by), shown, _total(rows))
+        if not rows and stores.stores and at is None:
             say("no consumer group has committed an offset of these queues (config/consumerOffset.json)")
         wanted.warn(stores)
     return stores.code(bool(rows))
+
+
+def _selection(at: str | None, given: Given) -> Selection:
+    """The selection; the time of --at is where a read would start."""
+    try:
+        return selection(given if at is None else {**given, AT: at})
+    except OptionError as error:
+        if at is not None and error.name == "startingTimestamp":
+            raise OptionError("--at", at, error.allowed) from None
+        raise
+
+
+def _at(chosen: Sequence[Chosen]) -> list[Row]:
+    """For each queue the offset that the request's time gives."""
+    rows = []
+    for each in chosen:
+        stops = {(info.topic, info.queue_id): info.stop for info in each.snapshot.queues()}
+        for key, offset in sorted(each.snapshot.offsets_at(each.request).items()):
+            rows.append({"topic": key[0], "queueId": key[1], "offset": offset, "maxOffset": stops[key],
+                         "messages": stops[key] - offset, "store": each.named.name})  # fmt: skip
+    return rows
 
 
 def _of_group(rows: list[Row], group: str | None) -> list[Row]:
@@ -65,28 +98,37 @@ def _of_group(rows: list[Row], group: str | None) -> list[Row]:
     return [row for row in rows if row["group"] == group]
 
 
-def _totals(rows: Sequence[Row]) -> list[Row]:
-    """One row for each group and topic."""
-    found: dict[tuple[str, str, str], Row] = {}
+def _totals(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
+    """One row for each value of these columns in each store, with its topics and queues counted."""
+    found: dict[tuple[str, ...], Row] = {}
+    topics: dict[tuple[str, ...], set[str]] = {}
     for row in rows:
-        key = (row["store"], row["group"], row["topic"])
+        key = tuple(row[name] for name in ("store", *names))
         total = found.setdefault(key, {**row, "queues": 0, "committed": 0, "maxOffset": 0, "lag": 0})
+        topics.setdefault(key, set()).add(row["topic"])
+        total["topics"] = len(topics[key])
         total["queues"] += 1
         for name in ("committed", "maxOffset", "lag"):
             total[name] += row[name]
     return list(found.values())
 
 
-def _columns(rows: Sequence[Row], by_queue: bool) -> list[Column]:
-    store = [column("store")] if len({row["store"] for row in rows}) > 1 else []
-    queue = column("queue", "queueId", True) if by_queue else column("queues", right=True, rank=2)
-    return [*store, column("group"), column("topic"), queue, column("committed", right=True, rank=1),
+def _columns(rows: Sequence[Row], by: str) -> list[Column]:
+    topic = column("topics", right=True) if by == "group" else column("topic")
+    queue = column("queue", "queueId", True) if by == "queue" else column("queues", right=True, rank=2)
+    return [*several_column("store", rows), column("group"), topic, queue, column("committed", right=True, rank=1),
             column("end", "maxOffset", True, 1), column("lag", right=True)]  # fmt: skip
+
+
+def _queue_columns(rows: Sequence[Row]) -> list[Column]:
+    return [*several_column("store", rows), column("topic"), column("queue", "queueId", True),
+            column("offset", right=True), column("end", "maxOffset", True), column("messages", right=True)]  # fmt: skip
 
 
 def _total(rows: Sequence[Row]) -> dict[str, str]:
     return {
         "group": counted(len({row["group"] for row in rows}), "group"),
         "topic": counted(len({row["topic"] for row in rows}), "topic"),
+        "topics": f"{len({row['topic'] for row in rows}):,}",
         "lag": f"{sum(row['lag'] for row in rows):,}",
     }

@@ -15,6 +15,18 @@ from storage_core.files import system
 PAUSE_S = 0.05
 
 
+def is_locked(path: str) -> bool:
+    """Whether another process holds the lock. Asks only: no lock is taken, and a missing file stays missing."""
+    try:
+        descriptor = system.open_read(path)
+    except OSError:
+        return False
+    try:
+        return system.is_locked(descriptor)
+    finally:
+        system.close(descriptor)
+
+
 class FileLock(Closable):
     """Holds the lock from creation to `close`. The file is created when it is missing, and never removed."""
 

@@ -264,6 +264,13 @@ def try_lock(descriptor: int) -> bool:
     return True
 
 
+def is_locked(descriptor: int) -> bool:
+    """Whether someone else holds the lock of byte 0, also of a file that is open for reading only."""
+    wanted = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+    found = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, wanted)
+    return int(struct.unpack("hhqqi4x", found)[0]) != fcntl.F_UNLCK
+
+
 def data_spans(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
     """The parts of [start, stop) that may hold other bytes than zeros: holes of a sparse file are left out."""
     position = start

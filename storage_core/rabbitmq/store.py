@@ -13,9 +13,11 @@ import pyarrow as pa
 
 from storage_core.errors import FormatError, OptionError, StoreClosedError, StoreNotFoundError, closest
 from storage_core.formats.rabbitmq import paths
+from storage_core.job import pending_intent
 from storage_core.rabbitmq import views
 from storage_core.rabbitmq.disk import definitions
 from storage_core.rabbitmq.disk.detect import looks_like_store, names_in
+from storage_core.rabbitmq.disk.running_node import is_running
 from storage_core.rabbitmq.disk.settings import Settings
 from storage_core.rabbitmq.disk.span_reader import read_file
 from storage_core.rabbitmq.index.queue_directory import check_versions
@@ -26,7 +28,7 @@ from storage_core.rabbitmq.read.snapshot import VhostSnapshot
 from storage_core.rabbitmq.write.job import VhostWriteJob, begin
 from storage_core.rabbitmq.write.options import WriteOptions
 from storage_core.rabbitmq.write.prepare import StoreFacts
-from storage_core.store import Definitions, ScanRequest, Store
+from storage_core.store import Definitions, ScanRequest, Store, StoreState
 
 RECOVERIES = ("auto", "none")
 NEW_STORE_NAMES = frozenset({".mqstore"})
@@ -105,6 +107,19 @@ class VhostStore(Store):
         if self._is_new():
             raise StoreNotFoundError(f"{self.path}: there is no store yet; write to it first")
         return VhostSnapshot(self.path, self.name, self.vhost, self.segment_entry_count, self._recovery != "none")
+
+    def state(self) -> StoreState:
+        """Whether a node runs, and whether the last one stopped cleanly. What a node's start drops is in no number."""
+        snapshot = self.snapshot()
+        directories = snapshot.directories
+        clean = bool(snapshot.terms) and all(directory.directory in snapshot.terms for directory in directories)
+        version = max((directory.version for directory in directories), default=1)
+        return StoreState(
+            version=f"queue index version {version}",
+            running=is_running(self.path),
+            clean=clean,
+            unfinished_write=pending_intent(self.path) is not None,
+        )
 
     def view_schema(self, name: str) -> pa.Schema:
         """Schema of a view; OptionError with the names of the views when there is none called `name`."""

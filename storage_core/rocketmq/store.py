@@ -21,11 +21,12 @@ from storage_core.rocketmq.recovery.queue_ranges import ServedQueues, served_que
 from storage_core.rocketmq.recovery.recovery import Rules
 from storage_core.rocketmq.recovery.recovery_cache import cached_verdict
 from storage_core.rocketmq.recovery.unfinished import LastJobs, as_before, last_jobs
+from storage_core.rocketmq.views.store_state import store_state
 from storage_core.rocketmq.views.views import view_batches, view_schema
 from storage_core.rocketmq.write.job import begin
 from storage_core.rocketmq.write.options import WRITE_OPTIONS, write_settings
 from storage_core.rocketmq.write.shards import begin_shards, drop_orphan_shards
-from storage_core.store import Definitions, ScanRequest, Store, WriteJob
+from storage_core.store import Definitions, ScanRequest, Store, StoreState, WriteJob
 
 RECOVERY = {"auto": None, "4.9": Rules.V4, "5.x": Rules.V5, "none": Rules.NONE}
 RECOVERY_OPTION = Option(
@@ -74,6 +75,10 @@ class RocketStore(Store):
         if self._served is None or not self._served.are_of(listing, verdict):
             self._served = served_queues(listing, verdict)
         return self._served
+
+    def state(self) -> StoreState:
+        """Whether a broker runs, whether the last one stopped cleanly, and what the next one would cut."""
+        return store_state(self.snapshot(), last_jobs(self.path).intent is not None)
 
     def begin_job(self, columns: Sequence[str] | None = None, application: str = "", **options: Any) -> WriteJob:
         """Starts an atomic write. `options` go before those that the store was opened with."""

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from storage_core.errors import OptionError
-from storage_core.store import QueueInfo, ScanPartition, ScanRequest, Snapshot, Store
+from storage_core.store import QueueInfo, ScanPartition, ScanRequest, Snapshot, Store, StoreState
 
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema(
@@ -78,6 +78,9 @@ class FakeStore(Store):
 
     def snapshot(self) -> FakeSnapshot:
         return FakeSnapshot(self)
+
+    def state(self) -> StoreState:
+        return StoreState("fake", running=False, clean=True)
 
     def view_schema(self, name: str) -> pa.Schema:
         if name != "queues":

@@ -7,6 +7,15 @@ from storage_core.files import system
 from storage_core.rabbitmq.disk.span_reader import read_file
 
 
+def is_running(root: str) -> bool:
+    """Whether a node runs on the store `root`, as far as this user may see."""
+    try:
+        check_not_running(root)
+    except StoreLockedError:
+        return True
+    return False
+
+
 def check_not_running(root: str) -> None:
     """StoreLockedError when a node runs on the store `root`, or another process has a file of it open."""
     real = system.real_path(root)

@@ -6,7 +6,7 @@ What a broker would serve is decided by `recovery`. A plan is made in three step
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from storage_core.rocketmq.read.partitioning import log_partitions, queue_partit
 from storage_core.rocketmq.read.selection import selected_queues
 from storage_core.rocketmq.recovery.queue_ranges import ServedQueues
 from storage_core.rocketmq.schema import message_schema
-from storage_core.store import QueueInfo, Scan, ScanPartition, ScanRequest, Snapshot
+from storage_core.store import QueueInfo, QueueKey, Scan, ScanPartition, ScanRequest, Snapshot
 
 
 class RocketSnapshot(Snapshot):
@@ -63,10 +63,16 @@ class RocketSnapshot(Snapshot):
             looked_up = parts_to_read(request, served, [queue.on_disk for queue in selected], files)
             return queue_partitions(request, served, selected, looked_up, store_name, files)
 
+    def offsets_at(self, request: ScanRequest) -> Mapping[QueueKey, int]:
+        """By queue, the offset of the first message stored at or after the request's `start_ms`."""
+        with OpenFiles() as files:
+            found = selected_queues(request, self.served, files)
+        return {(queue.info.topic, queue.info.queue_id): queue.start for queue in found}
+
     def warnings(self) -> Sequence[str]:
         """What a read through the queues leaves out, in bytes, and queues of a kind that is not read."""
         lines = []
-        left_out = self._bytes_after_end()
+        left_out = self.bytes_after_end()
         if left_out:
             lines.append(
                 f"{self._store_name}: up to {left_out} bytes of the commit log from physical offset "
@@ -80,7 +86,7 @@ class RocketSnapshot(Snapshot):
             )
         return lines
 
-    def _bytes_after_end(self) -> int:
+    def bytes_after_end(self) -> int:
         """Bytes of the log that a broker would cut: after a record that is not valid, and in later files."""
         log, verdict = self.served.listing.log, self.served.verdict
         end = verdict.log_end

@@ -5,7 +5,7 @@ Source of the columns: docs/options.md "Views", interface.md 42.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -42,6 +42,8 @@ TOPICS = pa.schema(
         ("queues", pa.int32()),
         ("messages", pa.int64()),
         ("bytes", pa.int64()),
+        ("firstStoreTimestamp", TIMESTAMP),
+        ("lastStoreTimestamp", TIMESTAMP),
     ]
 )
 
@@ -148,9 +150,17 @@ def _topics(snapshot: RocketSnapshot, request: ScanRequest) -> list[dict[str, An
                 "queues": len(queues),
                 "messages": sum(row["messages"] for row in queues),
                 "bytes": sum(row["bytes"] for row in queues),
+                "firstStoreTimestamp": _edge(min, queues, "firstStoreTimestamp"),
+                "lastStoreTimestamp": _edge(max, queues, "lastStoreTimestamp"),
             }
         )
     return rows
+
+
+def _edge(pick: Callable[[Iterable[int]], int], rows: Sequence[dict[str, Any]], name: str) -> int | None:
+    """The first or last of the times that rows have."""
+    found = [row[name] for row in rows if row[name] is not None]
+    return pick(found) if found else None
 
 
 def _offsets(snapshot: RocketSnapshot, request: ScanRequest) -> list[dict[str, Any]]:

@@ -1,0 +1,163 @@
+"""`mqstore info`: a store at a glance."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from command_line.outcome import exit_code
+from command_line.output.lines import line
+from command_line.output.progress import shown_progress
+from command_line.output.units import counted, moment_text, size_text
+from command_line.parameters import json_option, store_argument, switches
+from command_line.selection import selection
+from command_line.stores import NamedStore, opened
+from command_line.switches import STORE_OPTIONS
+from command_line.views import Row, store_rows
+from command_line.wording import said
+from storage_core.errors import UnsupportedFormatError
+from storage_core.options.option import RABBITMQ
+
+EXAMPLES = """\b
+Examples:
+  mqstore info /backup/broker-a/store
+  mqstore info /var/lib/rabbitmq/mnesia/rabbit@host --vhost /
+  mqstore info /backup --json | jq -r 'select(.clean | not) | .path'
+"""
+SPARSE = 0.8
+"""Below which part of their lengths files are sparse: what they take on the disk is told too."""
+BLOCK = 512
+"""Bytes of the unit in which the system counts what a file takes on the disk."""
+
+
+@click.command("info", epilog=EXAMPLES)
+@store_argument
+@switches(*STORE_OPTIONS)
+@json_option
+@exit_code
+def command(store: str, as_json: bool, **given: Any) -> int:
+    """STORE at a glance: engine and version, how it was left, messages and times, lag, files, and what a broker's start
+    would cut.
+    """
+    wanted = selection(given)
+    with (
+        opened(store, wanted.options.engine, wanted.options.vhosts, wanted.store_options) as stores,
+        shown_progress() as progress,
+    ):
+        found = [facts for _, facts in stores.gather(_facts)]
+        progress.clear()
+        for number, facts in enumerate(found):
+            if as_json:
+                line(json.dumps(facts, ensure_ascii=False))
+                continue
+            if number:
+                line("")
+            for title, text in _lines(facts):
+                line(f"{title:<10}{text}")
+    return stores.code(bool(found))
+
+
+def _facts(named: NamedStore) -> Row:
+    store = named.store
+    state = store.state()
+    return {
+        "store": named.name, "path": store.path, "engine": store.engine, "version": state.version,
+        "vhost": store.virtual_host, "running": state.running, "clean": state.clean,
+        "unfinishedWrite": state.unfinished_write, "cutBytes": state.cut_bytes, "cutOffset": state.cut_offset,
+        **_messages(named), **_groups(named), **_files(store.path), "notes": list(store.snapshot().warnings()),
+    }  # fmt: skip
+
+
+def _messages(named: NamedStore) -> Row:
+    """Sums over the queues; why there are none where they cannot be read."""
+    try:
+        queues = store_rows(named, "queues")
+    except UnsupportedFormatError as error:
+        return {"unreadable": said(error)}
+    sums = {name: sum(row.get(name) or 0 for row in queues) for name in ("messages", "bytes", "unacknowledged")}
+    first = [row["firstStoreTimestamp"] for row in queues if row.get("firstStoreTimestamp")]
+    last = [row["lastStoreTimestamp"] for row in queues if row.get("lastStoreTimestamp")]
+    return {
+        "queues": len(queues), "topics": len({row["topic"] for row in queues}) if not named.holds_queues_only else None,
+        **sums, "firstStoreTimestamp": min(first, default=None), "lastStoreTimestamp": max(last, default=None),
+    }  # fmt: skip
+
+
+def _groups(named: NamedStore) -> Row:
+    if named.holds_queues_only:
+        return {"groups": None, "lag": None}
+    rows = store_rows(named, "offsets")
+    return {"groups": len({row["group"] for row in rows}), "lag": sum(row["lag"] for row in rows)}
+
+
+def _files(path: str) -> Row:
+    """How many files there are, their lengths, and what they take on the disk: stores are full of holes."""
+    found = [os.stat(os.path.join(folder, name)) for folder, _, names in os.walk(path) for name in names
+             if os.path.exists(os.path.join(folder, name))]  # fmt: skip
+    return {
+        "files": len(found),
+        "fileBytes": sum(each.st_size for each in found),
+        "diskBytes": sum(each.st_blocks for each in found) * BLOCK,
+    }
+
+
+def _lines(facts: Row) -> Iterator[tuple[str, str]]:
+    yield "store", facts["path"]
+    if facts["vhost"] is not None:
+        yield "vhost", facts["vhost"]
+    yield "engine", _engine(facts)
+    yield "state", _state(facts)
+    yield "messages", _shown_messages(facts)
+    if facts.get("firstStoreTimestamp"):
+        first, last = (moment_text(facts[name]) for name in ("firstStoreTimestamp", "lastStoreTimestamp"))
+        yield "stored", f"{first} to {last} UTC"
+    if facts["groups"]:
+        yield "groups", f"{counted(facts['groups'], 'consumer group')}, lag {facts['lag']:,}"
+    sparse = facts["diskBytes"] < SPARSE * facts["fileBytes"]
+    on_disk = f", {size_text(facts['diskBytes'])} on disk" if sparse else ""
+    yield "files", f"{size_text(facts['fileBytes'])} in {counted(facts['files'], 'file')}{on_disk}"
+    yield from _cut(facts)
+
+
+def _engine(facts: Row) -> str:
+    if facts["engine"] == RABBITMQ:
+        return f"RabbitMQ, {facts['version']}"
+    rules = {"4.9": "no mark of 5.x, read as 4.9 reads it", "5.x": "marks of 5.x, read as 5.x reads it"}
+    return f"RocketMQ, {rules.get(facts['version'], 'queues as they are (--recovery none)')}"
+
+
+def _state(facts: Row) -> str:
+    if facts["running"]:
+        text = "a broker has it open"
+    elif facts["clean"]:
+        text = "stopped cleanly"
+    elif facts["engine"] == RABBITMQ:
+        text = "not stopped cleanly: a node redelivers all messages"
+    else:
+        text = "not stopped cleanly (abort is there)"
+    unfinished = "; a write of mqstore is unfinished, the next write finishes it"
+    return text + (unfinished if facts["unfinishedWrite"] else "")
+
+
+def _shown_messages(facts: Row) -> str:
+    if "unreadable" in facts:
+        return str(facts["unreadable"])
+    topics = "" if facts["topics"] is None else f" of {counted(facts['topics'], 'topic')}"
+    text = f"{facts['messages']:,} ({size_text(facts['bytes'])}) in {counted(facts['queues'], 'queue')}{topics}"
+    return text + (f", {facts['unacknowledged']:,} unacknowledged" if facts["unacknowledged"] else "")
+
+
+def _cut(facts: Row) -> Iterator[tuple[str, str]]:
+    """What is not served: of a RocketMQ store after the end of its log, of a RabbitMQ store in its notes."""
+    if facts["cutBytes"]:
+        start = f"from physical offset {facts['cutOffset']:,} on"
+        yield "cut", f"up to {size_text(facts['cutBytes'])} {start} by a broker's start"
+        yield "", "(mqstore cat STORE --scan log reads what is intact in it)"
+    elif facts["engine"] != RABBITMQ:
+        yield "cut", "nothing"
+    else:
+        yield from (("note", text) for text in facts["notes"])
