@@ -8,8 +8,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable
-from difflib import get_close_matches
+from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import click
@@ -29,12 +29,25 @@ COMMANDS: dict[str, tuple[str, str]] = {
 """Command → its module in `command_line.commands`, which has a click command of the same name, and its help."""
 
 
+class WithoutPandas:
+    """Hides pandas from pyarrow, which looks for it when it makes a column of a list: loading it takes longer than most
+    calls take, and no command needs it.
+    """
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
+        """Raises ModuleNotFoundError for pandas."""
+        if fullname == "pandas":
+            raise ModuleNotFoundError("no command needs pandas", name="pandas")
+
+
 class Commands(click.Group):
     """A group that loads a command's module when the command is called; help and completion load none."""
 
     def main(self, *arguments: Any, standalone_mode: bool = True, **named: Any) -> Any:
         """Runs a call, whose mistakes are one line on stderr."""
         run: Callable[..., Any] = super().main
+        if not arguments and "args" not in named:
+            sys.meta_path.insert(0, WithoutPandas())  # a process of its own
         if not standalone_mode:
             return run(*arguments, standalone_mode=False, **named)
         try:
@@ -69,6 +82,8 @@ class Commands(click.Group):
         if " ".join(args[:2]) in COMMANDS:
             args = [" ".join(args[:2]), *args[2:]]
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            from difflib import get_close_matches
+
             near = get_close_matches(args[0], COMMANDS, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             ctx.fail(f"No such command '{args[0]}'{hint}")

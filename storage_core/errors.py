@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from difflib import get_close_matches
 from typing import Any
 
 
@@ -126,6 +125,8 @@ def shorten(value: str, limit: int = 80) -> str:
 
 def closest(wanted: str, known: Iterable[str], count: int = 3) -> list[str]:
     """The names among `known` that are spelled most like `wanted`, in any case."""
+    from difflib import get_close_matches  # few processes ever need it
+
     by_lower: dict[str, str] = {}
     for name in known:
         by_lower.setdefault(name.lower(), name)
