@@ -22,6 +22,14 @@ ROOT = Path(__file__).resolve().parent.parent
 MEMORY, ENOUGH_BYTES = "/dev/shm", 4 << 30
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_is_kept_outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What mqstore keeps of a store for the next process goes into a folder of the run's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("kept")))
+        yield
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Stores are written into memory where there is enough: thousands are made, and removed again."""
     try:

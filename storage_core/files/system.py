@@ -208,6 +208,11 @@ def exists(path: str) -> bool:
     return os.path.exists(path)
 
 
+def is_own(path: str) -> bool:
+    """Whether a file belongs to the user of this process. Raises FileNotFoundError."""
+    return os.stat(path).st_uid == os.geteuid()
+
+
 def is_folder(path: str) -> bool:
     """Whether the path is a folder, symbolic links followed."""
     return os.path.isdir(path)

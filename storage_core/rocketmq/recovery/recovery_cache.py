@@ -1,11 +1,14 @@
 """Caches recovery verdicts: a process walks a log once, and reads only its end again while it stays the same.
 
+A verdict that took long is kept for other processes too (`verdict_file`).
+
 A path is no identity: a backup may have been restored under it. A verdict holds for the files that it was made of, by
 device and inode, and while the bytes around the ends that it states are the same. Source of the rule: interface.md 8.
 """
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -14,11 +17,14 @@ from storage_core.files.window import OpenFiles, Window
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.formats.rocketmq.message import BLANK
 from storage_core.rocketmq.disk.directory import Listing
+from storage_core.rocketmq.recovery import verdict_file
 from storage_core.rocketmq.recovery.recovery import Rules, Verdict, recover
 
 MOST_STORES = 64
 LARGEST_RECORD = 8 << 20
 BYTES_BEFORE = 64 << 10
+WORTH_KEEPING_S = 0.2
+"""How long a walk must take to be kept for other processes."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +57,33 @@ def cached_verdict(listing: Listing, rules: Rules | None) -> Verdict:
             return cached.verdict
         if before_end == cached.before_end and after_end != cached.after_end and _only_grew(cached, listing):
             known = cached.verdict
+    elif (kept := _kept(listing, rules)) is not None:
+        return _remember(key, kept)
+    began = time.monotonic()
     verdict = recover(listing, rules, known)
-    _cache[key] = _CachedVerdict(listing, *_around_end(listing, verdict), verdict)
+    found = _CachedVerdict(listing, *_around_end(listing, verdict), verdict)
+    if time.monotonic() - began > WORTH_KEEPING_S:
+        digest = verdict_file.digest_of((found.before_end, found.after_end))
+        verdict_file.save(listing, rules, verdict, digest)
+    return _remember(key, found)
+
+
+def _remember(key: tuple[str, str, Rules | None], found: _CachedVerdict) -> Verdict:
+    _cache[key] = found
     while len(_cache) > MOST_STORES:
         _cache.popitem(last=False)
-    return verdict
+    return found.verdict
+
+
+def _kept(listing: Listing, rules: Rules | None) -> _CachedVerdict | None:
+    """What another process found out about these very files, if the bytes around the end are the same too."""
+    kept = verdict_file.load(listing, rules)
+    if kept is None:
+        return None
+    before_end, after_end = _around_end(listing, kept.verdict)
+    if verdict_file.digest_of((before_end, after_end)) != kept.around_end:
+        return None
+    return _CachedVerdict(listing, before_end, after_end, kept.verdict)
 
 
 def _has_same_files(cached: _CachedVerdict, listing: Listing) -> bool:

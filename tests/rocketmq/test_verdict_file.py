@@ -1,0 +1,208 @@
+"""What one process found out about a store is kept for the next, and believed only for the very same files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage_core.files import system
+from storage_core.rocketmq.disk.directory import list_store
+from storage_core.rocketmq.recovery import recovery, recovery_cache, verdict_file
+from storage_core.rocketmq.recovery.recovery import Rules, Verdict, recover
+from tests.golden.archive import GOLDEN, fingerprint, names, unpack
+from tests.support.replaced_stores import REPLACED, crashed_store
+
+ROOT = GOLDEN.parents[1]
+
+
+@pytest.fixture(autouse=True)
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of kept verdicts; every walk is worth keeping, and every store has settled."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(recovery_cache, "WORTH_KEEPING_S", -1)
+    monkeypatch.setattr(verdict_file, "SETTLED_NS", -(10**18))
+    return tmp_path / "cache" / "mqstore"
+
+
+def asked(store: Path, rules: Rules | None = None) -> Verdict:
+    """The verdict that a new process finds."""
+    recovery_cache._cache.clear()
+    return recovery_cache.cached_verdict(list_store(str(store)), rules)
+
+
+@pytest.fixture
+def walks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows with each walk."""
+    found: list[int] = []
+    walk = recovery._recover_log
+
+    def counted(run: recovery._Simulation, overall: int) -> Verdict:
+        found.append(overall)
+        return walk(run, overall)
+
+    monkeypatch.setattr(recovery, "_recover_log", counted)
+    return found
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_kept_verdict_is_the_verdict(tmp_path: Path, name: str, walks: list[int]) -> None:
+    store = unpack(name, tmp_path)
+    before = fingerprint(store)
+    for rules in (None, Rules.V4, Rules.V5):
+        first = asked(store, rules)
+        count = len(walks)
+        assert asked(store, rules) == first == recover(list_store(str(store)), rules)
+        assert len(walks) == count + 1, "only the one of `recover`"
+    assert fingerprint(store) == before
+
+
+@pytest.mark.parametrize("how", REPLACED)
+@pytest.mark.parametrize("counts", [(300, 500), (400, 400)])
+def test_a_store_replaced_under_the_same_path_is_walked(tmp_path: Path, how: str, counts: tuple[int, int]) -> None:
+    """Files of the same names, sizes and times."""
+    store, other = (
+        crashed_store(tmp_path / name, size, count) for name, size, count in zip("ab", (90, 131), counts, strict=True)
+    )
+    expected = recover(list_store(str(other)))
+    assert asked(store).log_end != expected.log_end
+    REPLACED[how](store, other)
+    for path in store.rglob("*"):
+        os.utime(path, ns=(1, 1))
+    assert asked(store) == expected
+
+
+def _append(store: Path) -> None:
+    """A record as a broker writes it through a map, and times as if nothing had happened."""
+    listing = list_store(str(store))
+    end = recover(listing).log_end
+    path = Path(listing.log.files[0].path)
+    data = bytearray(path.read_bytes())
+    size = int.from_bytes(data[:4], "big")
+    record = bytearray(data[:size])
+    record[28:36] = end.to_bytes(8, "big")
+    data[end : end + size] = record
+    path.write_bytes(data)
+
+
+def _truncate(store: Path) -> None:
+    path = max((store / "commitlog").iterdir())
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 4096)
+
+
+def _flip(store: Path) -> None:
+    with max((store / "commitlog").iterdir()).open("r+b") as file:
+        file.seek(200)
+        file.write(b"damage")
+
+
+def _drop_queue(store: Path) -> None:
+    shutil.rmtree(store / "consumequeue" / "orders")
+
+
+def _mark(store: Path) -> None:
+    (store / "abort").unlink()
+
+
+@pytest.mark.parametrize("change", [_append, _truncate, _flip, _drop_queue, _mark])
+def test_a_changed_store_is_walked(tmp_path: Path, change: Callable[[Path], None], walks: list[int]) -> None:
+    store = crashed_store(tmp_path / "store", 90, 300)
+    asked(store)
+    times = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
+    change(store)
+    for path, modified in times.items():
+        if path.exists():
+            os.utime(path, ns=(modified, modified))
+    expected = recover(list_store(str(store)))
+    count = len(walks)
+    assert asked(store) == expected
+    assert len(walks) == count + 1
+
+
+def test_bytes_after_the_end_that_change_no_time_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walks: list[int]
+) -> None:
+    """A map changes bytes before it changes times."""
+    store = crashed_store(tmp_path / "store", 90, 300)
+    before = list_store(str(store))
+    asked(store)
+    _append(store)
+    recovery_cache._cache.clear()
+    count = len(walks)
+    assert recovery_cache.cached_verdict(before, None) == recover(before)
+    assert len(walks) == count + 2
+
+
+def test_files_that_are_no_kept_verdict_are_ignored(tmp_path: Path, kept: Path, walks: list[int]) -> None:
+    store = crashed_store(tmp_path / "store", 90, 300)
+    expected = asked(store)
+    (path,) = kept.iterdir()
+    whole = path.read_bytes()
+    empty = [verdict_file._digest(text).encode() + b"\n" + text for text in (b"[]", b"{}", b"1")]
+    changed = whole.replace(b"queues", b"qeuues")
+    for wrong in (b"", b"\n", b"{}", whole[:-1], changed, b"\xff" + whole, whole[40:], *empty):
+        path.write_bytes(wrong)
+        count = len(walks)
+        assert asked(store) == expected
+        assert len(walks) == count + 1
+    assert path.read_bytes() == whole, "the walk keeps what it found"
+
+
+def test_the_code_that_finds_verdicts_is_part_of_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walks: list[int]
+) -> None:
+    store = crashed_store(tmp_path / "store", 90, 300)
+    asked(store)
+    for code in ([("recovery.py", system.Stamp(1, 2, 3, 4, 5))], []):
+        monkeypatch.setattr(verdict_file, "_code", lambda code=code: iter(code))
+        count = len(walks)
+        asked(store)
+        assert len(walks) == count + 1
+
+
+def test_a_folder_that_cannot_be_used_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store = crashed_store(tmp_path / "store", 90, 300)
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", "/dev/null", "/proc", "relative"):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+        monkeypatch.setenv("HOME", "/proc")
+        asked(store)
+    monkeypatch.delenv("HOME")
+    asked(store)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_young_store_is_not_kept(tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdict_file, "SETTLED_NS", 10**12)
+    asked(crashed_store(tmp_path / "store", 90, 300))
+    assert not kept.exists()
+
+
+def test_old_files_go(tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdict_file, "MOST_FILES", 2)
+    for number in range(4):
+        asked(crashed_store(tmp_path / f"store-{number}", 90, 20))
+    assert len(list(kept.iterdir())) == 2
+
+
+def test_another_process_reads_what_one_kept(tmp_path: Path, kept: Path) -> None:
+    store = crashed_store(tmp_path / "store", 90, 300)
+    expected = asked(store)
+    script = (
+        "import sys\n"
+        "from storage_core.rocketmq.disk.directory import list_store\n"
+        "from storage_core.rocketmq.recovery import recovery, recovery_cache\n"
+        "recovery._recover_log = None\n"
+        "print(recovery_cache.cached_verdict(list_store(sys.argv[1]), None).log_end)"
+    )
+    command = [sys.executable, "-c", script, str(store)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.stdout == f"{expected.log_end}\n", done.stderr
