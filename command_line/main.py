@@ -23,7 +23,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cat": ("cat", "Messages, as JSON lines, CSV or by a template."),
     "find": ("find", "The messages with a key or an id."),
     "offsets": ("offsets", "Where consumer groups stand, and their lag."),
+    "offsets reset": ("offsets_reset", "Sets what a consumer group has committed."),
     "export": ("export", "Writes messages to a Parquet, JSON lines or CSV file."),
+    "import": ("import_file", "Writes the messages of a Parquet or JSON lines file into a store."),
     "definitions": ("definitions", "What a RabbitMQ node must import before it serves a store."),
 }
 """Command → its module in `command_line.commands`, which has a click command of the same name, and its help."""

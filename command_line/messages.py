@@ -37,16 +37,20 @@ def batches(chosen: Sequence[Chosen], limit: Limit, line: ProgressLine) -> Itera
     if limit.newest or limit.newest_first:
         yield from _newest(chosen, limit, line)
         return
-    left = limit.count
-    for each in chosen:
-        for batch in _read(each.snapshot.plan(each.request), line):
-            if left is not None:
-                batch = batch.slice(0, left)
-                left -= batch.num_rows
-            if batch.num_rows:
-                yield batch
-            if left == 0:
-                return
+    read = (batch for each in chosen for batch in _read(each.snapshot.plan(each.request), line))
+    yield from first(read, limit.count)
+
+
+def first(found: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    """The first `limit` rows; all of them for None. Batches without rows are left out."""
+    for batch in found:
+        if limit is not None:
+            batch = batch.slice(0, limit)
+            limit -= batch.num_rows
+        if batch.num_rows:
+            yield batch
+        if limit == 0:
+            return
 
 
 def schema_of(chosen: Sequence[Chosen]) -> pa.Schema:

@@ -341,6 +341,14 @@ class Store(Closable):
             f"UnsupportedFormatError: {self.path}: a {self.engine} store needs no definitions; start a broker on it"
         )
 
+    def set_group_offsets(self, group: str, offsets: Mapping[QueueKey, int]) -> None:
+        """Sets what a consumer group has committed of these queues: the next offset that it reads.
+
+        Raises StoreLockedError while a broker runs, UnsupportedFormatError where a store has no such groups.
+        """
+        del group, offsets
+        raise UnsupportedFormatError(f"{self.path}: a {self.engine} store has no consumer groups")
+
     def append(self, table: Any, **options: Any) -> int:
         """Writes the rows of a table as one atomic job; their number. Columns as in a Spark write.
 

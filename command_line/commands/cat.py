@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
-from command_line.messages import Limit, batches, schema_of
+from command_line.following import check_follow, followed
+from command_line.messages import Limit, batches, first, schema_of
 from command_line.outcome import exit_code
 from command_line.output.formats import CSV, text_format
-from command_line.output.lines import emit
+from command_line.output.lines import emit, flush
 from command_line.output.progress import shown_progress
 from command_line.parameters import (
     body_option,
@@ -32,6 +33,7 @@ Examples:
   mqstore cat STORE --topic orders --queue 3 --start 1000 --stop 1010
   mqstore cat STORE --from -2h --tag 'paid || sent' --columns key,body
   mqstore cat STORE --format '{storeTimestamp} {key} {body.price}'
+  mqstore cat STORE --topic orders --last 10 --follow as tail -f: waits for new messages
   mqstore cat STORE --scan log --mode dropmalformed   past damage, without the queues
   mqstore cat /var/lib/rabbitmq/mnesia/rabbit@host --vhost / --queue jobs --body json
 """
@@ -42,6 +44,9 @@ Examples:
 @count_option
 @click.option("--last", type=click.IntRange(0), metavar="N", help="The N newest messages.")
 @click.option("--newest-first", is_flag=True, help="Newest first; with -n or --last.")
+@click.option("-f", "--follow", is_flag=True, help="RocketMQ: goes on with new messages as they come.")
+@click.option("--interval", type=click.FloatRange(0.01), default=1.0, show_default=True, metavar="SECONDS",
+              help="How often --follow looks.")  # fmt: skip
 @format_option
 @body_option
 @queue_option
@@ -49,8 +54,8 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json, which is the default.")
 @exit_code
 def command(
-    store: str, limit: int | None, last: int | None, newest_first: bool, format_: str, body: str, as_json: bool,
-    **given: Any,
+    store: str, limit: int | None, last: int | None, newest_first: bool, follow: bool, interval: float, format_: str,
+    body: str, as_json: bool, **given: Any,
 ) -> int:  # fmt: skip
     """The messages of STORE, in the order of its queues.
 
@@ -65,6 +70,8 @@ def command(
         shown_progress() as line,
     ):
         chosen = wanted.chosen(stores, shown.columns)
+        if follow:
+            check_follow(chosen)
         count = 0
         if format_.lower() == CSV:
             shown.head(schema_of(chosen).names, emit)
@@ -74,6 +81,12 @@ def command(
             count += batch.num_rows
         line.clear()
         wanted.warn(stores)
+        if follow and (newest or count != limit):
+            flush()
+            for batch in first(followed(chosen, interval), None if newest or limit is None else limit - count):
+                shown.rows(batch, emit)
+                flush()
+                count += batch.num_rows
     return stores.code(count > 0)
 
 

@@ -10,7 +10,7 @@ import click
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from command_line.messages import Limit, batches
+from command_line.messages import Limit, batches, first
 from command_line.outcome import exit_code
 from command_line.output.formats import CSV, text_format
 from command_line.output.lines import emit
@@ -55,7 +55,7 @@ def command(store: str, text: str, limit: int | None, format_: str, body: str, a
     ):
         chosen = wanted.chosen(stores, shown.columns)
         count, headed = 0, format_.lower() != CSV
-        for batch in _first(_found(chosen, text, line), limit):
+        for batch in first(_found(chosen, text, line), limit):
             line.clear()
             if not headed:
                 shown.head(batch.schema.names, emit)
@@ -65,17 +65,6 @@ def command(store: str, text: str, limit: int | None, format_: str, body: str, a
         line.clear()
         wanted.warn(stores)
     return stores.code(count > 0)
-
-
-def _first(found: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
-    for batch in found:
-        if limit is not None:
-            batch = batch.slice(0, limit)
-            limit -= batch.num_rows
-        if batch.num_rows:
-            yield batch
-        if limit == 0:
-            return
 
 
 def _found(chosen: Sequence[Chosen], text: str, line: ProgressLine) -> Iterator[pa.RecordBatch]:

@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from command_line.outcome import exit_code, say
+from command_line.outcome import FINE, exit_code, say
 from command_line.output.progress import shown_progress
 from command_line.output.table import Column, column, print_table
 from command_line.output.units import counted
 from command_line.parameters import json_option, store_argument, switches
 from command_line.selection import Chosen, Given, Selection, selection
-from command_line.stores import opened
+from command_line.stores import lone, opened
 from command_line.switches import STORE_OPTIONS, parameter_of
 from command_line.views import Row, print_json, several_column, view_rows
 from storage_core.errors import OptionError, choices
@@ -26,6 +26,7 @@ Examples:
   mqstore offsets STORE --group billing --queues         each queue of one group
   mqstore offsets STORE --by group                       totals by group
   mqstore offsets STORE --at 2026-11-20T08:00            where each queue was then, for a reset
+  mqstore offsets STORE --diff /backup/broker-b/store    what differs from this store to that one
   mqstore offsets STORE --json > offsets.jsonl
 """
 
@@ -36,10 +37,14 @@ Examples:
 @click.option("--by", type=click.Choice(list(KEYS)), default="topic", show_default=True, help="A line for each.")
 @click.option("--queues", "by_queue", is_flag=True, help="A line for each queue: --by queue.")
 @click.option("--at", metavar="TIME", help="Instead: the offset of each queue's first message stored at or after TIME.")
+@click.option("--diff", "other", metavar="STORE", help="Instead: what another store's groups have committed otherwise.")
 @switches("topic", "topicPattern", *STORE_OPTIONS)
 @json_option
 @exit_code
-def command(store: str, group: str | None, by: str, by_queue: bool, at: str | None, as_json: bool, **given: Any) -> int:
+def command(
+    store: str, group: str | None, by: str, by_queue: bool, at: str | None, other: str | None, as_json: bool,
+    **given: Any,
+) -> int:  # fmt: skip
     """Where the consumer groups of a RocketMQ STORE stand: committed offset, end of the queue, and lag between them.
 
     Totals by group and topic; --json has a line for each queue.
@@ -47,6 +52,8 @@ def command(store: str, group: str | None, by: str, by_queue: bool, at: str | No
     if at is not None and group is not None:
         raise OptionError("--at", at, "is about queues, not about a group; leave out --group")
     wanted = _selection(at, given)
+    if other is not None:
+        return _diff(wanted, (store, other), group, as_json)
     by = "queue" if by_queue else by
     with (
         opened(store, wanted.options.engine, wanted.options.vhosts, wanted.store_options) as stores,
@@ -66,6 +73,33 @@ def command(store: str, group: str | None, by: str, by_queue: bool, at: str | No
             say("no consumer group has committed an offset of these queues (config/consumerOffset.json)")
         wanted.warn(stores)
     return stores.code(bool(rows))
+
+
+def _diff(wanted: Selection, paths: Sequence[str], group: str | None, as_json: bool) -> int:
+    """Prints the queues of which the groups of two stores have committed another offset, or only one has any."""
+    committed: list[dict[tuple[str, str, int], int]] = []
+    with shown_progress() as progress:
+        for path in paths:
+            with opened(path, wanted.options.engine, wanted.options.vhosts, wanted.store_options) as stores:
+                stores.keep_rocketmq(path, "consumer groups")
+                lone(stores, path, "--diff is for two stores")
+                rows = view_rows(stores, wanted, "offsets")
+                committed.append({(row["group"], row["topic"], row["queueId"]): row["committed"] for row in rows})
+        progress.clear()
+    rows = []
+    for key in sorted({*committed[0], *committed[1]}):
+        here, there = (each.get(key) for each in committed)
+        if here != there and group in (None, key[0]):
+            change = None if here is None or there is None else there - here
+            rows.append({"group": key[0], "topic": key[1], "queueId": key[2], "committed": here,
+                         "other": there, "difference": change})  # fmt: skip
+    if as_json:
+        print_json(rows)
+    elif rows:
+        numbers = [column(name, right=True) for name in ("committed", "other", "difference")]
+        print_table([column("group"), column("topic"), column("queue", "queueId", True), *numbers], rows)
+    say(f"{counted(len(rows), 'queue')} differ" if rows else "no difference")
+    return FINE
 
 
 def _selection(at: str | None, given: Given) -> Selection:

@@ -15,6 +15,7 @@ from storage_core.errors import StoreClosedError
 from storage_core.options.option import Option, parsed
 from storage_core.options.values import choice
 from storage_core.rocketmq.disk.directory import Listing
+from storage_core.rocketmq.group_offsets import set_group_offsets
 from storage_core.rocketmq.read.snapshot import RocketSnapshot
 from storage_core.rocketmq.recovery.directory_cache import cached_listing
 from storage_core.rocketmq.recovery.queue_ranges import ServedQueues, served_queues
@@ -26,7 +27,7 @@ from storage_core.rocketmq.views.views import view_batches, view_schema
 from storage_core.rocketmq.write.job import begin
 from storage_core.rocketmq.write.options import WRITE_OPTIONS, write_settings
 from storage_core.rocketmq.write.shards import begin_shards, drop_orphan_shards
-from storage_core.store import Definitions, ScanRequest, Store, StoreState, WriteJob
+from storage_core.store import Definitions, QueueKey, ScanRequest, Store, StoreState, WriteJob
 
 RECOVERY = {"auto": None, "4.9": Rules.V4, "5.x": Rules.V5, "none": Rules.NONE}
 RECOVERY_OPTION = Option(
@@ -89,6 +90,11 @@ class RocketStore(Store):
         if settings.shards:
             return begin_shards(self.path, settings, names, application)
         return begin(self.path, settings, names, application)
+
+    def set_group_offsets(self, group: str, offsets: Mapping[QueueKey, int]) -> None:
+        """Sets what a consumer group has committed of these queues."""
+        self._check_open()
+        set_group_offsets(self.path, group, offsets)
 
     def view_schema(self, name: str) -> pa.Schema:
         """Schema of a view."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,13 @@ def test_every_command_has_help_with_examples(name: str) -> None:
     text = run(*name.split(), "--help").stdout
     assert text.startswith("Usage: ")
     assert f"mqstore {name} " in text.split("Examples:")[1]
+
+
+def test_completion_knows_the_commands() -> None:
+    asked = {**os.environ, "_MQSTORE_COMPLETE": "bash_complete", "COMP_WORDS": "mqstore of", "COMP_CWORD": "1"}
+    command = Path(sys.executable).with_name("mqstore")
+    done = subprocess.run([command], env=asked, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[0] == "plain,offsets"
 
 
 def test_ls_is_the_view_of_queues(rocket: Path, rabbit: Path) -> None:

@@ -39,6 +39,28 @@ def encode_config(content: Mapping[str, Any]) -> bytes:
     return json.dumps(content, indent="\t", separators=(",", ":")).encode("ascii")
 
 
+def encode_offsets(content: Mapping[str, Any]) -> bytes:
+    """`consumerOffset.json` byte for byte as a broker writes it: no quotes around queue ids (rocketmq.md 1.5)."""
+    return _fastjson(content, 0).encode("utf-8")
+
+
+def _fastjson(value: Any, depth: int) -> str:
+    if isinstance(value, dict):
+        end = "\n" + "\t" * depth
+        if value and all(str(name).isdigit() for name in value):
+            pairs = sorted((int(name), each) for name, each in value.items())
+            return "{" + ",".join(f"{name}:{_fastjson(each, depth + 1)}" for name, each in pairs) + f"{end}}}"
+        if not value:
+            return "{}"
+        pairs_text = f",{end}\t".join(
+            f"{json.dumps(str(name), ensure_ascii=False)}:{_fastjson(each, depth + 1)}" for name, each in value.items()
+        )
+        return f"{{{end}\t{pairs_text}{end}}}"
+    if isinstance(value, list):
+        return f"[{','.join(_fastjson(each, depth + 1) for each in value)}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
 def queue_counts(topics: Mapping[str, Any]) -> dict[str, int]:
     """Queues that a producer may write to, by topic, of the content of `topics.json`."""
     table = topics.get("topicConfigTable")

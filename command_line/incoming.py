@@ -1,0 +1,164 @@
+"""The rows of a file that is imported: Parquet or JSON lines as `export` writes them, as record batches.
+
+Which columns a write takes, and which values, the engines say.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import islice
+from typing import IO, Any
+
+import pyarrow as pa
+
+from command_line.output.progress import ProgressLine
+from command_line.output.rows import BODY_COLUMNS
+from storage_core.closable import Closable
+from storage_core.errors import MqStoreError, OptionError, shorten
+
+PARQUET, JSON = "parquet", "json"
+ROWS_AT_ONCE = 8192
+WORK = "checking messages"
+
+TIME = pa.timestamp("us", "UTC")
+TEXTS = pa.map_(pa.string(), pa.string())
+TYPES: dict[str, pa.DataType] = {
+    "body": pa.binary(), "value": pa.binary(), "rawProperties": pa.binary(),
+    "properties": TEXTS, "headers": TEXTS, "keys": pa.list_(pa.string()), "routingKeys": pa.list_(pa.string()),
+    "bornTimestamp": TIME, "storeTimestamp": TIME, "timestamp": TIME, "expiresAt": TIME,
+}  # fmt: skip
+"""Column → its type, where JSON does not say it."""
+
+BODY_BYTES: dict[str, Callable[[Any], bytes]] = {
+    "text": lambda value: value.encode() if isinstance(value, str) else json.dumps(value).encode(),
+    "json": lambda value: value.encode() if isinstance(value, str) else json.dumps(value, ensure_ascii=False).encode(),
+    "hex": bytes.fromhex,
+    "base64": lambda value: base64.b64decode(value, validate=True),
+}
+"""What a body says in JSON lines → its bytes."""
+
+
+class Incoming(Closable, ABC):
+    """A file of rows. `columns` are their names."""
+
+    columns: Sequence[str]
+
+    @abstractmethod
+    def batches(self, line: ProgressLine) -> Iterator[pa.RecordBatch]:
+        """The rows in order. Raises MqStoreError with the line for one that is no row."""
+
+
+class ParquetRows(Incoming):
+    """A Parquet file, in its own types."""
+
+    def __init__(self, path: str) -> None:
+        from pyarrow import parquet
+
+        self._path = path
+        try:
+            self._file = parquet.ParquetFile(path)
+        except pa.ArrowInvalid as error:
+            raise MqStoreError(f"{path}: no Parquet file: {shorten(str(error))}") from None
+        self.columns = self._file.schema_arrow.names
+
+    def batches(self, line: ProgressLine) -> Iterator[pa.RecordBatch]:
+        """The rows of the file's row groups."""
+        done, total = 0, self._file.metadata.num_rows
+        try:
+            for batch in self._file.iter_batches(ROWS_AT_ONCE):
+                yield batch
+                done += batch.num_rows
+                line.messages_done(WORK, done, total)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise MqStoreError(f"{self._path}: damaged after row {done}: {shorten(str(error))}") from None
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+class JsonRows(Incoming):
+    """JSON lines: an object each. All have the columns of the first; a name that one lacks is null."""
+
+    def __init__(self, path: str, body: str) -> None:
+        self._path, self._body = path, BODY_BYTES[body]
+        self._file: IO[bytes] = open(path, "rb")  # noqa: SIM115 (closed by `close`)
+        first = self._file.readline()
+        self.columns: tuple[str, ...] = ()
+        try:
+            self.columns = tuple(self._object(first, 1)) if first.strip() else ("body",)
+        except BaseException:
+            self.close()
+            raise
+        self._file.seek(0)
+
+    def batches(self, line: ProgressLine) -> Iterator[pa.RecordBatch]:
+        """The rows, some thousands at once."""
+        number = 0
+        while lines := list(islice(self._file, ROWS_AT_ONCE)):
+            rows = [self._object(text, number + at + 1) for at, text in enumerate(lines) if text.strip()]
+            yield pa.RecordBatch.from_arrays(
+                [self._column(name, rows, number) for name in self.columns], names=list(self.columns)
+            )
+            number += len(lines)
+            line.messages_done(WORK, number, 0)
+
+    def _object(self, text: bytes, number: int) -> dict[str, Any]:
+        try:
+            row = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise MqStoreError(f"{self._path}: line {number}: no JSON: {error}") from None
+        if not isinstance(row, dict):
+            raise MqStoreError(f"{self._path}: line {number}: no JSON object, but {shorten(str(row))}")
+        for name in row if self.columns else ():
+            if name not in self.columns:
+                wanted = f"the first line has no '{name}'; all lines need the same names"
+                raise MqStoreError(f"{self._path}: line {number}: {wanted}")
+        return row
+
+    def _column(self, name: str, rows: Sequence[dict[str, Any]], before: int) -> pa.Array:
+        values = [row.get(name) for row in rows]
+        kind = TYPES.get(name)
+        try:
+            if name in BODY_COLUMNS:
+                values = [None if value is None else self._body(value) for value in values]
+            elif kind == pa.binary():
+                values = [None if value is None else base64.b64decode(value, validate=True) for value in values]
+            elif kind == TIME:
+                values = [None if value is None else _moment(value) for value in values]
+            elif kind == TEXTS:
+                values = [None if value is None else list(value.items()) for value in values]
+            return pa.array(values, kind)
+        except (ValueError, TypeError, AttributeError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            stop = before + len(rows)
+            raise MqStoreError(f"{self._path}: lines {before + 1} to {stop}: column '{name}': {error}") from None
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def _moment(value: object) -> datetime:
+    """A time as `export` writes it, or epoch milliseconds."""
+    if isinstance(value, str):
+        moment = datetime.fromisoformat(value)
+        return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return datetime.fromtimestamp(value / 1000, UTC)
+    raise ValueError(f"{value!r} is no time")
+
+
+@contextmanager
+def incoming(path: str, kind: str, body: str) -> Iterator[Incoming]:
+    """The rows of a file, which is open while the block runs. Raises OptionError, MqStoreError, OSError."""
+    try:
+        rows = ParquetRows(path) if kind == PARQUET else JsonRows(path, body)
+    except FileNotFoundError:
+        raise OptionError("FILE", path, "there is no such file") from None
+    with rows:
+        yield rows

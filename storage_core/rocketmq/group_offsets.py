@@ -1,0 +1,58 @@
+"""Sets what a consumer group has committed: `config/consumerOffset.json` rewritten as a broker writes it.
+
+Source of the rules: rocketmq.md 1.5, 5.2. What was there before stays in the `.bak`, as a broker keeps it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from storage_core.errors import MqStoreError, UnsupportedFormatError
+from storage_core.files import system
+from storage_core.files.small_file import read_whole, write_whole
+from storage_core.formats.rocketmq import paths
+from storage_core.formats.rocketmq.config_json import encode_offsets
+from storage_core.rocketmq.disk.config_files import needed_config
+from storage_core.rocketmq.write.job import locked
+from storage_core.store import QueueKey
+
+FILE = "consumerOffset.json"
+ROCKSDB_OFFSETS = "consumerOffsets"
+WAIT_S = 5.0
+
+
+def set_group_offsets(root: str, group: str, offsets: Mapping[QueueKey, int]) -> None:
+    """Sets the next offset that a group reads of each queue named; the others stay.
+
+    Raises StoreLockedError while a broker runs, which would write its own offsets over these, UnsupportedFormatError
+    where a broker keeps them in RocksDB, and what reading the file raises.
+    """
+    folder = os.path.join(root, paths.CONFIG)
+    if system.is_folder(os.path.join(folder, ROCKSDB_OFFSETS)):
+        raise UnsupportedFormatError(
+            f"{os.path.join(folder, ROCKSDB_OFFSETS)}: this broker keeps its offsets in RocksDB, which mqstore does "
+            "not write; reset them on the running broker with mqadmin resetOffsetByTime"
+        )
+    path = os.path.join(folder, FILE)
+    try:
+        with locked(root, WAIT_S):
+            content = needed_config(root, FILE)
+            changed = encode_offsets(_with_offsets(content, group, offsets))
+            system.make_folder(folder)
+            before = read_whole(path)
+            if before is not None:
+                write_whole(f"{path}.bak", before)
+            write_whole(path, changed)
+    except OSError as error:
+        raise MqStoreError(f"{error.filename or path}: {error.strerror}; nothing was changed") from error
+
+
+def _with_offsets(content: Mapping[str, Any], group: str, offsets: Mapping[QueueKey, int]) -> dict[str, Any]:
+    table = content.get("offsetTable")
+    changed = {name: dict(own) if isinstance(own, dict) else own
+               for name, own in (table if isinstance(table, dict) else {}).items()}  # fmt: skip
+    for (topic, queue_id), offset in offsets.items():
+        changed.setdefault(f"{topic}@{group}", {})[str(queue_id)] = offset
+    return {**content, "offsetTable": changed}
