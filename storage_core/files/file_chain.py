@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +46,20 @@ class FileChain:
 
     files: tuple[ChainFile, ...]
     file_size: int
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as runs of files that follow one another in one folder; stamps are not."""
+        runs: list[_Run] = []
+        for file in self.files:
+            folder, name = os.path.split(file.path)
+            if name != _name(file.base_offset):
+                return FileChain, (self.files, self.file_size)
+            last = runs[-1] if runs else None
+            if last is not None and (folder, file.size) == (last.folder, last.size) and file.base_offset == last.stop:
+                runs[-1] = last._replace(file_count=last.file_count + 1)
+            else:
+                runs.append(_Run(folder, file.base_offset, file.size, 1))
+        return _unpickled, (self.file_size, [tuple(run) for run in runs])
 
     @cached_property
     def bases(self) -> list[int]:
@@ -85,7 +100,7 @@ class FileChain:
         """The path that a file with `offset` would have, whether it is there or not."""
         folder = os.path.dirname(self.files[0].path) if self.files else ""
         base = offset // max(self.file_size, 1) * self.file_size
-        return os.path.join(folder, f"{base:0{NAME_LENGTH}d}")
+        return os.path.join(folder, _name(base))
 
     def contains(self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which spans [start, stop) lie inside of one file. Shape (n,)."""
@@ -93,6 +108,32 @@ class FileChain:
             return np.zeros(len(starts), bool)
         index = np.searchsorted(self.base_array, starts, "right") - 1
         return (index >= 0) & (stops >= starts) & (stops <= self.end_array[index])
+
+
+class _Run(NamedTuple):
+    """Files of one size, each of which begins where the one before ends."""
+
+    folder: str
+    base_offset: int
+    size: int
+    file_count: int
+
+    @property
+    def stop(self) -> int:
+        return self.base_offset + self.file_count * self.size
+
+
+def _unpickled(file_size: int, runs: list[tuple[str, int, int, int]]) -> FileChain:
+    files = tuple(
+        ChainFile(base_offset, size, os.path.join(folder, _name(base_offset)))
+        for folder, start, size, count in runs
+        for base_offset in range(start, start + count * size, size)
+    )
+    return FileChain(files, file_size)
+
+
+def _name(base_offset: int) -> str:
+    return f"{base_offset:0{NAME_LENGTH}d}"
 
 
 def find_chain(folders: Sequence[str]) -> FileChain:

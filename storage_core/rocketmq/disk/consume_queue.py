@@ -23,6 +23,9 @@ from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE, QUEUE_ENTRY, 
 FIRST_CHUNK = 4096 // QUEUE_ENTRY.size * QUEUE_ENTRY.size
 LAST_CHUNK = (4 << 20) // QUEUE_ENTRY.size * QUEUE_ENTRY.size
 READ_WHOLE = 65_536
+ENTRIES_PER_READ = 64
+"""How many entries can be read one after another in the time of one read anywhere."""
+ENTRIES_AT_ONCE = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -171,13 +174,28 @@ class ConsumeQueue:
 
         Addresses rise within a queue; where damage breaks that, the answer is still ascending. Shape (n,).
         """
-        if stop - start <= READ_WHOLE:
-            offsets = np.maximum.accumulate(self.offsets(files, start, stop))
-            return start + np.searchsorted(offsets, physical_offsets)
+        count = max(stop - start, 0)
+        if count <= max(READ_WHOLE, len(physical_offsets) * count.bit_length() * ENTRIES_PER_READ):
+            return self._bounds_by_reading(files, start, stop, physical_offsets)
         bounds = np.empty(len(physical_offsets), np.int64)
         for index, wanted in enumerate(physical_offsets.tolist()):
             start = first_where(start, stop, partial(self._reaches, files, wanted))
             bounds[index] = start
+        return bounds
+
+    def _bounds_by_reading(self, files: OpenFiles, start: int, stop: int, physical_offsets: Positions) -> Positions:
+        bounds = np.full(len(physical_offsets), max(start, stop), np.int64)
+        done, peak = 0, -1
+        for first in range(start, stop, ENTRIES_AT_ONCE):
+            offsets = self.offsets(files, first, min(first + ENTRIES_AT_ONCE, stop))
+            offsets[0] = max(int(offsets[0]), peak)
+            np.maximum.accumulate(offsets, out=offsets)
+            peak = int(offsets[-1])
+            following = done + int(np.searchsorted(physical_offsets[done:], peak, "right"))
+            bounds[done:following] = first + np.searchsorted(offsets, physical_offsets[done:following])
+            done = following
+            if done == len(physical_offsets):
+                break
         return bounds
 
     def _reaches(self, files: OpenFiles, physical_offset: int, queue_offset: int) -> bool:

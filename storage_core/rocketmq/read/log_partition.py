@@ -118,7 +118,7 @@ class _SpanWalk:
     def __iter__(self) -> Iterator[RecordRun | DamagedSpan]:
         at: int | None = self.span.start
         if not self.span.at_record:
-            at = self._next_record(self.span.start)
+            at = self._next_record(self.span.start, self.span.stop)
         while at is not None and at < self.span.stop:
             walk = FileWalk(self.log, self.files, self.file, at, Checks(crc=False, physical_offset=True, broker=False))
             for run in walk:
@@ -127,9 +127,12 @@ class _SpanWalk:
                     yield run.part(0, count)
                 if count < len(run.sizes):
                     return
-            at = self._next_record(walk.end_offset + 1)
-            damaged = walk.reason in (Stop.CORRUPT, Stop.TORN) and not self._ends_here(at)
-            if damaged and self._holds_bytes(walk.end_offset, at):
+            if walk.reason not in (Stop.CORRUPT, Stop.TORN):
+                # Zeros: a record after them is found by the span that it begins in.
+                at = self._next_record(walk.end_offset + 1, self.span.stop)
+                continue
+            at = self._next_record(walk.end_offset + 1, self.file.end)
+            if not self._ends_here(at) and self._holds_bytes(walk.end_offset, at):
                 yield DamagedSpan(walk.end_offset, self.file.end if at is None else at)
 
     def _ends_here(self, following: int | None) -> bool:
@@ -147,17 +150,18 @@ class _SpanWalk:
         window = Window(self.log, self.files)
         return any(window.load(at, min(at + WINDOW_SIZE, end)).any() for at in range(start, end, WINDOW_SIZE))
 
-    def _next_record(self, start: int) -> int | None:
-        """Address of the first valid record from `start` on in this file."""
+    def _next_record(self, start: int, before: int) -> int | None:
+        """Address of the first valid record that begins in [start, before) of this file."""
         window = Window(self.log, self.files)
-        while start + HEADER_V4.size <= self.file.end:
-            stop = min(start + WINDOW_SIZE, self.file.end)
+        end = min(before + HEADER_V4.size - 1, self.file.end)
+        while start + HEADER_V4.size <= end:
+            stop = min(start + WINDOW_SIZE, end)
             buffer = window.load(start, stop)
             candidates: list[int] = find_records(buffer, start).tolist() if buffer.any() else []
             for position in candidates:
                 if record_at(self.log, self.files, start + position, self.file.end) is not None:
                     return start + position
-            if stop == self.file.end:
+            if stop == end:
                 return None
             start = stop - HEADER_V4.size + 1
         return None

@@ -18,7 +18,8 @@ from storage_core.formats.layout import Positions
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.disk.directory import Listing
 from storage_core.rocketmq.read.log_partition import LogPartition, LogSpan
-from storage_core.rocketmq.read.queue_partition import QueuePartition, QueueRanges
+from storage_core.rocketmq.read.queue_partition import QueuePartition
+from storage_core.rocketmq.read.ranges import QueueRanges
 from storage_core.rocketmq.read.selection import QueueRange, SelectedQueue, log_selection
 from storage_core.rocketmq.recovery.queue_ranges import ServedQueues
 from storage_core.store import ScanPartition, ScanRequest
@@ -26,6 +27,8 @@ from storage_core.store import ScanPartition, ScanRequest
 SLICE_SIZE = 64 << 20
 SAMPLES = 20_000
 MOST_QUEUES_TO_ALIGN = 1_000
+NOWHERE: Positions = np.empty(0, np.int64)
+FARTHEST = np.iinfo(np.int64).max
 
 
 # -- reading through the queues
@@ -48,12 +51,11 @@ def queue_partitions(
     parts, owners = looked_up or ([queue.on_disk for queue in selected], np.arange(len(selected), dtype=np.int32))
     verdict = served.verdict
     weights = whole_log(verdict.log_start, verdict.log_end) if whole else sampled(parts, files)
-    count = partition_count(request, weights.total, sum(len(part) for part in parts))
-    slice_count = -(-max(count, -(-weights.total // SLICE_SIZE)) // count) * count
-    slices = [replace(ranges, queue=owners[ranges.queue]) for ranges in sliced(parts, weights.cuts(slice_count), files)]
-    groups = grouped(slices, count, request.max_records_per_partition)
-    share = weights.total // max(len(groups), 1)
     queues = tuple(queue.queue for queue in selected)
+    ranges = QueueRanges(
+        owners, np.array([part.start for part in parts], np.int64), np.array([part.stop for part in parts], np.int64)
+    )
+    pieces = _pieces(request, queues, ranges, weights, files)
     renumbered = np.ones(len(queues), bool)
     for number in np.unique(owners).tolist():
         renumbered[number] = served.is_renumbered(queues[number], files)
@@ -66,8 +68,26 @@ def queue_partitions(
         request=request,
         store_name=store_name,
     )
-    partitions: list[ScanPartition] = [narrowed(replace(base, slices=group, weight=share)) for group in groups]
+    share = weights.total // max(len(pieces), 1)
+    partitions: list[ScanPartition] = [
+        narrowed(replace(base, ranges=piece, cuts=tuple(inner.tolist()), weight=share)) for piece, inner in pieces
+    ]
     return partitions + _log_only_partitions(base, served, selected)
+
+
+def _pieces(
+    request: ScanRequest, queues: Sequence[ConsumeQueue], ranges: QueueRanges, weights: Weights, files: OpenFiles
+) -> list[tuple[QueueRanges, Positions]]:
+    """The ranges of each partition, and the addresses at which it cuts them into slices when it reads them."""
+    count = partition_count(request, weights.total, ranges.row_count)
+    slice_count = max(1, -(-weights.total // (count * SLICE_SIZE)))
+    cuts = weights.cuts(count * slice_count)
+    most = request.max_records_per_partition or ranges.row_count
+    pieces = []
+    for number, wide in enumerate(ranges.cut(queues, cuts[slice_count - 1 :: slice_count], files)):
+        inner = cuts[number * slice_count : (number + 1) * slice_count - 1]
+        pieces += [(piece, inner) for piece in wide.limited(most) if len(piece)]
+    return pieces
 
 
 def _log_only_partitions(
@@ -91,15 +111,13 @@ def _log_only_partitions(
 
 
 def narrowed(partition: QueuePartition) -> QueuePartition:
-    """The same partition with only the queues that its slices touch, so that it travels light."""
-    used = np.unique(np.concatenate([ranges.queue for ranges in partition.slices]))
+    """The same partition with only the queues that its ranges touch, so that it travels light."""
+    used, numbers = np.unique(partition.ranges.queue, return_inverse=True)
     if len(used) == len(partition.queues):
         return partition
-    number = np.zeros(len(partition.queues), np.int32)
-    number[used] = np.arange(len(used))
-    slices = tuple(QueueRanges(number[ranges.queue], ranges.start, ranges.stop) for ranges in partition.slices)
-    queues = tuple(partition.queues[index] for index in used)
-    return replace(partition, queues=queues, renumbered=partition.renumbered[used], slices=slices)
+    ranges = replace(partition.ranges, queue=numbers.astype(np.int32))
+    queues = tuple(partition.queues[number] for number in used)
+    return replace(partition, queues=queues, renumbered=partition.renumbered[used], ranges=ranges)
 
 
 @dataclass(frozen=True)
@@ -147,67 +165,6 @@ def sampled(parts: Sequence[QueueRange], files: OpenFiles) -> Weights:
     return Weights(at[order], np.cumsum(size[order]))
 
 
-def sliced(parts: Sequence[QueueRange], cuts: Positions, files: OpenFiles) -> list[QueueRanges]:
-    """The queue offsets of each part between neighbouring cuts; one slice more than there are cuts."""
-    edges = np.empty((len(parts), len(cuts) + 2), np.int64)
-    for row, part in enumerate(parts):
-        stop = max(part.start, part.stop)
-        edges[row, 0], edges[row, -1] = part.start, stop
-        if len(cuts):
-            edges[row, 1:-1] = part.queue.lower_bounds(files, part.start, stop, cuts)
-    slices = []
-    for column in range(edges.shape[1] - 1):
-        starts, stops = edges[:, column], edges[:, column + 1]
-        filled = np.flatnonzero(stops > starts)
-        slices.append(QueueRanges(filled.astype(np.int32), starts[filled], stops[filled]))
-    return slices
-
-
-def capped(slices: Sequence[QueueRanges], most: int) -> list[QueueRanges]:
-    """The same slices with at most `most` messages each; larger ones are divided queue by queue."""
-    out: list[QueueRanges] = []
-    for part in slices:
-        if int((part.stop - part.start).sum()) <= most:
-            out.append(part)
-            continue
-        pieces: list[tuple[int, int, int]] = []
-        room = most
-        for queue, start, stop in zip(part.queue.tolist(), part.start.tolist(), part.stop.tolist(), strict=True):
-            while start < stop:
-                step = min(room, stop - start)
-                pieces.append((queue, start, start + step))
-                start, room = start + step, room - step
-                if not room:
-                    out.append(_ranges(pieces))
-                    pieces, room = [], most
-        if pieces:
-            out.append(_ranges(pieces))
-    return out
-
-
-def _ranges(pieces: list[tuple[int, int, int]]) -> QueueRanges:
-    queue, start, stop = zip(*pieces, strict=True)
-    return QueueRanges(np.array(queue, np.int32), np.array(start, np.int64), np.array(stop, np.int64))
-
-
-def grouped(slices: Sequence[QueueRanges], count: int, most: int | None) -> list[tuple[QueueRanges, ...]]:
-    """Neighbouring slices put into about `count` groups of at most `most` messages; empty slices are left out."""
-    filled = [part for part in slices if len(part.queue)]
-    if most is not None:
-        filled = capped(filled, most)
-    per_group = max(1, -(-len(filled) // max(count, 1)))
-    groups: list[list[QueueRanges]] = []
-    held = 0
-    for part in filled:
-        size = int((part.stop - part.start).sum())
-        if not groups or len(groups[-1]) >= per_group or (most is not None and held + size > most):
-            groups.append([])
-            held = 0
-        groups[-1].append(part)
-        held += size
-    return [tuple(group) for group in groups]
-
-
 def partition_count(request: ScanRequest, total: int, rows: int) -> int:
     """How many partitions a read of `total` bytes and `rows` messages gets."""
     count = max(request.min_partitions, -(-total // max(request.max_bytes_per_partition, 1)), 1)
@@ -242,28 +199,37 @@ def log_spans(log: FileChain, pieces: int, queues: Sequence[ConsumeQueue], files
     """
     total = sum(file.size for file in log.files)
     step = max(1, -(-total // max(pieces, 1)))
+    cuts = np.concatenate([np.arange(file.base_offset + step, file.end, step) for file in log.files] or [NOWHERE])
+    records = records_at(cuts, queues, files)
     spans: list[LogSpan] = []
     for file in log.files:
-        start, at_record = file.base_offset, True
-        while start < file.end:
-            stop = start + step
-            known = None if stop >= file.end else _record_at(stop, file.end, queues, files)
-            following = min(stop, file.end) if known is None else known
-            spans.append(LogSpan(start, following, at_record))
-            start, at_record = following, known is not None
+        inside = slice(*np.searchsorted(cuts, (file.base_offset, file.end)))
+        known = np.where(records[inside] < file.end, records[inside], -1)
+        starts = np.concatenate(([file.base_offset], np.where(known >= 0, known, cuts[inside])))
+        at_record = np.concatenate(([True], known >= 0))
+        stops = np.append(starts[1:], file.end)
+        spans += [
+            LogSpan(start, stop, is_record)
+            for start, stop, is_record in zip(starts.tolist(), stops.tolist(), at_record.tolist(), strict=True)
+            if start < stop
+        ]
     return spans
 
 
-def _record_at(address: int, end: int, queues: Sequence[ConsumeQueue], files: OpenFiles) -> int | None:
-    """The first address from `address` on at which a queue says that a record begins; None when none does."""
-    best = None
+def records_at(physical_offsets: Positions, queues: Sequence[ConsumeQueue], files: OpenFiles) -> Positions:
+    """For each address (ascending) the first one from it on at which some queue says that a record begins.
+
+    Shape (n,); the largest int64 where no queue says one.
+    """
+    best = np.full(len(physical_offsets), FARTHEST)
     for queue in queues:
-        if not queue.chain.files:
+        if not queue.chain.files or not len(best):
             continue
         stop = queue.valid_stop(files)
-        at = int(queue.lower_bounds(files, queue.start, stop, np.array([address]))[0])
-        if at < stop:
-            physical_offset = queue.physical_offset(files, at)
-            if address <= physical_offset < end and (best is None or physical_offset < best):
-                best = physical_offset
+        at = queue.lower_bounds(files, queue.start, stop, physical_offsets)
+        rows = np.flatnonzero(at < stop)
+        known = {one: queue.physical_offset(files, one) for one in np.unique(at[rows]).tolist()}
+        begins = np.array([known[one] for one in at[rows].tolist()], np.int64)
+        right = begins >= physical_offsets[rows]
+        best[rows[right]] = np.minimum(best[rows[right]], begins[right])
     return best

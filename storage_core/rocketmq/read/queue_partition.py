@@ -21,6 +21,7 @@ from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.read.batch_builder import FIRST_ROWS, ROWS, BatchBuilder, batch_bounds
 from storage_core.rocketmq.read.columns import QueueEntries, Queues, joined
 from storage_core.rocketmq.read.pull_gaps import ENTRIES_PER_PULL, jumped_over, jumped_over_fillers
+from storage_core.rocketmq.read.ranges import NO_RANGES, QueueRanges
 from storage_core.rocketmq.read.row_filter import may_have_tag
 from storage_core.rocketmq.recovery.recovery import Verdict
 from storage_core.rocketmq.recovery.redispatch import redispatched
@@ -30,20 +31,12 @@ GAP = 64 << 10
 
 
 @dataclass(frozen=True)
-class QueueRanges:
-    """Half-open ranges of queue offsets of several queues (indices into the partition's queues). Shape (n,) each."""
-
-    queue: npt.NDArray[np.int32]
-    start: Positions
-    stop: Positions
-
-
-@dataclass(frozen=True)
 class QueuePartition(ScanPartition):
-    """Ranges of entries that lie in queue files, in slices of bounded size; or entries that only the log has.
+    """Ranges of entries that lie in queue files, or entries that only the log has.
 
-    For these `verdict` holds the part of the log to dispatch again, and `wanted` the selected queue offsets of every
-    queue. `renumbered` marks queues whose queue offsets need not equal QUEUEOFFSET.
+    `cuts` are the addresses at which the ranges are cut into slices of bounded size as they are read. For entries that
+    only the log has `verdict` holds the part of the log to dispatch again, and `wanted` the selected queue offsets of
+    every queue. `renumbered` marks queues whose queue offsets need not equal QUEUEOFFSET.
     """
 
     log: FileChain
@@ -53,7 +46,8 @@ class QueuePartition(ScanPartition):
     renumbered: Mask
     request: ScanRequest
     store_name: str
-    slices: tuple[QueueRanges, ...] = ()
+    ranges: QueueRanges = NO_RANGES
+    cuts: tuple[int, ...] = ()
     wanted: QueueRanges | None = None
     verdict: Verdict | None = None
     weight: int = 0
@@ -65,17 +59,16 @@ class QueuePartition(ScanPartition):
 
     @property
     def estimated_rows(self) -> int:
-        """Entries in the slices; how many will be dispatched again is not known before."""
-        return sum(int((part.stop - part.start).sum()) for part in self.slices)
+        """Entries in the ranges; how many will be dispatched again is not known before."""
+        return self.ranges.row_count
 
     @property
     def file_count(self) -> int:
-        """Queue files of the slices, and at most so many files of the log as there are entries."""
-        starts, stops = ([getattr(part, name) for part in self.slices] for name in ("start", "stop"))
+        """Queue files of the ranges, and at most so many files of the log as there are entries."""
         per_file = max((queue.entries_per_file for queue in self.queues), default=0) or 1
-        spanned = [(stop - 1) // per_file - start // per_file + 1 for start, stop in zip(starts, stops, strict=True)]
+        spanned = (self.ranges.stop - 1) // per_file - self.ranges.start // per_file + 1
         replays = len(self.verdict.replays) if self.verdict else 0
-        return sum(int(counts.sum()) for counts in spanned) + min(len(self.log.files), self.estimated_rows or replays)
+        return int(spanned.sum()) + min(len(self.log.files), self.estimated_rows or replays)
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """The rows in log order, in batches of at most 16,000 rows and 16 MB. Raises CorruptionError."""
@@ -91,21 +84,20 @@ class QueuePartition(ScanPartition):
         builder.report()
 
     def _entries(self, files: OpenFiles) -> Iterator[QueueEntries]:
-        for ranges in self.slices:
+        for ranges in self.slices(files):
             yield self._sorted_entries(files, ranges)
         yield from self.entries_in_log(files)
 
     # -- entries in queue files
 
+    def slices(self, files: OpenFiles) -> list[QueueRanges]:
+        """The ranges between neighbouring cuts, in the order of the log; empty ones are left out."""
+        slices = self.ranges.cut(self.queues, np.array(self.cuts), files) if self.cuts else [self.ranges]
+        return [ranges for ranges in slices if len(ranges)]
+
     def _sorted_entries(self, files: OpenFiles, ranges: QueueRanges) -> QueueEntries:
         """The entries of several ranges in log order, so that each byte of the log is read once."""
-        parts = [
-            self.entries_on_disk(files, queue, start, stop)
-            for queue, start, stop in zip(
-                ranges.queue.tolist(), ranges.start.tolist(), ranges.stop.tolist(), strict=True
-            )
-            if stop > start
-        ]
+        parts = [self.entries_on_disk(files, queue, start, stop) for queue, start, stop in ranges if stop > start]
         if len(parts) == 1 and (np.diff(parts[0].physical_offsets) >= 0).all():
             return parts[0]
         entries = joined(parts)

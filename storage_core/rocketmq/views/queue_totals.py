@@ -52,8 +52,8 @@ def queue_totals(snapshot: RocketSnapshot, request: ScanRequest) -> dict[QueueKe
 
 def _by_queue(partition: QueuePartition, files: OpenFiles) -> Iterator[tuple[int, QueueEntries]]:
     """Entries of one queue each, in its order; with the number of the queue."""
-    for part in partition.slices:
-        for number, start, stop in zip(part.queue.tolist(), part.start.tolist(), part.stop.tolist(), strict=True):
+    for ranges in partition.slices(files):
+        for number, start, stop in ranges:
             yield number, partition.entries_on_disk(files, number, start, stop)
     for entries in partition.entries_in_log(files):
         for number in np.unique(entries.queue).tolist():
