@@ -114,7 +114,7 @@ def test_a_node_recovers_what_was_written_without_the_clean_files(node: Node, tm
     done = CliRunner().invoke(main, ["definitions", str(store), "-o", str(tmp_path / "printed.json")])
     assert (done.exit_code, done.stdout) == (0, "")
     target = declare(node, tmp_path / "printed.json")
-    assert f"in the place of  msg_stores/vhosts/{target.name}" in done.stderr
+    assert f"msg_stores/vhosts/{target.name}  by  {store}" in done.stderr
     (store / "recovery.dets").unlink()
     for name in ("clean.dot", "file_summary.ets", "msg_store_index.ets"):
         (store / "msg_store_persistent" / name).unlink()
