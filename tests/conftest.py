@@ -1,5 +1,5 @@
 """What all tests share: one Spark session for the whole run, started by the first test that asks; a disk that nobody
-waits for.
+waits for; which tests start a JVM, and which of them share a process.
 """
 
 from __future__ import annotations
@@ -14,12 +14,45 @@ import pytest
 
 from pyspark_mqstore import ensure_java
 from storage_core.files import system
+from tests.support.sampling import SEED, WHOLE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parent.parent
+WORKERS = ROOT / "tests" / "support" / "spark_workers"
 MEMORY, ENOUGH_BYTES = "/dev/shm", 4 << 30
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Generated cases have the seed of samples. Stores are written into memory where there is enough: thousands are
+    made, and removed again.
+    """
+    if config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = SEED
+    try:
+        found = os.statvfs(MEMORY)
+    except OSError:
+        return
+    enough = found.f_bavail * found.f_frsize > ENOUGH_BYTES and not found.f_flag & os.ST_NOEXEC
+    if enough and "real" not in str(config.option.markexpr).replace("not real", ""):
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
+
+
+def pytest_report_header() -> str:
+    """What repeats the samples of this run."""
+    return f"mqstore: seed {SEED} (MQSTORE_SEED), {'all cases' if WHOLE else 'samples (all: MQSTORE_WHOLE=1)'}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Who asks for the session or for a Java starts a JVM: marked `spark`, and each kind in one process of a run."""
+    for item in items:
+        for fixture in ("spark", "java"):
+            if fixture in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.spark)
+                item.add_marker(pytest.mark.xdist_group(fixture))
+                break
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -28,17 +61,6 @@ def _nothing_is_kept_outside(tmp_path_factory: pytest.TempPathFactory) -> Iterat
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("kept")))
         yield
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Stores are written into memory where there is enough: thousands are made, and removed again."""
-    try:
-        found = os.statvfs(MEMORY)
-    except OSError:
-        return
-    enough = found.f_bavail * found.f_frsize > ENOUGH_BYTES and not found.f_flag & os.ST_NOEXEC
-    if enough and "real" not in str(config.option.markexpr).replace("not real", ""):
-        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -59,26 +81,34 @@ def _synced(file: int | str) -> None:
 
 
 @pytest.fixture(scope="session")
+def java() -> str:
+    """JAVA_HOME, for tests that start a JVM of their own."""
+    return ensure_java()
+
+
+@pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session, on two cores; tests must not change its settings for good."""
+    """The session, on two cores, with a compiler that starts fast; tests must not change its settings for good."""
     ensure_java()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["PYSPARK_PYTHON"] = sys.executable
     # Workers import this checkout whether or not it is installed in the environment.
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    paths = [str(WORKERS), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     from pyspark.sql import SparkSession
 
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("mqstore tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(paths))
+        session = (
+            SparkSession.builder.master("local[2]")
+            .appName("mqstore tests")
+            .config("spark.ui.enabled", "false")
+            .config("spark.sql.shuffle.partitions", "1")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+            .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+            .getOrCreate()
+        )
+        session.sparkContext.setLogLevel("ERROR")
+        yield session
+        session.stop()

@@ -121,6 +121,7 @@ def test_the_module_never_raises_anything_but_attribute_error(installed: Path) -
     assert done.stdout.strip() == "False", done.stderr
 
 
+@pytest.mark.usefixtures("java")
 def test_spark_finds_the_installed_source_without_registration(installed: Path, tmp_path: Path) -> None:
     done = run_python("-c", FIRST_USE, str(installed), str(tmp_path), path=installed)
     (answer,) = [line for line in done.stdout.splitlines() if line.startswith("answer:")]

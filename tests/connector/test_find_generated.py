@@ -1,12 +1,11 @@
 """Generated predicates through Spark: pushed, not pushed, and as filters of `read`, each is what Python leaves.
 
-`MQSTORE_PREDICATES` says how many examples (12; the issue's figure is 500). The core's own are in
+`make test` takes 6 examples, `make test-real-full` 500. The core's own are in
 tests/rocketmq/test_pushdown.py.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -21,8 +20,11 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
 from pyspark_mqstore import read
 from storage_core.store import Predicate
 from tests.support.rocketmq_predicates import STORES, alternatives, made, simple, true
+from tests.support.sampling import WHOLE
 
-EXAMPLES = int(os.environ.get("MQSTORE_PREDICATES", "12"))
+pytestmark = pytest.mark.sampled
+
+EXAMPLES = 500 if WHOLE else 6
 SHOWN = ["topic", "queueId", "queueOffset", "physicalOffset", "key", "tags", "msgId", "size"]
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

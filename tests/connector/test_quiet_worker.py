@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import traceback
 import types
+from pathlib import Path
 
 import pytest
 
 from connector.quiet_worker import _Printer, expect_closed_connection
 
+ROOT = Path(__file__).resolve().parents[2]
 DRIVER = """
 import sys
 from pyspark.sql import SparkSession
@@ -24,8 +27,15 @@ spark.stop()
 """
 
 
+@pytest.mark.usefixtures("java")
 def test_queries_that_stop_early_print_no_traceback(shop: str) -> None:
-    done = subprocess.run([sys.executable, "-c", DRIVER, shop], capture_output=True, text=True, timeout=280, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER, shop],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
+    )
     assert done.stdout.count("rows 3 2 True False") == 2
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr

@@ -18,7 +18,7 @@ CAN_MOUNT = subprocess.run([*MOUNTS, "true"], capture_output=True, check=False).
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def told(java: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What the driver found, by check."""
     folder, disk = tmp_path_factory.mktemp("driver"), tmp_path_factory.mktemp("small-disk")
     words = [sys.executable, "-m", "tests.connector.hard_driver", str(folder), str(disk)]

@@ -23,6 +23,9 @@ from storage_core.rabbitmq.queue import live_vhost
 from storage_core.rabbitmq.queue.queue import Queue
 from storage_core.rabbitmq.store import VhostStore
 from tests.faults import Died, Faults, stopped_at
+from tests.support.sampling import WHOLE, distance, first_step
+
+pytestmark = pytest.mark.sampled
 
 SMALL = Settings(
     queue_index_segment_entry_count=8,
@@ -33,6 +36,8 @@ SMALL = Settings(
     queue_explicit_gc_run_operation_threshold=2,
 )
 
+FAR = distance(4)
+"""Every how manyth change of the disk is the last."""
 STEPS = {
     "publish_many": "publish", "_publish": "publish", "ack": "ack", "flush": "flush", "_roll": "roll",
     "combine": "combine", "_maybe_delete": "delete", "sync": "sync",
@@ -193,9 +198,9 @@ def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("torn", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_kill_at_every_write_point(seed: int, torn: bool, tmp_path: Path) -> None:
-    at, names, places = 0, set(), set()
+    at, names, places = first_step(FAR, f"kill {seed} {torn}") + 1 - FAR, set(), set()
     while True:
-        at += 1
+        at += FAR
         kill = Kill(at, torn)
         root, promises = tmp_path / str(at), Promises()
         ended = run(root, promises, seed, kill)
@@ -208,16 +213,19 @@ def test_a_kill_at_every_write_point(seed: int, torn: bool, tmp_path: Path) -> N
         if ended:
             break
     assert at > 40
-    assert {"pwrite", "fsync", "truncate", "unlink"} <= names
+    assert {"pwrite", "fsync"} <= names
+    if not WHOLE:
+        return
+    assert {"truncate", "unlink"} <= names
     assert {(step, name) for step in ("publish", "flush") for name in ("pwrite", "fsync", "truncate")} <= places
     assert {("ack", "unlink"), ("roll", "pwrite"), ("roll", "fsync"), ("delete", "unlink")} <= places
 
 
 @pytest.mark.parametrize("torn", [False, True])
 def test_a_kill_at_every_write_point_of_a_merge(torn: bool, tmp_path: Path) -> None:
-    at, ended, places = 0, False, set()
+    at, ended, places = first_step(FAR, f"merge {torn}") + 1 - FAR, False, set()
     while not ended:
-        at += 1
+        at += FAR
         kill = Kill(at, torn)
         root, promises = tmp_path / str(at), Promises()
         ended = run(root, promises, 7, kill, leave_gaps)
@@ -226,17 +234,19 @@ def test_a_kill_at_every_write_point_of_a_merge(torn: bool, tmp_path: Path) -> N
         except AssertionError as error:
             raise AssertionError(f"killed at change {at} ({kill.places}): {error}") from error
         places |= kill.places
-    assert {("combine", name) for name in ("pwrite", "fsync", "rename", "sync_folder", "unlink")} <= places
-    assert ("ack", "pwrite") in places
+    assert "combine" in {step for step, _ in places}
+    if WHOLE:
+        assert {("combine", name) for name in ("pwrite", "fsync", "rename", "sync_folder", "unlink")} <= places
+        assert ("ack", "pwrite") in places
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_call_that_fails_at_every_write_point(seed: int, tmp_path: Path) -> None:
     """A full disk, or too many open files: the caller learns of it, and the next opening finds what was promised."""
-    at, ended, names = 0, False, set()
+    at, ended, names = first_step(FAR, f"error {seed}") + 1 - FAR, False, set()
     while not ended:
-        at += 1
-        code = (errno.ENOSPC, errno.EMFILE, errno.EIO)[at % 3]
+        at += FAR
+        code = (errno.ENOSPC, errno.EMFILE, errno.EIO)[at // FAR % 3]
         kill = Kill(at, False, OSError(code, os.strerror(code)))
         root, promises = tmp_path / str(at), Promises()
         ended = run(root, promises, seed, kill)
@@ -244,7 +254,9 @@ def test_a_call_that_fails_at_every_write_point(seed: int, tmp_path: Path) -> No
         check(root, promises, False)
         names |= kill.names
     assert at > 50
-    assert {"open_write", "pwrite", "fsync", "truncate", "unlink"} <= names
+    assert {"pwrite", "fsync"} <= names
+    if WHOLE:
+        assert {"open_write", "truncate", "unlink"} <= names
 
 
 def test_a_stop_that_fails_lets_go_of_the_store(tmp_path: Path) -> None:

@@ -14,6 +14,9 @@ from storage_core.rabbitmq.store import VhostStore
 from tests.faults import Died, stopped_at
 from tests.rabbitmq import golden
 from tests.rabbitmq.writing import check, rows, small
+from tests.support.sampling import distance, first_step
+
+pytestmark = pytest.mark.sampled
 
 
 def attempt(store: VhostStore, table: pa.Table) -> None:
@@ -24,7 +27,7 @@ def attempt(store: VhostStore, table: pa.Table) -> None:
     )
 
 
-@pytest.mark.parametrize(("dirty", "stride"), [(False, 1), (True, 4)])
+@pytest.mark.parametrize(("dirty", "stride"), [(False, distance(4)), (True, distance(8))], ids=["clean", "dirty"])
 def test_stopped_at_every_step(dirty: bool, stride: int, tmp_path: Path) -> None:
     """After a stop at any step a reader sees the store before the job, or after it; the next job finishes it."""
     old, new, last = rows(40, 1), rows(50, 2), rows(10, 3)
@@ -32,7 +35,7 @@ def test_stopped_at_every_step(dirty: bool, stride: int, tmp_path: Path) -> None
     made.append(old)
     if dirty:
         (Path(made.path) / "recovery.dets").unlink()
-    step, outcomes, names = 0, set(), set()
+    step, outcomes, names = first_step(stride, f"write {dirty}") + 1 - stride, set(), set()
     while True:
         step += stride
         shutil.copytree(tmp_path / "made", tmp_path / str(step))
@@ -54,8 +57,7 @@ def test_stopped_at_every_step(dirty: bool, stride: int, tmp_path: Path) -> None
             break
         shutil.rmtree(tmp_path / str(step))
     assert {(40, False), (40, True), (90, True)} <= outcomes
-    assert step > 90
-    assert stride > 1 or step > 150
+    assert step > (90 if dirty else 150)
     assert {"pwrite", "rename"} <= names
     assert stride > 1 or {"open_write", "fsync", "sync_folder", "make_folder", "unlink"} <= names
 

@@ -1,12 +1,11 @@
 """The commit protocol: a writer that dies at any step leaves the job whole or absent, an error leaves nothing.
 
-Of the steps of a commit `make test` takes some; `MQSTORE_STEPS=1`, as in `make test-real-full`, takes every one.
+Of the steps of a commit `make test` takes some, `make test-real-full` every one.
 """
 
 from __future__ import annotations
 
 import errno
-import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -32,11 +31,14 @@ from tests.support.rocketmq_writes import (
     rows,
     write,
 )
+from tests.support.sampling import first_step
+
+pytestmark = pytest.mark.sampled
 
 
 def steps(name: str, total: int, distance: int) -> range:
-    """Numbers of the calls to stop at: every `distance`-th, and of those every STEPS-th from a fixed place on."""
-    return range(random.Random(name).randrange(distance * STEPS), total, distance * STEPS)
+    """Numbers of the calls to stop at: every `distance`-th, of those every STEPS-th, the first by the seed."""
+    return range(first_step(distance * STEPS, name), total, distance * STEPS)
 
 
 def calls_of(kind: str, tmp_path: Path) -> tuple[int, list[Any], list[Any]]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storage_core.store import Mode, Predicate, Scan, ScanRequest
 from tests.reference.served import place, read
 from tests.support.rocketmq_predicates import STORES, alternatives, made, simple, true
+from tests.support.sampling import WHOLE
+
+pytestmark = pytest.mark.sampled
 
 
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=600 if WHOLE else 200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, STORES - 1),
     asked=st.lists(simple() | simple() | alternatives(), min_size=1, max_size=4).map(tuple),
@@ -26,7 +30,7 @@ def test_pushed_is_what_python_leaves(seed: int, asked: tuple[Predicate, ...], m
     assert sorted(got, key=place) == sorted(expected, key=place)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150 if WHOLE else 50, deadline=None)
 @given(seed=st.integers(0, STORES - 1), asked=st.lists(simple() | alternatives(), min_size=1, max_size=3).map(tuple))
 def test_in_the_log_alone(seed: int, asked: tuple[Predicate, ...]) -> None:
     directory, _ = made(seed)
@@ -35,7 +39,7 @@ def test_in_the_log_alone(seed: int, asked: tuple[Predicate, ...]) -> None:
     assert got == [row for row in rows if all(true(predicate, row) for predicate in asked)]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100 if WHOLE else 50, deadline=None)
 @given(
     seed=st.integers(0, STORES - 1),
     columns=st.lists(st.sampled_from(["topic", "queueOffset", "size", "body"]), min_size=1, max_size=3, unique=True),

@@ -19,10 +19,14 @@ from tests.reference.rocketmq_recovery import Recovered
 from tests.reference.served import AS_BROKER, differences, in_partitions, place, read
 from tests.support.rocketmq_files import log_files, overwrite, records
 from tests.support.rocketmq_harm import Harm, harm
+from tests.support.sampling import sample
+
+pytestmark = pytest.mark.sampled
 
 BASES = [name for name in archive.names() if not name.startswith(("shop", "defaults", "broker-killed"))]
 RECOVERY = {"493": "4.9", "533": "5.x"}
 CASES = 6
+"""Harmed copies of each store; two of them where a sample is taken."""
 
 
 @pytest.fixture(scope="module")
@@ -32,27 +36,31 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.parametrize("name", BASES)
 def test_rows_of_harmed_stores(name: str, unpacked: dict[str, Path], tmp_path: Path) -> None:
-    for number in range(CASES):
+    compared = 0
+    for number in sample(range(CASES), 2, f"harm {name}"):
         r = random.Random(f"{name} {number}")
         directory = tmp_path / str(number) / "store"
         shutil.copytree(unpacked[name], directory)
         done = _harm(directory, r)
         for version in RECOVERY:
-            problems = compare(name, directory, version, done, r.choice((1, 2, 7, 30)))
+            problems, rows = compare(name, directory, version, done, r.choice((1, 2, 7, 30)))
+            compared += rows
             assert not problems, f"{name} {number}, as {version}, {directory}: {'; '.join(done.story)}: {problems}"
         shutil.rmtree(directory.parent)
+    assert compared > 100
 
 
 def test_bytes_changed_behind_an_unchanged_time_are_seen(unpacked: dict[str, Path], tmp_path: Path) -> None:
     name = "damaged-checkpoint-lost-4.9.3"
     directory = tmp_path / "store"
     shutil.copytree(unpacked[name], directory)
-    assert compare(name, directory, "493", Harm(), 1) == []
+    problems, count = compare(name, directory, "493", Harm(), 1)
+    assert problems == []
     last = list(records(directory))[-1]
 
     overwrite(last.path, last.position, bytes(last.size))
 
-    assert compare(name, directory, "493", Harm(), 1) == []
+    assert compare(name, directory, "493", Harm(), 1) == ([], count - 1)
     assert len(read(directory, in_partitions(1, **AS_BROKER))) == len(archive.truth(name)) - 1
 
 
@@ -67,15 +75,16 @@ def _harm(directory: Path, r: random.Random) -> Harm:
     return done
 
 
-def compare(name: str, directory: Path, version: str, done: Harm, partitions: int) -> list[str]:
-    """Rows and queue ends that differ from the twin's."""
+def compare(name: str, directory: Path, version: str, done: Harm, partitions: int) -> tuple[list[str], int]:
+    """Rows and queue ends that differ from the twin's, and how many rows were compared."""
     settings = archive.info(name)["settings"]
     try:
         twin = Recovered(
             directory, version, settings["mappedFileSizeCommitLog"], settings["mappedFileSizeConsumeQueue"]
         )
     except TimeoutError:
-        return []
+        # 4.9.3 would not start at all with these files: there is nothing to compare.
+        return [], 0
     log, strict, loose = Log(directory / "commitlog"), [], set()
     for topic, queue_id, queue_offset, physical_offset, size in twin.served():
         try:
@@ -96,4 +105,4 @@ def compare(name: str, directory: Path, version: str, done: Harm, partitions: in
     wrong_ends = [
         f"queue {key} ends at {ends.get(key)}, not {stop}" for key, stop in wanted.items() if ends.get(key) != stop
     ]
-    return wrong_ends + differences(strict, [row for row in rows if place(row) not in loose])
+    return wrong_ends + differences(strict, [row for row in rows if place(row) not in loose]), len(strict)

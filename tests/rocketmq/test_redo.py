@@ -1,13 +1,12 @@
 """The redo of a committed job after somebody removed the guard and a broker appended: nothing accepted is lost.
 
 What the broker took stays where it is; the job's records are in queues once, those that the broker found as it listed
-them, the others behind its own. `MQSTORE_STEPS=1` takes every step behind the commit point.
+them, the others behind its own. `make test-real-full` takes every step after the commit point.
 """
 
 from __future__ import annotations
 
 import errno
-import random
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -21,6 +20,9 @@ from tests.reference.served import AS_BROKER, in_partitions, place, read
 from tests.support.rocketmq_copies import write_options
 from tests.support.rocketmq_visits import foreign_rows, served, visit
 from tests.support.rocketmq_writes import GEOMETRY, NEW_ROWS, STEPS, made_store, options_of, rows, write
+from tests.support.sampling import first_step
+
+pytestmark = pytest.mark.sampled
 
 KINDS = ("new", "own", "damaged-torn-tail-abort-4.9.3", "damaged-queues-lost-4.9.3", "delay-4.9.3")
 
@@ -77,7 +79,9 @@ def test_a_broker_that_appended_in_the_middle_keeps_its_records(kind: str, tmp_p
     original = made_store(kind, tmp_path / "original")
     directory = tmp_path / "visited" / "store"
     committed = committed_steps(kind, tmp_path / "counted")
-    for last in committed[random.Random(kind).randrange(DISTANCE) :: DISTANCE]:
+    chosen = committed[first_step(min(DISTANCE, len(committed)), f"redo {kind}") :: DISTANCE]
+    assert chosen
+    for last in chosen:
         stopped_store(kind, last, original, directory)
         visit(directory, TAKEN, **geometry)
         accepted = served(directory)
@@ -101,7 +105,7 @@ def test_a_redo_after_a_visit_may_be_stopped_as_well(error: OSError | None, tmp_
     with stopped_at(None) as clock:
         write(whole, rows(1, 900))
     stopped = 0
-    for last in range(random.Random(7).randrange(DISTANCE), clock.count, DISTANCE):
+    for last in range(first_step(DISTANCE, "second stop"), clock.count, DISTANCE):
         directory = tmp_path / "stopped" / "store"
         shutil.copytree(visited, directory)
         try:

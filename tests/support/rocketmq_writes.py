@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pyarrow as pa
 from storage_core import open_store
 from tests.golden import archive
 from tests.reference.served import AS_BROKER, in_partitions, read
+from tests.support.sampling import distance
 
 GEOMETRY = {"commitLogFileSize": 4096, "consumeQueueFileEntries": 10, "indexSlots": 11, "indexEntries": 40}
 PAIRS = pa.map_(pa.string(), pa.string())
@@ -61,7 +61,8 @@ def contents(directory: Path) -> dict[str, tuple[int, str]]:
 
 
 KINDS = ("new", "own", "damaged-torn-tail-abort-4.9.3", "damaged-queues-lost-4.9.3", "delay-4.9.3")
-STEPS = int(os.environ.get("MQSTORE_STEPS", "9"))
+STEPS = distance(9)
+"""Every how manyth step of a write is the last, where that is tried."""
 NEW_ROWS = rows(60, 100, ("orders", "audit", "fresh"))
 
 

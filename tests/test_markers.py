@@ -1,0 +1,36 @@
+"""Which tests are in which run: what samples is marked, so that one run has all of it; what starts a JVM says so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parent
+SAMPLES = "tests.support.sampling"
+
+
+def modules() -> dict[str, str]:
+    """The test modules with their text, but the real ones and this one."""
+    paths = sorted(path for path in TESTS.rglob("test_*.py") if "real" not in path.parts and path != Path(__file__))
+    return {str(path.relative_to(TESTS)): path.read_text() for path in paths}
+
+
+def test_what_samples_is_marked() -> None:
+    """Also what takes its steps from a helper that samples."""
+    helpers = [path.stem for path in (TESTS / "support").glob("*.py") if SAMPLES in path.read_text()]
+    steps = re.compile(rf"from {SAMPLES} import|from tests\.support\.(?:{'|'.join(helpers)}) import[^)]*?\bSTEPS\b")
+    texts = modules()
+    sampling = {name for name, text in texts.items() if steps.search(text)}
+    marked = {name for name, text in texts.items() if "\npytestmark = pytest.mark.sampled\n" in text}
+    assert len(sampling) >= 8
+    assert sampling == marked
+
+
+def test_whoever_starts_a_java_asks_for_it() -> None:
+    """A session comes from the fixture `spark`; a process with a session of its own needs the fixture `java`."""
+    own = {name for name, text in modules().items() if re.search(r"SparkSession\s*\.builder|hard_driver\"", text)}
+    assert own == {
+        "connector/test_quiet_worker.py", "connector/test_spark_hard_times.py", "test_packaging.py",
+    }  # fmt: skip
+    for name in own:
+        assert re.search(r'usefixtures\("java"\)|\bjava: str', (TESTS / name).read_text()), name
