@@ -108,6 +108,24 @@ class QueueInfo:
 
 
 @dataclass(frozen=True)
+class Finding:
+    """One damaged part of a store, as `verify` finds it and the view `damage` lists it.
+
+    `length` bytes from `position` on in `file` (below the store; the whole file where both are 0). `effect` says what a
+    broker or node makes of it. `queue` is the queue that it is about, None when it is about none or several.
+    """
+
+    file: str
+    position: int
+    length: int
+    kind: str
+    reason: str
+    effect: str
+    repairable: bool
+    queue: str | None = None
+
+
+@dataclass(frozen=True)
 class Definitions:
     """What a node must know before it serves a store: `document` as it imports it, and the name of the `folder` of
     the store among the node's virtual hosts.
@@ -334,6 +352,14 @@ class Store(Closable):
         Raises OptionError, StoreLockedError, MqStoreError.
         """
         raise UnsupportedFormatError(f"UnsupportedFormatError: {self.path}: {self.engine} stores are not written")
+
+    def verify(self) -> Iterator[Finding]:
+        """Everything that is wrong in the store, found by reading all of it; nothing for an intact one.
+
+        Changes nothing. Raises UnsupportedFormatError where a part cannot be read, CorruptionError for a file that
+        changes meanwhile.
+        """
+        raise UnsupportedFormatError(f"{self.path}: {self.engine} stores are not verified")
 
     def definitions(self) -> Definitions:
         """What a node must import before it serves this store. UnsupportedFormatError where nothing needs that."""

@@ -61,7 +61,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
             "recovery": "disk",
             "read": "recovery index disk schema",
             "write": "recovery index disk schema",
-            "views": "read index recovery disk schema",
+            "verify": "index recovery disk",
+            "views": "verify read index recovery disk schema",
         },
     ),
     **rooms_of(

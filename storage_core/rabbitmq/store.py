@@ -28,7 +28,7 @@ from storage_core.rabbitmq.read.snapshot import VhostSnapshot
 from storage_core.rabbitmq.write.job import VhostWriteJob, begin
 from storage_core.rabbitmq.write.options import WriteOptions
 from storage_core.rabbitmq.write.prepare import StoreFacts
-from storage_core.store import Definitions, ScanRequest, Store, StoreState
+from storage_core.store import Definitions, Finding, ScanRequest, Store, StoreState
 
 RECOVERIES = ("auto", "none")
 NEW_STORE_NAMES = frozenset({".mqstore"})
@@ -130,6 +130,10 @@ class VhostStore(Store):
         """The rows of a view: `queues`, `segments` or `damage`."""
         self.view_schema(name)
         return views.rows_of(name, self.snapshot(), request or ScanRequest())
+
+    def verify(self) -> Iterator[Finding]:
+        """Everything that is wrong in the index of each queue and in the message store."""
+        return views.findings(self.snapshot(), ScanRequest())
 
     def queue(
         self,

@@ -23,7 +23,7 @@ from storage_core.rabbitmq.message_store import locations
 from storage_core.rabbitmq.message_store.locations import file_sizes
 from storage_core.rabbitmq.read import selection
 from storage_core.rabbitmq.read.snapshot import NamedQueue, VhostSnapshot
-from storage_core.store import ScanRequest
+from storage_core.store import Finding, ScanRequest
 
 QUEUES = pa.schema(
     [
@@ -68,6 +68,7 @@ DAMAGE = pa.schema(
         ("length", pa.int64()),
         ("kind", pa.string()),
         ("reason", pa.string()),
+        ("effect", pa.string()),
         ("repairable", pa.bool_()),
         ("queue", pa.string()),
         ("store", pa.string()),
@@ -213,27 +214,28 @@ def _live_lengths(live: list[tuple[QueueFiles, Entries]]) -> dict[str, npt.NDArr
 
 
 def _damages(snapshot: VhostSnapshot, request: ScanRequest) -> Iterator[Row]:
+    yield from (vars(finding) for finding in findings(snapshot, request))
+
+
+def findings(snapshot: VhostSnapshot, request: ScanRequest) -> Iterator[Finding]:
+    """What is damaged in the queues that a request selects, and in the message store."""
     for queue in _chosen(snapshot, request):
         for directory in queue.directories:
-            yield from (_damage_row(damage, queue.name) for damage in snapshot.files(directory).damages)
+            yield from (_finding(damage, queue.name) for damage in snapshot.files(directory).damages)
     store = snapshot.locations.damages
     if snapshot.locations.clean:
         store = []
         for file in file_sizes(snapshot.root):
             locations.scan_file(f"{snapshot.root}/{file}", file, store)
-    yield from (_damage_row(damage, None) for damage in store)
+    yield from (_finding(damage, None) for damage in store)
 
 
-def _damage_row(damage: Damage, queue: str | None) -> Row:
-    return {
-        "file": damage.file,
-        "position": damage.position,
-        "length": damage.length,
-        "kind": damage.kind,
-        "reason": damage.reason,
-        "repairable": not damage.served,
-        "queue": queue,
-    }
+def _finding(damage: Damage, queue: str | None) -> Finding:
+    reason, _, effect = damage.reason.partition("; a node")
+    return Finding(
+        damage.file, damage.position, damage.length, damage.kind, reason, effect.removeprefix("'s").strip(),
+        not damage.served, queue,
+    )  # fmt: skip
 
 
 _VIEWS: dict[str, tuple[pa.Schema, Callable[[VhostSnapshot, ScanRequest], Iterator[Row]]]] = {

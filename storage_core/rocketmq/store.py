@@ -22,12 +22,15 @@ from storage_core.rocketmq.recovery.queue_ranges import ServedQueues, served_que
 from storage_core.rocketmq.recovery.recovery import Rules
 from storage_core.rocketmq.recovery.recovery_cache import cached_verdict
 from storage_core.rocketmq.recovery.unfinished import LastJobs, as_before, last_jobs
+from storage_core.rocketmq.verify.kinds import Subject
+from storage_core.rocketmq.verify.verification import verified
+from storage_core.rocketmq.views.file_views import damage
 from storage_core.rocketmq.views.store_state import store_state
-from storage_core.rocketmq.views.views import view_batches, view_schema
+from storage_core.rocketmq.views.views import DAMAGE_VIEW, view_batches, view_schema
 from storage_core.rocketmq.write.job import begin
 from storage_core.rocketmq.write.options import WRITE_OPTIONS, write_settings
 from storage_core.rocketmq.write.shards import begin_shards, drop_orphan_shards
-from storage_core.store import Definitions, QueueKey, ScanRequest, Store, StoreState, WriteJob
+from storage_core.store import Definitions, Finding, QueueKey, ScanRequest, Store, StoreState, WriteJob
 
 RECOVERY = {"auto": None, "4.9": Rules.V4, "5.x": Rules.V5, "none": Rules.NONE}
 RECOVERY_OPTION = Option(
@@ -103,7 +106,16 @@ class RocketStore(Store):
 
     def view(self, name: str, request: ScanRequest | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of a view."""
+        if name == DAMAGE_VIEW:
+            return damage(self.verify())
         return view_batches(self.snapshot(), name, request or ScanRequest())
+
+    def verify(self) -> Iterator[Finding]:
+        """Everything that is wrong in the store, and what a broker of its version does with it."""
+        self._check_open()
+        listing = self._listing(last_jobs(self.path))
+        rules = None if self._rules is Rules.NONE else self._rules
+        return verified(Subject(listing, cached_verdict(listing, rules)))
 
     def definitions(self) -> Definitions:
         """A broker needs none: UnsupportedFormatError."""

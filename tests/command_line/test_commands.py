@@ -293,3 +293,28 @@ def test_a_pipe_that_closes_ends_quietly(rocket: Path) -> None:
         done = shell(f"mqstore {command} {rocket} | head -1")
         assert len(done.stdout.splitlines()) == 1
         assert done.stderr == ""
+
+
+def test_verify_is_the_view_of_damage(damaged: Path, rocket: Path, rabbit: Path) -> None:
+    before = fingerprint(damaged)
+    with open_store(str(damaged)) as store:
+        wanted = [row for batch in store.view("damage") for row in json_rows(batch)]
+    found = lines(run("verify", damaged, "--json", code=1))
+    assert [{**row, "store": damaged.name} for row in wanted] == found
+    printed = run("verify", damaged, code=1).stdout.splitlines()
+    assert len(printed) == len(wanted)
+    assert printed[0] == (
+        "commitlog/00000000000000016384 at 936: wrong checksum: the body of the record at 17320 does not fit its "
+        "BODYCRC; a broker ends the log here and cuts all that follows"
+    )
+    for intact in (rocket, rabbit):
+        assert run("verify", intact).output == ""
+    assert fingerprint(damaged) == before
+
+
+def test_verify_of_several_stores_says_which(tmp_path: Path, rocket: Path, damaged: Path) -> None:
+    (tmp_path / "good").symlink_to(rocket)
+    (tmp_path / "bad").symlink_to(damaged)
+    printed = run("verify", tmp_path, code=1).stdout.splitlines()
+    assert printed
+    assert all(line.startswith("bad/commitlog/") for line in printed)

@@ -89,3 +89,13 @@ def test_a_view_refuses_other_options(load, shop: str, name: str, value: str) ->
 def test_a_view_that_has_no_queue_ids_refuses_assign(load, shop: str) -> None:
     text = failure(lambda: load(shop, view="topics", assign='{"orders": [0]}'))
     assert text.startswith("OptionError: option 'view' = 'topics': takes no option assign; its columns are topic,")
+
+
+def test_damage(load, shop: str, golden) -> None:
+    assert load(shop, view="damage").count() == 0
+    frame = load(golden("damaged-flipped-body-abort-4.9.3"), view="damage")
+    assert frame.columns == ["file", "position", "length", "kind", "reason", "effect", "repairable", "queue"]
+    first, second = frame.collect()
+    assert (first.file, first.position, first.length) == ("commitlog/00000000000000016384", 936, 276)
+    assert (first.kind, first.effect) == ("wrong checksum", "ends the log here and cuts all that follows")
+    assert (second.kind, second.reason.split()[0]) == ("records after the end", "487")

@@ -18,7 +18,7 @@ class RocketEngine(Engine):
     name = "rocketmq"
     queue_column, offset_column = "topic", "queueOffset"
     text_column, time_column = "tags", "bornTimestamp"
-    views = ("queues", "topics", "offsets", "segments", "index")
+    views = ("queues", "topics", "offsets", "segments", "index", "damage")
     refuses = frozenset({"includeAcked"})
     acknowledges = False
     small_files: ClassVar[dict[str, Any]] = {

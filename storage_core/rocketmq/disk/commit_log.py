@@ -119,7 +119,7 @@ def _leading_valid(run: RecordRun, checks: Checks) -> int:
     if checks.physical_offset:
         wrong |= messages.column("physical_offset") != run.physical_offsets
     if checks.broker:
-        wrong |= _bad_delays(messages)
+        wrong |= bad_delays(messages)
     return int(wrong.argmax()) if wrong.any() else len(messages)
 
 
@@ -129,7 +129,7 @@ def wrong_crcs(messages: Messages) -> Mask:
     return wrong
 
 
-def _bad_delays(messages: Messages) -> Mask:
+def bad_delays(messages: Messages) -> Mask:
     """Records of the schedule topic whose DELAY is no number: a broker's dispatch and recovery stop there."""
     wrong = np.zeros(len(messages), bool)
     rows = np.flatnonzero(messages.topic_size == len(_SCHEDULE))

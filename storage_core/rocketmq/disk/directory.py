@@ -25,9 +25,10 @@ Signature = tuple[object, ...]
 
 @dataclass(frozen=True)
 class Listing:
-    """The files of one store, as they were when `list_store` looked."""
+    """The files of one store, as they were when `list_store` looked; its log lies in `log_folders`."""
 
     root: str
+    log_folders: tuple[str, ...]
     log: FileChain
     queues: dict[QueueKey, ConsumeQueue]
     abort: bool
@@ -64,7 +65,7 @@ def list_store(root: str, commit_log_paths: Sequence[str] = ()) -> Listing:
     log = find_chain(folders)
     if not log.files:
         _refuse_missing_log(root, folders)
-    return Listing(root, log, _list_queues(os.path.join(root, paths.CONSUME_QUEUE)), **_marks(root))
+    return Listing(root, tuple(folders), log, _list_queues(os.path.join(root, paths.CONSUME_QUEUE)), **_marks(root))
 
 
 def with_marks(listing: Listing) -> Listing:

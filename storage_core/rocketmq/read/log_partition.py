@@ -11,34 +11,17 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from storage_core.files.file_chain import ChainFile, FileChain
+from storage_core.files.file_chain import FileChain
 from storage_core.files.window import OpenFiles, Window
 from storage_core.formats.layout import Mask
-from storage_core.formats.rocketmq.message import BLANK, HEADER_V4, Messages, Stop, find_records
-from storage_core.rocketmq.disk.commit_log import WINDOW_SIZE, Checks, FileWalk, RecordRun
-from storage_core.rocketmq.disk.record_reader import record_at
+from storage_core.formats.rocketmq.message import BLANK, Messages, Stop
+from storage_core.rocketmq.disk.commit_log import WINDOW_SIZE, RecordRun
+from storage_core.rocketmq.disk.log_walk import Gap, LogSpan, SpanWalk
 from storage_core.rocketmq.read.batch_builder import FIRST_ROWS, ROWS, BatchBuilder, batch_bounds
 from storage_core.rocketmq.read.columns import QueueEntries, Queues
 from storage_core.rocketmq.read.selection import LogSelection
 from storage_core.rocketmq.recovery.dispatch import queue_keys
 from storage_core.store import ScanPartition
-
-
-@dataclass(frozen=True)
-class LogSpan:
-    """Addresses [start, stop) of one file; `at_record` when a record is known to begin at `start`."""
-
-    start: int
-    stop: int
-    at_record: bool
-
-
-@dataclass(frozen=True)
-class DamagedSpan:
-    """Addresses [start, stop) that hold no valid record, with valid records after them."""
-
-    start: int
-    stop: int
 
 
 @dataclass(frozen=True)
@@ -64,16 +47,16 @@ class LogPartition(ScanPartition):
                 file = self.log.file_at(span.start)
                 if file is None:
                     continue
-                for item in _SpanWalk(self.log, files, file, span):
+                for item in SpanWalk(self.log, files, file, span):
+                    if isinstance(item, Gap) and not _is_damage(item, self.log, files):
+                        continue
                     for batch in self._batches(item, builder, rows):
                         rows = ROWS
                         yield batch
         builder.report()
 
-    def _batches(
-        self, item: RecordRun | DamagedSpan, builder: BatchBuilder, first_rows: int
-    ) -> Iterator[pa.RecordBatch]:
-        if isinstance(item, DamagedSpan):
+    def _batches(self, item: RecordRun | Gap, builder: BatchBuilder, first_rows: int) -> Iterator[pa.RecordBatch]:
+        if isinstance(item, Gap):
             size = item.stop - item.start
             entry = QueueEntries(np.zeros(1, np.int32), np.full(1, -1), np.array([item.start]), np.array([size]))
             batch = builder.damage(entry, [f"{size} bytes that hold no right record"])
@@ -106,62 +89,16 @@ class LogPartition(ScanPartition):
         return mask
 
 
-@dataclass
-class _SpanWalk:
-    """Valid records of one span and the damage between them."""
+def _is_damage(gap: Gap, log: FileChain, files: OpenFiles) -> bool:
+    """Whether bytes that hold no record are damage: neither zeros, nor a torn record at the end of the whole log."""
+    if gap.reason not in (Stop.CORRUPT, Stop.TORN) or (not gap.followed and _ends_at(gap, log, files)):
+        return False
+    window = Window(log, files)
+    return any(window.load(at, min(at + WINDOW_SIZE, gap.stop)).any() for at in range(gap.start, gap.stop, WINDOW_SIZE))
 
-    log: FileChain
-    files: OpenFiles
-    file: ChainFile
-    span: LogSpan
 
-    def __iter__(self) -> Iterator[RecordRun | DamagedSpan]:
-        at: int | None = self.span.start
-        if not self.span.at_record:
-            at = self._next_record(self.span.start, self.span.stop)
-        while at is not None and at < self.span.stop:
-            walk = FileWalk(self.log, self.files, self.file, at, Checks(crc=False, physical_offset=True, broker=False))
-            for run in walk:
-                count = int(np.searchsorted(run.physical_offsets, self.span.stop))
-                if count:
-                    yield run.part(0, count)
-                if count < len(run.sizes):
-                    return
-            if walk.reason not in (Stop.CORRUPT, Stop.TORN):
-                # Zeros: a record after them is found by the span that it begins in.
-                at = self._next_record(walk.end_offset + 1, self.span.stop)
-                continue
-            at = self._next_record(walk.end_offset + 1, self.file.end)
-            if not self._ends_here(at) and self._holds_bytes(walk.end_offset, at):
-                yield DamagedSpan(walk.end_offset, self.file.end if at is None else at)
-
-    def _ends_here(self, following: int | None) -> bool:
-        """Whether nothing follows in the whole log: then what is left is a torn end, no damage."""
-        if following is not None:
-            return False
-        window = Window(self.log, self.files)
-        later = [
-            file for file in self.log.files if file.base_offset > self.file.base_offset and file.size >= BLANK.size
-        ]
-        return not any(window.load(file.base_offset, file.base_offset + BLANK.size).any() for file in later)
-
-    def _holds_bytes(self, start: int, stop: int | None) -> bool:
-        end = self.file.end if stop is None else stop
-        window = Window(self.log, self.files)
-        return any(window.load(at, min(at + WINDOW_SIZE, end)).any() for at in range(start, end, WINDOW_SIZE))
-
-    def _next_record(self, start: int, before: int) -> int | None:
-        """Address of the first valid record that begins in [start, before) of this file."""
-        window = Window(self.log, self.files)
-        end = min(before + HEADER_V4.size - 1, self.file.end)
-        while start + HEADER_V4.size <= end:
-            stop = min(start + WINDOW_SIZE, end)
-            buffer = window.load(start, stop)
-            candidates: list[int] = find_records(buffer, start).tolist() if buffer.any() else []
-            for position in candidates:
-                if record_at(self.log, self.files, start + position, self.file.end) is not None:
-                    return start + position
-            if stop == end:
-                return None
-            start = stop - HEADER_V4.size + 1
-        return None
+def _ends_at(gap: Gap, log: FileChain, files: OpenFiles) -> bool:
+    """Whether no later file holds anything."""
+    window = Window(log, files)
+    later = [file for file in log.files if file.base_offset >= gap.stop and file.size >= BLANK.size]
+    return not any(window.load(file.base_offset, file.base_offset + BLANK.size).any() for file in later)

@@ -17,7 +17,8 @@ from storage_core.files.window import OpenFiles
 from storage_core.formats.layout import Positions
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.disk.directory import Listing
-from storage_core.rocketmq.read.log_partition import LogPartition, LogSpan
+from storage_core.rocketmq.disk.log_walk import LogSpan
+from storage_core.rocketmq.read.log_partition import LogPartition
 from storage_core.rocketmq.read.queue_partition import QueuePartition
 from storage_core.rocketmq.read.ranges import QueueRanges
 from storage_core.rocketmq.read.selection import QueueRange, SelectedQueue, log_selection

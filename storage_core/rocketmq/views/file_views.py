@@ -1,4 +1,5 @@
-"""The files of a store as tables: `segments` (each file, what lies in it) and `index` (each entry of each index file).
+"""The files of a store as tables: `segments` (each file, what lies in it), `index` (each entry of each index file) and
+`damage` (what is wrong).
 
 Source of the columns: docs/options.md "Views". Which entries are served is for `queue_totals`; here files are taken as
 they lie there.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +23,7 @@ from storage_core.formats.rocketmq.indexfile import ENTRY, HEADER, SLOT
 from storage_core.rocketmq.disk.record_reader import store_ms_at
 from storage_core.rocketmq.index.index_files import IndexFile, described, index_paths
 from storage_core.rocketmq.read.snapshot import RocketSnapshot
+from storage_core.store import Finding
 
 SEGMENTS = pa.schema(
     [
@@ -45,7 +48,21 @@ INDEX = pa.schema(
     ]
 )
 
+DAMAGE = pa.schema(
+    [
+        ("file", pa.string()),
+        ("position", pa.int64()),
+        ("length", pa.int64()),
+        ("kind", pa.string()),
+        ("reason", pa.string()),
+        ("effect", pa.string()),
+        ("repairable", pa.bool_()),
+        ("queue", pa.string()),
+    ]
+)
+
 ENTRIES_AT_ONCE = 1 << 16
+FINDINGS_AT_ONCE = 1000
 _Row = tuple[str, str, int | None, int, int, int, int | None, int | None]
 
 
@@ -117,6 +134,12 @@ def index_entries(snapshot: RocketSnapshot) -> Iterator[pa.RecordBatch]:
         for file in _index_files(snapshot, files):
             if not file.flaw and file.entries:
                 yield from _entries(file, _name(snapshot, file.path), files)
+
+
+def damage(findings: Iterator[Finding]) -> Iterator[pa.RecordBatch]:
+    """A row for each finding."""
+    while rows := [vars(finding) for finding in islice(findings, FINDINGS_AT_ONCE)]:
+        yield pa.RecordBatch.from_pylist(rows, DAMAGE)
 
 
 def _entries(file: IndexFile, name: str, files: OpenFiles) -> Iterator[pa.RecordBatch]:

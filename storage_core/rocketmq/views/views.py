@@ -15,7 +15,7 @@ from storage_core.formats.columns import TIMESTAMP
 from storage_core.rocketmq.disk.config_files import committed_offsets, topic_table
 from storage_core.rocketmq.read.selection import takes
 from storage_core.rocketmq.read.snapshot import RocketSnapshot
-from storage_core.rocketmq.views.file_views import INDEX, SEGMENTS, index_entries, segments
+from storage_core.rocketmq.views.file_views import DAMAGE, INDEX, SEGMENTS, index_entries, segments
 from storage_core.rocketmq.views.queue_totals import queue_totals
 from storage_core.store import ScanRequest
 
@@ -58,6 +58,7 @@ OFFSETS = pa.schema(
     ]
 )
 
+DAMAGE_VIEW = "damage"
 SYSTEM_TOPICS = frozenset(
     {
         "TBW102",
@@ -72,17 +73,22 @@ SYSTEM_TOPICS = frozenset(
 
 def view_schema(name: str) -> pa.Schema:
     """Schema of a view. OptionError with the names of the views when there is none called `name`."""
+    if name == DAMAGE_VIEW:
+        return DAMAGE
     if name in _FILE_VIEWS:
         return _FILE_VIEWS[name][0]
     if name not in _VIEWS:
-        near = closest(name, [*_VIEWS, *_FILE_VIEWS])
+        names = [*_VIEWS, *_FILE_VIEWS, DAMAGE_VIEW]
+        near = closest(name, names)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise OptionError("view", name, f"{hint}The views are messages, {', '.join([*_VIEWS, *_FILE_VIEWS])}")
+        raise OptionError("view", name, f"{hint}The views are messages, {', '.join(names)}")
     return _VIEWS[name][0]
 
 
 def view_batches(snapshot: RocketSnapshot, name: str, request: ScanRequest) -> Iterator[pa.RecordBatch]:
-    """The rows of a view; topics and queues of the request narrow it."""
+    """The rows of a view; topics and queues of the request narrow it. `damage` needs more than a snapshot, and is
+    `file_views.damage`.
+    """
     if name in _FILE_VIEWS:
         yield from _FILE_VIEWS[name][1](snapshot)
         return

@@ -11,17 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow.compute as pc
 
 from storage_core.files.window import OpenFiles
-from storage_core.formats.java_hash import java_hashes
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
-from storage_core.formats.rocketmq.delay_levels import delay_ms
-from storage_core.formats.rocketmq.message import ROLLBACK, TRANSACTION_MASK, Messages
-from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
-from storage_core.formats.rocketmq.properties import TAGS
-from storage_core.formats.rocketmq.property_pairs import mask
+from storage_core.formats.rocketmq.message import ROLLBACK, TRANSACTION_MASK
+from storage_core.rocketmq.disk.tags_code import tags_codes
 from storage_core.rocketmq.index.index_files import hashes_of
 from storage_core.rocketmq.index.index_writer import Keys
 from storage_core.rocketmq.recovery.recovery import dispatched_records
@@ -57,20 +52,6 @@ def missing_entries(store: StoreState) -> Iterator[MissingEntries]:
                     entries.keys[number], int(entries.queue_offsets[rows[0]]), entries.physical_offsets[rows],
                     entries.sizes[rows], codes[rows], int(times[rows[-1]]),
                 )  # fmt: skip
-
-
-def tags_codes(messages: Messages) -> npt.NDArray[np.int64]:
-    """The tags code of each record: the hash of TAGS, or when a delayed message is due (rocketmq.md 3.2)."""
-    properties = messages.property_column()
-    codes = java_hashes(properties.values(TAGS)).astype(np.int64)
-    scheduled = np.flatnonzero(mask(pc.equal(messages.topics(), SCHEDULE_TOPIC)))
-    if len(scheduled):
-        delays, times = properties.values("DELAY"), messages.column("store_ms")
-        for row in scheduled.tolist():
-            delay = delay_ms(delays[row].as_py())
-            if delay:
-                codes[row] = int(times[row]) + delay
-    return codes
 
 
 def unindexed(store: StoreState, after: int) -> Iterator[Keys]:

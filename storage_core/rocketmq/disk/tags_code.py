@@ -1,0 +1,28 @@
+"""The tags code of a record's queue entry, made from the record. Source of the rule: rocketmq.md 3.2."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+
+from storage_core.formats.java_hash import java_hashes
+from storage_core.formats.rocketmq.delay_levels import delay_ms
+from storage_core.formats.rocketmq.message import Messages
+from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
+from storage_core.formats.rocketmq.properties import TAGS
+from storage_core.formats.rocketmq.property_pairs import mask
+
+
+def tags_codes(messages: Messages) -> npt.NDArray[np.int64]:
+    """The tags code of each record: the hash of TAGS, or when a delayed message is due (rocketmq.md 3.2)."""
+    properties = messages.property_column()
+    codes = java_hashes(properties.values(TAGS)).astype(np.int64)
+    scheduled = np.flatnonzero(mask(pc.equal(messages.topics(), SCHEDULE_TOPIC)))
+    if len(scheduled):
+        delays, times = properties.values("DELAY"), messages.column("store_ms")
+        for row in scheduled.tolist():
+            delay = delay_ms(delays[row].as_py())
+            if delay:
+                codes[row] = int(times[row]) + delay
+    return codes

@@ -1,0 +1,169 @@
+"""Files that do not belong, are missing or have a wrong length: what a listing alone tells.
+
+What a broker's load makes of them: rocketmq.md 1.6.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from storage_core.errors import FormatError
+from storage_core.files import system
+from storage_core.files.file_chain import NAME_LENGTH, FileChain
+from storage_core.files.small_file import read_whole
+from storage_core.files.system import FileStat
+from storage_core.formats.rocketmq import paths
+from storage_core.formats.rocketmq.checkpoint import FILE_SIZE
+from storage_core.formats.rocketmq.config_json import decode_config
+from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
+from storage_core.job import JobFolder, pending_intent
+from storage_core.rocketmq.verify.kinds import IGNORES, REFUSES, REMOVES, Kind, Subject
+from storage_core.store import Finding, QueueKey
+
+GUARD = "mqstore-unfinished-write"
+CONFIG_FILES = ("topics.json", "consumerOffset.json", "subscriptionGroup.json", "delayOffset.json")
+
+
+def wrong_files(subject: Subject) -> Iterator[Finding]:
+    """Findings about which files a store has."""
+    listing = subject.listing
+    yield from _unfinished(subject, listing.log_folders)
+    for folder in listing.log_folders:
+        yield from _in_chain_folder(subject, folder, listing.log.file_size)
+    yield from _log_holes(subject)
+    sizes = Counter(file.size for queue in listing.queues.values() for file in queue.chain.files)
+    queue_size = sizes.most_common(1)[0][0] if sizes else 0
+    yield from _in_queue_root(subject)
+    for key, queue in listing.queues.items():
+        folder = os.path.join(listing.root, paths.CONSUME_QUEUE, key[0], str(key[1]))
+        yield from _in_chain_folder(subject, folder, queue_size, key)
+        yield from _queue_holes(subject, key, queue.chain)
+    yield from _in_index_folder(subject)
+
+
+def _unfinished(subject: Subject, folders: Sequence[str]) -> Iterator[Finding]:
+    root = subject.listing.root
+    guards = [path for folder in folders if system.exists(path := os.path.join(folder, GUARD))]
+    intent = pending_intent(root)
+    if intent is not None:
+        reason = f"the write {intent['job']} of mqstore is committed and not finished; the next write finishes it"
+        path = JobFolder(root).intent
+        effect = None if guards else "serves the part of the write that is there, and appends after it"
+        yield subject.finding(Kind.UNFINISHED, path, 0, system.stat(path).size, reason, effect)
+    elif guards:
+        reason = "a write of mqstore was stopped before it was committed; nothing of it is in the store"
+        yield subject.finding(Kind.UNFINISHED, guards[0], 0, system.stat(guards[0]).size, reason)
+
+
+def _in_chain_folder(subject: Subject, folder: str, file_size: int, queue: QueueKey | None = None) -> Iterator[Finding]:
+    """Files of the log or of a queue: 20 digits, a multiple of the length that they all have."""
+    found = _entries(folder)
+    for entry in found:
+        path, last = os.path.join(folder, entry.name), entry is found[-1]
+        is_number = len(entry.name) == NAME_LENGTH and entry.name.isascii() and entry.name.isdigit()
+        if entry.name == GUARD:
+            continue
+        if entry.is_directory:
+            effect = REFUSES if subject.is_4_9 else IGNORES
+            yield subject.finding(Kind.ODD, path, 0, 0, "a folder between files of messages", effect, queue)
+        elif entry.size == 0:
+            effect = REMOVES if last and not subject.is_4_9 else REFUSES
+            yield subject.finding(Kind.EMPTY, path, 0, 0, "the file was made and never sized", effect, queue)
+        elif entry.size != file_size:
+            kind = Kind.LENGTH if is_number else Kind.ODD
+            reason = f"it has {entry.size:,} bytes, the others {file_size:,}"
+            yield subject.finding(kind, path, 0, entry.size, reason, None, queue)
+        elif not is_number or int(entry.name) % file_size:
+            reason = "its name is no address at which a file begins"
+            yield subject.finding(Kind.ODD, path, 0, entry.size, reason, None, queue)
+
+
+def _entries(folder: str) -> list[FileStat]:
+    try:
+        return sorted(system.entries(folder), key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _log_holes(subject: Subject) -> Iterator[Finding]:
+    log = subject.listing.log
+    for before, after in pairwise(log.files):
+        start = before.base_offset + log.file_size
+        for base in range(start, after.base_offset, max(log.file_size, 1)):
+            path = os.path.join(os.path.dirname(before.path), paths.chain_name(base))
+            yield subject.finding(
+                Kind.FILE_LOST, path, 0, log.file_size, "the log has files before and after this one, which is missing"
+            )
+
+
+def _queue_holes(subject: Subject, key: QueueKey, chain: FileChain) -> Iterator[Finding]:
+    for before, after in pairwise(chain.files):
+        first, stop = before.base_offset + chain.file_size, after.base_offset
+        for base in range(first, stop, max(chain.file_size, 1)):
+            path = os.path.join(os.path.dirname(before.path), paths.chain_name(base))
+            low = base // QUEUE_ENTRY.size
+            reason = f"the queue has files before and after this one, of offsets {low} to "
+            reason += f"{low + chain.file_size // QUEUE_ENTRY.size - 1}, which is missing"
+            yield subject.finding(Kind.QUEUE_FILE_LOST, path, 0, chain.file_size, reason, None, key)
+
+
+def _in_queue_root(subject: Subject) -> Iterator[Finding]:
+    root = os.path.join(subject.listing.root, paths.CONSUME_QUEUE)
+    if subject.listing.rocksdb_queues:
+        return
+    for topic in _entries(root):
+        path = os.path.join(root, topic.name)
+        if not topic.is_directory:
+            yield subject.finding(Kind.ODD, path, 0, topic.size, "a file between the folders of topics", IGNORES)
+            continue
+        for entry in _entries(path):
+            if not entry.is_directory or not (entry.name.isascii() and entry.name.isdigit()):
+                inner = os.path.join(path, entry.name)
+                reason = "this is no folder of a queue, whose name is its number"
+                yield subject.finding(Kind.ODD, inner, 0, 0 if entry.is_directory else entry.size, reason, IGNORES)
+
+
+def _in_index_folder(subject: Subject) -> Iterator[Finding]:
+    folder = os.path.join(subject.listing.root, paths.INDEX)
+    for entry in _entries(folder):
+        if not (entry.name.isascii() and entry.name.isdigit()):
+            reason = "this is no index file, whose name is a time"
+            yield subject.finding(Kind.ODD, os.path.join(folder, entry.name), 0, entry.size, reason, IGNORES)
+
+
+def wrong_small_files(subject: Subject, newest_ms: int) -> Iterator[Finding]:
+    """Findings about checkpoint and config; `newest_ms` is the largest store time in the log, 0 when it is empty."""
+    root = subject.listing.root
+    path = os.path.join(root, paths.CHECKPOINT)
+    data = read_whole(path)
+    noted = subject.listing.checkpoint
+    if data is None:
+        yield subject.finding(Kind.CHECKPOINT, path, 0, 0, "the file is missing")
+    elif len(data) != FILE_SIZE:
+        reason = f"it has {len(data)} bytes instead of {FILE_SIZE}"
+        yield subject.finding(Kind.CHECKPOINT, path, 0, len(data), reason)
+    elif newest_ms and max(noted.physic_ms, noted.logics_ms) > newest_ms:
+        reason = f"it notes the store time {max(noted.physic_ms, noted.logics_ms)}, the newest message has {newest_ms}"
+        yield subject.finding(Kind.CHECKPOINT, path, 0, 24, reason, "scans too little of the log after a crash")
+    for name in CONFIG_FILES:
+        yield from _config(subject, os.path.join(root, paths.CONFIG, name))
+
+
+def _config(subject: Subject, path: str) -> Iterator[Finding]:
+    data = read_whole(path)
+    if data is None or _parses(data):
+        return
+    backup = read_whole(f"{path}.bak")
+    good = backup is not None and _parses(backup)
+    effect = "takes the .bak file" if good else "starts with an empty table"
+    yield subject.finding(Kind.CONFIG, path, 0, len(data), "it is no JSON", effect, repairable=good)
+
+
+def _parses(data: bytes) -> bool:
+    try:
+        return isinstance(decode_config(data), dict)
+    except (FormatError, RecursionError):
+        return False

@@ -1,0 +1,330 @@
+"""One part of the log, read once: its records, and the queue and index entries that point into it, compared.
+
+Every comparison is of whole columns: a record is a row number, an entry finds its row by address. Source of the rules:
+rocketmq.md 3.2, 4.2, 5.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage_core.files.window import OpenFiles
+from storage_core.formats.layout import Mask, Positions
+from storage_core.formats.rocketmq.message import ROLLBACK, TRANSACTION_MASK, Messages
+from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
+from storage_core.formats.rocketmq.property_pairs import mask
+from storage_core.rocketmq.disk.commit_log import RecordRun, bad_delays, wrong_crcs
+from storage_core.rocketmq.disk.log_walk import Gap, LogSpan, SpanWalk
+from storage_core.rocketmq.disk.tags_code import tags_codes
+from storage_core.rocketmq.index.index_files import hashes_of
+from storage_core.rocketmq.recovery.dispatch import has_entry, queue_keys
+from storage_core.rocketmq.verify.index_chains import CheckedIndex
+from storage_core.rocketmq.verify.kinds import Subject
+from storage_core.rocketmq.verify.queues import CheckedQueue
+from storage_core.store import QueueKey
+
+LARGEST_EXT_CODE = -2_147_483_649
+"""A tags code of at most this is an address in an extended queue file (rocketmq.md 3.6)."""
+MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
+
+
+@dataclass(frozen=True)
+class Expectations:
+    """What all spans of one store are compared with.
+
+    Records below the addresses `listed_to` and `indexed_to` must be in a queue and in the index.
+    """
+
+    subject: Subject
+    queues: Sequence[CheckedQueue]
+    indexes: Sequence[CheckedIndex]
+    numbers: dict[QueueKey, int]
+    listed_to: int
+    indexed_to: int
+    unlisted_topics: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Messages that lack something: `count` of one queue with queue offsets [first, stop) (None: of the index) between
+    two addresses.
+
+    `opens`, `closes`: whether they are the first and the last of those with keys that were looked at together.
+    """
+
+    key: QueueKey | None
+    first: int
+    stop: int
+    start_address: int
+    stop_address: int
+    count: int
+    opens: bool = False
+    closes: bool = False
+
+
+@dataclass(frozen=True)
+class WrongEntry:
+    """An entry of queue or index file number `owner` that does not fit the record at its address."""
+
+    owner: int
+    number: int
+    physical_offset: int
+    reason: str
+
+
+@dataclass
+class SpanReport:
+    """What one span held. `last_end` is the address after its last right record, -1 without one. In `unindexed` a None
+    stands for messages that the index has.
+    """
+
+    span: LogSpan
+    records: int = 0
+    last_end: int = -1
+    newest_ms: int = 0
+    with_keys: int = 0
+    after_end: int = 0
+    after_end_bytes: int = 0
+    gaps: list[Gap] = field(default_factory=list)
+    bad_checksums: list[tuple[int, int]] = field(default_factory=list)
+    bad_delays: list[tuple[int, int]] = field(default_factory=list)
+    wrong_entries: list[WrongEntry] = field(default_factory=list)
+    wrong_index: list[WrongEntry] = field(default_factory=list)
+    unlisted: list[Run] = field(default_factory=list)
+    unindexed: list[Run | None] = field(default_factory=list)
+    entries_nowhere: Positions = field(default_factory=lambda: np.empty((0, 3), np.int64))
+    index_nowhere: Positions = field(default_factory=lambda: np.empty((0, 3), np.int64))
+
+
+@dataclass(frozen=True)
+class _Entries:
+    """Entries that point into a span, by address. Arrays of shape (n,)."""
+
+    owner: npt.NDArray[np.int64]
+    number: Positions
+    physical_offset: Positions
+    size: Positions
+    code: Positions
+
+    def part(self, start: int, stop: int) -> _Entries:
+        """Those that point to [start, stop)."""
+        low, high = np.searchsorted(self.physical_offset, (start, stop))
+        rows = slice(int(low), int(high))
+        return _Entries(
+            self.owner[rows], self.number[rows], self.physical_offset[rows], self.size[rows], self.code[rows]
+        )
+
+    @property
+    def rows(self) -> Positions:
+        """Owner, number and address of each. Shape (n, 3)."""
+        return np.stack((self.owner, self.number, self.physical_offset), axis=1)
+
+
+def checked_span(wanted: Expectations, span: LogSpan, number: int) -> SpanReport:
+    """Reads span `number`, which lies between the edges `number` and `number + 1` of queues and index files."""
+    report = SpanReport(span)
+    log = wanted.subject.listing.log
+    file = log.file_at(span.start)
+    if file is None:
+        return report
+    with OpenFiles() as files:
+        listed = _queue_entries(wanted, span, number, files)
+        indexed = _index_entries(wanted, span, number, files)
+        seen = span.start
+        for item in SpanWalk(log, files, file, span):
+            start = item.start if isinstance(item, Gap) else int(item.physical_offsets[0])
+            stop = item.stop if isinstance(item, Gap) else item.end_offset
+            _note_nowhere(report, listed.part(seen, start), indexed.part(seen, start))
+            seen = stop
+            entries, puts = listed.part(start, stop), indexed.part(start, stop)
+            if isinstance(item, Gap):
+                report.gaps.append(item)
+                _note_nowhere(report, entries, puts)
+            else:
+                _check_records(report, wanted, item)
+                _check_queues(report, wanted, item, entries)
+                _check_index(report, wanted, item, puts)
+        _note_nowhere(report, listed.part(seen, span.stop), indexed.part(seen, span.stop))
+    return report
+
+
+def _note_nowhere(report: SpanReport, entries: _Entries, puts: _Entries) -> None:
+    """Notes entries that point to where no record is."""
+    if len(entries.number):
+        report.entries_nowhere = np.concatenate((report.entries_nowhere, entries.rows))
+    if len(puts.number):
+        report.index_nowhere = np.concatenate((report.index_nowhere, puts.rows))
+
+
+# -- records
+
+
+def _check_records(report: SpanReport, wanted: Expectations, run: RecordRun) -> None:
+    messages, addresses = run.messages, run.physical_offsets
+    report.records += len(messages)
+    report.last_end = run.end_offset
+    report.newest_ms = max(report.newest_ms, int(messages.column("store_ms").max()))
+    wrong = wrong_crcs(messages)
+    for row in np.flatnonzero(wrong).tolist():
+        report.bad_checksums.append((int(addresses[row]), int(run.sizes[row])))
+    for row in np.flatnonzero(bad_delays(messages)).tolist():
+        report.bad_delays.append((int(addresses[row]), int(run.sizes[row])))
+    after = (addresses >= wanted.subject.verdict.log_end) & ~wrong
+    report.after_end += int(after.sum())
+    report.after_end_bytes += int(run.sizes[after].sum())
+
+
+# -- queues
+
+
+def _queue_entries(wanted: Expectations, span: LogSpan, number: int, files: OpenFiles) -> _Entries:
+    parts = []
+    for owner, checked in enumerate(wanted.queues):
+        start, stop = checked.bounds[number : number + 2].tolist()
+        if start >= stop:
+            continue
+        entries = checked.queue.entries(files, start, stop)
+        numbers = np.arange(start, stop)
+        if len(checked.wrong):
+            right = ~np.isin(numbers, checked.wrong)
+            entries, numbers = entries[right], numbers[right]
+        parts.append((np.full(len(numbers), owner), numbers, entries))
+    return _by_address(parts, span, "size", "tags_code")
+
+
+def _by_address(parts: list[tuple[Positions, Positions, npt.NDArray[Any]]], span: LogSpan, *names: str) -> _Entries:
+    owner, number = (np.concatenate([np.empty(0, np.int64), *(part[at] for part in parts)]) for at in (0, 1))
+    address, *rest = (
+        np.concatenate([np.empty(0, np.int64), *(part[2][name].astype(np.int64) for part in parts)])
+        for name in ("physical_offset", *names)
+    )
+    order = np.argsort(address, kind="stable")
+    order = order[(address[order] >= span.start) & (address[order] < span.stop)]
+    size, code = rest if len(rest) == 2 else (rest[0], rest[0])
+    return _Entries(owner[order], number[order], address[order], size[order], code[order])
+
+
+def _rows_of(entries: _Entries, addresses: Positions) -> tuple[npt.NDArray[np.intp], Mask]:
+    """The row of the record that each entry points to, and whether a record begins there."""
+    rows = np.minimum(np.searchsorted(addresses, entries.physical_offset), len(addresses) - 1)
+    return rows, addresses[rows] == entries.physical_offset
+
+
+def _check_queues(report: SpanReport, wanted: Expectations, run: RecordRun, entries: _Entries) -> None:
+    messages, addresses = run.messages, run.physical_offsets
+    keys, code = queue_keys(messages)
+    numbers = np.array([wanted.numbers.get(key, -1) for key in keys], np.int64)
+    own = numbers[code]
+    expected = has_entry(messages.column("sys_flag"))
+    rows, there = _rows_of(entries, addresses)
+    _note(report.wrong_entries, entries, ~there, "no record begins where it points")
+    _note(report.wrong_entries, entries, there & (entries.size != run.sizes[rows]), "its size is not the record's")
+    is_own = there & (own[rows] == entries.owner) & expected[rows]
+    strange = there & ~is_own
+    if strange.any():
+        strange[strange] = ~_dispatched_to(wanted, messages, entries, rows, np.flatnonzero(strange))
+        _note(report.wrong_entries, entries, strange, "the record there belongs to another queue, or to none")
+    listed = np.zeros(len(messages), bool)
+    listed[rows[is_own]] = True
+    _check_tags(report, run, entries, rows, is_own)
+    missing = expected & ~listed & (addresses < wanted.listed_to)
+    if wanted.unlisted_topics and missing.any():
+        known = np.array([key[0] not in wanted.unlisted_topics for key in keys], bool)
+        missing &= known[code]
+    if missing.any():
+        report.unlisted += _unlisted_runs(run, keys, code, np.flatnonzero(missing))
+
+
+def _check_tags(report: SpanReport, run: RecordRun, entries: _Entries, rows: npt.NDArray[np.intp], own: Mask) -> None:
+    differs = own & (entries.code != tags_codes(run.messages)[rows]) & (entries.code > LARGEST_EXT_CODE)
+    if differs.any():
+        # After a crash 4.9 notes the hash of TAGS of a delayed message (rocketmq.md 3.2).
+        differs &= ~mask(pc.equal(run.messages.topics(), SCHEDULE_TOPIC))[rows]
+        _note(report.wrong_entries, entries, differs, "its tags code is not that of the record's TAGS")
+
+
+def _dispatched_to(
+    wanted: Expectations, messages: Messages, entries: _Entries, rows: npt.NDArray[np.intp], strange: Positions
+) -> Mask:
+    """Which of the strange entries belong to queues that their record names itself (rocketmq.md 3.8)."""
+    named = messages.property_column().values(MULTI_DISPATCH)
+    listed = pc.binary_join_element_wise(",", pc.fill_null(named, ""), ",", "")
+    found = np.zeros(len(strange), bool)
+    owners = entries.owner[strange]
+    for owner in np.unique(owners).tolist():
+        at = np.flatnonzero(owners == owner)
+        texts = listed.take(pa.array(rows[strange[at]]))
+        found[at] = mask(pc.match_substring(texts, f",{wanted.queues[owner].key[0]},"))
+    return found
+
+
+def _note(target: list[WrongEntry], entries: _Entries, rows: Mask, reason: str) -> None:
+    if rows.any():
+        columns = (entries.owner[rows], entries.number[rows], entries.physical_offset[rows])
+        found = zip(*(column.tolist() for column in columns), strict=True)
+        target += [WrongEntry(owner, number, address, reason) for owner, number, address in found]
+
+
+def _unlisted_runs(
+    run: RecordRun, keys: tuple[QueueKey, ...], code: npt.NDArray[np.int32], missing: Positions
+) -> list[Run]:
+    runs = []
+    offsets, addresses = run.messages.column("queue_offset"), run.physical_offsets
+    for number in np.unique(code[missing]).tolist():
+        rows = missing[code[missing] == number]
+        for part in np.split(rows, np.flatnonzero(np.diff(offsets[rows]) != 1) + 1):
+            first, last = int(part[0]), int(part[-1])
+            runs.append(
+                Run(
+                    keys[number], int(offsets[first]), int(offsets[last]) + 1, int(addresses[first]),
+                    int(addresses[last] + run.sizes[last]), len(part),
+                )
+            )  # fmt: skip
+    return runs
+
+
+# -- the index
+
+
+def _index_entries(wanted: Expectations, span: LogSpan, number: int, files: OpenFiles) -> _Entries:
+    parts = []
+    for owner, index in enumerate(wanted.indexes):
+        start, stop = index.bounds[number : number + 2].tolist()
+        if start < stop:
+            parts.append((np.full(stop - start, owner), np.arange(start, stop), index.entries(files, start, stop)))
+    return _by_address(parts, span, "key_hash")
+
+
+def _check_index(report: SpanReport, wanted: Expectations, run: RecordRun, entries: _Entries) -> None:
+    messages, addresses = run.messages, run.physical_offsets
+    hashes, owners = hashes_of(messages)
+    indexed = messages.column("sys_flag") & TRANSACTION_MASK != ROLLBACK
+    due = (indexed & (addresses < wanted.indexed_to))[owners]
+    with_keys = np.unique(owners[due])
+    report.with_keys += len(with_keys)
+    if not wanted.indexes:
+        return
+    rows, there = _rows_of(entries, addresses)
+    _note(report.wrong_index, entries, ~there, "no record begins where it points")
+    expected = owners.astype(np.int64) << 32 | hashes.astype(np.int64)
+    actual = rows.astype(np.int64) << 32 | entries.code
+    strange = there & ~np.isin(actual, expected[indexed[owners]])
+    _note(report.wrong_index, entries, strange, "its record has no such key")
+    missing = np.unique(owners[due & ~np.isin(expected, actual[there])])
+    # Runs of messages with keys between which no indexed one lies.
+    order = np.searchsorted(with_keys, missing)
+    parts = np.split(np.arange(len(missing)), np.flatnonzero(np.diff(order) != 1) + 1) if len(missing) else []
+    for part in parts:
+        first, last = int(missing[part[0]]), int(missing[part[-1]])
+        opens, closes = bool(order[part[0]] == 0), bool(order[part[-1]] == len(with_keys) - 1)
+        start, stop = int(addresses[first]), int(addresses[last] + run.sizes[last])
+        report.unindexed.append(Run(None, 0, 0, start, stop, len(part), opens, closes))
+    if len(with_keys) and not len(missing):
+        report.unindexed.append(None)
