@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "offsets reset": ("offsets_reset", "Sets what a consumer group has committed."),
     "export": ("export", "Writes messages to a Parquet, JSON lines or CSV file."),
     "import": ("import_file", "Writes the messages of a Parquet or JSON lines file into a store."),
+    "report": ("report", "A page to look at: sizes, times, lag, dead letters, files."),
     "verify": ("verify", "What is damaged in a store, and what a broker makes of it."),
     "definitions": ("definitions", "What a RabbitMQ node must import before it serves a store."),
 }

@@ -141,7 +141,8 @@ class StoreState:
 
     `version` says whose rules are followed; `running`: a broker has the store open; `clean`: it was stopped cleanly.
     A broker's start would cut up to `cut_bytes` bytes of messages, from the address `cut_offset` of the log on.
-    `unfinished_write`: a job of mqstore is committed, and the next write finishes it.
+    `unfinished_write`: a job of mqstore is committed, and the next write finishes it. `delay_offsets` says for each
+    delay level the offset of the next message that the broker has still to deliver.
     """
 
     version: str
@@ -150,6 +151,7 @@ class StoreState:
     cut_bytes: int = 0
     cut_offset: int | None = None
     unfinished_write: bool = False
+    delay_offsets: Mapping[int, int] = field(default_factory=dict)
 
 
 def store_names(directories: Sequence[str]) -> tuple[str, ...]:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import click
 
+from command_line.facts import store_info
 from command_line.outcome import exit_code
 from command_line.output.lines import line
 from command_line.output.progress import shown_progress
 from command_line.output.units import counted, moment_text, size_text
 from command_line.parameters import json_option, store_argument, switches
 from command_line.selection import selection
-from command_line.stores import NamedStore, opened
+from command_line.stores import opened
 from command_line.switches import STORE_OPTIONS
-from command_line.views import Row, store_rows
-from command_line.wording import said
-from storage_core.errors import UnsupportedFormatError
+from command_line.views import Row
 from storage_core.options.option import RABBITMQ
 
 EXAMPLES = """\b
@@ -30,8 +28,6 @@ Examples:
 """
 SPARSE = 0.8
 """Below which part of their lengths files are sparse: what they take on the disk is told too."""
-BLOCK = 512
-"""Bytes of the unit in which the system counts what a file takes on the disk."""
 
 
 @click.command("info", epilog=EXAMPLES)
@@ -48,7 +44,7 @@ def command(store: str, as_json: bool, **given: Any) -> int:
         opened(store, wanted.options.engine, wanted.options.vhosts, wanted.store_options) as stores,
         shown_progress() as progress,
     ):
-        found = [facts for _, facts in stores.gather(_facts)]
+        found = [facts for _, facts in stores.gather(store_info)]
         progress.clear()
         for number, facts in enumerate(found):
             if as_json:
@@ -59,50 +55,6 @@ def command(store: str, as_json: bool, **given: Any) -> int:
             for title, text in _lines(facts):
                 line(f"{title:<10}{text}")
     return stores.code(bool(found))
-
-
-def _facts(named: NamedStore) -> Row:
-    store = named.store
-    state = store.state()
-    return {
-        "store": named.name, "path": store.path, "engine": store.engine, "version": state.version,
-        "vhost": store.virtual_host, "running": state.running, "clean": state.clean,
-        "unfinishedWrite": state.unfinished_write, "cutBytes": state.cut_bytes, "cutOffset": state.cut_offset,
-        **_messages(named), **_groups(named), **_files(store.path), "notes": list(store.snapshot().warnings()),
-    }  # fmt: skip
-
-
-def _messages(named: NamedStore) -> Row:
-    """Sums over the queues; why there are none where they cannot be read."""
-    try:
-        queues = store_rows(named, "queues")
-    except UnsupportedFormatError as error:
-        return {"unreadable": said(error)}
-    sums = {name: sum(row.get(name) or 0 for row in queues) for name in ("messages", "bytes", "unacknowledged")}
-    first = [row["firstStoreTimestamp"] for row in queues if row.get("firstStoreTimestamp")]
-    last = [row["lastStoreTimestamp"] for row in queues if row.get("lastStoreTimestamp")]
-    return {
-        "queues": len(queues), "topics": len({row["topic"] for row in queues}) if not named.holds_queues_only else None,
-        **sums, "firstStoreTimestamp": min(first, default=None), "lastStoreTimestamp": max(last, default=None),
-    }  # fmt: skip
-
-
-def _groups(named: NamedStore) -> Row:
-    if named.holds_queues_only:
-        return {"groups": None, "lag": None}
-    rows = store_rows(named, "offsets")
-    return {"groups": len({row["group"] for row in rows}), "lag": sum(row["lag"] for row in rows)}
-
-
-def _files(path: str) -> Row:
-    """How many files there are, their lengths, and what they take on the disk: stores are full of holes."""
-    found = [os.stat(os.path.join(folder, name)) for folder, _, names in os.walk(path) for name in names
-             if os.path.exists(os.path.join(folder, name))]  # fmt: skip
-    return {
-        "files": len(found),
-        "fileBytes": sum(each.st_size for each in found),
-        "diskBytes": sum(each.st_blocks for each in found) * BLOCK,
-    }
 
 
 def _lines(facts: Row) -> Iterator[tuple[str, str]]:

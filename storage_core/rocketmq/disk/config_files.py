@@ -75,6 +75,13 @@ def committed_offsets(root: str) -> dict[str, dict[QueueKey, int]]:
     return groups
 
 
+def delay_offsets(root: str) -> dict[int, int]:
+    """Of delayOffset.json, by delay level: the next queue offset of its queue that the broker delivers."""
+    found = read_config(root, "delayOffset.json").get("offsetTable")
+    table = found if isinstance(found, dict) else {}
+    return {int(level): offset for level, offset in table.items() if level.isdigit() and isinstance(offset, int)}
+
+
 def _dictionaries(value: Any) -> dict[str, dict[str, Any]]:
     if not isinstance(value, dict):
         return {}

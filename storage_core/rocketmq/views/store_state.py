@@ -9,6 +9,7 @@ import os
 
 from storage_core.files.lock import is_locked
 from storage_core.formats.rocketmq import paths
+from storage_core.rocketmq.disk.config_files import delay_offsets
 from storage_core.rocketmq.read.snapshot import RocketSnapshot
 from storage_core.rocketmq.recovery.recovery import Rules
 from storage_core.store import StoreState
@@ -27,4 +28,5 @@ def store_state(snapshot: RocketSnapshot, unfinished_write: bool) -> StoreState:
         cut_bytes=cut,
         cut_offset=verdict.log_end if cut else None,
         unfinished_write=unfinished_write,
+        delay_offsets=delay_offsets(listing.root),
     )

@@ -1,0 +1,59 @@
+"""A store at a glance: how it was left, its messages and times, lag and files, as `info --json` prints it."""
+
+from __future__ import annotations
+
+import os
+
+from command_line.stores import NamedStore
+from command_line.views import Row, store_rows
+from command_line.wording import in_switches, said
+from storage_core.errors import UnsupportedFormatError
+
+BLOCK = 512
+"""Bytes of the unit in which the system counts what a file takes on the disk."""
+
+
+def store_info(named: NamedStore) -> Row:
+    """The facts of one store. Raises what its views raise."""
+    store = named.store
+    state = store.state()
+    return {
+        "store": named.name, "path": store.path, "engine": store.engine, "version": state.version,
+        "vhost": store.virtual_host, "running": state.running, "clean": state.clean,
+        "unfinishedWrite": state.unfinished_write, "cutBytes": state.cut_bytes, "cutOffset": state.cut_offset,
+        **_messages(named), **_groups(named), **_files(store.path),
+        "notes": [in_switches(text) for text in store.snapshot().warnings()],
+    }  # fmt: skip
+
+
+def _messages(named: NamedStore) -> Row:
+    """Sums over the queues; why there are none where they cannot be read."""
+    try:
+        queues = store_rows(named, "queues")
+    except UnsupportedFormatError as error:
+        return {"unreadable": said(error)}
+    sums = {name: sum(row.get(name) or 0 for row in queues) for name in ("messages", "bytes", "unacknowledged")}
+    first = [row["firstStoreTimestamp"] for row in queues if row.get("firstStoreTimestamp")]
+    last = [row["lastStoreTimestamp"] for row in queues if row.get("lastStoreTimestamp")]
+    return {
+        "queues": len(queues), "topics": len({row["topic"] for row in queues}) if not named.holds_queues_only else None,
+        **sums, "firstStoreTimestamp": min(first, default=None), "lastStoreTimestamp": max(last, default=None),
+    }  # fmt: skip
+
+
+def _groups(named: NamedStore) -> Row:
+    if named.holds_queues_only:
+        return {"groups": None, "lag": None}
+    rows = store_rows(named, "offsets")
+    return {"groups": len({row["group"] for row in rows}), "lag": sum(row["lag"] for row in rows)}
+
+
+def _files(path: str) -> Row:
+    """How many files there are, their lengths, and what they take on the disk: stores are full of holes."""
+    found = [os.stat(os.path.join(folder, name)) for folder, _, names in os.walk(path) for name in names
+             if os.path.exists(os.path.join(folder, name))]  # fmt: skip
+    return {
+        "files": len(found),
+        "fileBytes": sum(each.st_size for each in found),
+        "diskBytes": sum(each.st_blocks for each in found) * BLOCK,
+    }

@@ -1,0 +1,1 @@
+"""`mqstore report`: what is in a store, as one HTML page."""
