@@ -39,6 +39,18 @@ def test_info_of_stores_that_were_not_stopped(tmp_path: Path) -> None:
         assert fingerprint(store) == before
 
 
+def test_a_store_whose_queues_are_in_rocksdb(tmp_path: Path) -> None:
+    """Its offsets are not those of the log; its messages are read by --scan log."""
+    store = unpack("broker-5.3.3", tmp_path)
+    (store / "consumequeue" / "CURRENT").touch()
+    known = lines(run("info", store, "--json"))[0]
+    assert "--scan log reads every message" in known["unreadable"]
+    for arguments in (["ls"], ["cat"], ["find", "k"], ["offsets", "--at", "-1h"], ["topics"]):
+        done = run(arguments[0], store, *arguments[1:], code=2)
+        assert "the queues are in RocksDB, which mqstore does not read; --scan log reads" in done.stderr
+    assert len(lines(run("cat", store, "--scan", "log", "--columns", "topic"))) > 200
+
+
 def test_topics(rocket: Path, rabbit: Path, both: Path) -> None:
     rows = {row["topic"]: row for row in lines(run("topics", rocket, "--json"))}
     queues = lines(run("ls", rocket, "--json"))

@@ -52,19 +52,23 @@ class RocketSnapshot(Snapshot):
         store_name = request.store_name or self._store_name
         if request.scan is Scan.LOG:
             return log_partitions(request, self._listing, store_name)
-        if self._listing.rocksdb_queues:
-            raise UnsupportedFormatError(
-                f"{self._listing.root}/consumequeue: the queues are in RocksDB, which mqstore does not read; option "
-                "scan=log reads every message of the commit log without them"
-            )
+        self._check_queues()
         served = self.served
         with OpenFiles() as files:
             selected = selected_queues(request, served, files)
             looked_up = parts_to_read(request, served, [queue.on_disk for queue in selected], files)
             return queue_partitions(request, served, selected, looked_up, store_name, files)
 
+    def _check_queues(self) -> None:
+        if self._listing.rocksdb_queues:
+            raise UnsupportedFormatError(
+                f"{self._listing.root}/consumequeue: the queues are in RocksDB, which mqstore does not read; option "
+                "scan=log reads every message of the commit log without them"
+            )
+
     def offsets_at(self, request: ScanRequest) -> Mapping[QueueKey, int]:
         """By queue, the offset of the first message stored at or after the request's `start_ms`."""
+        self._check_queues()
         with OpenFiles() as files:
             found = selected_queues(request, self.served, files)
         return {(queue.info.topic, queue.info.queue_id): queue.start for queue in found}
