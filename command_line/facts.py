@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 
 from command_line.stores import NamedStore
 from command_line.views import Row, store_rows
@@ -50,10 +52,17 @@ def _groups(named: NamedStore) -> Row:
 
 def _files(path: str) -> Row:
     """How many files there are, their lengths, and what they take on the disk: stores are full of holes."""
-    found = [os.stat(os.path.join(folder, name)) for folder, _, names in os.walk(path) for name in names
-             if os.path.exists(os.path.join(folder, name))]  # fmt: skip
+    found = list(_stats(path))
     return {
         "files": len(found),
         "fileBytes": sum(each.st_size for each in found),
         "diskBytes": sum(each.st_blocks for each in found) * BLOCK,
     }
+
+
+def _stats(path: str) -> Iterator[os.stat_result]:
+    """Of each file below a path; one that a broker removes meanwhile is left out."""
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with suppress(OSError):
+                yield os.stat(os.path.join(folder, name))
