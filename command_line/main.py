@@ -14,10 +14,21 @@ from typing import Any
 
 import click
 
+ABOUT = """Stores of Apache RocketMQ and RabbitMQ on disk, without a broker.
+
+STORE is the directory of a store, or a folder with several: a node's data directory, a folder of backups.
+
+\b
+mqstore info /backup/broker-a/store
+mqstore cat /backup/broker-a/store --topic orders --last 5
+mqstore find /backup/broker-a/store order-42
+
+Exit codes: 0; 1 when damage or nothing was found; 2 for a mistake in what was asked.
+"""
 HELP = {"help_option_names": ["-h", "--help"]}
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "info": ("info", "A store at a glance: engine, state, messages, times, what would be cut."),
+    "info": ("info", "A store at a glance: state, messages, times, lag."),
     "ls": ("ls", "The queues of a store with their sizes."),
     "topics": ("topics", "The topics of a RocketMQ store with kinds and sizes."),
     "cat": ("cat", "Messages, as JSON lines, CSV or by a template."),
@@ -25,8 +36,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "offsets": ("offsets", "Where consumer groups stand, and their lag."),
     "offsets reset": ("offsets_reset", "Sets what a consumer group has committed."),
     "export": ("export", "Writes messages to a Parquet, JSON lines or CSV file."),
-    "import": ("import_file", "Writes the messages of a Parquet or JSON lines file into a store."),
-    "report": ("report", "A page to look at: sizes, times, lag, dead letters, files."),
+    "import": ("import_file", "Writes a Parquet or JSON lines file into a store."),
+    "report": ("report", "A page to look at: sizes, times, lag, dead letters."),
     "verify": ("verify", "What is damaged in a store, and what a broker makes of it."),
     "definitions": ("definitions", "What a RabbitMQ node must import before it serves a store."),
 }
@@ -110,17 +121,7 @@ def _show(error: click.UsageError) -> None:
     click.echo(f"mqstore: {text[:1].lower()}{text[1:].rstrip('.')} (see {where} --help)", err=True)
 
 
-@click.command(cls=Commands, context_settings=HELP)
+@click.command(cls=Commands, context_settings=HELP, help=ABOUT)
 @click.version_option(package_name="mqstore", prog_name="mqstore")
 def main() -> None:
-    r"""Stores of Apache RocketMQ and RabbitMQ on disk, without a broker.
-
-    STORE is the directory of a store, or a folder with several: a node's data directory, a folder of backups.
-
-    \b
-    mqstore info /backup/broker-a/store
-    mqstore cat /backup/broker-a/store --topic orders --last 5
-    mqstore find /backup/broker-a/store order-42
-
-    Exit codes: 0; 1 when damage or nothing was found; 2 for a mistake in what was asked.
-    """
+    """The command: what it is called with decides which other one runs."""

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,15 @@ def test_every_command_has_help_with_examples(name: str) -> None:
     text = run(*name.split(), "--help").stdout
     assert text.startswith("Usage: ")
     assert f"mqstore {name} " in text.split("Examples:")[1]
+
+
+def test_the_help_fits_a_narrow_terminal() -> None:
+    text = run("--help").stdout
+    assert "\n  mqstore cat /backup/broker-a/store --topic orders --last 5\n" in text
+    assert "\\b" not in text
+    named = re.findall(r"^  ([a-z]+(?: [a-z]+)?)  +\S", text.split("Commands:")[1], re.MULTILINE)
+    assert named == list(COMMANDS), "one line each"
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_completion_knows_the_commands() -> None:
