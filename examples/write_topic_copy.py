@@ -2,42 +2,41 @@
 
 python examples/write_topic_copy.py /backup/broken-store orders /tmp/rescued-store
 
-Bytes 0x01 and 0x02 separate properties on the disk, so no property that is written may contain them; in rescued ones
-they become "?". Messages with an empty body are left out, as no producer can send them.
+It prints how many messages came over and what happened to the others. Bytes 0x01 and 0x02 separate properties on the
+disk, so no property that is written may contain them; in rescued ones they become "?". Messages with an empty body are
+left out, as no producer can send them. Records that are damaged themselves are listed by `mode=PERMISSIVE`.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
-
-from pyspark.sql.functions import expr
+from typing import TYPE_CHECKING, Any
 
 from mqstore import ensure_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
-PROPERTIES = (
+MENDED = (
     "transform_keys(transform_values(properties, (name, value) -> translate(value, '\u0001\u0002', '??')), "
     "(name, value) -> translate(name, '\u0001\u0002', '??'))"
 )
+COUNTS = {
+    "rows": "count(*)",
+    "with 0x01 or 0x02 in a property, written as ?": f"count_if(length(body) > 0 and to_json(properties) != "
+    f"to_json({MENDED}))",
+    "with an empty body, left out": "count_if(length(body) = 0)",
+}
 
 
-def run(spark: SparkSession, source: str, topic: str, target: str) -> int:
-    """Copies `topic` from `source` to `target`; how many messages came over. Keys, tags and properties stay."""
-    rescued = (
-        spark.read.format("mqstore")
-        .option("scan", "log")
-        .option("mode", "DROPMALFORMED")
-        .option("topic", topic)
-        .load(source)
-        .where("length(body) > 0")
-        .withColumn("properties", expr(PROPERTIES))
-    )
+def run(spark: SparkSession, source: str, topic: str, target: str) -> dict[str, int]:
+    """Copies `topic` from `source` to `target`; how many messages came over, and what became of the others."""
+    log = spark.read.format("mqstore").option("scan", "log").option("topic", topic)
+    right = log.option("mode", "DROPMALFORMED").load(source)
+    counted: Any = right.selectExpr(*(f"{how} as `{what}`" for what, how in COUNTS.items())).collect()[0]
+    rescued = right.where("length(body) > 0").selectExpr("* except (properties)", f"{MENDED} as properties")
     rescued.write.format("mqstore").mode("append").save(target)
-    return spark.read.format("mqstore").load(target).count()
+    return {"rescued": spark.read.format("mqstore").load(target).count(), **counted.asDict()}
 
 
 if __name__ == "__main__":
@@ -47,4 +46,7 @@ if __name__ == "__main__":
     from pyspark.sql import SparkSession
 
     session = SparkSession.builder.master("local[2]").getOrCreate()
-    print(f"{run(session, *sys.argv[1:4])} messages in {sys.argv[3]}")
+    done = run(session, *sys.argv[1:4])
+    print(f"{done.pop('rescued'):,} of {done.pop('rows'):,} messages in {sys.argv[3]}; of those that were read:")
+    for what, count in done.items():
+        print(f"{count:>12,}  {what}")

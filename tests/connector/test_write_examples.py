@@ -20,15 +20,20 @@ def test_a_topic_of_a_store_without_its_queues(spark, tmp_path: Path) -> None:
     broken = archive.unpack("shop-4.9.3", tmp_path)
     shutil.rmtree(broken / "consumequeue")
     wanted = [row for row in archive.truth("shop-4.9.3") if row["topic"] == "payments"]
-    assert write_topic_copy.run(spark, str(broken), "payments", str(tmp_path / "rescued")) == len(wanted)
+    done = write_topic_copy.run(spark, str(broken), "payments", str(tmp_path / "rescued"))
+    assert list(done.values()) == [len(wanted), len(wanted), 0, 0]
 
 
 def test_rescued_properties_that_no_store_may_have_are_mended(spark, load, tmp_path: Path) -> None:
     name = "damaged-flipped-body-abort-4.9.3"
     broken = archive.unpack(name, tmp_path)
-    found = load(str(broken), scan="log", mode="DROPMALFORMED", topic="orders").where("length(body) > 0").collect()
-    assert any("\x01" in value for row in found for value in row.properties.values())
+    every = load(str(broken), scan="log", mode="DROPMALFORMED", topic="orders").collect()
+    found = [row for row in every if row.body]
+    harmful = [row for row in found if {"\x01", "\x02"} & set("".join([*row.properties, *row.properties.values()]))]
+    assert harmful
     target = str(tmp_path / "rescued")
-    assert write_topic_copy.run(spark, str(broken), "orders", target) == len(found) > 200
+    done = write_topic_copy.run(spark, str(broken), "orders", target)
+    assert list(done.values()) == [len(found), len(every), len(harmful), len(every) - len(found)]
+    assert len(found) > 200
     values = [value for row in load(target).collect() for value in row.properties.values()]
     assert any("a?b" in value for value in values)
