@@ -37,15 +37,15 @@ NOT_RUN = {
     "make": "each target makes its own environment; .ci/run and the fresh clone of a release run them",
     "pip": "changes the environment; tests/test_packaging.py installs the wheel",
     "git": "needs the network",
-    "docker": "no container engine in the tests; tests/test_container.py checks the file's steps",
-    "spark-submit": "tests/connector/test_spark_submit.py runs it on a cluster of its own",
+    "docker": "no container engine in the tests; tests/real/test_container.py checks the file's steps",
+    "spark-submit": "tests/real/test_spark_submit.py runs it on a cluster of its own",
     "export": "belongs to the commands that are not run",
     "chown": "needs the broker's user",
     "rabbitmqctl": "needs a node",
     "kubectl": "needs a cluster",
     "systemctl": "needs the broker's machine",
     "rsync": "needs a second machine",
-    "jupyter": "opens a browser; tests/test_notebook.py runs the notebook",
+    "jupyter": "opens a browser; tests/real/test_notebook.py runs the notebook",
     "mike": "publishes the documentation",
 }
 """Programs whose lines of a shell block are not run, and why."""
