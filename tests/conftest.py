@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -46,13 +46,18 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Who asks for the session or for a Java starts a JVM: marked `spark`, and each kind in one process of a run."""
+    """Who asks for the session or for a Java starts a JVM: marked `spark`."""
     for item in items:
-        for fixture in ("spark", "java"):
-            if fixture in getattr(item, "fixturenames", ()):
-                item.add_marker(pytest.mark.spark)
-                item.add_marker(pytest.mark.xdist_group(fixture))
-                break
+        if {"spark", "java"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `-n 2`, one process has the Spark session."""
+    from tests.support.two_processes import OneSession
+
+    return OneSession(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)

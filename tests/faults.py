@@ -23,7 +23,7 @@ CHANGES = (
 """What changes the disk or confirms a change: what crash tests count. `test_faults` checks the lists."""
 READS = (
     "open_read", "pread", "pread_into", "stat", "stamp", "unchanged", "exists", "is_folder", "real_path", "entries",
-    "names", "matching", "data_spans",
+    "names", "matching", "data_spans", "is_locked", "is_own",
 )  # fmt: skip
 """What looks at the disk."""
 NEITHER = (

@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
+from tests.support.two_processes import share
+
 TESTS = Path(__file__).resolve().parent
 SAMPLES = "tests.support.sampling"
 
@@ -24,6 +28,14 @@ def test_what_samples_is_marked() -> None:
     marked = {name for name, text in texts.items() if "\npytestmark = pytest.mark.sampled\n" in text}
     assert len(sampling) >= 8
     assert sampling == marked
+
+
+def test_all_that_use_the_session_share_a_process(request: pytest.FixtureRequest) -> None:
+    """The process is chosen by the module's text, before a fixture is known."""
+    using = [item for item in request.session.items if "spark" in getattr(item, "fixturenames", ())]
+    assert {share(item.nodeid.partition("::")[0]) for item in using} <= {"spark"}
+    assert share("tests/connector/test_find.py") == "spark"
+    assert share("tests/rocketmq/test_commit.py") != share("tests/rocketmq/test_redo.py")
 
 
 def test_whoever_starts_a_java_asks_for_it() -> None:
