@@ -18,7 +18,6 @@ from command_line.output.progress import ProgressLine
 from command_line.output.rows import json_rows
 from command_line.selection import Chosen
 from command_line.views import Row, store_rows
-from storage_core.errors import OptionError
 from storage_core.options.option import RABBITMQ
 from storage_core.store import Mode, ScanRequest
 
@@ -76,7 +75,7 @@ def gathered(chosen: Chosen, info: Row, line: ProgressLine) -> StoreFacts:
         delayed=_delayed(chosen, queues),
         dead_letters=_dead_letters(chosen, topics, line),
         files=store_rows(named, "segments"),
-        damage=_damage(chosen),
+        damage=store_rows(named, "damage"),
         over_time=over_time,
         sizes=sizes,
     )
@@ -91,13 +90,6 @@ def _groups(rows: Sequence[Row]) -> list[Row]:
         for name in ("committed", "maxOffset", "lag"):
             total[name] += row[name]
     return sorted(found.values(), key=lambda row: -row["lag"])
-
-
-def _damage(chosen: Chosen) -> list[Row]:
-    try:
-        return store_rows(chosen.named, "damage")
-    except OptionError:  # an engine without this view
-        return []
 
 
 # -- one pass over all messages

@@ -150,7 +150,7 @@ def _tables(facts: StoreFacts) -> Iterator[str]:
 def _special(facts: StoreFacts) -> Iterator[tuple[str, Sequence[Row], Sequence[Field]]]:
     """The tables that a store may have nothing for."""
     where = [Field("file", "file"), Field("position", "position", COUNT), Field("length", "length", COUNT)]
-    yield "Damage", facts.damage, [*where, Field("kind", "kind"), Field("what", "reason")]
+    yield "Damage", facts.damage, [*where, Field("kind", "kind"), Field("what", "reason"), Field("a broker", "effect")]
     waiting = [Field("still to come", "waiting", COUNT), Field("first of them stored", "since", TIME)]
     there = [Field("in the store", "messages", COUNT), Field("last stored", "last", TIME)]
     yield "Delayed messages", facts.delayed, [Field("level", "level", COUNT), *waiting, *there]

@@ -129,6 +129,8 @@ def test_a_damaged_store_is_reported(damaged: Path, tmp_path: Path) -> None:
     assert "not stopped cleanly" in text
     assert "≤ 127 KiB" in text
     assert "--scan log" in text
+    findings = lines(run("verify", damaged, "--json", code=1))
+    assert [(row[0], row[-1]) for row in page.tables["Damage"][1:]] == [(f["file"], f["effect"]) for f in findings]
     assert sum(found(damaged).sizes.values()) == 68
 
 
