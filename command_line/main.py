@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "import": ("import_file", "Writes a Parquet or JSON lines file into a store."),
     "report": ("report", "A page to look at: sizes, times, lag, dead letters."),
     "verify": ("verify", "What is damaged in a store, and what a broker makes of it."),
+    "repair": ("repair", "Mends what verify finds, in a copy or in place."),
     "definitions": ("definitions", "What a RabbitMQ node must import before it serves a store."),
 }
 """Command → its module in `command_line.commands`, which has a click command of the same name, and its help."""

@@ -363,6 +363,10 @@ class Store(Closable):
         """
         raise UnsupportedFormatError(f"{self.path}: {self.engine} stores are not verified")
 
+    def repair(self, target: str | None = None, dry_run: bool = False) -> Sequence[str]:
+        """Mends what `verify` finds, here or in a copy at `target`: a line for each thing done, or to be done."""
+        raise UnsupportedFormatError(f"{self.path}: {self.engine} stores are not repaired")
+
     def definitions(self) -> Definitions:
         """What a node must import before it serves this store. UnsupportedFormatError where nothing needs that."""
         raise UnsupportedFormatError(

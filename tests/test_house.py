@@ -62,6 +62,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
             "read": "recovery index disk schema",
             "write": "recovery index disk schema",
             "verify": "index recovery disk",
+            "repair": "verify write index recovery disk",
             "views": "verify read index recovery disk schema",
         },
     ),

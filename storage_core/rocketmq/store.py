@@ -6,6 +6,7 @@ Opening reads no log; recovery runs when a question needs it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,8 @@ from storage_core.rocketmq.recovery.queue_ranges import ServedQueues, served_que
 from storage_core.rocketmq.recovery.recovery import Rules
 from storage_core.rocketmq.recovery.recovery_cache import cached_verdict
 from storage_core.rocketmq.recovery.unfinished import LastJobs, as_before, last_jobs
+from storage_core.rocketmq.repair.copying import copy_store, finish_copy
+from storage_core.rocketmq.repair.repairing import Repair, planned
 from storage_core.rocketmq.verify.kinds import Subject
 from storage_core.rocketmq.verify.verification import verified
 from storage_core.rocketmq.views.file_views import damage
@@ -116,6 +119,24 @@ class RocketStore(Store):
         listing = self._listing(last_jobs(self.path))
         rules = None if self._rules is Rules.NONE else self._rules
         return verified(Subject(listing, cached_verdict(listing, rules)))
+
+    def repair(self, target: str | None = None, dry_run: bool = False) -> Sequence[str]:
+        """Mends the store, or a copy of it at `target`, which must be new; `dry_run` only says what would be done.
+
+        Options of a write say the geometry of a lost index. What is cut is kept below `.mqstore/cut`. Stopped anywhere,
+        it can be called again. Raises StoreLockedError while a broker works on the store, MqStoreError.
+        """
+        self._check_open()
+        if dry_run:
+            return list(planned(self.verify()))
+        settings = write_settings(self._write_options)
+        rules = None if self._rules is Rules.NONE else self._rules
+        if target is None:
+            return Repair(self.path, settings, rules).run()
+        copy_store(self.path, self._log_paths, target)
+        lines = Repair(target, replace(settings, commit_log_path=()), rules).run()
+        finish_copy(target)
+        return lines
 
     def definitions(self) -> Definitions:
         """A broker needs none: UnsupportedFormatError."""

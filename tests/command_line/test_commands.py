@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -328,3 +329,36 @@ def test_verify_of_several_stores_says_which(tmp_path: Path, rocket: Path, damag
     printed = run("verify", tmp_path, code=1).stdout.splitlines()
     assert printed
     assert all(line.startswith("bad/commitlog/") for line in printed)
+
+
+def test_repair_mends_a_copy(tmp_path: Path, damaged: Path) -> None:
+    before = fingerprint(damaged)
+    planned = run("repair", damaged, "--dry-run").stdout.splitlines()
+    assert planned[0].endswith("wrong checksum: keep the message as it is, with the checksum of its present body")
+    assert len(planned) == len(lines(run("verify", damaged, "--json", code=1)))
+    target = tmp_path / "mended"
+    (done,) = run("repair", damaged, "--to", target).stdout.splitlines()
+    assert done.startswith("commitlog/00000000000000016384 at 936: wrong checksum: kept as it is")
+    assert run("verify", target).output == ""
+    assert len(lines(run("cat", target, "--columns", "topic"))) == 556
+    assert fingerprint(damaged) == before
+
+
+def test_repair_in_place_and_what_it_is_not_told(tmp_path: Path, damaged: Path, rabbit: Path) -> None:
+    own = tmp_path / "own"
+    shutil.copytree(damaged, own)
+    for switches in ([], ["--in-place", "--dry-run"], ["--to", tmp_path / "x", "--in-place"]):
+        assert "--to DIR, --in-place and --dry-run" in run("repair", own, *switches, code=2).stderr
+    assert run("repair", own, "--in-place").stdout
+    assert run("repair", own, "--in-place").output == ""
+    assert "rabbitmq stores are not repaired" in run("repair", rabbit, "--in-place", code=2).stderr
+
+
+def test_repair_says_what_is_left(tmp_path: Path, rocket: Path) -> None:
+    """An index of a geometry that nothing tells: it is made when the geometry is given."""
+    own = tmp_path / "own"
+    shutil.copytree(rocket, own)
+    shutil.rmtree(own / "index")
+    assert "left: index at 0: missing index" in run("repair", own, "--in-place", code=1).stderr
+    assert run("repair", own, "--in-place", "--index-slots", 5000, "--index-entries", 20000).stdout
+    assert run("verify", own).output == ""

@@ -61,6 +61,7 @@ class _Verification:
     with_keys: int = 0
     after_end: int = 0
     after_end_bytes: int = 0
+    told_gaps: list[tuple[int, int]] = field(default_factory=list)
     unlisted: dict[QueueKey, list[Run]] = field(default_factory=dict)
     unindexed: list[Run] = field(default_factory=list)
     last_is_indexed: bool = True
@@ -161,6 +162,7 @@ class _Verification:
         return head == (end - gap.start).to_bytes(4, "big") + MAGIC_BLANK.to_bytes(4, "big")
 
     def _gap_finding(self, gap: Gap) -> Finding:
+        self.told_gaps.append((gap.start, gap.stop))
         reason = {
             Stop.END: "zeros, and records after them",
             Stop.BLANK: "a blank record that does not reach the end of its file, and records after it",
@@ -192,7 +194,7 @@ class _Verification:
             said = counted(self.after_end, "intact record")
             reason = f"{said} after the end of the log, which is at {end}"
             yield subject.log_finding(Kind.AFTER_END, end, end + self.after_end_bytes, reason)
-        yield from self._pointing_past_the_end()
+        yield from self._pointing_nowhere()
         yield from self._unlisted()
         yield from self._unindexed()
         yield from wrong_small_files(subject, self.newest_ms)
@@ -220,21 +222,25 @@ class _Verification:
                     last = base + at + int(used[-1]) + 1 if len(used) else last
         return last
 
-    def _pointing_past_the_end(self) -> Iterator[Finding]:
-        """Entries that point into zeros: past the end of the log, or into a hole, which is told already."""
-        grouped: dict[tuple[bool, int], list[tuple[int, int]]] = {}
+    def _pointing_nowhere(self) -> Iterator[Finding]:
+        """Entries that point past the end of the log, or after a blank record; those into a gap are told with it."""
+        gaps = np.array(sorted(self.told_gaps), np.int64).reshape(-1, 2)
+        grouped: dict[tuple[bool, int, bool], list[tuple[int, int]]] = {}
         for of_queue, owner, number, physical_offset in self.past_end:
-            if physical_offset >= self.last_end:
-                grouped.setdefault((of_queue, owner), []).append((number, physical_offset))
-        for (of_queue, owner), rows in grouped.items():
+            at = int(np.searchsorted(gaps[:, 0], physical_offset, "right")) - 1
+            if at < 0 or physical_offset >= gaps[at, 1]:
+                key = (of_queue, owner, physical_offset >= self.last_end)
+                grouped.setdefault(key, []).append((number, physical_offset))
+        for (of_queue, owner, past), rows in grouped.items():
             first, address = min(rows)
-            said = counted(len(rows), "entry points", "entries point")
-            reason = f"{said} past the last record of the log, the first to {address}"
+            where = "past the last record of the log" if past else "to where no record is"
+            reason = f"{counted(len(rows), 'entry points', 'entries point')} {where}, the first to {address}"
             if of_queue:
-                queue = self.queues[owner].queue
-                yield entry_finding(self.subject, queue, Kind.PAST_END, first, len(rows), reason)
+                queue, kind = self.queues[owner].queue, Kind.PAST_END if past else Kind.ENTRY
+                yield entry_finding(self.subject, queue, kind, first, len(rows), reason)
             else:
-                yield index_finding(self.subject, self.indexes[owner], Kind.INDEX_PAST_END, first, reason)
+                kind = Kind.INDEX_PAST_END if past else Kind.INDEX_ENTRY
+                yield index_finding(self.subject, self.indexes[owner], kind, first, reason)
 
     def _unlisted(self) -> Iterator[Finding]:
         if not self.unlisted:

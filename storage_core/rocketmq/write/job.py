@@ -237,6 +237,45 @@ def _queue_counts(root: str) -> dict[str, int]:
     return {**counts, **queue_counts(read_config(root, "topics.json"))}
 
 
+# -- what a repair does of a write
+
+
+def complete(root: str, settings: WriteSettings) -> None:
+    """Writes what the queues and the index lack of the log, as one job without rows. The locks must be held.
+
+    Raises MqStoreError, CorruptionError, OSError; every file is as it was then, or the next writer finishes the job.
+    """
+    job_folder, changes = JobFolder(root), Changes()
+    job = new_job_id()
+    open_staging(job_folder, job)
+    try:
+        plan = prepare(root, settings, job, [], _queue_counts(root), changes, visited=True)
+        _raise_guard(plan, changes)
+        _write_intent(root, plan)
+    except BaseException:
+        changes.undo()
+        drop_staging(job_folder, job)
+        raise
+    _carry_out(root, plan)
+    drop_staging(job_folder, job)
+
+
+def raise_guard(folders: Sequence[str]) -> None:
+    """Keeps brokers from loading the store until `remove_guard`, or until the next writer finds no intent."""
+    path = os.path.join(folders[0], GUARD)
+    if not system.exists(path):
+        Changes().create(path, GUARD_TEXT)
+        system.sync_folder(folders[0])
+
+
+def remove_guard(folders: Sequence[str]) -> None:
+    """Lets brokers load the store again."""
+    path = os.path.join(folders[0], GUARD)
+    if system.exists(path):
+        system.unlink(path)
+        system.sync_folder(folders[0])
+
+
 # -- commit point and redo
 
 

@@ -58,7 +58,7 @@ def refuse_intact_records(store: StoreState) -> None:
                 if record_at(log, files, file.base_offset + position, file.end) is not None:
                     raise CorruptionError(
                         file.path, position, f"an intact record lies here, after the end of the log at {log_end}; a "
-                        "write would lose it: read the store with scan=log and write what it gives into a new one",
+                        "write would lose it; run `mqstore repair STORE --to DIR`, or read the store with scan=log",
                     )  # fmt: skip
 
 

@@ -1,0 +1,67 @@
+"""`mqstore repair`: mends what `mqstore verify` finds, in a copy or in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from command_line.outcome import DAMAGED, FINE, exit_code, say
+from command_line.output.lines import line
+from command_line.output.progress import shown_progress
+from command_line.parameters import store_argument, switches
+from command_line.selection import selection
+from command_line.stores import lone, opened
+from storage_core import open_store
+from storage_core.errors import OptionError
+
+EXAMPLES = """\b
+Examples:
+  mqstore repair STORE --dry-run
+  mqstore repair /disks/dead-broker/store --to /data/repaired
+  mqstore repair STORE --in-place        keeps what it cuts below STORE/.mqstore/cut
+"""
+
+
+@click.command("repair", epilog=EXAMPLES)
+@store_argument
+@click.option("--to", "target", metavar="DIR", help="Repair a copy in this new directory; STORE is only read.")
+@click.option("--in-place", is_flag=True, help="Repair STORE itself; every byte that is cut is kept.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
+@click.option("--index-slots", type=click.IntRange(1), help="maxHashSlotNum of the broker, for an index that is lost.")
+@click.option("--index-entries", type=click.IntRange(2), help="maxIndexNum of the broker.")
+@switches("engine", "recovery", "commitLogPath")
+@exit_code
+def command(
+    store: str, target: str | None, in_place: bool, dry_run: bool, index_slots: int | None, index_entries: int | None,
+    **given: Any,
+) -> int:  # fmt: skip
+    """Mends the RocketMQ STORE: finishes an unfinished write, cuts torn ends, closes holes in the log so that all
+    intact messages are served again, and makes damaged queues and index anew from the log.
+
+    The broker must be stopped. Run it again when it was interrupted. What is left afterwards is printed, with exit
+    code 1.
+    """
+    if [target is not None, in_place, dry_run].count(True) != 1:
+        raise OptionError("STORE", store, "give one of --to DIR, --in-place and --dry-run")
+    wanted = selection(given)
+    geometry = {"indexSlots": index_slots, "indexEntries": index_entries}
+    options = {**wanted.store_options, **{name: str(value) for name, value in geometry.items() if value is not None}}
+    with opened(store, wanted.options.engine, None, options) as stores, shown_progress() as progress:
+        found = lone(stores, store, "one is repaired at a time").store
+        lines = found.repair(target, dry_run)
+        for text in lines:
+            progress.clear()
+            line(text)
+        if dry_run:
+            return FINE
+        return _left(found.path if target is None else target, {} if target is not None else wanted.store_options)
+
+
+def _left(path: str, options: dict[str, str]) -> int:
+    """Says what is damaged still."""
+    with open_store(path, **options) as store:
+        left = list(store.verify())
+    for finding in left:
+        say(f"left: {finding.file} at {finding.position}: {finding.kind}: {finding.reason}")
+    return DAMAGED if left else FINE

@@ -1,0 +1,1 @@
+"""Mends what `verify` finds: the log in place, queues and index made anew from it."""

@@ -1,0 +1,88 @@
+"""Keeps every byte that a repair overwrites, cuts or moves away, below `.mqstore/cut` of the store.
+
+What is changed, and in which order, belongs to `log_repair` and `repairing`. Each call leaves the old bytes on the disk
+before it changes one, so a repair that is stopped loses none and can be run again.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from storage_core.files import system
+from storage_core.job import JobFolder
+
+CHUNK_SIZE = 8 << 20
+
+
+@dataclass(frozen=True)
+class CutBytes:
+    """The folder of one repair. `root` is the store; nothing is made until something is kept."""
+
+    root: str
+    repair: str
+
+    @property
+    def folder(self) -> str:
+        """Where the bytes go: the store's own paths below it."""
+        return os.path.join(JobFolder(self.root).cut, self.repair)
+
+    def move(self, path: str) -> None:
+        """Moves a file or a folder away, to its own path below the folder."""
+        target = self._free(path, "")
+        system.rename(path, target)
+        system.sync_folder(os.path.dirname(target))
+        system.sync_folder(os.path.dirname(path))
+
+    def overwrite(self, path: str, position: int, data: bytes) -> None:
+        """Writes into a file after the bytes that stand there are kept; its times stay."""
+        times = system.stat(path).stamp.mtime_ns
+        descriptor = system.open_write(path)
+        try:
+            self._keep(descriptor, path, position, len(data))
+            system.pwrite(descriptor, data, position)
+            system.fsync(descriptor)
+        finally:
+            system.close(descriptor)
+        system.set_times(path, times, times)
+
+    def zero(self, path: str, position: int, size: int) -> None:
+        """Zeroes bytes of a file, a part at a time."""
+        for at in range(0, size, CHUNK_SIZE):
+            self.overwrite(path, position + at, bytes(min(CHUNK_SIZE, size - at)))
+
+    def resize(self, path: str, size: int) -> None:
+        """Gives a file its right length; what is cut is kept."""
+        times = system.stat(path)
+        descriptor = system.open_write(path)
+        try:
+            if times.size > size:
+                self._keep(descriptor, path, size, times.size - size)
+            system.truncate(descriptor, size)
+            system.fsync(descriptor)
+        finally:
+            system.close(descriptor)
+        system.set_times(path, times.stamp.mtime_ns, times.stamp.mtime_ns)
+
+    def _keep(self, descriptor: int, path: str, position: int, size: int) -> None:
+        """Copies bytes of a file to `<path>.from-<position>`."""
+        kept = system.open_write(self._free(path, f".from-{position}"), create=True, exclusive=True)
+        try:
+            for at in range(0, size, CHUNK_SIZE):
+                data = system.pread(descriptor, min(CHUNK_SIZE, size - at), position + at)
+                system.pwrite(kept, data, at)
+            system.fsync(kept)
+        finally:
+            system.close(kept)
+
+    def _free(self, path: str, suffix: str) -> str:
+        """A path below the folder that is not taken; its folder is made."""
+        inside = os.path.relpath(path, self.root)
+        inside = os.path.basename(path) if inside.startswith("..") else inside
+        target = os.path.join(self.folder, inside + suffix)
+        system.make_folder(os.path.dirname(target))
+        number = 1
+        while system.exists(target):
+            number += 1
+            target = os.path.join(self.folder, f"{inside}{suffix}.{number}")
+        return target

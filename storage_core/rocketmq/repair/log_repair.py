@@ -1,0 +1,138 @@
+"""Mends the commit log where it lies, so that a broker walks over what is lost and finds every intact record.
+
+Addresses of records never change: lost bytes become a record that no queue lists, or a blank record up to the end of
+their file. Both versions accept that (rocketmq.md 2.6, 5.4, 5.6). Source: docs/recovery.md "Repair".
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+from isal.isal_zlib import crc32
+
+from storage_core.files import system
+from storage_core.files.file_chain import ChainFile, FileChain
+from storage_core.files.small_file import read_at
+from storage_core.files.window import OpenFiles
+from storage_core.formats.checksum import MASK
+from storage_core.formats.compression import InflateError, inflate
+from storage_core.formats.rocketmq.encode import blank_record
+from storage_core.formats.rocketmq.filler import SMALLEST, fillers
+from storage_core.formats.rocketmq.message import (
+    BLANK,
+    COMPRESSED,
+    COMPRESSION_MASK,
+    COMPRESSION_SHIFT,
+    HEADER_V4,
+    MIN_SIZE,
+    PHYSICAL_OFFSET_AT,
+    decode,
+)
+from storage_core.job import JobFolder
+from storage_core.rocketmq.disk.commit_log import wrong_crcs
+from storage_core.rocketmq.disk.record_reader import head_at, record_at
+from storage_core.rocketmq.repair.cut_bytes import CutBytes
+from storage_core.rocketmq.verify.kinds import Kind
+from storage_core.store import Finding
+
+BODY_CRC_AT = HEADER_V4.field("body_crc").offset
+NEW = "repair-new"
+
+
+class LogRepair:
+    """Mends findings about one commit log."""
+
+    def __init__(self, log: FileChain, cut: CutBytes) -> None:
+        self._log, self._cut = log, cut
+
+    def mend(self, finding: Finding) -> str:
+        """Mends one finding; what was done, or an empty text when nothing can be, or need be, done."""
+        kind, path = Kind(finding.kind), os.path.join(self._cut.root, finding.file)
+        if kind is Kind.FILE_LOST:
+            return self._make_blank(path, finding.length)
+        file = next((file for file in self._log.files if file.path == path), None)
+        if file is None:
+            return ""
+        match kind:
+            case Kind.LENGTH:
+                self._cut.resize(path, self._log.file_size)
+                return f"has {self._log.file_size:,} bytes now"
+            case Kind.BYTES:
+                saved = self._readdress(file, finding.position, finding.length)
+                return saved or self._fill(file, finding.position, finding.length)
+            case Kind.DELAY:
+                return self._fill(file, finding.position, finding.length)
+            case Kind.CHECKSUM:
+                return self._accept_body(file, finding.position)
+            case Kind.TORN:
+                self._cut.zero(path, finding.position, finding.length)
+                return "cut"
+        return ""
+
+    def _make_blank(self, path: str, size: int) -> str:
+        """A file that holds nothing but a blank record, put into the chain in one step."""
+        staged = os.path.join(JobFolder(self._cut.root).folder, NEW)
+        descriptor = system.open_write(staged, create=True)
+        try:
+            system.truncate(descriptor, 0)
+            system.truncate(descriptor, size)
+            system.pwrite(descriptor, blank_record(size), 0)
+            system.fsync(descriptor)
+        finally:
+            system.close(descriptor)
+        system.rename(staged, path)
+        system.sync_folder(os.path.dirname(path))
+        return "made anew, blank"
+
+    def _readdress(self, file: ChainFile, position: int, size: int) -> str:
+        """Writes the address of a record that is right but for it; brokers do not look at it (rocketmq.md 5.4)."""
+        data = np.frombuffer(read_at(file.path, size, position), np.uint8)
+        total = int.from_bytes(data[:4].tobytes(), "big", signed=True)
+        if not MIN_SIZE <= total <= len(data):
+            return ""
+        record = decode(data, np.zeros(1, np.int64), np.array([total]))
+        if record.flaws[0] or not record.body_size[0] or wrong_crcs(record)[0]:
+            return ""
+        address = (file.base_offset + position).to_bytes(8, "big")
+        self._cut.overwrite(file.path, position + PHYSICAL_OFFSET_AT, address)
+        return "its address is written anew"
+
+    def _fill(self, file: ChainFile, position: int, size: int) -> str:
+        if position + size == file.size:
+            if size < BLANK.size:
+                return ""
+            self._cut.overwrite(file.path, position, blank_record(size))
+            return "a blank record leads to the next file"
+        if size < SMALLEST:
+            return ""
+        with OpenFiles() as files:
+            after = head_at(self._log, files, file.base_offset + position + size)
+        store_ms = after.store_ms if after is not None else 0
+        self._cut.overwrite(file.path, position, fillers(file.base_offset + position, size, store_ms))
+        return "filled with a record that no queue lists"
+
+    def _accept_body(self, file: ChainFile, position: int) -> str:
+        """Gives a record the checksum of the body that it has: a broker serves it as it is, too. A compressed body that
+        does not inflate any more is no message to anyone, and its record is filled.
+        """
+        with OpenFiles() as files:
+            record = record_at(self._log, files, file.base_offset + position, file.end)
+            if record is None:
+                return ""
+            body, flags = record.bodies()[0].as_py(), int(record.column("sys_flag")[0])
+            size = int(record.column("total_size")[0])
+        if flags & COMPRESSED and not _inflates(body, flags >> COMPRESSION_SHIFT & COMPRESSION_MASK):
+            return self._fill(file, position, size)
+        checksum = (crc32(body) & MASK).to_bytes(4, "big")
+        if read_at(file.path, 4, position + BODY_CRC_AT) != checksum:
+            self._cut.overwrite(file.path, position + BODY_CRC_AT, checksum)
+        return "kept as it is, with the checksum of its present body"
+
+
+def _inflates(body: bytes, kind: int) -> bool:
+    try:
+        inflate(body, kind)
+    except InflateError:
+        return False
+    return True

@@ -1,0 +1,92 @@
+"""Committed offsets of consumer groups, moved along when a queue is made anew with other numbers.
+
+A queue that lost messages closes the gap (rocketmq.md 3.3). So an offset is remembered as the address of the message
+that it stood before, and set to that message's new number.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from storage_core.files.small_file import remove_file, write_whole
+from storage_core.files.window import OpenFiles
+from storage_core.formats.rocketmq import paths
+from storage_core.formats.rocketmq.config_json import encode_config
+from storage_core.job import JobFolder, read_json, write_json
+from storage_core.rocketmq.disk.config_files import committed_offsets, read_config
+from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
+from storage_core.rocketmq.disk.directory import Listing
+from storage_core.store import QueueKey
+
+NOTE = "repair-offsets.json"
+NAME = "consumerOffset.json"
+
+
+def note_path(root: str) -> str:
+    """Where the offsets are remembered until they are set."""
+    return os.path.join(JobFolder(root).folder, NOTE)
+
+
+def remember(listing: Listing, keys: Iterable[QueueKey]) -> None:
+    """Notes where groups stand in these queues, as addresses; what an earlier, stopped repair noted stays."""
+    root = listing.root
+    before = (read_json(note_path(root)) or {}).get("offsets", [])
+    noted = {(topic, queue_id, offset): address for topic, queue_id, offset, address in before}
+    wanted = set(keys)
+    with OpenFiles() as files:
+        for offsets in committed_offsets(root).values():
+            for key, offset in offsets.items():
+                if key in wanted and key in listing.queues:
+                    address = _address(listing.queues[key], files, offset)
+                    if address is not None:
+                        noted.setdefault((*key, offset), address)
+    if noted:
+        write_json(note_path(root), {"offsets": [[*key, address] for key, address in noted.items()]})
+
+
+def _address(queue: ConsumeQueue, files: OpenFiles, offset: int) -> int | None:
+    """The address of the message that an offset stands before, or after the last one; None where no entry tells."""
+    if not queue.chain.files:
+        return None
+    stop = queue.valid_stop(files)
+    if not queue.start < offset <= stop:
+        return None
+    at_end = offset == stop
+    entry = queue.entries(files, offset - at_end, offset - at_end + 1)[0]
+    return int(entry["physical_offset"]) + at_end if int(entry["size"]) > 0 else None
+
+
+def set_remembered(listing: Listing) -> list[str]:
+    """Sets the offsets that were remembered; what changed, a line for each group and queue."""
+    root = listing.root
+    noted = (read_json(note_path(root)) or {}).get("offsets", [])
+    moved = {}
+    with OpenFiles() as files:
+        for topic, queue_id, offset, address in noted:
+            queue = listing.queues.get((topic, queue_id))
+            if queue is not None and queue.chain.files:
+                stop = queue.valid_stop(files)
+                new = int(queue.lower_bounds(files, queue.start, stop, np.array([address]))[0])
+                if new != offset:
+                    moved[topic, queue_id, offset] = new
+    lines: list[str] = []
+    if moved:
+        content = read_config(root, NAME)
+        lines = list(_apply(content, moved))
+        write_whole(os.path.join(root, paths.CONFIG, NAME), encode_config(content))
+    remove_file(note_path(root))
+    return lines
+
+
+def _apply(content: dict[str, Any], moved: dict[tuple[str, int, int], int]) -> Iterator[str]:
+    for name, offsets in content.get("offsetTable", {}).items():
+        topic, _, group = name.partition("@")
+        for queue_id in list(offsets):
+            new = moved.get((topic, int(queue_id), offsets[queue_id]))
+            if new is not None:
+                yield (f"config/{NAME}: group {group} in {topic}/{queue_id}: {offsets[queue_id]} is {new} now")
+                offsets[queue_id] = new

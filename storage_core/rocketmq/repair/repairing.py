@@ -1,0 +1,187 @@
+"""`mqstore repair`: what `verify` finds is mended, a level at a time: files, then the log, then queues and index.
+
+Under both locks of a writer, and behind the guard that keeps a broker from loading half a repair. Queues and index are
+made by the machinery of a write, from the log, as a broker's start would. Stopped anywhere, it can be run again: each
+run looks at the store anew. Source: docs/recovery.md "Repair".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from storage_core.files import system
+from storage_core.files.small_file import read_whole, write_whole
+from storage_core.files.window import OpenFiles
+from storage_core.formats.rocketmq import paths
+from storage_core.formats.rocketmq.checkpoint import encode_times
+from storage_core.job import new_job_id
+from storage_core.rocketmq.disk.directory import list_store
+from storage_core.rocketmq.index.geometry import noted_geometry
+from storage_core.rocketmq.index.index_files import described, index_paths
+from storage_core.rocketmq.recovery.recovery import Rules, recover
+from storage_core.rocketmq.repair.cut_bytes import CutBytes
+from storage_core.rocketmq.repair.log_repair import LogRepair
+from storage_core.rocketmq.repair.offset_moves import remember, set_remembered
+from storage_core.rocketmq.verify.kinds import Kind, Subject
+from storage_core.rocketmq.verify.verification import verified
+from storage_core.rocketmq.write.job import complete, finish_pending, locked, raise_guard, remove_guard
+from storage_core.rocketmq.write.options import WriteSettings
+from storage_core.rocketmq.write.store_end import log_folders
+from storage_core.store import Finding, QueueKey
+
+MOST_ROUNDS = 8
+FILES = frozenset({Kind.EMPTY, Kind.ODD, Kind.CONFIG})
+LOG = frozenset({Kind.FILE_LOST, Kind.LENGTH, Kind.BYTES, Kind.DELAY, Kind.CHECKSUM, Kind.TORN})
+QUEUES = frozenset({Kind.QUEUE_FILE_LOST, Kind.QUEUE_FILE_BLANK, Kind.ENTRY, Kind.PAST_END, Kind.UNLISTED})
+INDEX = frozenset({Kind.INDEX_LOST, Kind.INDEX_FILE, Kind.INDEX_ENTRY, Kind.INDEX_PAST_END, Kind.UNINDEXED})
+
+PLANNED = {
+    Kind.UNFINISHED: "finish the write, or remove what is left of it",
+    Kind.EMPTY: "move it away",
+    Kind.ODD: "move it away",
+    Kind.CONFIG: "move it away, so that the .bak file is taken",
+    Kind.FILE_LOST: "make it anew, blank",
+    Kind.LENGTH: "give it its length",
+    Kind.BYTES: "fill the place with a record that no queue lists",
+    Kind.DELAY: "put a record there that no queue lists",
+    Kind.CHECKSUM: "keep the message as it is, with the checksum of its present body",
+    Kind.TORN: "cut it",
+    Kind.AFTER_END: "serve them again",
+    Kind.CHECKPOINT: "write it anew",
+    **dict.fromkeys(QUEUES, "make the queue anew from the log"),
+    **dict.fromkeys(INDEX, "make the index anew from the log"),
+}
+
+
+def planned(findings: Iterator[Finding]) -> Iterator[str]:
+    """What a repair would do about each finding, a line each."""
+    for finding in findings:
+        yield f"{placed(finding)}: {finding.kind}: {PLANNED[Kind(finding.kind)]}"
+
+
+def placed(finding: Finding) -> str:
+    """`FILE at POSITION`."""
+    return f"{finding.file} at {finding.position}" if finding.length else finding.file
+
+
+@dataclass
+class Repair:
+    """One repair of the store at `root`, where it lies. `rules`: whose broker it belongs to, None to find out."""
+
+    root: str
+    settings: WriteSettings
+    rules: Rules | None = None
+    done: list[str] = field(default_factory=list)
+
+    def run(self) -> list[str]:
+        """Mends what can be mended; what was done, a line each.
+
+        Raises StoreLockedError while a broker or another writer works on the store, MqStoreError, OSError. Stopped at
+        any step, the same call goes on.
+        """
+        with locked(self.root, self.settings.lock_timeout_s):
+            if finish_pending(self.root, self.settings):
+                self.done.append("finished a write that was committed")
+            cut = CutBytes(self.root, f"repair-{new_job_id()}")
+            before: list[Finding] = []
+            for _ in range(MOST_ROUNDS):
+                subject = self._subject()
+                findings = [finding for finding in verified(subject) if Kind(finding.kind) is not Kind.UNFINISHED]
+                if not findings or findings == before:
+                    break
+                before = findings
+                if not self._mend(subject, findings, cut):
+                    break
+            if self.done and system.exists(os.path.join(self.root, paths.ABORT)):
+                complete(self.root, self._with_geometry())
+            self.done += set_remembered(list_store(self.root, self.settings.commit_log_path))
+            remove_guard(self._folders)
+        return self.done
+
+    @property
+    def _folders(self) -> Sequence[str]:
+        return log_folders(self.root, self.settings.commit_log_path)
+
+    def _subject(self) -> Subject:
+        listing = list_store(self.root, self.settings.commit_log_path)
+        return Subject(listing, recover(listing, self.rules))
+
+    def _mend(self, subject: Subject, findings: list[Finding], cut: CutBytes) -> bool:
+        """Mends the lowest level that has findings; False when there is nothing that it can do."""
+        raise_guard(self._folders)
+        of_files = self._files(findings, cut)
+        if of_files:
+            return True
+        log = LogRepair(subject.listing.log, cut)
+        mended = False
+        for finding in findings:
+            if Kind(finding.kind) in LOG:
+                said = log.mend(finding)
+                mended = mended or bool(said)
+                self._say(finding, said)
+        return mended or self._make_anew(subject, findings, cut)
+
+    def _files(self, findings: list[Finding], cut: CutBytes) -> bool:
+        mended = False
+        for finding in findings:
+            if Kind(finding.kind) in FILES and finding.repairable:
+                cut.move(os.path.join(self.root, finding.file))
+                self._say(finding, "moved away")
+                mended = True
+        return mended
+
+    def _say(self, finding: Finding, said: str) -> None:
+        self.done.append(f"{placed(finding)}: {finding.kind}: {said or 'not mended'}")
+
+    # -- queues and index
+
+    def _make_anew(self, subject: Subject, findings: list[Finding], cut: CutBytes) -> bool:
+        kinds = {Kind(finding.kind) for finding in findings}
+        queues = _queues_of(finding for finding in findings if Kind(finding.kind) in QUEUES)
+        light = {key for key in queues if key[0].startswith(paths.LIGHT_QUEUE_PREFIX)}
+        settings = self._with_geometry()
+        of_index = bool(kinds & INDEX) and settings.index_given
+        if not (queues - light) and not of_index and Kind.CHECKPOINT not in kinds:
+            return False
+        listing = subject.listing
+        remember(listing, queues - light)
+        self._start_over()
+        for key in sorted(queues - light):
+            folder = os.path.join(self.root, paths.CONSUME_QUEUE, key[0], str(key[1]))
+            if system.exists(folder):
+                cut.move(folder)
+            self.done.append(f"{paths.CONSUME_QUEUE}/{key[0]}/{key[1]}: made anew from the log")
+        if of_index:
+            for path in index_paths(self.root):
+                cut.move(path)
+            self.done.append(f"{paths.INDEX}: made anew from the log")
+        if Kind.CHECKPOINT in kinds:
+            self.done.append(f"{paths.CHECKPOINT}: written anew")
+        complete(self.root, settings)
+        return True
+
+    def _start_over(self) -> None:
+        """Makes the next start dispatch the whole log: as after a crash, with a checkpoint that knows nothing."""
+        abort, checkpoint = (os.path.join(self.root, name) for name in (paths.ABORT, paths.CHECKPOINT))
+        data = read_whole(checkpoint)
+        if data is not None:
+            write_whole(checkpoint, encode_times(data, 0, 0, 0))
+        if not system.exists(abort):
+            write_whole(abort, b"")
+
+    def _with_geometry(self) -> WriteSettings:
+        """The settings with the slots and entries of the store's own index files, where one of them tells."""
+        if self.settings.index_given:
+            return self.settings
+        noted = noted_geometry(self.root)
+        with OpenFiles() as files:
+            told = [described(path, files, noted) for path in index_paths(self.root)]
+        geometry = next((file.geometry for file in told if file.entries and not file.flaw), noted)
+        return self.settings if geometry is None else replace(self.settings, index=geometry, index_given=True)
+
+
+def _queues_of(findings: Iterator[Finding]) -> set[QueueKey]:
+    named = (finding.queue.rpartition("/") for finding in findings if finding.queue is not None)
+    return {(topic, int(queue_id)) for topic, _, queue_id in named}

@@ -1,0 +1,95 @@
+"""Harmed random stores, repaired: the real stores load them, serve all that they served before and every intact record
+of the log; queues and index are those that the real stores make from the same log.
+
+`MQSTORE_REPAIRS` says how many stores (4), `MQSTORE_SEED` where the seeds start.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage_core import open_store
+from storage_core.store import Mode, Scan, ScanRequest
+from tests.golden import archive
+from tests.real import truth
+from tests.real.case import Variant, prepare
+from tests.real.oracle import Oracle, Settings
+from tests.reference.served import read
+from tests.support.rocketmq_copies import contents, drop_unused, write_options
+from tests.support.rocketmq_files import records
+
+pytestmark = pytest.mark.real
+
+FIRST_SEED = int(os.environ.get("MQSTORE_SEED", "20261121"))
+SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("MQSTORE_REPAIRS", "4")))
+VERSIONS = {"4.9.3": "493", "5.3.3": "533"}
+"""End of a fixture's name → the real store."""
+
+
+def repaired(store: Path, settings: Settings, target: Path) -> list[str]:
+    options: dict[str, Any] = write_options(dict(settings))
+    with open_store(str(store), **options) as opened:
+        done = list(opened.repair(str(target)))
+    with open_store(str(target)) as opened:
+        left = [finding for finding in opened.verify() if finding.repairable]
+    assert left == [], done
+    return done
+
+
+def intact(store: Path) -> set[int]:
+    """Addresses of the right records of a log that belong into a queue."""
+    request = ScanRequest(columns=("physicalOffset", "sysFlag", "body"), scan=Scan.LOG, mode=Mode.DROPMALFORMED)
+    return {row["physicalOffset"] for row in read(store, request) if row["sysFlag"] & 0xC in (0, 8)}
+
+
+def check(variant: Variant, settings: Settings, target: Path) -> None:
+    logs = list((variant.directory / "commitlog").glob("*"))
+    if not logs:
+        return
+    wanted = intact(variant.directory) - variant.harm.touched
+    starts = {row.physical_offset for row in records(variant.directory)} - variant.harm.touched
+    done = repaired(variant.directory, settings, target)
+    for told in variant.truths:
+        served = {} if told.never_answers else {message["physicalOffset"]: message for message in told.messages}
+        after = truth.ask(told.version, target, settings)
+        story = f"{told.version} {variant.harm.story} {done} {after.notes}"
+        assert not after.never_answers, story
+        found = {message["physicalOffset"]: message for message in after.messages}
+        # A record with a flipped address is served under an address that is none.
+        lost = (served.keys() & starts) - found.keys()
+        assert not lost, (story, sorted(lost))
+        own = (told.version == "533") == variant.says_5x
+        if own:
+            assert not wanted - found.keys(), (story, sorted(wanted - found.keys()))
+        for address in served.keys() & found.keys() & starts:
+            assert served[address].get("body64") == found[address].get("body64"), (story, address)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_is_served_after_a_repair(seed: int, tmp_path: Path) -> None:
+    case = prepare(seed, tmp_path)
+    for number, variant in enumerate(case.variants[1:]):
+        check(variant, case.made.settings, tmp_path / f"repaired-{number}")
+
+
+@pytest.mark.parametrize(
+    "name", ["damaged-queues-lost-4.9.3", "damaged-index-lost-4.9.3", "mixed-5.3.3", "mixed-4.9.3"]
+)
+def test_queues_and_index_are_those_that_the_real_store_makes(name: str, tmp_path: Path) -> None:
+    store = archive.unpack(name, tmp_path)
+    settings = archive.info(name)["settings"]
+    alone, target = tmp_path / "alone", tmp_path / "repaired"
+    shutil.copytree(store / "commitlog", alone / "commitlog")
+    for folder in ("consumequeue", "index"):
+        shutil.rmtree(store / folder, ignore_errors=True)
+    repaired(store, settings, target)
+    with Oracle(VERSIONS[name[-5:]], alone, settings) as oracle:
+        assert oracle.loaded
+        oracle.ask(op="wait")
+    for kind in ("consumequeue", "index"):
+        assert drop_unused(contents(target, kind)) == drop_unused(contents(alone, kind))
