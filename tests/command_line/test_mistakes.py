@@ -128,13 +128,13 @@ def test_a_signal_leaves_no_half_file(
         (folder / f"s{copy}").symlink_to(rocket)
     command = [sys.executable, "-m", "command_line", "export", str(folder), str(tmp_path / f"out.{kind}")]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 300
         while not [path for path in tmp_path.iterdir() if ".part-" in path.name]:
             assert process.poll() is None
             assert time.monotonic() < until
             time.sleep(0.01)
         process.send_signal(number)
-        _, text = process.communicate(timeout=60)
+        _, text = process.communicate(timeout=300)
     assert (process.returncode, text) == (code, "mqstore: stopped\n")
     assert [path.name for path in tmp_path.iterdir()] == ["stores"]
 

@@ -19,13 +19,18 @@ def rows_of(opened: Store, view: str, request: ScanRequest | None = None) -> lis
 
 
 def test_a_view_has_rows_of_its_schema(engine: Engine, store: Path) -> None:
+    rows = {}
     with open_store(str(store)) as opened:
         for view in engine.views:
             schema = opened.view_schema(view)
             assert len(set(schema.names)) == len(schema.names) > 0
+            rows[view] = 0
             for batch in opened.view(view):
                 assert batch.schema.equals(schema, check_metadata=True), view
                 batch.validate(full=True)
+                rows[view] += batch.num_rows
+    assert rows["queues"] == len(COUNTS)
+    assert rows["segments"]
 
 
 @pytest.mark.parametrize("ask", ["view", "view_schema"])

@@ -21,6 +21,7 @@ from tests.golden import archive
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSIONS = os.environ.get("MQSTORE_SPARKS", "").split()
+NAMED = VERSIONS or ["none"]
 pytestmark = [
     pytest.mark.real,
     pytest.mark.skipif(not VERSIONS, reason="downloads several Sparks; make test-real-full sets MQSTORE_SPARKS"),
@@ -87,7 +88,7 @@ STEPS = {
 CONNECT = "the same read and write over Spark Connect"
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", NAMED)
 def test_a_classic_session(version: str, tmp_path: Path) -> None:
     found, table = tried(version, "local[2]", tmp_path), promised(version)
     assert found["version"].startswith(version)
@@ -100,7 +101,7 @@ def test_a_classic_session(version: str, tmp_path: Path) -> None:
         assert re.search("DATA_SOURCE_NOT_FOUND.*mqstore", found["read"])
 
 
-@pytest.mark.parametrize("version", [version for version in VERSIONS if version not in NO_CONNECT])
+@pytest.mark.parametrize("version", [version for version in NAMED if version not in NO_CONNECT])
 def test_spark_connect(version: str, tmp_path: Path) -> None:
     found, table = tried(version, "connect", tmp_path), promised(version)
     works = {step: found[step] == ROWS[step] for step in ROWS if not step.startswith("mqstore.")}

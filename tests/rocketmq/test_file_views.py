@@ -77,6 +77,7 @@ def test_one_log_file_in_numbers(tmp_path: Path) -> None:
     directory = archive.unpack("shop-4.9.3", tmp_path)
     log = [row for row in rows(directory, "segments") if row["kind"] == "commitlog"]
     truth = archive.truth("shop-4.9.3")
+    assert sum(row["messages"] for row in log) == len(truth) > 0
     for row in log:
         inside = [m for m in truth if row["baseOffset"] <= m["physicalOffset"] < row["baseOffset"] + row["bytes"]]
         assert row["messages"] == len(inside)

@@ -121,6 +121,7 @@ def test_queue_ends_are_those_of_the_real_store(fixture: Fixture) -> None:
     for topic, queue_id, queue_offset in sorted(place(row) for row in fixture.expected):
         first.setdefault((topic, queue_id), queue_offset)
 
+    assert fixture.info["truth"]["queues"]
     for queue in fixture.info["truth"]["queues"]:
         name = (queue["topic"], queue["queueId"])
         start, stop = queues[name]

@@ -32,7 +32,9 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="module")
 def everything(store: tuple[str, Path]) -> list[Row]:
-    return read(store[1], ScanRequest(columns=ALL, **AS_BROKER))
+    rows = read(store[1], ScanRequest(columns=ALL, **AS_BROKER))
+    assert any(row["keys"] for row in rows)
+    return rows
 
 
 def found(directory: Path, **fields: Any) -> list[Row]:

@@ -249,6 +249,7 @@ def test_golden_terms_are_spelled_again_as_they_were(tmp_path: Path) -> None:
 
     data = (golden.unpack("s7_gc_clean", tmp_path) / golden.DEFAULT_VHOST / "msg_store_persistent/0.rdq").read_bytes()
     found = message_file.walk(np.frombuffer(data, np.uint8), 0, len(data))
+    assert len(found.positions) == 4
     for position, size in zip(found.positions.tolist(), found.sizes.tolist(), strict=True):
         record = data[position : position + size]
         message = basic_message.decode(record[24:-1])

@@ -134,7 +134,9 @@ def test_small_files_of_real_stores(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", golden.NAMES)
 def test_tables_of_real_stores(name: str, tmp_path: Path) -> None:
-    for vhost in golden.unpack(name, tmp_path).iterdir():
+    vhosts = list(golden.unpack(name, tmp_path).iterdir())
+    assert vhosts
+    for vhost in vhosts:
         data = (vhost / "recovery.dets").read_bytes()
         terms = recovery_terms.decode(data)
         assert len(dets.decode(data)) == len(terms) == int.from_bytes(data[32:36], "big")
