@@ -25,6 +25,7 @@ from storage_core.rabbitmq.queue.priority_queue import PriorityQueue, open_queue
 from storage_core.rabbitmq.queue.queue import Queue
 from storage_core.rabbitmq.read import declared
 from storage_core.rabbitmq.read.snapshot import VhostSnapshot
+from storage_core.rabbitmq.verify.verification import findings
 from storage_core.rabbitmq.write.job import VhostWriteJob, begin
 from storage_core.rabbitmq.write.options import WriteOptions
 from storage_core.rabbitmq.write.prepare import StoreFacts
@@ -133,7 +134,8 @@ class VhostStore(Store):
 
     def verify(self) -> Iterator[Finding]:
         """Everything that is wrong in the index of each queue and in the message store."""
-        return views.findings(self.snapshot(), ScanRequest())
+        snapshot = self.snapshot()
+        return findings(snapshot, list(snapshot.named().values()), True)
 
     def queue(
         self,

@@ -16,14 +16,13 @@ import pyarrow as pa
 from storage_core.errors import OptionError
 from storage_core.formats.rabbitmq import paths
 from storage_core.rabbitmq.disk import node
-from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.index.entries import ACKED, REDELIVERED, Entries, flagged
 from storage_core.rabbitmq.index.queue_directory import QueueFiles
-from storage_core.rabbitmq.message_store import locations
 from storage_core.rabbitmq.message_store.locations import file_sizes
 from storage_core.rabbitmq.read import selection
 from storage_core.rabbitmq.read.snapshot import NamedQueue, VhostSnapshot
-from storage_core.store import Finding, ScanRequest
+from storage_core.rabbitmq.verify.verification import findings
+from storage_core.store import ScanRequest
 
 QUEUES = pa.schema(
     [
@@ -214,28 +213,9 @@ def _live_lengths(live: list[tuple[QueueFiles, Entries]]) -> dict[str, npt.NDArr
 
 
 def _damages(snapshot: VhostSnapshot, request: ScanRequest) -> Iterator[Row]:
-    yield from (vars(finding) for finding in findings(snapshot, request))
-
-
-def findings(snapshot: VhostSnapshot, request: ScanRequest) -> Iterator[Finding]:
-    """What is damaged in the queues that a request selects, and in the message store."""
-    for queue in _chosen(snapshot, request):
-        for directory in queue.directories:
-            yield from (_finding(damage, queue.name) for damage in snapshot.files(directory).damages)
-    store = snapshot.locations.damages
-    if snapshot.locations.clean:
-        store = []
-        for file in file_sizes(snapshot.root):
-            locations.scan_file(f"{snapshot.root}/{file}", file, store)
-    yield from (_finding(damage, None) for damage in store)
-
-
-def _finding(damage: Damage, queue: str | None) -> Finding:
-    reason, _, effect = damage.reason.partition("; a node")
-    return Finding(
-        damage.file, damage.position, damage.length, damage.kind, reason, effect.removeprefix("'s").strip(),
-        not damage.served, queue,
-    )  # fmt: skip
+    every_queue = request.topics is None and request.topic_pattern is None and request.assign is None
+    found = findings(snapshot, _chosen(snapshot, request), every_queue)
+    yield from (vars(finding) for finding in found)
 
 
 _VIEWS: dict[str, tuple[pa.Schema, Callable[[VhostSnapshot, ScanRequest], Iterator[Row]]]] = {

@@ -242,5 +242,5 @@ def test_the_view_of_segments_says_what_is_garbage(load, snapshot) -> None:
 
 def test_the_view_of_damage(load, snapshot) -> None:
     assert load(str(snapshot("s1_mixed_clean_idle")), view="damage").count() == 0
-    (row,) = load(str(snapshot("s13_rdqbadmark_kill9")), view="damage").collect()
+    _, row = load(str(snapshot("s13_rdqbadmark_kill9")), view="damage").collect()
     assert (row.file, row.position, row.repairable) == ("msg_store_persistent/0.rdq", 0, True)

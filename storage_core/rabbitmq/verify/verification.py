@@ -1,0 +1,127 @@
+"""A vhost's index against its message store: damaged files, entries without a message, counts that do not add up.
+
+What a node makes of it: rabbitmq.md 3.1, 4.2, 6.5 to 6.7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from storage_core.files import system
+from storage_core.formats.layout import Positions
+from storage_core.formats.rabbitmq import paths
+from storage_core.rabbitmq.disk.damage import Damage
+from storage_core.rabbitmq.index.entries import ACKED, MISSING, SHARED, flagged
+from storage_core.rabbitmq.index.queue_directory import QueueFiles
+from storage_core.rabbitmq.message_store.locations import MessageLocations, file_sizes, scan_file
+from storage_core.rabbitmq.read.snapshot import NamedQueue, VhostSnapshot
+from storage_core.store import Finding
+
+QUEUE_SUFFIXES = (paths.SEGMENT_SUFFIX, paths.INDEX2_SUFFIX, paths.STORE2_SUFFIX)
+STORE_SUFFIXES = (paths.MESSAGE_SUFFIX, paths.COMPACTION_SUFFIX)
+QUEUE_NAMES = frozenset({paths.STUB_FILE, paths.JOURNAL_FILE})
+STORE_NAMES = frozenset({paths.CLEAN_FILE, paths.SUMMARY_FILE, paths.INDEX_FILE})
+KEPT_FOR_EVER = "never removes the message"
+REMOVED_EARLY = "may remove the message while a queue needs it"
+
+
+def findings(snapshot: VhostSnapshot, queues: Sequence[NamedQueue], every_queue: bool) -> Iterator[Finding]:
+    """What is wrong in some queues and in the message store; counts are compared when these are all queues."""
+    listed: list[QueueFiles] = []
+    for queue in queues:
+        for directory in queue.directories:
+            files = snapshot.files(directory)
+            listed.append(files)
+            yield from _of_queue(snapshot, files, queue.name)
+    yield from (_finding(damage, None) for damage in _store_damages(snapshot))
+    folder = f"{snapshot.root}/{paths.PERSISTENT_FOLDER}"
+    if not snapshot.locations.clean and system.exists(f"{folder}/{paths.CLEAN_FILE}"):
+        name = f"{paths.PERSISTENT_FOLDER}/{paths.CLEAN_FILE}"
+        yield Finding(name, 0, 0, "unusable tables", snapshot.locations.why, "scans the message files instead", True)
+    yield from _strange_files(folder, paths.PERSISTENT_FOLDER, STORE_NAMES, STORE_SUFFIXES)
+    if every_queue and snapshot.locations.clean and not any(files.warnings for files in listed):
+        yield from _wrong_counts(snapshot.locations, listed)
+
+
+def _of_queue(snapshot: VhostSnapshot, files: QueueFiles, name: str) -> Iterator[Finding]:
+    folder = f"{paths.QUEUES_FOLDER}/{files.directory.directory}"
+    yield from (_finding(damage, name) for damage in files.damages)
+    for warning in files.warnings:
+        # Folder, what is wrong, and what a node does about it.
+        reason, _, effect = warning.removeprefix(f"{snapshot.root}/{folder}: ").partition("; a node ")
+        yield Finding(folder, 0, 0, "index against message store", reason, effect, True, name)
+    lost = np.flatnonzero(flagged(files.entries, MISSING) & ~flagged(files.entries, ACKED))
+    for row in lost.tolist():
+        entry = files.entries[row]
+        reason = f"the message of sequence id {int(entry['sequence_id'])} is in no message file"
+        place, length = int(entry["position"]), int(entry["length"])
+        yield Finding(files.files[int(entry["file"])], place, length, "dangling index entry", reason, "", False, name)
+    yield from _strange_files(f"{snapshot.root}/{folder}", folder, QUEUE_NAMES, QUEUE_SUFFIXES)
+
+
+def _finding(damage: Damage, queue: str | None) -> Finding:
+    reason, _, effect = damage.reason.partition("; a node")
+    return Finding(
+        damage.file, damage.position, damage.length, damage.kind, reason, effect.removeprefix("'s").strip(),
+        not damage.served, queue,
+    )  # fmt: skip
+
+
+def _store_damages(snapshot: VhostSnapshot) -> list[Damage]:
+    """Damage of the message files: a node that trusts its tables does not look for it."""
+    if not snapshot.locations.clean:
+        return snapshot.locations.damages
+    found: list[Damage] = []
+    for file in file_sizes(snapshot.root):
+        scan_file(f"{snapshot.root}/{file}", file, found)
+    return found
+
+
+def _strange_files(folder: str, name: str, names: frozenset[str], suffixes: Sequence[str]) -> Iterator[Finding]:
+    """Files that a node does not write there."""
+    try:
+        entries = sorted(system.entries(folder), key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        numbered = any(paths.number_of(entry.name, suffix) is not None for suffix in suffixes)
+        if not numbered and entry.name not in names:
+            size = 0 if entry.is_directory else entry.size
+            yield Finding(f"{name}/{entry.name}", 0, size, "unexpected file", "no node writes such a file", "", False)
+
+
+def _wrong_counts(locations: MessageLocations, listed: Sequence[QueueFiles]) -> Iterator[Finding]:
+    """Rows of the message store's table whose reference count is not the number of entries that need the message."""
+    rows = locations.rows
+    if not len(rows):
+        return
+    needed, counts = np.unique(_needed(locations, listed), return_counts=True)
+    keys = _key(rows["file"].astype(np.int64), rows["position"].astype(np.int64))
+    at = np.minimum(np.searchsorted(needed, keys), max(len(needed) - 1, 0))
+    actual = np.where(needed[at] == keys, counts[at], 0) if len(needed) else np.zeros(len(keys), np.int64)
+    for row in np.flatnonzero(rows["references"] != actual).tolist():
+        noted, found = int(rows["references"][row]), int(actual[row])
+        reason = f"{paths.INDEX_FILE} counts {noted} references to the message here, the queues have {found}"
+        file = locations.files.get(int(rows["file"][row]), f"{paths.PERSISTENT_FOLDER}/{int(rows['file'][row])}.rdq")
+        effect = KEPT_FOR_EVER if noted > found else REMOVED_EARLY
+        place, size = int(rows["position"][row]), int(rows["size"][row])
+        yield Finding(file, place, size, "wrong reference count", reason, effect, False)
+
+
+def _needed(locations: MessageLocations, listed: Sequence[QueueFiles]) -> Positions:
+    """The key of the stored message of each live entry of all queues."""
+    numbers = {path: number for number, path in locations.files.items()}
+    parts = [np.empty(0, np.int64)]
+    for files in listed:
+        served = files.served
+        shared = served[served["kind"] == SHARED]
+        if len(shared):
+            of_file = np.array([numbers.get(path, -1) for path in files.files], np.int64)
+            parts.append(_key(of_file[shared["file"]], shared["position"].astype(np.int64)))
+    return np.concatenate(parts)
+
+
+def _key(file: Positions, position: Positions) -> Positions:
+    return (file << 40) | position
