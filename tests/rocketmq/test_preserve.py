@@ -6,8 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from storage_core import open_store
+from storage_core.errors import MqStoreError
+from tests.faults import Died, stopped_at
 from tests.golden import archive
 from tests.support.rocketmq_copies import contents, copy_log, drop_unused, write_options
+from tests.support.rocketmq_visits import served, visit
+from tests.support.rocketmq_writes import rows
 
 INTACT = [name for name in archive.names() if not name.startswith(("damaged-", "broker-killed", "expired"))]
 LOG_ONLY = [name for name in archive.names() if name.startswith(("broker-killed", "expired"))]
@@ -32,3 +37,35 @@ def test_the_log_of_other_stores_is_copied_byte_for_byte(name: str, partitions: 
     source = archive.unpack(name, tmp_path / "source")
     copy_log(source, tmp_path / "copy", write_options(archive.info(name)["settings"]), partitions)
     assert contents(tmp_path / "copy", "commitlog") == drop_unused(contents(source, "commitlog"))
+
+
+@pytest.mark.parametrize("part", [0.02, 0.5])
+def test_addresses_that_a_broker_has_taken_are_refused(part: float, tmp_path: Path) -> None:
+    """The guard was removed by hand, a broker ran on the half-written store: nothing is overwritten, and every further
+    write says why it is refused and what ends that.
+    """
+    source = archive.unpack("delay-4.9.3", tmp_path / "source")
+    options = write_options(archive.info("delay-4.9.3")["settings"])
+    with stopped_at(None) as clock:
+        copy_log(source, tmp_path / "whole" / "store", options)
+    noted = [at for at, call in enumerate(clock.log) if call.endswith(("intent.json", "intent.json.tmp"))]
+    store = tmp_path / "stopped" / "store"
+    with pytest.raises(Died), stopped_at(round(noted[-2] + 1 + part * (noted[-1] - noted[-2]))):
+        copy_log(source, store, options)
+    visit(store, 40, **options)
+    before = served(store)
+    for write in (lambda: copy_log(source, store, {}), lambda: append(store), lambda: append(store)):
+        with pytest.raises(MqStoreError, match=r"can not be finished.*remove \S+intent\.json") as caught:
+            write()
+        assert "\n" not in str(caught.value)
+        assert served(store) == before
+    (store / ".mqstore" / "intent.json").unlink()
+    assert append(store) == 5
+    after = served(store)
+    assert len(after) == len(before) + 5
+    assert {at: after[at] for at in before} == before
+
+
+def append(store: Path) -> int:
+    with open_store(str(store)) as opened:
+        return opened.append(rows(5, 900, ("orders",)))

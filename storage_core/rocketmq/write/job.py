@@ -352,10 +352,21 @@ def _replanned(root: str, plan: Plan) -> Plan:
         _raise_guard(found, changes)
     except BaseException as error:
         changes.undo()
+        if plan.preserve and isinstance(error, MqStoreError):
+            raise _taken(root, error) from error
         if isinstance(error, OSError | MqStoreError):
             raise _not_finished(root, error) from error
         raise
     return found
+
+
+def _taken(root: str, error: MqStoreError) -> MqStoreError:
+    """The error of a preserved job whose addresses a broker has taken: nothing can finish it."""
+    return MqStoreError(
+        f"{root}: an earlier write with preserve=true is committed and can not be finished, as a broker wrote to the "
+        f"store after the guard was removed ({error}); write its rows anew into a new store, and remove "
+        f"{JobFolder(root).intent} to keep this one as the broker left it"
+    )
 
 
 def _after_visit(root: str, plan: Plan, changes: Changes) -> Plan:
