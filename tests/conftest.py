@@ -15,6 +15,7 @@ import pytest
 from pyspark_mqstore import ensure_java
 from storage_core.files import system
 from tests.support.sampling import SEED, WHOLE
+from tests.support.spark_session import QUICK_JAVA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,7 +111,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .config("spark.sql.shuffle.partitions", "1")
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+            .config("spark.driver.extraJavaOptions", QUICK_JAVA)
             .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
             .getOrCreate()
         )

@@ -19,7 +19,9 @@ import sys
 from pyspark.sql import SparkSession
 import pyspark_mqstore
 path = sys.argv[1]
-spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+from tests.support.spark_session import QUICK_JAVA
+builder = SparkSession.builder.master("local[2]").config("spark.driver.extraJavaOptions", QUICK_JAVA)
+spark = builder.config("spark.ui.enabled", "false").getOrCreate()
 for frame in (spark.read.format("mqstore").load(path), pyspark_mqstore.read(spark, path)):
     frame.show(2)
     print("rows", len(frame.limit(3).collect()), len(frame.take(2)), frame.first() is not None, frame.isEmpty())

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[2]
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Options of a JVM that lives for seconds: most of its time would go into optimising."""
 
 
 def session(master: str = "local[2]") -> SparkSession:
@@ -26,5 +28,6 @@ def session(master: str = "local[2]") -> SparkSession:
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.log.level", "OFF")
+        .config("spark.driver.extraJavaOptions", QUICK_JAVA)
         .getOrCreate()
     )
