@@ -88,6 +88,17 @@ class Load(Closable):
         """What the engine calls a topic, and the column of that name."""
         return "queue" if self.engine == "rabbitmq" else "topic"
 
+    def only_store(self, why: str) -> NamedStore:
+        """The one store of the load. OptionError where there are more, with `why` that is refused."""
+        if self._several:
+            names = [named.store.path for named in self._stores]
+            raise OptionError("path", listing(names, 4), f"holds {len(names)} stores, and {why}; name one of them")
+        return self._stores[0]
+
+    def request_of(self, named: NamedStore) -> ScanRequest:
+        """The selection of the load as one of its stores is asked, without columns."""
+        return self._request(named, None)
+
     def native(self) -> pa.Schema:
         """The native columns of messages, whatever the layout."""
         return self._stores[0].store.snapshot().schema(replace(self._options.request, columns=None))

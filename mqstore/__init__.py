@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark_mqstore.settings import spark_settings
     from storage_core import find_stores, open_store
     from storage_core.errors import (
+        CheckpointError,
         ColumnError,
         CorruptionError,
         DataLossError,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "CheckpointError",
     "ColumnError",
     "CorruptionError",
     "DataLossError",

@@ -88,6 +88,10 @@ class DataLossError(MqStoreError):
     """Offsets that were asked for no longer exist; the text names the option that changes the behaviour."""
 
 
+class CheckpointError(MqStoreError):
+    """A checkpoint of a stream that does not belong to the store, or that this version cannot read."""
+
+
 class OptionError(MqStoreError):
     """A wrong option name or value.
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from storage_core.errors import OptionError, choices
-from storage_core.options.option import RABBITMQ, ROCKETMQ, SPARK, WRITE, Option
+from storage_core.options.option import RABBITMQ, ROCKETMQ, SPARK, STREAM, WRITE, Option
 from storage_core.options.read import READ_OPTIONS, SPARKS_OWN, ReadOptions, parse_read_options
 from storage_core.rabbitmq.disk.settings import SETTING_OPTIONS
 from storage_core.rabbitmq.write.options import WRITE_OPTIONS as RABBITMQ_OPTIONS
@@ -27,6 +27,7 @@ def _written() -> tuple[Option, ...]:
 
 WRITE_ONLY: tuple[Option, ...] = _written()
 OPTIONS: tuple[Option, ...] = (*READ_OPTIONS, *WRITE_ONLY)
+STREAM_OPTIONS = frozenset(option.name for option in READ_OPTIONS if option.use == STREAM)
 
 _WRITE_NAMES = {name.lower(): name for name in (*(option.name for option in WRITE_ONLY), *_BOTH_WAYS)}
 _OWNER = {option.name: option.engine for option in OPTIONS if option.engine is not None} | {"queue": RABBITMQ}
@@ -35,9 +36,9 @@ _READING = {name.lower(): name for option in READ_OPTIONS for name in option.nam
 _STORE_SETTINGS = frozenset({"vhost", *(option.name for option in SETTING_OPTIONS)})
 
 
-def read_options(raw: Mapping[str, str], now_ms: int | None = None) -> ReadOptions:
-    """The options of a batch read; `now_ms` is what `-10m` counts from. Raises OptionError."""
-    return parse_read_options(raw, WRITE_ONLY, now_ms)
+def read_options(raw: Mapping[str, str], now_ms: int | None = None, stream: bool = False) -> ReadOptions:
+    """The options of a batch read, or of a stream; `now_ms` is what `-10m` counts from. Raises OptionError."""
+    return parse_read_options(raw, WRITE_ONLY, now_ms, stream)
 
 
 @dataclass(frozen=True)
@@ -84,4 +85,14 @@ def _why(lower: str) -> str:
     return f"there is no such option; {choices(lower, _WRITE_NAMES.values(), 'options of a write', 40)}"
 
 
-__all__ = ["OPTIONS", "SPARK", "WRITE", "WRITE_ONLY", "ReadOptions", "WriteOptions", "read_options", "write_options"]
+__all__ = [
+    "OPTIONS",
+    "SPARK",
+    "STREAM_OPTIONS",
+    "WRITE",
+    "WRITE_ONLY",
+    "ReadOptions",
+    "WriteOptions",
+    "read_options",
+    "write_options",
+]

@@ -23,9 +23,10 @@ SYSTEM = "storage_core.files.system"
 BELOW_AN_ENGINE = (
     "storage_core.store", "storage_core.job", "storage_core.options", "storage_core.conditions",
     "storage_core.input_columns", "storage_core.files", "storage_core.closable", "storage_core.progress",
-    "storage_core.errors",
+    "storage_core.errors", "storage_core.stream",
 )  # fmt: skip
 PUBLIC = (
+    "storage_core.stream",
     "storage_core.store", "storage_core.option_table", "storage_core.options", "storage_core.closable",
     "storage_core.progress", "storage_core.errors",
 )  # fmt: skip
@@ -49,6 +50,12 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "storage_core.formats": ("storage_core.formats", "storage_core.errors"),
     "storage_core.files": ("storage_core.files", "storage_core.closable", "storage_core.errors"),
     "storage_core.store": ("storage_core.closable", "storage_core.errors"),
+    "storage_core.stream": (
+        "storage_core.stream",
+        "storage_core.store",
+        "storage_core.closable",
+        "storage_core.errors",
+    ),
     "storage_core.options": ("storage_core.options", "storage_core.store", "storage_core.errors"),
     "storage_core.input_columns": ("storage_core.formats", "storage_core.errors"),
     "storage_core.conditions": ("storage_core.store", "storage_core.formats"),
@@ -61,6 +68,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
             "recovery": "disk",
             "read": "recovery index disk schema",
             "write": "recovery index disk schema",
+            "stream": "read write recovery index disk schema",
             "verify": "index recovery disk",
             "repair": "verify write index recovery disk",
             "views": "verify read index recovery disk schema",

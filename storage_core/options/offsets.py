@@ -24,12 +24,16 @@ _MAX_OFFSET = (1 << 63) - 1
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound as the user wrote it; `by_name` is the JSON, not looked into: its depth depends on the stores."""
+    """A bound as the user wrote it; `by_name` is the JSON, not looked into: its depth depends on the stores.
+
+    `of_stream`: the latest offset is a start too.
+    """
 
     option: str
     text: str
     plain: OffsetBound
     by_name: Mapping[str, Any] | None = None
+    of_stream: bool = False
 
     @property
     def narrows(self) -> bool:
@@ -57,6 +61,8 @@ class Bound:
                 f"offset {offset!r} of {topic}/{queue_id} must be a whole number of at least 0, or -2, -1",
             )
         starting = self.plain.default == EARLIEST
+        if self.of_stream:
+            return offset
         if offset == (LATEST if starting else EARLIEST):
             word = "-1 (latest) as a start" if starting else "-2 (earliest) as an end"
             raise OptionError(
@@ -84,8 +90,8 @@ class Assignment:
         return tuple(queues)
 
 
-def bound(starting: bool) -> Callable[[str, str], Bound]:
-    """The parser of `startingOffsets` (or `endingOffsets`)."""
+def bound(starting: bool, of_stream: bool = False) -> Callable[[str, str], Bound]:
+    """The parser of `startingOffsets` (or `endingOffsets`); that of a stream takes `latest` as a start."""
     default = EARLIEST if starting else LATEST
 
     def parse(name: str, text: str) -> Bound:
@@ -93,6 +99,8 @@ def bound(starting: bool) -> Callable[[str, str], Bound]:
         word = value.lower()
         if word == ("earliest" if starting else "latest"):
             return Bound(name, text, OffsetBound(default))
+        if of_stream and word == "latest":
+            return Bound(name, text, OffsetBound(LATEST))
         if word in ("earliest", "latest"):
             other = "earliest, which is the default" if starting else "latest, which is the default"
             raise OptionError(name, text, f"would read nothing in a batch; leave it out for {other}")
@@ -105,8 +113,8 @@ def bound(starting: bool) -> Callable[[str, str], Bound]:
             # Of a queue that the group never read the earliest offset is meant, at both ends.
             return Bound(name, text, OffsetBound(EARLIEST, group=group))
         if value.startswith("{"):
-            return Bound(name, text, OffsetBound(default), json_object(name, text, _EXAMPLE))
-        allowed = "earliest" if starting else "latest"
+            return Bound(name, text, OffsetBound(default), json_object(name, text, _EXAMPLE), of_stream)
+        allowed = "earliest, latest" if of_stream else "earliest" if starting else "latest"
         raise OptionError(name, text, f"must be {allowed}, last:100, group:billing, or JSON such as {_EXAMPLE}")
 
     return parse

@@ -65,16 +65,24 @@ READ_OPTIONS: tuple[Option, ...] = (
     Option("vhost", "comma or JSON list", None, "virtual hosts", parse=values.names, engine=RABBITMQ),
     Option("includeAcked", "false, true", "false", "acknowledged entries that are still on disk, column acked",
            parse=values.flag, engine=RABBITMQ),
-    Option("maxOffsetsPerTrigger", "number", None, "most messages of a micro-batch", STREAM),
-    Option("maxBytesPerTrigger", "bytes, k/m/g", None, "most bytes of a micro-batch", STREAM),
-    Option("minOffsetsPerTrigger", "number", None, "fewest messages of a micro-batch", STREAM),
-    Option("maxTriggerDelay", "duration", None, "how long minOffsetsPerTrigger may wait", STREAM),
+    Option("maxOffsetsPerTrigger", "number", None, "most messages of a micro-batch", STREAM, values.count),
+    Option("maxBytesPerTrigger", "bytes, k/m/g", None, "most bytes of a micro-batch", STREAM, values.size),
+    Option("minOffsetsPerTrigger", "number", None, "fewest messages of a micro-batch", STREAM, values.count),
+    Option("maxTriggerDelay", "duration", "15m", "how long minOffsetsPerTrigger may wait", STREAM, values.duration_s),
 )  # fmt: skip
 
 _MISPLACED = {
-    STREAM: "belongs to streaming reads, which are not in this version of mqstore; leave it out",
+    STREAM: "belongs to streaming reads; leave it out, or read with readStream",
     WRITE: "belongs to writing; leave it out when reading",
 }
+_BATCH_ONLY = {
+    "endingOffsets": "a stream has no end; leave it out, or read a batch",
+    "endingTimestamp": "a stream has no end; leave it out, or read a batch",
+    "scan": "a stream goes through the queues; leave it out, or read a batch",
+    "view": "a stream reads messages; leave it out, or read the view in a batch",
+    "pushdown": "Spark hands no filters to a stream; use key, msgId, tag or topic",
+}
+"""Options of a read that a stream refuses unless they have their defaults."""
 # What Spark adds on its own: the location of a catalog table, the paths of load([a, b]).
 SPARKS_OWN = frozenset({"paths", "location", "provider", "owner"})
 # Options of Spark's Kafka source that say how to talk to a Kafka broker, or that it ignores in a batch.
@@ -85,12 +93,22 @@ _SELECTIONS = ("topic", "topicPattern", "assign")
 
 
 @dataclass(frozen=True)
+class TriggerLimits:
+    """How much one micro-batch of a stream reads; None for no limit. The delay is in seconds."""
+
+    most_messages: int | None
+    most_bytes: int | None
+    fewest_messages: int | None
+    longest_delay_s: float
+
+
+@dataclass(frozen=True)
 class ReadOptions:
     """A load's options, parsed.
 
     `request` holds all that means the same in every store of the load; `assign`, `start` and `stop` are told to each
     store by its name. `of_one_engine` are options that only one engine's stores know: (engine, name as given, text).
-    `ignored` are options of a Kafka job that mean nothing here.
+    `ignored` are options of a Kafka job that mean nothing here, `limits` those of a stream's triggers.
     """
 
     request: ScanRequest
@@ -108,6 +126,7 @@ class ReadOptions:
     vhosts: tuple[str, ...] | None
     of_one_engine: tuple[tuple[str, str, str], ...]
     ignored: tuple[str, ...]
+    limits: TriggerLimits
 
     @property
     def columns(self) -> tuple[str, ...] | None:
@@ -131,16 +150,20 @@ def check_engine(options: Sequence[tuple[str, str, str]], engine: str, path: str
             raise OptionError(name, text, f"belongs to {belongs} stores, and {path} is a {here} store; leave it out")
 
 
-def parse_read_options(raw: Mapping[str, str], written: Sequence[Option], now_ms: int | None = None) -> ReadOptions:
-    """The options of a batch read; `now_ms` is what `-10m` counts from. `written` are the options of a write, to tell
-    a misplaced one from a misspelt one.
+def parse_read_options(
+    raw: Mapping[str, str], written: Sequence[Option], now_ms: int | None = None, stream: bool = False
+) -> ReadOptions:
+    """The options of a batch read, or of a stream; `now_ms` is what `-10m` counts from. `written` are the options of a
+    write, to tell a misplaced one from a misspelt one.
 
     Raises OptionError for an unknown name (with the close ones), a wrong value, one thing said twice, options that
     exclude each other, and options of what this version does not do.
     """
     kafka = next((text.strip().lower() == "kafka" for name, text in raw.items() if name.lower() == "layout"), False)
-    given, ignored = _known(raw, kafka, written)
-    found = _parsed(given, int(time.time() * 1000) if now_ms is None else now_ms)
+    given, ignored = _known(raw, kafka, written, stream)
+    found = _parsed(given, int(time.time() * 1000) if now_ms is None else now_ms, stream)
+    if stream:
+        _refuse_batch_options(given)
     selections = [given[name][0] for name in _SELECTIONS if name in given]
     if len(selections) > 1:
         raise OptionError(
@@ -159,6 +182,10 @@ def parse_read_options(raw: Mapping[str, str], written: Sequence[Option], now_ms
         start=found["startingOffsets"], stop=found["endingOffsets"], min_partitions=found["minPartitions"],
         recovery=found["recovery"], commit_log_path=found["commitLogPath"] or (), pushdown=found["pushdown"],
         vhosts=found["vhost"], of_one_engine=_of_one_engine(given), ignored=ignored,
+        limits=TriggerLimits(
+            found["maxOffsetsPerTrigger"], found["maxBytesPerTrigger"], found["minOffsetsPerTrigger"],
+            found["maxTriggerDelay"],
+        ),
     )  # fmt: skip
 
 
@@ -174,8 +201,15 @@ def _request(found: Mapping[str, Any]) -> ScanRequest:
     )  # fmt: skip
 
 
+def _refuse_batch_options(given: Mapping[str, tuple[str, str]]) -> None:
+    for name, why in _BATCH_ONLY.items():
+        default = _BY_NAME[name.lower()].default
+        if name in given and (default is None or given[name][1].strip().lower() != default):
+            raise OptionError(given[name][0], given[name][1], why)
+
+
 def _known(
-    raw: Mapping[str, str], kafka: bool, written: Sequence[Option]
+    raw: Mapping[str, str], kafka: bool, written: Sequence[Option], stream: bool
 ) -> tuple[dict[str, tuple[str, str]], tuple[str, ...]]:
     """Option name → (name as given, text), and the names that a Kafka job brings along."""
     given: dict[str, tuple[str, str]] = {}
@@ -185,10 +219,10 @@ def _known(
         if name.lower() in SPARKS_OWN or (option is not None and option.use == SPARK):
             continue
         from_kafka = name.lower().startswith("kafka.") or name.lower() in _KAFKA_ONLY
-        if kafka and (from_kafka or (option is not None and option.use == STREAM)):
+        if kafka and (from_kafka or (option is not None and option.use == STREAM and not stream)):
             ignored.append(name)
             continue
-        if option is None or option.use != READ:
+        if option is None or option.use not in ((READ, STREAM) if stream else (READ,)):
             _refuse(name, text, from_kafka, (*READ_OPTIONS, *written))
             continue
         spelled = next(each for each in option.names if each.lower() == name.lower())
@@ -225,13 +259,15 @@ def _of_one_engine(given: Mapping[str, tuple[str, str]]) -> tuple[tuple[str, str
     return tuple(found)
 
 
-def _parsed(given: Mapping[str, tuple[str, str]], now_ms: int) -> dict[str, Any]:
+def _parsed(given: Mapping[str, tuple[str, str]], now_ms: int, stream: bool) -> dict[str, Any]:
     instant = values.instant_ms(now_ms)
     found: dict[str, Any] = {}
     for option in READ_OPTIONS:
-        if option.use != READ:
+        if option.use not in (READ, STREAM):
             continue
         parse = instant if option.name.endswith("Timestamp") else option.parse
+        if stream and option.name == "startingOffsets":
+            parse = bound(starting=True, of_stream=True)
         if option.name in given:
             found[option.name] = parse(*given[option.name])
         else:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage_core.errors import StoreClosedError
+from storage_core.errors import OptionError, StoreClosedError
 from storage_core.options.option import Option, parsed
 from storage_core.options.values import choice
 from storage_core.rocketmq.disk.directory import Listing
@@ -25,6 +25,7 @@ from storage_core.rocketmq.recovery.recovery_cache import cached_verdict
 from storage_core.rocketmq.recovery.unfinished import LastJobs, as_before, last_jobs
 from storage_core.rocketmq.repair.copying import copy_store, finish_copy
 from storage_core.rocketmq.repair.repairing import Repair, planned
+from storage_core.rocketmq.stream.tail import RocketTail
 from storage_core.rocketmq.verify.kinds import Subject
 from storage_core.rocketmq.verify.verification import verified
 from storage_core.rocketmq.views.file_views import damage
@@ -33,7 +34,9 @@ from storage_core.rocketmq.views.views import DAMAGE_VIEW, view_batches, view_sc
 from storage_core.rocketmq.write.job import begin
 from storage_core.rocketmq.write.options import WRITE_OPTIONS, write_settings
 from storage_core.rocketmq.write.shards import begin_shards, drop_orphan_shards
-from storage_core.store import Definitions, Finding, QueueKey, ScanRequest, Store, StoreState, WriteJob
+from storage_core.rocketmq.write.store_end import log_folders
+from storage_core.store import Definitions, Finding, QueueKey, ScanRequest, StoreState, WriteJob
+from storage_core.stream.tail import FollowedStore
 
 RECOVERY = {"auto": None, "4.9": Rules.V4, "5.x": Rules.V5, "none": Rules.NONE}
 RECOVERY_OPTION = Option(
@@ -42,7 +45,7 @@ RECOVERY_OPTION = Option(
 STORE_OPTIONS = (RECOVERY_OPTION, *WRITE_OPTIONS)
 
 
-class RocketStore(Store):
+class RocketStore(FollowedStore):
     """One RocketMQ store.
 
     Options: `recovery`, whose rules say what a crashed store serves; those of a write, of which `commitLogPath` says
@@ -86,6 +89,14 @@ class RocketStore(Store):
     def state(self) -> StoreState:
         """Whether a broker runs, whether the last one stopped cleanly, and what the next one would cut."""
         return store_state(self.snapshot(), last_jobs(self.path).intent is not None)
+
+    def follow(self, names: Sequence[str] = ()) -> RocketTail:
+        """The store as a stream sees it. OptionError with `recovery=none`, which looks for no end of the log."""
+        del names
+        self._check_open()
+        if self._rules is Rules.NONE:
+            raise OptionError("recovery", "none", "a stream must know where the log ends; leave the option out")
+        return RocketTail(self.path, log_folders(self.path, self._log_paths), self._rules, self.name, self.snapshot)
 
     def begin_job(self, columns: Sequence[str] | None = None, application: str = "", **options: Any) -> WriteJob:
         """Starts an atomic write. `options` go before those that the store was opened with."""

@@ -294,7 +294,7 @@ def test_a_stream_out_of_a_store_is_refused(spark, store: Path) -> None:
         frame.writeStream.format("noop").start().awaitTermination()
 
     assert failure(stream) == (
-        "streaming reads are not in this version of mqstore; read the store as a batch with spark.read"
+        f"UnsupportedFormatError: {store}: a rabbitmq store is not read as a stream in this version; read it in batches"
     )
 
 

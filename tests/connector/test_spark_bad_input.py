@@ -79,7 +79,7 @@ def test_an_unknown_view_names_those_that_are_there(load, shop: str) -> None:
 def test_an_option_of_a_later_version(load, shop: str) -> None:
     assert failure(lambda: load(shop, maxOffsetsPerTrigger="100")) == (
         "OptionError: option 'maxOffsetsPerTrigger' = '100': "
-        "belongs to streaming reads, which are not in this version of mqstore; leave it out"
+        "belongs to streaming reads; leave it out, or read with readStream"
     )
 
 
@@ -202,16 +202,6 @@ def test_a_file_that_shrank_after_planning_leaves_python_alive(load, tmp_path: P
     text = failure(frame.count)
     assert any(text.startswith(name) for name in ("DataLossError: ", "CorruptionError: ", "TornWriteError: "))
     assert log[0].name in text
-
-
-def test_streaming_is_refused(spark, shop: str) -> None:
-    def run() -> None:
-        stream = spark.readStream.format("mqstore").load(shop)
-        stream.writeStream.format("noop").start().awaitTermination()
-
-    assert failure(run) == (
-        "streaming reads are not in this version of mqstore; read the store as a batch with spark.read"
-    )
 
 
 def test_writing_without_a_topic(spark, tmp_path: Path) -> None:

@@ -9,12 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.contract.engine import Engine, Message, Seen
+from tests.contract.engines import ENGINES
 from tests.contract.messages import COUNTS, messages_of, numbered
-from tests.contract.rabbitmq_engine import RabbitEngine
-from tests.contract.rocketmq_engine import RocketEngine
 from tests.golden.archive import fingerprint
-
-ENGINES: tuple[Engine, ...] = (RocketEngine(), RabbitEngine())
 
 
 @pytest.fixture(params=ENGINES, ids=lambda engine: engine.name, scope="session")

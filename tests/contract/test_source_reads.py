@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from storage_core import open_store
-from storage_core.errors import MqStoreError, OffsetOutOfRangeError, OptionError, StoreNotFoundError
+from storage_core.errors import OffsetOutOfRangeError, OptionError, StoreNotFoundError
 from storage_core.store import ScanRequest
-from tests.contract.data_source import load, planned, source
+from tests.contract.data_source import load, planned
 from tests.contract.engine import Engine, Seen, read
 from tests.contract.messages import COUNTS
 
@@ -254,9 +254,3 @@ def test_a_path_that_is_no_store_is_one_line(engine: Engine, store: Path, tmp_pa
         with pytest.raises(StoreNotFoundError) as caught:
             load(path)
         assert "\n" not in str(caught.value)
-
-
-def test_a_stream_is_refused_in_one_line(engine: Engine, store: Path) -> None:
-    asked = source(store)
-    with pytest.raises(MqStoreError, match=r"spark\.read"):
-        asked.streamReader(asked.schema()).initialOffset()

@@ -139,7 +139,7 @@ LATER = "not in this version of mqstore; leave it out"
         ("tag", " || ", "must be one tag, several as A || B, or * for everything"),
         ("tag", "A | B", "must be one tag, several as A || B, or * for everything"),
         ("pushdown", "yes", "allowed are true and false"),
-        ("maxOffsetsPerTrigger", "5", f"belongs to streaming reads, which are {LATER}"),
+        ("maxOffsetsPerTrigger", "5", "belongs to streaming reads; leave it out, or read with readStream"),
         ("vhost", " ", "names nothing; give a comma list, or leave the option out"),
         ("includeAcked", "1", "allowed are true and false"),
         ("preserve", "true", "belongs to writing; leave it out when reading"),

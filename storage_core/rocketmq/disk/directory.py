@@ -6,7 +6,7 @@ What a broker would make of it is for `recovery`.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -73,6 +73,28 @@ def with_marks(listing: Listing) -> Listing:
     marks = _marks(listing.root)
     same = all(getattr(listing, name) == value for name, value in marks.items())
     return listing if same else replace(listing, **marks)
+
+
+def with_log(listing: Listing, folders: Sequence[str]) -> Listing:
+    """The same queues with the log files that are there now."""
+    return replace(listing, log=find_chain(folders))
+
+
+def with_queues(listing: Listing, keys: Iterable[QueueKey]) -> Listing:
+    """The listing with the files that some queues have now; a queue without files is left as it was."""
+    folder = os.path.join(listing.root, paths.CONSUME_QUEUE)
+    found = {key: find_chain([os.path.join(folder, key[0], str(key[1]))]) for key in keys}
+    queues = {key: ConsumeQueue(*key, chain) for key, chain in found.items() if chain.files}
+    if not queues.keys() <= listing.queues.keys():
+        return replace(listing, queues=dict(sorted({**listing.queues, **queues}.items())))
+    return replace(listing, queues={**listing.queues, **queues}) if queues else listing
+
+
+def without_deleted(listing: Listing) -> Listing:
+    """The listing without the queues of topics whose folder is gone."""
+    there = set(names_in(os.path.join(listing.root, paths.CONSUME_QUEUE)))
+    queues = {key: queue for key, queue in listing.queues.items() if key[0] in there}
+    return listing if len(queues) == len(listing.queues) else replace(listing, queues=queues)
 
 
 def _marks(root: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Where the log and each queue end comes from `recovery`. Source of the rules: roc
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from storage_core.files.file_chain import FileChain
@@ -56,6 +57,28 @@ def served_queues(listing: Listing, verdict: Verdict) -> ServedQueues:
     with OpenFiles() as files:
         for key, bounds in sorted(verdict.queues.items()):
             if bounds.stop > 0:
+                infos.append(QueueInfo(*key, _first_readable(listing, verdict, key, bounds, files), bounds.stop))
+    topics = sorted({topic for topic, _ in verdict.queues})
+    return ServedQueues(listing, verdict, tuple(infos), tuple(topics))
+
+
+def served_after(
+    before: ServedQueues, listing: Listing, verdict: Verdict, changed: Collection[QueueKey]
+) -> ServedQueues:
+    """`served_queues` of a store that grew: where the log still begins at the same place, a queue that held a message
+    begins where it began. `changed` are the queues whose end moved.
+    """
+    same_start = verdict.log_start == before.verdict.log_start
+    known = {(info.topic, info.queue_id): info for info in before.infos}
+    infos = []
+    with OpenFiles() as files:
+        for key, bounds in sorted(verdict.queues.items()):
+            info = known.get(key)
+            if info is not None and same_start and key not in changed:
+                infos.append(info)
+            elif info is not None and same_start and info.start < info.stop:
+                infos.append(QueueInfo(*key, info.start, bounds.stop))
+            elif bounds.stop > 0:
                 infos.append(QueueInfo(*key, _first_readable(listing, verdict, key, bounds, files), bounds.stop))
     topics = sorted({topic for topic, _ in verdict.queues})
     return ServedQueues(listing, verdict, tuple(infos), tuple(topics))

@@ -1,0 +1,216 @@
+"""One streaming query's view of its store: offsets from trigger to trigger, and the partitions between two of them.
+
+Leaves to others: where the store ends (the engine's `Tail`), how offsets are written (`storage_core.stream.offsets`),
+how much a trigger takes (`storage_core.stream.admission`), Spark's calls (`reader`). Knows no Spark.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from connector import kafka_layout
+from connector.errors import warn
+from connector.partition import KafkaPiece, MqStorePartition
+from connector.planning import SMALLEST_PARTITION_BYTES, Load, driver_cores
+from storage_core.closable import Closable
+from storage_core.errors import UnsupportedFormatError, choices
+from storage_core.options.read import ReadOptions, TriggerLimits
+from storage_core.store import QueueKey, ScanPartition, ScanRequest, Store
+from storage_core.stream.admission import by_bytes, by_count
+from storage_core.stream.offsets import StreamOffset, check_store, from_json, resumed
+from storage_core.stream.tail import FollowedStore, StreamSnapshot
+
+Json = dict[str, Any]
+
+
+class StreamSource(Closable):
+    """The store of one query, followed. `columns` are those of its rows.
+
+    Raises OptionError for a path that holds several stores, and what opening a store raises.
+    """
+
+    def __init__(self, paths: Sequence[str], options: ReadOptions, columns: tuple[str, ...]) -> None:
+        self._options, self._columns = options, columns
+        self._load = Load(paths, options)
+        try:
+            self._named = self._load.only_store("a stream reads one store")
+            self._request = self._load.request_of(self._named)
+            names = (*(self._request.topics or ()), *(topic for topic, _ in self._request.assign or ()))
+            self._tail = followed(self._named.store).follow(names)
+        except BaseException:
+            self._load.close()
+            raise
+        self._path, self._engine = self._named.store.path, self._named.store.engine
+        self._takes = _selects(self._request)
+        self._settled = False
+        self._initial: Json | None = None
+        self._frozen: Mapping[QueueKey, int] | None = None
+        self._seen: StreamSnapshot | None = None
+        self._idle: tuple[Json, StreamSnapshot] | None = None
+        self._reported: tuple[StreamSnapshot, Json] | None = None
+        self._last_batch_s = time.monotonic()
+
+    @property
+    def limits(self) -> TriggerLimits:
+        """What the options say about the size of a micro-batch."""
+        return self._options.limits
+
+    def close(self) -> None:
+        """Lets go of the store."""
+        self._tail.close()
+        self._load.close()
+
+    # -- offsets
+
+    def initial(self) -> Json:
+        """Where the query starts when it has no checkpoint; the same each time it is asked."""
+        if self._initial is None:
+            self._warn()
+            snapshot = self._look()
+            starts = snapshot.starts(self._request)
+            group = self._request.start.group is not None
+            topics = tuple({topic for topic, _ in starts}) if group else None
+            self._initial = StreamOffset(self._engine, {}, None, topics).moved(starts, snapshot).to_json()
+        return self._initial
+
+    def latest(self, start: Json, limited: bool = True) -> Json:
+        """The end of the next micro-batch after `start`: `start` itself when there is nothing to read.
+
+        Raises CheckpointError for the offset of another store, and DataLossError.
+        """
+        snapshot = self._look()
+        if self._idle is not None and self._idle[1] is snapshot and self._idle[0] == start:
+            return start
+        offset = from_json(start, self._engine, self._path)
+        starts, stops = self._waiting(offset, snapshot)
+        count = sum(snapshot.count(key, starts[key], stop) for key, stop in stops.items())
+        if limited and self._is_delayed(count):
+            return start
+        if limited:
+            stops = self._admitted(snapshot, starts, stops)
+        found = offset.moved(stops, snapshot).to_json()
+        if found == start:
+            self._idle = start, snapshot
+            return start
+        self._last_batch_s = time.monotonic()
+        return found
+
+    def reported(self) -> Json | None:
+        """The end of every queue as it was seen last, whatever the limits: its distance to the offset is the lag."""
+        if self._seen is None:
+            return None
+        if self._reported is not None and self._reported[0] is self._seen:
+            return self._reported[1]
+        ends = {key: stop for key, (_, stop) in self._seen.positions.items() if self._takes(key)}
+        self._reported = self._seen, StreamOffset(self._engine, ends).to_json()
+        return self._reported[1]
+
+    def freeze(self) -> None:
+        """From now on what comes later is not seen (`Trigger.AvailableNow`)."""
+        self._frozen = {key: stop for key, (_, stop) in self._look().positions.items()}
+
+    def _look(self) -> StreamSnapshot:
+        self._seen = self._tail.look() if self._settled else self._tail.settled()
+        self._settled = True
+        return self._seen
+
+    def _waiting(
+        self, offset: StreamOffset, snapshot: StreamSnapshot
+    ) -> tuple[dict[QueueKey, int], dict[QueueKey, int]]:
+        """From where to where each queue could be read now: those of the offset, and those that came later."""
+        check_store(offset, snapshot, self._path)
+        starts = self._resumed(offset, snapshot)
+        stops = {}
+        for key, (first, stop) in snapshot.positions.items():
+            if not self._takes(key) or (offset.topics is not None and key[0] not in offset.topics):
+                continue
+            known = key in starts
+            limit = stop if self._frozen is None else min(stop, self._frozen.get(key, 0))
+            if known or limit > first:
+                start = starts.setdefault(key, first)
+                stops[key] = max(start, limit)
+        return {key: starts[key] for key in stops}, stops
+
+    def _resumed(self, offset: StreamOffset, snapshot: StreamSnapshot) -> dict[QueueKey, int]:
+        taken = {key: position for key, position in offset.positions.items() if self._takes(key)}
+        return resumed(taken, snapshot, self._path, self._request.fail_on_data_loss)
+
+    def _is_delayed(self, count: int) -> bool:
+        limits = self._options.limits
+        if limits.fewest_messages is None or self._frozen is not None or count >= limits.fewest_messages:
+            return False
+        return count > 0 and time.monotonic() - self._last_batch_s < limits.longest_delay_s
+
+    def _admitted(
+        self, snapshot: StreamSnapshot, starts: dict[QueueKey, int], stops: dict[QueueKey, int]
+    ) -> dict[QueueKey, int]:
+        limits = self._options.limits
+        if limits.most_messages is not None:
+            stops = by_count(snapshot, starts, stops, limits.most_messages)
+        if limits.most_bytes is not None:
+            stops = by_bytes(snapshot, starts, stops, limits.most_bytes)
+        return stops
+
+    # -- rows
+
+    def partitions(self, start: Json, end: Json) -> list[MqStorePartition]:
+        """The plan of one micro-batch: the same rows whenever it is made. Raises as `latest`."""
+        first, last = (from_json(noted, self._engine, self._path) for noted in (start, end))
+        snapshot = self._look()
+        check_store(last, snapshot, self._path)
+        starts, stops = self._resumed(first, snapshot), self._resumed(last, snapshot)
+        ranges = {
+            key: (starts[key] if key in starts else snapshot.positions[key][0], stop) for key, stop in stops.items()
+        }
+        return [
+            MqStorePartition(
+                self._path, KafkaPiece(piece, self._columns, self._engine) if self._options.kafka else piece
+            )
+            for piece in self._planned(snapshot, ranges)
+        ]
+
+    def _planned(self, snapshot: StreamSnapshot, ranges: Mapping[QueueKey, tuple[int, int]]) -> list[ScanPartition]:
+        """One partition for a small batch; a large one is shared among the cores."""
+        columns = kafka_layout.native_columns(self._columns, self._engine) if self._options.kafka else self._columns
+        wanted = self._options.min_partitions
+        request = replace(self._request, columns=columns, min_partitions=wanted or 1)
+        plan = snapshot.plan_ranges(request, ranges)
+        enough = min(driver_cores(), sum(piece.estimated_bytes for piece in plan) // SMALLEST_PARTITION_BYTES)
+        if wanted is None and enough > len(plan):
+            return snapshot.plan_ranges(replace(request, min_partitions=enough), ranges)
+        return plan
+
+    def _warn(self) -> None:
+        if self._options.ignored:
+            warn(f"layout=kafka ignores these options of the Kafka source: {', '.join(self._options.ignored)}")
+        topics = sorted({topic for topic, _ in self._look().positions})
+        for name in self._request.topics or ():
+            if name not in topics:
+                warn(f"{self._path}: there is no topic {name} yet; {choices(name, topics, 'topics')}")
+
+
+def followed(store: Store) -> FollowedStore:
+    """The store, if its engine has streams; else UnsupportedFormatError."""
+    if not isinstance(store, FollowedStore):
+        raise UnsupportedFormatError(
+            f"{store.path}: a {store.engine} store is not read as a stream in this version; read it in batches"
+        )
+    return store
+
+
+def _selects(request: ScanRequest) -> Callable[[QueueKey], bool]:
+    """Whether a request takes a queue, by topic, pattern or assignment."""
+    if request.assign is not None:
+        assigned = set(request.assign)
+        return lambda key: key in assigned
+    if request.topics is not None:
+        topics = set(request.topics)
+        return lambda key: key[0] in topics
+    if request.topic_pattern is not None:
+        pattern = re.compile(request.topic_pattern)
+        return lambda key: pattern.fullmatch(key[0]) is not None
+    return lambda key: True

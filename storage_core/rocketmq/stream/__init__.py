@@ -1,0 +1,1 @@
+"""Reading a store as a stream: its end while a broker or a writer appends."""

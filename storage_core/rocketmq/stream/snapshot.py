@@ -1,0 +1,109 @@
+"""What a stream asks of the queues that a store serves: positions, counts, bytes, seals, plans of ranges.
+
+How far the queues reach is decided by `tail`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from storage_core.errors import UnsupportedFormatError
+from storage_core.files.window import OpenFiles
+from storage_core.rocketmq.disk.record_reader import head_at
+from storage_core.rocketmq.read.selection import selected_queues
+from storage_core.rocketmq.read.snapshot import RocketSnapshot
+from storage_core.rocketmq.recovery.queue_ranges import ServedQueues
+from storage_core.store import EARLIEST, LATEST, OffsetBound, QueueKey, ScanPartition, ScanRequest
+from storage_core.stream.tail import StreamSnapshot
+
+ENTRIES_AT_ONCE = 65_536
+
+
+class RocketStreamSnapshot(RocketSnapshot, StreamSnapshot):
+    """The queues that a stream may read now."""
+
+    def __init__(self, served: ServedQueues, store_name: str) -> None:
+        if served.listing.rocksdb_queues:
+            raise UnsupportedFormatError(
+                f"{served.listing.root}/consumequeue: the queues are in RocksDB, which mqstore does not read; a batch "
+                "read with option scan=log reads every message of the commit log without them"
+            )
+        super().__init__(served.listing, lambda: served, store_name)
+
+    @cached_property
+    def positions(self) -> Mapping[QueueKey, tuple[int, int]]:
+        """First readable queue offset and end of every queue."""
+        return {(info.topic, info.queue_id): (info.start, info.stop) for info in self.served.infos}
+
+    def starts(self, request: ScanRequest) -> dict[QueueKey, int]:
+        """Where each selected queue starts; a topic or a queue that is not there yet is left out."""
+        topics = {topic for topic, _ in self.positions}
+        request = replace(
+            request,
+            topics=None if request.topics is None else tuple(name for name in request.topics if name in topics),
+            assign=None if request.assign is None else tuple(key for key in request.assign if key in self.positions),
+        )
+        with OpenFiles() as files:
+            selected = selected_queues(request, self.served, files)
+        return {(queue.info.topic, queue.info.queue_id): queue.start for queue in selected}
+
+    def count(self, key: QueueKey, start: int, stop: int) -> int:
+        """Queue offsets between; every one counts, also a filler's."""
+        del key
+        return max(0, stop - start)
+
+    def after(self, key: QueueKey, start: int, count: int) -> int:
+        """So many queue offsets further."""
+        del key
+        return start + count
+
+    def fitting(self, key: QueueKey, start: int, stop: int, size: int) -> tuple[int, int]:
+        """By the sizes in the queue's entries. Those that only the log has count as large as the last one that is
+        listed.
+        """
+        queue, on_disk = self.served.files_of(key), self.served.verdict.queues[key].disk_stop
+        taken, one = 0, 0
+        with OpenFiles() as files:
+            while start < min(stop, on_disk):
+                last = min(stop, on_disk, start + ENTRIES_AT_ONCE)
+                sizes = np.maximum(queue.entries(files, start, last)["size"].astype(np.int64), 0)
+                one = int(sizes[-1])
+                fit = int(np.searchsorted(np.cumsum(sizes), size - taken, "right"))
+                taken += int(sizes[:fit].sum())
+                start += fit
+                if fit < len(sizes):
+                    return start, taken
+        more = min(stop - start, (size - taken) // one if one else stop - start)
+        return start + more, taken + more * one
+
+    def seal(self, key: QueueKey, position: int) -> str | None:
+        """Address, size and store time of the record before the position, where a queue file lists it."""
+        bounds = self.served.verdict.queues.get(key)
+        start = self.positions.get(key, (position, position))[0]
+        if bounds is None or not start < position <= bounds.disk_stop:
+            return None
+        with OpenFiles() as files:
+            entry = self.served.files_of(key).entries(files, position - 1, position)[0]
+            head = head_at(self.served.listing.log, files, int(entry["physical_offset"]))
+        return None if head is None else f"{int(entry['physical_offset'])}+{int(entry['size'])}@{head.store_ms}"
+
+    def plan_ranges(self, request: ScanRequest, ranges: Mapping[QueueKey, tuple[int, int]]) -> list[ScanPartition]:
+        """Keys, ids and tags are looked for in the ranges themselves: an index covers a store, a batch is a sliver.
+
+        Codes of tags are not asked either: a broker may be writing the last one.
+        """
+        wanted = {key: span for key, span in ranges.items() if span[1] > span[0]}
+        if not wanted:
+            return []
+        return self.plan(
+            replace(
+                request,
+                topics=None, topic_pattern=None, assign=tuple(wanted), start_ms=None, stop_ms=None, use_index=False,
+                start=OffsetBound(EARLIEST, {key: start for key, (start, _) in wanted.items()}),
+                stop=OffsetBound(LATEST, {key: stop for key, (_, stop) in wanted.items()}),
+            )
+        )  # fmt: skip

@@ -1,0 +1,87 @@
+"""The JSON of a checkpoint: written alike when it is alike, and refused in one line when it does not fit the store."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from storage_core.errors import CheckpointError, DataLossError
+from storage_core.stream.offsets import Seal, StreamOffset, check_store, from_json, resumed
+from tests.stream.fixed_snapshot import FixedSnapshot
+
+OFFSET = StreamOffset("rocketmq", {("b", 10): 5, ("b", 9): 7, ("a", 0): 0}, Seal(("b", 9), 7, "x"), ("b", "a"))
+
+
+def test_queues_stand_in_order() -> None:
+    assert json.dumps(OFFSET.to_json()) == (
+        '{"mqstore": 1, "engine": "rocketmq", "queues": {"a": {"0": 0}, "b": {"9": 7, "10": 5}}, '
+        '"seal": ["b", 9, 7, "x"], "topics": ["a", "b"]}'
+    )
+
+
+def test_what_was_written_is_read() -> None:
+    found = from_json(json.loads(json.dumps(OFFSET.to_json())), "rocketmq", "/s")
+    assert found.to_json() == OFFSET.to_json()
+    assert found.positions == OFFSET.positions
+    assert found.seal == OFFSET.seal
+
+
+@pytest.mark.parametrize(
+    ("noted", "text"),
+    [
+        (None, "holds no offset of mqstore"),
+        ({"a": {"0": 3}}, "holds no offset of mqstore"),
+        ({"mqstore": 2, "queues": {}}, "holds offsets of version 2, this mqstore knows version 1"),
+        (
+            {"mqstore": 1, "engine": "rabbitmq", "queues": {}},
+            "belongs to a rabbitmq store, and this is a rocketmq store",
+        ),
+        ({"mqstore": 1, "engine": "rocketmq", "queues": {"a": {"0": -1}}}, "is damaged"),
+        ({"mqstore": 1, "engine": "rocketmq", "queues": {"a": {"x": 1}}}, "is damaged"),
+        ({"mqstore": 1, "engine": "rocketmq", "queues": ["a"]}, "is damaged"),
+        ({"mqstore": 1, "queues": {}}, "is damaged"),
+        ({"mqstore": 1, "engine": "rocketmq", "queues": {}, "seal": ["a", 0]}, "is damaged"),
+    ],
+)
+def test_another_checkpoint_is_refused_in_one_line(noted: Any, text: str) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        from_json(noted, "rocketmq", "/s")
+    assert text in str(caught.value)
+    assert str(caught.value).startswith("CheckpointError: /s: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_seal_tells_another_store() -> None:
+    held = {("b", 9): (0, 20)}
+    check_store(OFFSET, FixedSnapshot(held, {(("b", 9), 7): "x"}), "/s")
+    check_store(OFFSET, FixedSnapshot(held, {}), "/s")  # the message is gone: nothing is known
+    check_store(OFFSET, FixedSnapshot({("b", 9): (0, 3)}, {(("b", 9), 7): "y"}), "/s")  # `resumed` tells that it shrank
+    with pytest.raises(CheckpointError, match="another store: message 6 of b/9 is not the one that was read"):
+        check_store(OFFSET, FixedSnapshot(held, {(("b", 9), 7): "y"}), "/s")
+
+
+def test_what_is_lost_is_named() -> None:
+    held = {("a", 0): (0, 20), ("b", 0): (5, 20)}
+    snapshot = FixedSnapshot(held)
+    assert resumed({("a", 0): 20, ("b", 0): 5, ("gone", 0): 0}, snapshot, "/s", True) == {("a", 0): 20, ("b", 0): 5}
+    cases = {
+        ("a", 0): (21, "a/0 ends at 20 now, the checkpoint is at 21", 20),
+        ("b", 0): (4, "b/0 begins at 5 now, the checkpoint is at 4", 5),
+        ("c", 1): (4, "c/1 is gone, the checkpoint is at 4", None),
+    }
+    for key, (position, text, left) in cases.items():
+        with pytest.raises(DataLossError) as caught:
+            resumed({key: position}, snapshot, "/s", True)
+        assert str(caught.value) == (
+            f"DataLossError: /s: {text}; messages may be lost: set failOnDataLoss=false to go on with what is there"
+        )
+        assert resumed({key: position}, snapshot, "/s", False) == ({} if left is None else {key: left})
+
+
+def test_an_offset_that_does_not_move_is_the_same() -> None:
+    snapshot = FixedSnapshot({("a", 0): (0, 9)}, {(("a", 0), 4): "s"})
+    assert OFFSET.moved(dict(OFFSET.positions), snapshot) is OFFSET
+    moved = OFFSET.moved({("a", 0): 4}, snapshot)
+    assert moved.seal == Seal(("a", 0), 4, "s")
