@@ -6,10 +6,9 @@ before this package is loaded, so every import is paid in every worker.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from connector.errors import shown_in_one_line
@@ -19,8 +18,9 @@ from storage_core.errors import MqStoreError, OptionError, UnsupportedFormatErro
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
-NO_STREAM = "streaming reads are not in this version of mqstore; read the store as a batch with spark.read"
-NO_WRITE = "streaming writes are not in this version of mqstore; write batches with df.write"
+    from storage_core.options.read import ReadOptions
+
+SEVERAL = "a write goes to one store; give one path"
 NO_RABBITMQ_STREAM = (
     "a RabbitMQ store takes no stream, each commit costs as much as its whole vhost; "
     "write batches with df.write, or the stream to a RocketMQ store"
@@ -49,9 +49,8 @@ class MqStoreDataSource(DataSource):
         """The columns of the load; Spark asks only when the user gave no `.schema(...)`."""
         from connector.planning import Load
         from connector.schema import projected, to_spark
-        from storage_core.option_table import read_options
 
-        options = read_options(self._options)
+        options = self._options_of_any_read()
         with Load(self._found_paths(), options) as load:
             schema = to_spark(projected(load.available(), options.columns))
         self._schema_is_ours = True
@@ -68,8 +67,10 @@ class MqStoreDataSource(DataSource):
         return reader_class(pushdown)(self._options, self._found_paths(), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A reader that refuses: an error raised here would be hidden by one of Spark's own."""
-        return _NoStream()
+        """The stream reader, which checks nothing yet: an error raised here would be hidden by one of Spark's own."""
+        from connector.stream.reader import MqStoreStreamReader
+
+        return MqStoreStreamReader(self._options, self._paths, schema, self._schema_is_ours)
 
     @shown_in_one_line
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -78,18 +79,34 @@ class MqStoreDataSource(DataSource):
 
         paths = self._found_paths()
         if len(paths) > 1:
-            raise OptionError("path", ",".join(paths), "a write goes to one store; give one path")
+            raise OptionError("path", ",".join(paths), SEVERAL)
         return MqStoreBatchWriter(self._options, paths[0], schema, overwrite)
 
     @shown_in_one_line
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """Refuses in one line; a commit to a RabbitMQ store costs as much as its whole vhost, so it takes none ever."""
+        """The writer of one micro-batch. A commit to a RabbitMQ store costs as much as its whole vhost: refused."""
         from connector.batch_writer import writes_rabbitmq
+        from connector.stream.writer import MqStoreStreamWriter
 
-        for path in self._found_paths():
+        paths = self._found_paths()
+        for path in paths:
             if writes_rabbitmq(path, self._options.get("engine", "").strip().lower()):
                 raise UnsupportedFormatError(f"UnsupportedFormatError: {path}: {NO_RABBITMQ_STREAM}")
-        raise MqStoreError(NO_WRITE)
+        if len(paths) > 1:
+            raise OptionError("path", ",".join(paths), SEVERAL)
+        return MqStoreStreamWriter(self._options, paths[0], schema, overwrite)
+
+    def _options_of_any_read(self) -> ReadOptions:
+        """Spark does not say whether it asks for a batch or for a stream: both are right here, and checked later."""
+        from storage_core.option_table import STREAM_OPTIONS, read_options
+
+        try:
+            return read_options(self._options)
+        except OptionError as in_batch:
+            try:
+                return read_options(self._options, stream=True)
+            except OptionError as in_stream:
+                raise in_stream if in_batch.name in STREAM_OPTIONS else in_batch from None
 
     def _check(self, schema: StructType) -> None:
         from connector.planning import Load
@@ -106,20 +123,3 @@ class MqStoreDataSource(DataSource):
         if not self._paths:
             raise MqStoreError(NO_PATH)
         return self._paths
-
-
-class _NoStream(DataSourceStreamReader):
-    """Refuses at the first question of a streaming query."""
-
-    @shown_in_one_line
-    def initialOffset(self) -> NoReturn:
-        raise MqStoreError(NO_STREAM)
-
-    def latestOffset(self, start: Any = None, limit: Any = None) -> NoReturn:
-        self.initialOffset()
-
-    def partitions(self, start: Any, end: Any) -> NoReturn:
-        self.initialOffset()
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        self.initialOffset()

@@ -177,15 +177,6 @@ def test_the_source_makes_its_paths_absolute_once(tmp_path, monkeypatch) -> None
     assert source._options["commitlogpath"] == f"{tmp_path / 'log'},/other"
 
 
-def test_streams_are_refused_in_one_line() -> None:
-    source = MqStoreDataSource({"path": "/a"})
-    schema = StructType([StructField("topic", StringType())])
-    with pytest.raises(MqStoreError, match=r"^streaming reads are not in this version of mqstore; read the store"):
-        source.streamReader(schema).initialOffset()
-    with pytest.raises(MqStoreError, match=r"^streaming writes are not in this version of mqstore; write batches"):
-        source.streamWriter(schema, False)
-
-
 class Broken:
     """A piece whose files are not there."""
 

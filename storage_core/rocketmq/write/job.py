@@ -46,7 +46,8 @@ from storage_core.rocketmq.write.publish import Publisher
 from storage_core.rocketmq.write.redo import drop_index, stage_missing
 from storage_core.rocketmq.write.staging import Task, stage_task
 from storage_core.rocketmq.write.store_end import log_folders
-from storage_core.store import StagedPart, WriteJob
+from storage_core.store import StagedPart
+from storage_core.stream.streamed_job import StreamedJob
 
 GUARD = "mqstore-unfinished-write"
 GUARD_TEXT = (
@@ -55,7 +56,7 @@ GUARD_TEXT = (
 
 
 @dataclass
-class RocketWriteJob(WriteJob):
+class RocketWriteJob(StreamedJob):
     """A job that has its staging folder. Plain data, so it may be pickled to tasks and to the process that commits.
 
     `made_root`: there was no such directory before. `warnings` fill at the commit.
@@ -105,6 +106,10 @@ class RocketWriteJob(WriteJob):
             with suppress(OSError):
                 drop_staging(job_folder, self.job)
         return rows
+
+    def of_query(self, query: str, version: int) -> RocketWriteJob:
+        """The same job, marked by its query and version at the commit (commit-protocol.md 6)."""
+        return replace(self, settings=replace(self.settings, query=f"stream:{query}", version=version))
 
     def _pass_commit_point(self, parts: Sequence[StagedPart], locks: ExitStack) -> Plan:
         """Prepare, guard, intent. An error in between leaves every file as it was."""

@@ -1,0 +1,165 @@
+"""Streams through Spark: triggers, restarts from a checkpoint, progress, and how errors look."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from storage_core import open_store
+from storage_core.store import ScanRequest
+from tests.connector.spark_rows import failure
+
+NO_COMPLETE = (
+    "outputMode('complete') is refused: a message store only grows; use outputMode('append'), or write the result of "
+    "each batch with foreachBatch"
+)
+COLUMNS = "topic,queueId,queueOffset,body"
+
+
+def append(root: Path, count: int, first: int, topic: str = "orders") -> None:
+    with open_store(str(root), "rocketmq", commitLogFileSize=1 << 14, consumeQueueFileEntries=50) as store:
+        store.append(pa.table({"topic": [topic] * count, "body": [f"{first + n}" for n in range(count)]}))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    append(tmp_path / "store", 50, 0)
+    return tmp_path / "store"
+
+
+class Running:
+    """A query into a list of micro-batches."""
+
+    def __init__(self, spark: Any, root: Path, checkpoint: Path) -> None:
+        self.spark, self.root, self.checkpoint = spark, root, checkpoint
+        self.batches: list[list[int]] = []
+
+    def start(self, trigger: dict[str, Any], schema: str | None = None, **options: str) -> Any:
+        reader = self.spark.readStream.format("mqstore").options(**options)
+        frame = (reader.schema(schema) if schema else reader).load(str(self.root))
+        writer = frame.writeStream.foreachBatch(self.take).option("checkpointLocation", str(self.checkpoint))
+        return writer.trigger(**trigger).start()
+
+    def take(self, frame: Any, number: int) -> None:
+        name = "value" if "value" in frame.columns else "body"
+        self.batches.append([int(bytes(row[name])) for row in frame.select(name).collect()])
+
+    def run(self, trigger: dict[str, Any], **options: str) -> Any:
+        query = self.start(trigger, **options)
+        query.awaitTermination()
+        return query
+
+
+def test_triggers_restarts_and_progress(spark, root: Path, tmp_path: Path) -> None:
+    running = Running(spark, root, tmp_path / "checkpoint")
+    query = running.run({"availableNow": True}, maxOffsetsPerTrigger="20", columns=COLUMNS)
+    assert [len(batch) for batch in running.batches] == [20, 20, 10]
+    reported = json.loads(query.lastProgress["sources"][0]["latestOffset"])["queues"]
+    assert sum(reported["orders"].values()) == 50
+    append(root, 30, 50)
+    append(root, 3, 80, "later")
+    running.run({"once": True}, maxOffsetsPerTrigger="20", layout="kafka", schema="value binary")
+    query = running.start({"processingTime": "0 seconds"})
+    append(root, 7, 83)
+    query.processAllAvailable()
+    query.stop()
+    assert len(running.batches[3]) == 33
+    assert sorted(number for batch in running.batches for number in batch) == list(range(90))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"scan": "log"},
+            "OptionError: option 'scan' = 'log': a stream goes through the queues; leave it out, or read a batch",
+        ),
+        (
+            {"maxOffsetsPerTrigger": "few"},
+            "OptionError: option 'maxOffsetsPerTrigger' = 'few': must be a whole number of at least 1",
+        ),
+    ],
+)
+def test_bad_options_are_one_line(spark, root: Path, tmp_path: Path, options: dict[str, str], text: str) -> None:
+    running = Running(spark, root, tmp_path / "checkpoint")
+    assert failure(lambda: running.run({"availableNow": True}, **options)) == text
+
+
+def test_a_checkpoint_of_another_store_is_one_line(spark, root: Path, tmp_path: Path) -> None:
+    running = Running(spark, root, tmp_path / "checkpoint")
+    running.run({"availableNow": True})
+    running.root = tmp_path / "other"
+    append(running.root, 70, 1000)
+    with pytest.raises(StreamingQueryException) as caught:
+        running.run({"availableNow": True})
+    line = str(caught.value).partition("mqstore: ")[2].splitlines()[0]
+    assert line.startswith(f"CheckpointError: {running.root}: the checkpoint belongs to another store: message ")
+
+
+def sink(spark, source: Any, root: Path, checkpoint: Path, **options: str) -> Any:
+    """A streaming write of `body` and `topic`, until all that is there is written."""
+    frame = source.selectExpr("'copy' as topic", "body")
+    writer = frame.writeStream.format("mqstore").option("checkpointLocation", str(checkpoint)).options(**options)
+    query = writer.trigger(availableNow=True).start(str(root))
+    query.awaitTermination()
+    return query
+
+
+def copied(root: Path) -> list[int]:
+    with open_store(str(root)) as store:
+        plan = store.snapshot().plan(ScanRequest(columns=("body",), topics=("copy",)))
+        return sorted(int(row["body"]) for piece in plan for batch in piece.read() for row in batch.to_pylist())
+
+
+def test_a_sink_writes_each_micro_batch_once(spark, root: Path, tmp_path: Path) -> None:
+    target, checkpoint = tmp_path / "target", tmp_path / "checkpoint"
+    source = spark.readStream.format("mqstore").option("maxOffsetsPerTrigger", 20).load(str(root))
+    sink(spark, source, target, checkpoint)
+    assert copied(target) == list(range(50))
+    # The query died after the commit of its last batch and before Spark wrote that down: it comes again.
+    last = max((checkpoint / "commits").iterdir(), key=lambda path: path.name if path.name.isdigit() else "")
+    for path in (last, last.with_name(f".{last.name}.crc")):
+        path.unlink(missing_ok=True)
+    append(root, 5, 50)
+    sink(spark, source, target, checkpoint)
+    assert copied(target) == list(range(55))
+    sink(spark, source, target, tmp_path / "another query")
+    assert copied(target) == sorted([*range(55), *range(55)])
+    left = sorted(path.name for path in (target / ".mqstore").iterdir())
+    assert left == ["lock", "queries", "state.json"]
+
+
+def test_two_writes_of_one_foreach_batch_both_land(spark, root: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+
+    def write(frame: Any, number: int) -> None:
+        for _ in range(2):
+            frame.selectExpr("'copy' as topic", "body").write.format("mqstore").mode("append").save(str(target))
+
+    source = spark.readStream.format("mqstore").load(str(root))
+    writer = source.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    assert copied(target) == sorted([*range(50), *range(50)])
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "text"),
+    [
+        ("complete", {}, NO_COMPLETE),
+        ("append", {"publish": "shards"},
+         "OptionError: option 'publish' = 'shards': makes a new store of each write; leave it out"),
+    ],
+)  # fmt: skip
+def test_bad_sinks_are_one_line(spark, root: Path, tmp_path: Path, mode: str, options: dict, text: str) -> None:
+    source = spark.readStream.format("mqstore").load(str(root))
+    frame = source.groupBy("topic").count().selectExpr("topic", "cast(count as string) as body")
+    frame = frame if mode == "complete" else source.select("topic", "body")
+    writer = frame.writeStream.format("mqstore").outputMode(mode).options(**options)
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    assert failure(lambda: writer.start(str(tmp_path / "target")).awaitTermination()) == text
+    assert not (tmp_path / "target").exists()
