@@ -206,7 +206,7 @@ def test_the_state_is_trusted_only_while_nobody_else_wrote(tmp_path: Path) -> No
 def test_intact_records_behind_the_end_refuse_the_job(tmp_path: Path) -> None:
     directory = archive.unpack("damaged-flipped-body-late-4.9.3", tmp_path)
     before = contents(directory)
-    with pytest.raises(MqStoreError, match="scan=log and write"):
+    with pytest.raises(MqStoreError, match="mqstore repair STORE --to DIR`, or read the store with scan=log"):
         write(directory, rows(3))
     assert contents(directory) == before
 
