@@ -47,13 +47,15 @@ class SpanWalk:
 
     A record is right when magic and lengths are and it states its own address; body checksums are the caller's. What
     follows a blank record is no gap, and neither is a stretch at the start of a span that is not `at_record`: it
-    belongs to the span before. Each run is valid until the next step.
+    belongs to the span before. Without `gaps_of_zeros` those are left out, and no zeros after the span are read. Each
+    run is valid until the next step.
     """
 
     log: FileChain
     files: OpenFiles
     file: ChainFile
     span: LogSpan
+    gaps_of_zeros: bool = True
 
     def __iter__(self) -> Iterator[RecordRun | Gap]:
         at: int | None = self.span.start
@@ -67,6 +69,9 @@ class SpanWalk:
                     yield run.part(0, count)
                 if count < len(run.sizes):
                     return
+            if walk.reason is Stop.END and not self.gaps_of_zeros:
+                at = self._next_record(walk.end_offset + 1, self.span.stop)
+                continue
             at = self._next_record(walk.end_offset + 1, self.file.end)
             stop = self.file.end if at is None else at
             if stop > walk.end_offset and (walk.reason is not Stop.BLANK or at is not None):

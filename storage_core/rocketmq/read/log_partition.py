@@ -47,7 +47,7 @@ class LogPartition(ScanPartition):
                 file = self.log.file_at(span.start)
                 if file is None:
                     continue
-                for item in SpanWalk(self.log, files, file, span):
+                for item in SpanWalk(self.log, files, file, span, gaps_of_zeros=False):
                     if isinstance(item, Gap) and not _is_damage(item, self.log, files):
                         continue
                     for batch in self._batches(item, builder, rows):

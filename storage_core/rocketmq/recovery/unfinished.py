@@ -55,7 +55,7 @@ def find_store(root: str, folders: Sequence[str], intent: Mapping[str, Any] | No
     listing = list_store(root, folders)
     if listing.rocksdb_queues:
         raise UnsupportedFormatError(
-            f"UnsupportedFormatError: {root}/consumequeue: the queues are in RocksDB, which mqstore does not write; "
+            f"{root}/consumequeue: the queues are in RocksDB, which mqstore does not write; "
             "read with scan=log and write a new store"
         )
     if intent is not None:
