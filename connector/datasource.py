@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyspark
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from storage_core.options.read import ReadOptions
 
 SEVERAL = "a write goes to one store; give one path"
+OLD_SPARK = f"streams need Spark 4.2 or newer; this is {pyspark.__version__}"
 NO_RABBITMQ_STREAM = (
     "a RabbitMQ store takes no stream, each commit costs as much as its whole vhost; "
     "write batches with df.write, or the stream to a RocketMQ store"
@@ -68,7 +70,10 @@ class MqStoreDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The stream reader, which checks nothing yet: an error raised here would be hidden by one of Spark's own."""
-        from connector.stream.reader import MqStoreStreamReader
+        try:
+            from connector.stream.reader import MqStoreStreamReader
+        except ImportError:
+            raise MqStoreError(OLD_SPARK) from None
 
         return MqStoreStreamReader(self._options, self._paths, schema, self._schema_is_ours)
 
@@ -86,7 +91,11 @@ class MqStoreDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """The writer of one micro-batch. A commit to a RabbitMQ store costs as much as its whole vhost: refused."""
         from connector.batch_writer import writes_rabbitmq
-        from connector.stream.writer import MqStoreStreamWriter
+
+        try:
+            from connector.stream.writer import MqStoreStreamWriter
+        except ImportError:
+            raise MqStoreError(OLD_SPARK) from None
 
         paths = self._found_paths()
         for path in paths:

@@ -43,6 +43,13 @@ def main() -> None:
         frame.write.format("mqstore").mode("append").options(**options).save(TARGET + name)
         return int(load(TARGET + name).count())
 
+    def stream(sink: str) -> int:
+        source = spark.readStream.format("mqstore").options(topic="orders", maxOffsetsPerTrigger="4000").load(STORE)
+        writer = source.select("topic", "body").writeStream.format(sink)
+        writer = writer.option("checkpointLocation", f"{TARGET}checkpoint-{sink}").option("path", TARGET + f"to-{sink}")
+        writer.trigger(availableNow=True).start().awaitTermination()
+        return int(spark.read.format(sink).load(TARGET + f"to-{sink}").count())
+
     mails = "'mails' as topic", "key", "tags", "body"
     own = spark.createDataFrame([("order-1", b"one"), ("order-2", b"two")], "messageId string, body binary")
     steps: dict[str, Callable[[], int]] = {
@@ -60,6 +67,8 @@ def main() -> None:
         "mqstore.read.key": lambda: mqstore.read(spark, STORE, [("keys", "contains", "order-000368")]).count(),
         "mqstore.read.kafka": lambda: mqstore.read(spark, STORE, layout="kafka", topic="orders").count(),
         "mqstore.read.view": lambda: mqstore.read(spark, STORE, view="offsets").count(),
+        "stream.read": lambda: stream("parquet"),
+        "stream.write": lambda: stream("mqstore"),
         "error": lambda: load(topics="orders").count(),
     }
     found: dict[str, Any] = {"version": spark.version}
@@ -67,7 +76,7 @@ def main() -> None:
         try:
             found[name] = step()
         except Exception as error:  # noqa: BLE001 - what a Spark cannot do is what is asked here
-            found[name] = " ".join(str(error).split())[:600]
+            found[name] = " ".join(str(error).split())[:6000]
     spark.stop()
     print("\n" + json.dumps(found))
 

@@ -30,6 +30,7 @@ pytestmark = [
 ROWS = {
     "read": 20_048, "read.limit": 2, "read.schema": 20_048, "read.key": 4, "read.kafka": 6_005, "read.view": 31,
     "read.sql": 20_048, "write": 5_291, "write.shards": 5_291, "write.rabbitmq": 2,
+    "stream.read": 6_005, "stream.write": 6_005,
     "mqstore.read": 20_048, "mqstore.read.key": 4, "mqstore.read.kafka": 6_005, "mqstore.read.view": 31,
 }  # fmt: skip
 NO_CONNECT = ("3.5",)
@@ -83,6 +84,8 @@ STEPS = {
     "SQL, with a temporary view": ["read.sql"],
     "batch write of a RocketMQ store": ["write", "write.shards"],
     "batch write of a RabbitMQ store": ["write.rabbitmq"],
+    "streaming read of a RocketMQ store": ["stream.read"],
+    "streaming write": ["stream.write"],
     "`mqstore.read`": ["mqstore.read", "mqstore.read.key", "mqstore.read.kafka", "mqstore.read.view"],
 }
 CONNECT = "the same read and write over Spark Connect"
@@ -99,11 +102,13 @@ def test_a_classic_session(version: str, tmp_path: Path) -> None:
         assert "OptionError: option 'topics' = 'orders': there is no such option; did you mean topic?" in found["error"]
     else:
         assert re.search("DATA_SOURCE_NOT_FOUND.*mqstore", found["read"])
+    if version in ("4.0", "4.1"):
+        assert "streams need Spark 4.2 or newer" in found["stream.read"]
 
 
 @pytest.mark.parametrize("version", [version for version in NAMED if version not in NO_CONNECT])
 def test_spark_connect(version: str, tmp_path: Path) -> None:
     found, table = tried(version, "connect", tmp_path), promised(version)
-    works = {step: found[step] == ROWS[step] for step in ROWS if not step.startswith("mqstore.")}
+    works = {step: found[step] == ROWS[step] for step in ROWS if not step.startswith(("mqstore.", "stream."))}
     assert set(works.values()) == {table[CONNECT] == "yes"}, found
     assert "needs a classic SparkSession" in found["mqstore.read"]
