@@ -40,8 +40,8 @@ test: $(VENV)/.ready-test $(VENV_42)/.ready-test ## every test but the real ones
 	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) PYSPARK_PYTHON="$(CURDIR)/$(RUN_42)" \
 		$(RUN_42) -m pytest $(TWO_PROCESSES) $(DIFFERS)
 
-test-fast: $(VENV)/.ready-test ## every test that needs no Java, in a minute and a half
-	@MQSTORE_SEED=$(SEED) $(RUN) -m pytest $(TWO_PROCESSES) -m "not real and not spark"
+test-fast: $(VENV)/.ready-test ## the tests that need no Java but the long ones, in a minute and a half
+	@MQSTORE_SEED=$(SEED) $(RUN) -m pytest $(TWO_PROCESSES) -m "not real and not spark and not sampled and not long"
 
 test-real: $(VENV)/.ready-test ## a seeded sample against the real RocketMQ and RabbitMQ, half an hour at most (Maven, JDK)
 	@echo "mqstore: tests against the real systems, seed $(SEED) (again: make test-real SEED=$(SEED))"

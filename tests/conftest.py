@@ -14,6 +14,7 @@ import pytest
 
 from pyspark_mqstore import ensure_java
 from storage_core.files import system
+from tests.support.long_modules import LONG
 from tests.support.sampling import SEED, WHOLE
 from tests.support.spark_session import QUICK_JAVA
 
@@ -47,8 +48,10 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Who asks for the session or for a Java starts a JVM: marked `spark`."""
+    """Who asks for the session or for a Java starts a JVM: marked `spark`. What the inner loop leaves out is `long`."""
     for item in items:
+        if item.nodeid.partition("::")[0] in LONG:
+            item.add_marker(pytest.mark.long)
         if {"spark", "java"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.spark)
 

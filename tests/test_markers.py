@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.long_modules import LONG
 from tests.support.two_processes import share
 
 TESTS = Path(__file__).resolve().parent
@@ -28,6 +29,10 @@ def test_what_samples_is_marked() -> None:
     marked = {name for name, text in texts.items() if "\npytestmark = pytest.mark.sampled\n" in text}
     assert len(sampling) >= 8
     assert sampling == marked
+
+
+def test_long_modules_exist() -> None:
+    assert [name for name in LONG if not (TESTS.parent / name).is_file()] == []
 
 
 def test_all_that_use_the_session_share_a_process(request: pytest.FixtureRequest) -> None:
