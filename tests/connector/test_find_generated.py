@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
 
 from pyspark_mqstore import read
 from storage_core.store import Predicate
-from tests.support.rocketmq_predicates import STORES, alternatives, made, simple, true
+from tests.support.rocketmq_predicates import STORES, alternatives, holds, made, simple
 from tests.support.sampling import WHOLE
 
 pytestmark = pytest.mark.sampled
@@ -103,7 +103,7 @@ def says_the_same_in_sql(predicate: Predicate) -> bool:
 def test_three_ways_leave_what_python_leaves(pushing: SparkSession, seed: int, asked: tuple[Predicate, ...]) -> None:
     assume(all(map(says_the_same_in_sql, asked)))
     directory, rows = made(seed)
-    expected = [tuple(row[name] for name in SHOWN) for row in rows if all(true(each, row) for each in asked)]
+    expected = [tuple(row[name] for name in SHOWN) for row in rows if all(holds(each, row) for each in asked)]
     source = pushing.read.format("mqstore")
     condition = reduce(Column.__and__, map(sql, asked))
     frames = [

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from storage_core import open_store
-from storage_core.files import system
 from storage_core.files.file_chain import ChainFile, FileChain, find_chain
 from storage_core.files.window import OpenFiles
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
@@ -20,6 +19,7 @@ from storage_core.rocketmq.read import partitioning
 from storage_core.rocketmq.read.queue_partition import QueuePartition
 from storage_core.rocketmq.read.ranges import QueueRanges
 from storage_core.store import Scan, ScanPartition, ScanRequest
+from tests.support.bytes_read import counted_reads
 from tests.support.rocketmq_orders import orders_store
 
 GIB = 1 << 30
@@ -68,14 +68,7 @@ def test_bounds_by_reading_are_those_of_a_bisection(tmp_path: Path, monkeypatch:
 def test_a_plan_of_many_cuts_reads_a_queue_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count = 200_000
     queue = queue_of(tmp_path, np.arange(count) * 100)
-    reads = []
-    pread_into = system.pread_into
-
-    def counted(descriptor: int, target: memoryview, position: int) -> int:
-        reads.append(len(target))
-        return pread_into(descriptor, target, position)
-
-    monkeypatch.setattr(system, "pread_into", counted)
+    reads = counted_reads(monkeypatch)
     with OpenFiles() as files:
         few = queue.lower_bounds(files, 0, count, np.array([5_000_000]))
         assert sum(reads) <= 20 * QUEUE_ENTRY.size
@@ -158,19 +151,11 @@ def test_what_follows_the_last_record_is_read_once_or_not_at_all(
     if not is_sparse:
         log = next((root / "commitlog").iterdir())
         log.write_bytes(log.read_bytes())
-    read = 0
-    pread_into = system.pread_into
-
-    def counted(descriptor: int, target: memoryview, position: int) -> int:
-        nonlocal read
-        read += len(target)
-        return pread_into(descriptor, target, position)
-
     with open_store(str(root)) as store:
         whole = rows_of(store.snapshot().plan(ScanRequest(scan=Scan.LOG)))
         parts = store.snapshot().plan(ScanRequest(scan=Scan.LOG, min_partitions=partitions))
         assert len(parts) == partitions
-        monkeypatch.setattr(system, "pread_into", counted)
+        reads = counted_reads(monkeypatch)
         assert rows_of(parts) == whole
     assert len(whole) == MESSAGES
-    assert 0 < read <= most * size
+    assert 0 < sum(reads) <= most * size

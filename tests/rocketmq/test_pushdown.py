@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from storage_core.store import Mode, Predicate, Scan, ScanRequest
 from tests.reference.served import place, read
-from tests.support.rocketmq_predicates import STORES, alternatives, made, simple, true
+from tests.support.rocketmq_predicates import STORES, alternatives, holds, made, simple
 from tests.support.sampling import WHOLE
 
 pytestmark = pytest.mark.sampled
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.sampled
 )
 def test_pushed_is_what_python_leaves(seed: int, asked: tuple[Predicate, ...], mode: Mode, use_index: bool) -> None:
     directory, rows = made(seed)
-    expected = [row for row in rows if all(true(predicate, row) for predicate in asked)]
+    expected = [row for row in rows if all(holds(predicate, row) for predicate in asked)]
     got = read(directory, ScanRequest(predicates=asked, mode=mode, use_index=use_index))
     for row in got:
         assert row.pop("corruption", None) is None
@@ -36,7 +36,7 @@ def test_in_the_log_alone(seed: int, asked: tuple[Predicate, ...]) -> None:
     directory, _ = made(seed)
     rows = read(directory, ScanRequest(scan=Scan.LOG))
     got = read(directory, ScanRequest(scan=Scan.LOG, predicates=asked))
-    assert got == [row for row in rows if all(true(predicate, row) for predicate in asked)]
+    assert got == [row for row in rows if all(holds(predicate, row) for predicate in asked)]
 
 
 @settings(max_examples=100 if WHOLE else 50, deadline=None)
@@ -47,6 +47,6 @@ def test_in_the_log_alone(seed: int, asked: tuple[Predicate, ...]) -> None:
 )
 def test_columns_that_are_asked_need_not_be_shown(seed: int, columns: list[str], asked: Predicate) -> None:
     directory, rows = made(seed)
-    expected = [{name: row[name] for name in columns} for row in rows if true(asked, row)]
+    expected = [{name: row[name] for name in columns} for row in rows if holds(asked, row)]
     got = read(directory, ScanRequest(predicates=(asked,), columns=tuple(columns)))
     assert sorted(got, key=repr) == sorted(expected, key=repr)

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from storage_core import open_store
-from storage_core.files import system
 from storage_core.rocketmq.disk.directory import list_store
 from storage_core.rocketmq.recovery import recovery
 from storage_core.rocketmq.recovery.recovery import Verdict, recover
 from storage_core.rocketmq.recovery.recovery_cache import cached_verdict
 from storage_core.store import ScanRequest
 from tests.golden.archive import unpack
+from tests.support.bytes_read import counted_reads
 from tests.support.replaced_stores import REPLACED, crashed_store, write_over
 
 NAME = "broker-killed-4.9.3"
@@ -49,21 +49,14 @@ def test_a_grown_log_is_walked_on_and_gives_the_verdict_of_a_whole_walk(
     earlier, later = grown
     first = cached_verdict(list_store(str(earlier)), None)
     write_over(earlier, later)
-    read = 0
-    pread_into = system.pread_into
-
-    def counted(descriptor: int, target: memoryview, position: int) -> int:
-        nonlocal read
-        read += len(target)
-        return pread_into(descriptor, target, position)
-
-    monkeypatch.setattr(system, "pread_into", counted)
+    reads = counted_reads(monkeypatch)
     second = cached_verdict(list_store(str(earlier)), None)
-    resumed, read = read, 0
+    resumed = sum(reads)
+    reads.clear()
     whole = recover(list_store(str(later)))
     assert first.log_end < second.log_end
     assert _same(second, whole)
-    assert resumed < read
+    assert resumed < sum(reads)
 
 
 def test_an_unchanged_store_is_not_walked_again(grown: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from storage_core.store import Predicate, ScanRequest
+from tests.reference.predicates import true
 from tests.reference.rocketmq_index import Index, dispatch
 from tests.reference.rocketmq_model import Message, ModelStore, properties_bytes
 from tests.reference.served import Row, read
@@ -90,34 +90,7 @@ def alternatives() -> st.SearchStrategy[Predicate]:
     return st.builds(Predicate, st.just(""), st.just("any of"), st.lists(group, min_size=1, max_size=3).map(tuple))
 
 
-def true(predicate: Predicate, row: Row) -> bool:
-    """SQL's three-valued logic, one row at a time."""
-    op, wanted = predicate.op, predicate.value
-    if op == "any of":
-        return any(all(true(each, row) for each in group) for group in wanted)
-    value = row[predicate.column]
-    if value is not None and predicate.column.endswith("Timestamp"):
-        value *= 1000
-    if op in ("is null", "is not null"):
-        return (value is None) == (op == "is null")
-    if value is None:
-        return False
-    if op == "not in":
-        return None not in wanted and value not in wanted
-    if isinstance(value, str) and op in ("<", "<=", ">", ">="):
-        value, wanted = value.encode(), wanted.encode()
-    return ANSWERS[op](value, wanted)
-
-
-ANSWERS: dict[str, Callable[[Any, Any], bool]] = {
-    "=": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
-    "<": lambda a, b: a < b,
-    "<=": lambda a, b: a <= b,
-    ">": lambda a, b: a > b,
-    ">=": lambda a, b: a >= b,
-    "in": lambda a, b: a in b,
-    "starts with": lambda a, b: a.startswith(b),
-    "not starts with": lambda a, b: not a.startswith(b),
-    "contains": lambda a, b: b in a,
-}
+def holds(predicate: Predicate, row: Row) -> bool:
+    """Whether the predicate is true of a row, whose times are milliseconds."""
+    micros = {name: value * 1000 for name, value in row.items() if name.endswith("Timestamp") and value is not None}
+    return true(predicate, {**row, **micros})
