@@ -41,16 +41,21 @@ def read_whole(path: str) -> bytes | None:
         system.close(descriptor)
 
 
-def write_whole(path: str, data: bytes) -> None:
-    """Replaces the content of `path` in one step that survives a power failure."""
-    aside = path + ".tmp"
-    descriptor = system.open_write(aside, create=True)
+def write_synced(path: str, data: bytes) -> None:
+    """Writes the content of `path` anew and syncs it. A stop on the way may leave a part of it."""
+    descriptor = system.open_write(path, create=True)
     try:
         system.truncate(descriptor, 0)
         system.pwrite(descriptor, data, 0)
         system.fsync(descriptor)
     finally:
         system.close(descriptor)
+
+
+def write_whole(path: str, data: bytes) -> None:
+    """Replaces the content of `path` in one step that survives a power failure."""
+    aside = path + ".tmp"
+    write_synced(aside, data)
     system.rename(aside, path)
     system.sync_folder(path.rpartition("/")[0] or ".")
 

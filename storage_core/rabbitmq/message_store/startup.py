@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_core.files import system
-from storage_core.files.small_file import remove_file
+from storage_core.files.small_file import remove_file, write_synced
 from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.erlang import erlang_text, ets_dump
 from storage_core.formats.rabbitmq.erlang.external_term import Atom
@@ -125,17 +125,6 @@ def write_clean_stop(store: MessageStore, clients: Iterable[bytes]) -> None:
     summary = np.array(files, ets_dump.SUMMARY_ROW)
     terms = ((Atom("client_refs"), list(clients)), (Atom("index_module"), Atom(INDEX_MODULE)))
     text = "".join(f"{erlang_text.render(term)}.\n" for term in terms)
-    write_whole(f"{store.directory}/{paths.INDEX_FILE}", ets_dump.encode_index(rows))
-    write_whole(f"{store.directory}/{paths.SUMMARY_FILE}", ets_dump.encode_summary(summary))
-    write_whole(f"{store.directory}/{paths.CLEAN_FILE}", text.encode())
-
-
-def write_whole(path: str, data: bytes) -> None:
-    """Writes a file anew, synced."""
-    descriptor = system.open_write(path, create=True)
-    try:
-        system.truncate(descriptor, 0)
-        system.pwrite(descriptor, data, 0)
-        system.fsync(descriptor)
-    finally:
-        system.close(descriptor)
+    write_synced(f"{store.directory}/{paths.INDEX_FILE}", ets_dump.encode_index(rows))
+    write_synced(f"{store.directory}/{paths.SUMMARY_FILE}", ets_dump.encode_summary(summary))
+    write_synced(f"{store.directory}/{paths.CLEAN_FILE}", text.encode())

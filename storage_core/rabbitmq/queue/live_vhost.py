@@ -13,12 +13,13 @@ from typing import Any
 from storage_core.errors import OptionError, StoreClosedError
 from storage_core.files import system
 from storage_core.files.lock import FileLock
+from storage_core.files.small_file import write_synced
 from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.paths import QueueName
 from storage_core.rabbitmq.disk import definitions, recovery_terms
 from storage_core.rabbitmq.disk.recovery_terms import QueueTerms
 from storage_core.rabbitmq.index.queue_directory import QueueDirectory, list_directories
-from storage_core.rabbitmq.message_store.startup import write_clean_stop, write_whole
+from storage_core.rabbitmq.message_store.startup import write_clean_stop
 from storage_core.rabbitmq.queue.live_queue import LiveQueue, Surroundings
 from storage_core.rabbitmq.queue.memory_monitor import UPDATE_INTERVAL_S
 from storage_core.rabbitmq.read.declared import MAX_PRIORITY
@@ -173,7 +174,7 @@ class LiveVhost:
         clients = [queue.client for queue in terms.values() if queue.client is not None]
         write_clean_stop(self._shared.persistent, clients)
         path = f"{self.root}/{paths.RECOVERY_FILE}"
-        write_whole(f"{path}.new", recovery_terms.encode(terms.values()))
+        write_synced(f"{path}.new", recovery_terms.encode(terms.values()))
         system.rename(f"{path}.new", path)
         system.sync_folder(self.root)
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from storage_core.errors import FormatError, OptionError
 from storage_core.files import system
 from storage_core.files.lock import FileLock
-from storage_core.files.small_file import remove_file
+from storage_core.files.small_file import remove_file, write_synced
 from storage_core.formats.rabbitmq import paths
 from storage_core.job import JobFolder, drop_orphans
 from storage_core.rabbitmq.disk import recovery_terms
@@ -90,7 +90,7 @@ def _vhost_name(root: str, wanted: bytes | None, directories: list[QueueDirector
     if not known:
         stubs = (directory.name.vhost for directory in directories if directory.name is not None)
         known = next(stubs, b"/" if wanted is None else wanted)
-        startup.write_whole(f"{root}/{paths.VHOST_FILE}", known)
+        write_synced(f"{root}/{paths.VHOST_FILE}", known)
     if wanted is not None and wanted != known:
         shown = known.decode(errors="replace")
         raise OptionError("vhost", wanted.decode(errors="replace"), f"{root} belongs to the vhost {shown!r}")
@@ -103,7 +103,7 @@ def _entry_count(root: str, settings: Settings, directories: list[QueueDirectory
     if system.exists(path):
         return paths.parse_config(read_file(path))
     count = paths.LEGACY_SEGMENT_ENTRY_COUNT if directories else settings.queue_index_segment_entry_count
-    startup.write_whole(path, paths.encode_config(count))
+    write_synced(path, paths.encode_config(count))
     return count
 
 
