@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from storage_core.closable import Closable
 from storage_core.errors import MqStoreError, OptionError, UnsupportedFormatError
+from storage_core.finding import Finding
 
 
 class Mode(Enum):
@@ -105,24 +106,6 @@ class QueueInfo:
     queue_id: int
     start: int
     stop: int
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One damaged part of a store, as `verify` finds it and the view `damage` lists it.
-
-    `length` bytes from `position` on in `file` (below the store; the whole file where both are 0). `effect` says what a
-    broker or node makes of it. `queue` is the queue that it is about, None when it is about none or several.
-    """
-
-    file: str
-    position: int
-    length: int
-    kind: str
-    reason: str
-    effect: str
-    repairable: bool
-    queue: str | None = None
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ LONGEST_FILE, LONGEST_FUNCTION, MOST_FILES = 400, 50, 15
 
 SYSTEM = "storage_core.files.system"
 BELOW_AN_ENGINE = (
-    "storage_core.store", "storage_core.job", "storage_core.options", "storage_core.conditions",
+    "storage_core.store", "storage_core.finding", "storage_core.job", "storage_core.options", "storage_core.conditions",
     "storage_core.input_columns", "storage_core.files", "storage_core.closable", "storage_core.progress",
     "storage_core.errors", "storage_core.stream",
 )  # fmt: skip
@@ -49,7 +49,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "storage_core.closable": (),
     "storage_core.formats": ("storage_core.formats", "storage_core.errors"),
     "storage_core.files": ("storage_core.files", "storage_core.closable", "storage_core.errors"),
-    "storage_core.store": ("storage_core.closable", "storage_core.errors"),
+    "storage_core.finding": (),
+    "storage_core.store": ("storage_core.finding", "storage_core.closable", "storage_core.errors"),
     "storage_core.stream": (
         "storage_core.stream",
         "storage_core.store",

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from storage_core.errors import FormatError, OptionError, StoreClosedError, StoreNotFoundError, closest
+from storage_core.finding import Finding
 from storage_core.formats.rabbitmq import paths
 from storage_core.job import pending_intent
 from storage_core.rabbitmq import views
@@ -29,7 +30,7 @@ from storage_core.rabbitmq.verify.verification import findings
 from storage_core.rabbitmq.write.job import VhostWriteJob, begin
 from storage_core.rabbitmq.write.options import WriteOptions
 from storage_core.rabbitmq.write.prepare import StoreFacts
-from storage_core.store import Definitions, Finding, ScanRequest, Store, StoreState
+from storage_core.store import Definitions, ScanRequest, Store, StoreState
 
 RECOVERIES = ("auto", "none")
 NEW_STORE_NAMES = frozenset({".mqstore"})

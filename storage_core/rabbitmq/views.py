@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from storage_core.errors import OptionError
+from storage_core.finding import FINDINGS
 from storage_core.formats.rabbitmq import paths
 from storage_core.rabbitmq.disk import node
 from storage_core.rabbitmq.index.entries import ACKED, REDELIVERED, Entries, flagged
@@ -60,19 +61,7 @@ SEGMENTS = pa.schema(
         ("store", pa.string()),
     ]
 )
-DAMAGE = pa.schema(
-    [
-        ("file", pa.string()),
-        ("position", pa.int64()),
-        ("length", pa.int64()),
-        ("kind", pa.string()),
-        ("reason", pa.string()),
-        ("effect", pa.string()),
-        ("repairable", pa.bool_()),
-        ("queue", pa.string()),
-        ("store", pa.string()),
-    ]
-)
+DAMAGE = FINDINGS.append(pa.field("store", pa.string()))
 
 Row = dict[str, Any]
 

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from storage_core.errors import OptionError, StoreClosedError
+from storage_core.finding import Finding
 from storage_core.options.option import Option, parsed
 from storage_core.options.values import choice
 from storage_core.rocketmq.disk.directory import Listing
@@ -35,7 +36,7 @@ from storage_core.rocketmq.write.job import begin
 from storage_core.rocketmq.write.options import WRITE_OPTIONS, write_settings
 from storage_core.rocketmq.write.shards import begin_shards, drop_orphan_shards
 from storage_core.rocketmq.write.store_end import log_folders
-from storage_core.store import Definitions, Finding, QueueKey, ScanRequest, StoreState, WriteJob
+from storage_core.store import Definitions, QueueKey, ScanRequest, StoreState, WriteJob
 from storage_core.stream.tail import FollowedStore
 
 RECOVERY = {"auto": None, "4.9": Rules.V4, "5.x": Rules.V5, "none": Rules.NONE}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from storage_core.finding import Finding
 from storage_core.rabbitmq import open_store
-from storage_core.store import Finding
 from tests.golden.archive import fingerprint
 from tests.rabbitmq import golden
 from tests.support.rabbitmq_damage import first_record, queue_file

@@ -11,8 +11,8 @@ import pytest
 
 from storage_core import open_store
 from storage_core.errors import UnsupportedFormatError
+from storage_core.finding import Finding
 from storage_core.rocketmq.verify import verification
-from storage_core.store import Finding
 from tests.golden import archive
 from tests.support import rocketmq_harm as harms
 from tests.support.rocketmq_files import overwrite, queue_files

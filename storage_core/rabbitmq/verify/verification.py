@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from storage_core.files import system
+from storage_core.finding import Finding
 from storage_core.formats.layout import Positions
 from storage_core.formats.rabbitmq import paths
 from storage_core.rabbitmq.disk.damage import Damage
@@ -17,7 +18,6 @@ from storage_core.rabbitmq.index.entries import ACKED, MISSING, SHARED, flagged
 from storage_core.rabbitmq.index.queue_directory import QueueFiles
 from storage_core.rabbitmq.message_store.locations import MessageLocations, file_sizes, scan_file
 from storage_core.rabbitmq.read.snapshot import NamedQueue, VhostSnapshot
-from storage_core.store import Finding
 
 QUEUE_SUFFIXES = (paths.SEGMENT_SUFFIX, paths.INDEX2_SUFFIX, paths.STORE2_SUFFIX)
 STORE_SUFFIXES = (paths.MESSAGE_SUFFIX, paths.COMPACTION_SUFFIX)

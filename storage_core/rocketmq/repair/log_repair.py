@@ -15,6 +15,7 @@ from storage_core.files import system
 from storage_core.files.file_chain import ChainFile, FileChain
 from storage_core.files.small_file import read_at
 from storage_core.files.window import OpenFiles
+from storage_core.finding import Finding
 from storage_core.formats.checksum import MASK
 from storage_core.formats.compression import InflateError, inflate
 from storage_core.formats.rocketmq.encode import blank_record
@@ -34,7 +35,6 @@ from storage_core.rocketmq.disk.commit_log import wrong_crcs
 from storage_core.rocketmq.disk.record_reader import head_at, record_at
 from storage_core.rocketmq.repair.cut_bytes import CutBytes
 from storage_core.rocketmq.verify.kinds import Kind
-from storage_core.store import Finding
 
 BODY_CRC_AT = HEADER_V4.field("body_crc").offset
 NEW = "repair-new"

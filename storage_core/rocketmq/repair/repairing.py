@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from storage_core.files import system
 from storage_core.files.small_file import read_whole, write_whole
 from storage_core.files.window import OpenFiles
+from storage_core.finding import Finding
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.checkpoint import encode_times
 from storage_core.job import new_job_id
@@ -29,7 +30,7 @@ from storage_core.rocketmq.verify.verification import verified
 from storage_core.rocketmq.write.job import complete, finish_pending, locked, raise_guard, remove_guard
 from storage_core.rocketmq.write.options import WriteSettings
 from storage_core.rocketmq.write.store_end import log_folders
-from storage_core.store import Finding, QueueKey
+from storage_core.store import QueueKey
 
 MOST_ROUNDS = 8
 FILES = frozenset({Kind.EMPTY, Kind.ODD, Kind.CONFIG})

@@ -15,13 +15,14 @@ from storage_core.files import system
 from storage_core.files.file_chain import NAME_LENGTH, FileChain
 from storage_core.files.small_file import read_whole
 from storage_core.files.system import FileStat
+from storage_core.finding import Finding
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.checkpoint import FILE_SIZE
 from storage_core.formats.rocketmq.config_json import decode_config
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.job import JobFolder, pending_intent
 from storage_core.rocketmq.verify.kinds import IGNORES, REFUSES, REMOVES, Kind, Subject
-from storage_core.store import Finding, QueueKey
+from storage_core.store import QueueKey
 
 GUARD = "mqstore-unfinished-write"
 CONFIG_FILES = ("topics.json", "consumerOffset.json", "subscriptionGroup.json", "delayOffset.json")

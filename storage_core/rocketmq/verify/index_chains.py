@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 from storage_core.files import system
 from storage_core.files.window import OpenFiles
+from storage_core.finding import Finding
 from storage_core.formats.layout import Positions
 from storage_core.formats.radix_sort import stable_order
 from storage_core.formats.rocketmq.indexfile import ENTRY, HEADER, SLOT, Geometry
 from storage_core.rocketmq.index.index_files import IndexFile, described, index_paths
 from storage_core.rocketmq.verify.kinds import Kind, Subject, counted
-from storage_core.store import Finding
 
 PIECE = 1 << 20
 

@@ -6,9 +6,10 @@ import os
 from dataclasses import dataclass
 from enum import Enum
 
+from storage_core.finding import Finding
 from storage_core.rocketmq.disk.directory import Listing
 from storage_core.rocketmq.recovery.recovery import Rules, Verdict
-from storage_core.store import Finding, QueueKey
+from storage_core.store import QueueKey
 
 
 class Kind(Enum):

@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_core.files.window import OpenFiles
+from storage_core.finding import Finding
 from storage_core.formats.layout import Mask, Positions
 from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE, QUEUE_ENTRY
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.verify.kinds import Kind, Subject
-from storage_core.store import Finding, QueueKey
+from storage_core.store import QueueKey
 
 PIECE = 1 << 20
 

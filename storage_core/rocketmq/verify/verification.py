@@ -18,6 +18,7 @@ import numpy as np
 from storage_core.errors import UnsupportedFormatError
 from storage_core.files import system
 from storage_core.files.window import OpenFiles, Window
+from storage_core.finding import Finding
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.formats.rocketmq.message import BLANK, MAGIC_BLANK, Stop
@@ -29,7 +30,7 @@ from storage_core.rocketmq.verify.index_chains import CheckedIndex, checked_inde
 from storage_core.rocketmq.verify.kinds import ENDS_HERE, LISTS_AGAIN, Kind, Subject, counted
 from storage_core.rocketmq.verify.log_spans import Expectations, Run, SpanReport, WrongEntry, checked_span
 from storage_core.rocketmq.verify.queues import CheckedQueue, checked_queue, entry_finding
-from storage_core.store import Finding, QueueKey
+from storage_core.store import QueueKey
 
 SPAN_SIZE = 64 << 20
 WORK = "checking"

@@ -17,13 +17,13 @@ import pyarrow as pa
 
 from storage_core.files import system
 from storage_core.files.window import OpenFiles
+from storage_core.finding import FINDINGS, Finding
 from storage_core.formats.columns import TIMESTAMP, timestamps
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.formats.rocketmq.indexfile import ENTRY, HEADER, SLOT
 from storage_core.rocketmq.disk.record_reader import store_ms_at
 from storage_core.rocketmq.index.index_files import IndexFile, described, index_paths
 from storage_core.rocketmq.read.snapshot import RocketSnapshot
-from storage_core.store import Finding
 
 SEGMENTS = pa.schema(
     [
@@ -45,19 +45,6 @@ INDEX = pa.schema(
         ("keyHash", pa.int32()),
         ("physicalOffset", pa.int64()),
         ("timestamp", TIMESTAMP),
-    ]
-)
-
-DAMAGE = pa.schema(
-    [
-        ("file", pa.string()),
-        ("position", pa.int64()),
-        ("length", pa.int64()),
-        ("kind", pa.string()),
-        ("reason", pa.string()),
-        ("effect", pa.string()),
-        ("repairable", pa.bool_()),
-        ("queue", pa.string()),
     ]
 )
 
@@ -139,7 +126,7 @@ def index_entries(snapshot: RocketSnapshot) -> Iterator[pa.RecordBatch]:
 def damage(findings: Iterator[Finding]) -> Iterator[pa.RecordBatch]:
     """A row for each finding."""
     while rows := [vars(finding) for finding in islice(findings, FINDINGS_AT_ONCE)]:
-        yield pa.RecordBatch.from_pylist(rows, DAMAGE)
+        yield pa.RecordBatch.from_pylist(rows, FINDINGS)
 
 
 def _entries(file: IndexFile, name: str, files: OpenFiles) -> Iterator[pa.RecordBatch]:

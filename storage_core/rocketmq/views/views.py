@@ -11,11 +11,12 @@ from typing import Any
 import pyarrow as pa
 
 from storage_core.errors import OptionError, closest
+from storage_core.finding import FINDINGS
 from storage_core.formats.columns import TIMESTAMP
 from storage_core.rocketmq.disk.config_files import committed_offsets, topic_table
 from storage_core.rocketmq.read.selection import takes
 from storage_core.rocketmq.read.snapshot import RocketSnapshot
-from storage_core.rocketmq.views.file_views import DAMAGE, INDEX, SEGMENTS, index_entries, segments
+from storage_core.rocketmq.views.file_views import INDEX, SEGMENTS, index_entries, segments
 from storage_core.rocketmq.views.queue_totals import queue_totals
 from storage_core.store import ScanRequest
 
@@ -74,7 +75,7 @@ SYSTEM_TOPICS = frozenset(
 def view_schema(name: str) -> pa.Schema:
     """Schema of a view. OptionError with the names of the views when there is none called `name`."""
     if name == DAMAGE_VIEW:
-        return DAMAGE
+        return FINDINGS
     if name in _FILE_VIEWS:
         return _FILE_VIEWS[name][0]
     if name not in _VIEWS:

@@ -1,0 +1,40 @@
+"""What `verify` finds wrong in a store, of either engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One damaged part of a store, as `verify` finds it and the view `damage` lists it.
+
+    `length` bytes from `position` on in `file` (below the store; the whole file where both are 0). `effect` says what a
+    broker or node makes of it. `queue` is the queue that it is about, None when it is about none or several.
+    """
+
+    file: str
+    position: int
+    length: int
+    kind: str
+    reason: str
+    effect: str
+    repairable: bool
+    queue: str | None = None
+
+
+FINDINGS = pa.schema(
+    [
+        ("file", pa.string()),
+        ("position", pa.int64()),
+        ("length", pa.int64()),
+        ("kind", pa.string()),
+        ("reason", pa.string()),
+        ("effect", pa.string()),
+        ("repairable", pa.bool_()),
+        ("queue", pa.string()),
+    ]
+)
+"""The columns of findings in the view `damage`."""
