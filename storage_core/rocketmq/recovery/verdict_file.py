@@ -21,6 +21,7 @@ from storage_core.files import system
 from storage_core.files.small_file import names_in, read_whole
 from storage_core.formats.rocketmq.message import Stop
 from storage_core.rocketmq.disk.directory import Listing
+from storage_core.rocketmq.recovery.directory_cache import SETTLED_NS
 from storage_core.rocketmq.recovery.dispatch import QueueTail
 from storage_core.rocketmq.recovery.recovery import QueueVerdict, Replay, Rules, Verdict
 from storage_core.store import QueueKey
@@ -29,8 +30,6 @@ FOLDER = "mqstore"
 SUFFIX = ".verdict"
 MOST_FILES = 200
 LARGEST_FILE = 32 << 20
-SETTLED_NS = 2_000_000_000
-"""How old the last change of a store must be: some file systems count time in steps of two seconds."""
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _CODE = ("rocketmq/recovery", "rocketmq/disk", "formats", "formats/rocketmq", "files")
