@@ -73,7 +73,8 @@ def test_a_queue_far_beyond_the_others_must_be_asked_for(tmp_path: Path) -> None
 
 
 def test_append_takes_what_pyarrow_makes_a_table_of(tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
+    import pandas
+
     frame = pandas.DataFrame({"topic": ["t", "t"], "body": ["a", "b"]}, index=["x", "y"])
     with open_store(str(tmp_path / "s"), "rocketmq", **GEOMETRY) as store:
         assert store.append(frame) == 2
