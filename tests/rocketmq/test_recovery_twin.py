@@ -10,6 +10,7 @@ import random
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from storage_core import open_store
@@ -17,7 +18,7 @@ from tests.golden import archive
 from tests.reference.rocketmq_record import Damaged, Log, NotARecord
 from tests.reference.rocketmq_recovery import Recovered
 from tests.reference.served import AS_BROKER, differences, in_partitions, place, read
-from tests.support.rocketmq_files import log_files, overwrite, records
+from tests.support.rocketmq_files import log_files, overwrite, queue_files, records
 from tests.support.rocketmq_harm import Harm, harm
 from tests.support.sampling import sample
 
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.sampled
 
 BASES = [name for name in archive.names() if not name.startswith(("shop", "defaults", "broker-killed"))]
 RECOVERY = {"493": "4.9", "533": "5.x"}
+SMALL_FILES = {"commitLogFileSize": 5_000, "consumeQueueFileEntries": 5, "indexSlots": 50, "indexEntries": 100}
 CASES = 6
 """Harmed copies of each store; two of them where a sample is taken."""
 
@@ -62,6 +64,26 @@ def test_bytes_changed_behind_an_unchanged_time_are_seen(unpacked: dict[str, Pat
 
     assert compare(name, directory, "493", Harm(), 1) == ([], count - 1)
     assert len(read(directory, in_partitions(1, **AS_BROKER))) == len(archive.truth(name)) - 1
+
+
+def test_an_all_zero_file_hides_no_message_before_it(tmp_path: Path) -> None:
+    """A broker that crashed counts the first entry of that file, (0, 0): it is no expired one (rocketmq.md 3.4)."""
+    store = tmp_path / "store"
+    rows = pa.table({"topic": ["orders"] * 5, "queueId": pa.array([0] * 5, pa.int32()), "body": [b"x" * 1_000] * 5})
+    with open_store(str(store), "rocketmq") as opened:
+        opened.append(rows.append_column("key", pa.array(list("abcde"))), **SMALL_FILES)
+    shutil.rmtree(store / ".mqstore")
+    shutil.rmtree(store / "index")
+    (store / "abort").touch()
+    for path in log_files(store)[:-1]:
+        path.unlink()
+    (queue_files(store)[0].parent / f"{100:020}").write_bytes(bytes(100))
+    twin = Recovered(store, "493", SMALL_FILES["commitLogFileSize"], 100)
+    with open_store(str(store), recovery="4.9") as opened:
+        assert [(queue.start, queue.stop) for queue in opened.queues()] == [(4, 6)]
+    for asked in ({}, {"keys": ("e",)}):
+        rows = read(store, in_partitions(1, **AS_BROKER, **asked), recovery="4.9")
+        assert [row["queueOffset"] for row in rows] == [found[2] for found in twin.served() if found[4]] == [4]
 
 
 def _harm(directory: Path, r: random.Random) -> Harm:

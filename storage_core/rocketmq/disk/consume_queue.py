@@ -150,20 +150,32 @@ class ConsumeQueue:
     def first_readable(self, files: OpenFiles, stop: int, log_start: int) -> int:
         """The first queue offset below `stop` whose entry is no filler and whose record is not expired, else `stop`.
 
-        Fillers and expired entries come first in a queue, so this bisects (rocketmq.md 3.5, the robust reader). For a
-        queue offset whose file is missing the last entry before the hole is looked at.
+        Fillers and expired entries come first in a queue, so this bisects (rocketmq.md 3.5, the robust reader).
         """
 
         def is_readable(queue_offset: int) -> bool:
-            if self.chain.index_at(queue_offset * QUEUE_ENTRY.size) is None:
-                before = [file.end for file in self.chain.files if file.end <= queue_offset * QUEUE_ENTRY.size]
-                queue_offset = max(before, default=QUEUE_ENTRY.size) // QUEUE_ENTRY.size - 1
-            entry = self.entries(files, queue_offset, queue_offset + 1)[0]
+            entry = self._naming_entry(files, queue_offset)
             return int(entry["physical_offset"]) >= log_start and int(entry["size"]) != BLANK_SIZE
 
         if self.start < stop and is_readable(self.start):
             return self.start
         return first_where(self.start, max(stop, self.start), is_readable)
+
+    def last_physical_offset(self, files: OpenFiles, stop: int) -> int:
+        """The physical offset of the last entry before `stop` that names a record."""
+        return int(self._naming_entry(files, stop - 1)["physical_offset"])
+
+    def _naming_entry(self, files: OpenFiles, queue_offset: int) -> Any:
+        """The entry at a queue offset, or the one before it where that one is in a missing file or not valid.
+
+        A broker can count one entry that is not valid: the first one of a file (rocketmq.md 3.4).
+        """
+        if self.chain.index_at(queue_offset * QUEUE_ENTRY.size) is None:
+            before = [file.end for file in self.chain.files if file.end <= queue_offset * QUEUE_ENTRY.size]
+            queue_offset = max(before, default=QUEUE_ENTRY.size) // QUEUE_ENTRY.size - 1
+        first = max(queue_offset - 1, self.start, 0)
+        entries = self.entries(files, first, queue_offset + 1)
+        return entries[-1] if leading_valid(entries[-1:]) else entries[0]
 
     def first_real(self, files: OpenFiles, start: int, stop: int) -> int:
         """The first queue offset in [start, stop) whose entry is no filler, else `stop`; fillers come first."""
@@ -199,7 +211,7 @@ class ConsumeQueue:
         return bounds
 
     def _reaches(self, files: OpenFiles, physical_offset: int, queue_offset: int) -> bool:
-        return self.physical_offset(files, queue_offset) >= physical_offset
+        return int(self._naming_entry(files, queue_offset)["physical_offset"]) >= physical_offset
 
     def physical_offset(self, files: OpenFiles, queue_offset: int) -> int:
         """The physical offset of one entry."""

@@ -134,7 +134,7 @@ def _reaches(part: QueueRange, physical_offset: int, files: OpenFiles) -> bool:
     """Whether the last message of a range lies at an address or after it: one look instead of a bisection."""
     if 0 <= part.last_physical_offset < physical_offset:
         return False
-    return part.queue.physical_offset(files, part.stop - 1) >= physical_offset
+    return part.queue.last_physical_offset(files, part.stop) >= physical_offset
 
 
 def _joined(ranges: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
