@@ -173,9 +173,10 @@ class ConsumeQueue:
         if self.chain.index_at(queue_offset * QUEUE_ENTRY.size) is None:
             before = [file.end for file in self.chain.files if file.end <= queue_offset * QUEUE_ENTRY.size]
             queue_offset = max(before, default=QUEUE_ENTRY.size) // QUEUE_ENTRY.size - 1
-        first = max(queue_offset - 1, self.start, 0)
-        entries = self.entries(files, first, queue_offset + 1)
-        return entries[-1] if leading_valid(entries[-1:]) else entries[0]
+        entry = self.entries(files, queue_offset, queue_offset + 1)
+        if not leading_valid(entry) and queue_offset > self.start:
+            entry = self.entries(files, queue_offset - 1, queue_offset)
+        return entry[0]
 
     def first_real(self, files: OpenFiles, start: int, stop: int) -> int:
         """The first queue offset in [start, stop) whose entry is no filler, else `stop`; fillers come first."""
