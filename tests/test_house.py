@@ -85,6 +85,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
             "read": "index message_store disk schema",
             "write": "read index message_store disk schema",
             "queue": "paging write read index message_store disk",
+            "stream": "read index message_store disk schema",
             "verify": "read index message_store disk",
             "views": "verify read index message_store disk",
         },

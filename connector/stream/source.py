@@ -45,7 +45,7 @@ class StreamSource(Closable):
             self._load.close()
             raise
         self._path, self._engine = self._named.store.path, self._named.store.engine
-        self._takes = _selects(self._request)
+        self._takes = _selects(self._request, by_name=self._engine == "rabbitmq")
         self._settled = False
         self._initial: Json | None = None
         self._frozen: Mapping[QueueKey, int] | None = None
@@ -137,7 +137,7 @@ class StreamSource(Closable):
 
     def _resumed(self, offset: StreamOffset, snapshot: StreamSnapshot) -> dict[QueueKey, int]:
         taken = {key: position for key, position in offset.positions.items() if self._takes(key)}
-        return resumed(taken, snapshot, self._path, self._request.fail_on_data_loss)
+        return resumed(taken, snapshot, self._path, self._request.fail_on_data_loss, offset.seals)
 
     def _is_delayed(self, count: int) -> bool:
         limits = self._options.limits
@@ -202,8 +202,13 @@ def followed(store: Store) -> FollowedStore:
     return store
 
 
-def _selects(request: ScanRequest) -> Callable[[QueueKey], bool]:
-    """Whether a request takes a queue, by topic, pattern or assignment."""
+def _selects(request: ScanRequest, by_name: bool) -> Callable[[QueueKey], bool]:
+    """Whether a request takes a queue, by topic, pattern or assignment; an assignment `by_name` takes all its
+    priorities.
+    """
+    if request.assign is not None and by_name:
+        names = {name for name, _ in request.assign}
+        return lambda key: key[0] in names
     if request.assign is not None:
         assigned = set(request.assign)
         return lambda key: key in assigned

@@ -80,6 +80,7 @@ _BATCH_ONLY = {
     "endingTimestamp": "a stream has no end; leave it out, or read a batch",
     "scan": "a stream goes through the queues; leave it out, or read a batch",
     "view": "a stream reads messages; leave it out, or read the view in a batch",
+    "includeAcked": "a stream reads what is not acknowledged; leave it out, or read a batch",
     "pushdown": "Spark hands no filters to a stream; use key, msgId, tag or topic",
 }
 """Options of a read that a stream refuses unless they have their defaults."""

@@ -26,17 +26,20 @@ from storage_core.rabbitmq.queue.priority_queue import PriorityQueue, open_queue
 from storage_core.rabbitmq.queue.queue import Queue
 from storage_core.rabbitmq.read import declared
 from storage_core.rabbitmq.read.snapshot import VhostSnapshot
+from storage_core.rabbitmq.stream.snapshot import VhostFacts
+from storage_core.rabbitmq.stream.tail import VhostTail
 from storage_core.rabbitmq.verify.verification import findings
 from storage_core.rabbitmq.write.job import VhostWriteJob, begin
 from storage_core.rabbitmq.write.options import WriteOptions
 from storage_core.rabbitmq.write.prepare import StoreFacts
-from storage_core.store import Definitions, ScanRequest, Store, StoreState
+from storage_core.store import Definitions, ScanRequest, StoreState
+from storage_core.stream.tail import FollowedStore
 
 RECOVERIES = ("auto", "none")
 NEW_STORE_NAMES = frozenset({".mqstore"})
 
 
-class VhostStore(Store):
+class VhostStore(FollowedStore):
     """The store in the directory `path`. Opening reads two small files.
 
     `options`: `recovery` (`auto`: as a node would serve it; `none`: what the files hold, whatever the terms of the
@@ -109,6 +112,15 @@ class VhostStore(Store):
         if self._is_new():
             raise StoreNotFoundError(f"{self.path}: there is no store yet; write to it first")
         return VhostSnapshot(self.path, self.name, self.vhost, self.segment_entry_count, self._recovery != "none")
+
+    def follow(self, names: Sequence[str] = ()) -> VhostTail:
+        """The store as a stream sees it. OptionError with `recovery=none`, which looks for no end of a queue."""
+        self._check_open()
+        if self._recovery == "none":
+            raise OptionError("recovery", "none", "a stream follows what a node serves; leave the option out")
+        if self._is_new():
+            raise StoreNotFoundError(f"{self.path}: there is no store yet; write to it first")
+        return VhostTail(VhostFacts(self.path, self.name, self.vhost, self.segment_entry_count, True), names)
 
     def state(self) -> StoreState:
         """Whether a node runs, and whether the last one stopped cleanly. What a node's start drops is in no number."""

@@ -6,8 +6,8 @@ interface.md 27a.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from storage_core.errors import CheckpointError, DataLossError, listing
@@ -29,21 +29,23 @@ class Seal:
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """Where a stream stands in each queue. `topics` is set where the start fixed them (`group:NAME`)."""
+    """Where a stream stands in each queue. `topics` is set where the start fixed them (`group:NAME`), `seals` where
+    each queue has one of its own.
+    """
 
     engine: str
     positions: Mapping[QueueKey, int]
     seal: Seal | None = None
     topics: tuple[str, ...] | None = None
+    seals: Mapping[QueueKey, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object, its keys in canonical order."""
-        queues: dict[str, dict[str, int]] = {}
-        for (topic, queue_id), position in sorted(self.positions.items()):
-            queues.setdefault(topic, {})[str(queue_id)] = position
-        found: dict[str, Any] = {"mqstore": VERSION, "engine": self.engine, "queues": queues}
+        found: dict[str, Any] = {"mqstore": VERSION, "engine": self.engine, "queues": _nested(self.positions)}
         if self.seal is not None:
             found["seal"] = [*self.seal.key, self.seal.position, self.seal.text]
+        if self.seals:
+            found["seals"] = _nested(self.seals)
         if self.topics is not None:
             found["topics"] = sorted(self.topics)
         return found
@@ -52,6 +54,11 @@ class StreamOffset:
         """The offset at other positions, sealed anew by the queue that went furthest."""
         if positions == self.positions:
             return self
+        moved = {key: position for key, position in positions.items() if position != self.positions.get(key)}
+        kept = {key: text for key, text in self.seals.items() if key in positions}
+        return replace(self._resealed(positions, snapshot), seals={**kept, **snapshot.seals(moved)})
+
+    def _resealed(self, positions: Mapping[QueueKey, int], snapshot: StreamSnapshot) -> StreamOffset:
         steps = {key: position - self.positions.get(key, 0) for key, position in positions.items()}
         for key in sorted(steps, key=lambda key: (-steps[key], key))[:8]:
             text = snapshot.seal(key, positions[key]) if positions[key] else None
@@ -70,17 +77,14 @@ def from_json(noted: Any, engine: str, path: str) -> StreamOffset:
             f"{VERSION}; run the version that wrote it, or {DELETE}"
         )
     try:
-        positions = {
-            (topic, int(queue_id)): _whole(position)
-            for topic, queues in noted["queues"].items()
-            for queue_id, position in queues.items()
-        }
+        positions = {key: _whole(position) for key, position in _flat(noted["queues"])}
+        seals = {key: _seal_text(text) for key, text in _flat(noted.get("seals", {}))}
         seal = None
         if "seal" in noted:
             topic, queue_id, position, text = noted["seal"]
             seal = Seal((topic, _whole(queue_id)), _whole(position), str(text))
         topics = tuple(noted["topics"]) if "topics" in noted else None
-        found = StreamOffset(noted["engine"], positions, seal, topics)
+        found = StreamOffset(noted["engine"], positions, seal, topics, seals)
     except (AttributeError, KeyError, TypeError, ValueError):
         raise CheckpointError(f"{path}: the offset in the checkpoint is damaged; {DELETE}") from None
     if found.engine != engine:
@@ -91,6 +95,24 @@ def from_json(noted: Any, engine: str, path: str) -> StreamOffset:
     return found
 
 
+def _nested(values: Mapping[QueueKey, Any]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for (topic, queue_id), value in sorted(values.items()):
+        found.setdefault(topic, {})[str(queue_id)] = value
+    return found
+
+
+def _flat(nested: Any) -> Iterator[tuple[QueueKey, Any]]:
+    return (((topic, int(each)), value) for topic, queues in nested.items() for each, value in queues.items())
+
+
+def _seal_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(value)
+    int(value.partition(":")[0])
+    return value
+
+
 def _whole(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError(value)
@@ -98,20 +120,29 @@ def _whole(value: Any) -> int:
 
 
 def check_store(offset: StreamOffset, snapshot: StreamSnapshot, path: str) -> None:
-    """CheckpointError when the message that seals the offset is there, and is another one."""
+    """CheckpointError when a message that seals the offset is there, and is another one."""
+    for key, text in offset.seals.items():
+        if key in snapshot.positions and snapshot.is_other(key, text):
+            raise _of_another_store(path, key, text.partition(":")[0])
     seal = offset.seal
     if seal is None or seal.position > snapshot.positions.get(seal.key, (0, 0))[1]:
         return
     found = snapshot.seal(seal.key, seal.position)
     if found is not None and found != seal.text:
-        topic, queue_id = seal.key
-        raise CheckpointError(
-            f"{path}: the checkpoint belongs to another store: message {seal.position - 1} of {topic}/{queue_id} is "
-            f"not the one that was read; read the store that it belongs to, or {DELETE}"
-        )
+        raise _of_another_store(path, seal.key, str(seal.position - 1))
 
 
-def resumed(positions: Mapping[QueueKey, int], snapshot: StreamSnapshot, path: str, fail: bool) -> dict[QueueKey, int]:
+def _of_another_store(path: str, key: QueueKey, number: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path}: the checkpoint belongs to another store: message {number} of {key[0]}/{key[1]} is not the one that "
+        f"was read; read the store that it belongs to, or {DELETE}"
+    )
+
+
+def resumed(
+    positions: Mapping[QueueKey, int], snapshot: StreamSnapshot, path: str, fail: bool,
+    seals: Mapping[QueueKey, str] | None = None,
+) -> dict[QueueKey, int]:  # fmt: skip
     """The positions from which a store can still be read.
 
     A queue that is gone is left out, an expired position becomes the first readable one, and one after the end becomes
@@ -121,17 +152,13 @@ def resumed(positions: Mapping[QueueKey, int], snapshot: StreamSnapshot, path: s
     lost = []
     for key, position in positions.items():
         name = f"{key[0]}/{key[1]}"
-        held = snapshot.positions.get(key)
-        if held is None:
+        if key not in snapshot.positions:
             if position:
                 lost.append(f"{name} is gone, the checkpoint is at {position}")
             continue
-        start, stop = held
-        if position < start:
-            lost.append(f"{name} begins at {start} now, the checkpoint is at {position}")
-        elif position > stop:
-            lost.append(f"{name} ends at {stop} now, the checkpoint is at {position}")
-        found[key] = min(max(position, start), stop)
+        found[key], reason = snapshot.lost(key, position, (seals or {}).get(key))
+        if reason:
+            lost.append(f"{name} {reason}")
     if lost and fail:
         raise DataLossError(
             f"{path}: {listing(lost, 3)}; messages may be lost: set failOnDataLoss=false to go on with what is there"

@@ -44,6 +44,26 @@ class StreamSnapshot(Snapshot):
     def seal(self, key: QueueKey, position: int) -> str | None:
         """What tells the last message before a position from those of other stores; None where it is not there."""
 
+    def seals(self, positions: Mapping[QueueKey, int]) -> dict[QueueKey, str]:
+        """A seal of each queue, where messages go one by one and no single one is sure to stay; else nothing."""
+        del positions
+        return {}
+
+    def is_other(self, key: QueueKey, seal: str) -> bool:
+        """Whether another message is there than the one that one of `seals` names."""
+        del key, seal
+        return False
+
+    def lost(self, key: QueueKey, position: int, seal: str | None) -> tuple[int, str]:
+        """Where a stream goes on that stands at a position of a queue, and what was lost before; "" for nothing."""
+        del seal
+        start, stop = self.positions[key]
+        if position < start:
+            return start, f"begins at {start} now, the checkpoint is at {position}"
+        if position > stop:
+            return stop, f"ends at {stop} now, the checkpoint is at {position}"
+        return position, ""
+
     @abstractmethod
     def plan_ranges(self, request: ScanRequest, ranges: Mapping[QueueKey, tuple[int, int]]) -> list[ScanPartition]:
         """Partitions that together hold each message of the ranges once that the request's filters leave."""

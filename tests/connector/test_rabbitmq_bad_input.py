@@ -288,16 +288,6 @@ def test_columns_of_a_wrong_type(spark, store: Path) -> None:
     assert files == {name: seen for name, seen in before.items() if name != "."}
 
 
-def test_a_stream_out_of_a_store_is_refused(spark, store: Path) -> None:
-    def stream() -> None:
-        frame = spark.readStream.format("mqstore").load(str(store))
-        frame.writeStream.format("noop").start().awaitTermination()
-
-    assert failure(stream) == (
-        f"UnsupportedFormatError: {store}: a rabbitmq store is not read as a stream in this version; read it in batches"
-    )
-
-
 def test_overwrite_and_streams_are_refused(spark, store: Path, tmp_path: Path) -> None:
     before = fingerprint(store)
     assert failure(lambda: save(some(spark), store, mode="overwrite", queue="q")) == (

@@ -163,3 +163,17 @@ def test_bad_sinks_are_one_line(spark, root: Path, tmp_path: Path, mode: str, op
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
     assert failure(lambda: writer.start(str(tmp_path / "target")).awaitTermination()) == text
     assert not (tmp_path / "target").exists()
+
+
+def test_a_rabbitmq_queue_is_read_while_it_is_consumed(spark, tmp_path: Path) -> None:
+    root = tmp_path / "vhost"
+    running = Running(spark, root, tmp_path / "checkpoint")
+    with open_store(str(root), "rabbitmq") as store:
+        with store.queue("orders") as queue:
+            queue.publish_many([f"{number}" for number in range(30)])
+        running.run({"availableNow": True}, maxOffsetsPerTrigger="20")
+        with store.queue("orders") as queue:
+            queue.ack(queue.fetch_many(30).sequence_ids.tolist())
+            queue.publish_many([f"{number}" for number in range(30, 45)])
+        running.run({"availableNow": True}, maxOffsetsPerTrigger="20")
+    assert running.batches == [list(range(20)), list(range(20, 30)), list(range(30, 45))]

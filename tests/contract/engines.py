@@ -1,4 +1,4 @@
-"""The engines that keep the contract, and those of them that have streams."""
+"""The engines that keep the contract, and those of them that are read as streams."""
 
 from __future__ import annotations
 
@@ -7,5 +7,4 @@ from tests.contract.rabbitmq_engine import RabbitEngine
 from tests.contract.rocketmq_engine import RocketEngine
 
 ENGINES: tuple[Engine, ...] = (RocketEngine(), RabbitEngine())
-STREAMING = ENGINES[:1]
-"""RabbitMQ stores are not read as streams in this version (docs/streaming.md)."""
+STREAMING = ENGINES

@@ -78,7 +78,8 @@ class QueueFiles:
     """The persistent entries of one directory by sequence id, served or acknowledged, and what was found beside them.
 
     `files` are the paths below the store that the entries' file numbers mean; `end_of_entries` lies after every
-    sequence id that the files mention.
+    sequence id that the files mention. `forgotten` are sequence ids whose message is in no message file. `ids` are the
+    message ids of the entries where they were asked for, shape (n,).
     """
 
     directory: QueueDirectory
@@ -90,11 +91,20 @@ class QueueFiles:
     end_of_entries: int = 0
     damages: list[Damage] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    forgotten: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    ids: npt.NDArray[np.void] | None = None
 
     @cached_property
     def served(self) -> Entries:
         """The entries that are not acknowledged."""
         return filtered(self.entries, ~flagged(self.entries, ACKED))
+
+    @cached_property
+    def served_ids(self) -> npt.NDArray[np.void]:
+        """The message ids of `served`; zeros where they were not asked for."""
+        if self.ids is None:
+            return np.zeros(len(self.served), "V16")
+        return filtered(self.ids, ~flagged(self.entries, ACKED))
 
 
 def list_directories(root: str, unseen: frozenset[str] = frozenset()) -> list[QueueDirectory]:
@@ -106,7 +116,7 @@ def list_directories(root: str, unseen: frozenset[str] = frozenset()) -> list[Qu
         names = sorted(e.name for e in system.entries(folder) if e.is_directory)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    found = [_directory(folder, name, unseen) for name in names]
+    found = [list_directory(root, name, unseen) for name in names]
     hidden = {path.split("/")[1] for path in unseen if path.startswith(f"{paths.QUEUES_FOLDER}/")}
     return [directory for directory in found if directory.sizes or directory.directory not in hidden]
 
@@ -123,7 +133,9 @@ def check_versions(root: str, directories: Iterable[QueueDirectory]) -> None:
             )
 
 
-def _directory(folder: str, directory: str, unseen: frozenset[str]) -> QueueDirectory:
+def list_directory(root: str, directory: str, unseen: frozenset[str] = frozenset()) -> QueueDirectory:
+    """One directory below `queues/` of the store `root`, without files whose paths are `unseen`."""
+    folder = f"{root}/{paths.QUEUES_FOLDER}"
     try:
         name = paths.parse_stub(read_file(f"{folder}/{directory}/{paths.STUB_FILE}"))
     except FormatError:
@@ -143,20 +155,24 @@ def read_queue(
     locations: MessageLocations,
     terms: QueueTerms | None,
     trust: bool,
+    with_ids: bool = False,
 ) -> QueueFiles:
-    """Reads one directory of the store `root`, with `entry_count` entries a segment; `trust` as in `verdict_on`."""
+    """Reads one directory of the store `root`, with `entry_count` entries a segment; `trust` as in `verdict_on`.
+    `with_ids` also keeps the message ids.
+    """
     if terms is not None and terms.version != directory.version and directory.sizes:
         terms = replace(terms, segments=None)
     verdict = verdict_on(terms, locations.clean, trust)
     files, found = _read_files(root, directory, entry_count)
     damages = [damage for file in found for damage in file.damages]
-    entries, ids, stored, transient = _combined(found)
+    entries, ids, stored, transient = _combined(found, with_ids)
     _locate(entries, ids, stored, locations, files)
     entries["flags"] |= np.uint8(DIRTY if verdict.dirty else 0)
     below = verdict.redelivered_below
     redelivered = np.ones(len(entries), bool) if below is None else entries["sequence_id"] < below
     entries["flags"] |= np.where(redelivered, REDELIVERED, 0).astype(np.uint8)
     queue = QueueFiles(directory, entries, files, 0, verdict, transient, _end(found), damages)
+    queue.ids = ids if with_ids else None
     _apply(queue, root)
     last = int(queue.served["sequence_id"][-1]) if len(queue.served) else None
     count = queue_v2.SEGMENT_ENTRY_COUNT if directory.version == 2 else entry_count
@@ -219,17 +235,19 @@ def _numbered(directory: QueueDirectory, suffix: str) -> list[str]:
     return [names[number] for number in sorted(number for number in names if number is not None)]
 
 
-def _combined(found: list[IndexFile]) -> tuple[Entries, npt.NDArray[np.void], npt.NDArray[np.bool_], int]:
+def _combined(
+    found: list[IndexFile], with_ids: bool
+) -> tuple[Entries, npt.NDArray[np.void], npt.NDArray[np.bool_], int]:
     """The persistent entries of all files by sequence id, ids and `stored` beside them; how many live transient ones.
 
     An entry is acknowledged when its segment has two marks for it or the journal an ack. Of two publishes of one
     sequence id, which a crash between a flush and the cut of the journal leaves, the segment's counts. Ids are
-    those of stored ones.
+    those of stored ones, or of all `with_ids`.
     """
     publishes = [file.publishes for file in found] or [nothing()]
     entries = joined([part.entries for part in publishes])
     stored = joined([part.stored for part in publishes])
-    ids = joined([part.ids for part in publishes]) if stored.any() else np.zeros(len(entries), "V16")
+    ids = joined([part.ids for part in publishes]) if stored.any() or with_ids else np.zeros(len(entries), "V16")
     sequence_ids = np.ascontiguousarray(entries["sequence_id"])
     if not (sequence_ids[1:] > sequence_ids[:-1]).all():
         _, first = np.unique(sequence_ids, return_index=True)
@@ -276,10 +294,12 @@ def _apply(queue: QueueFiles, root: str) -> None:
     entries, verdict = queue.entries, queue.verdict
     path = f"{root}/{paths.QUEUES_FOLDER}/{queue.directory.directory}"
     missing = flagged(entries, MISSING) & ~flagged(entries, ACKED)
+    queue.forgotten = entries["sequence_id"][missing]
     if verdict.dirty and missing.any():
         count = int(missing.sum())
         queue.warnings.append(f"{path}: {count} messages are in no message file; a node forgets them when it starts")
         queue.entries = entries = entries[~missing]
+        queue.ids = None if queue.ids is None else filtered(queue.ids, ~missing)
     live = int((~flagged(entries, ACKED)).sum())
     if verdict.hidden and live:
         queue.warnings.append(
@@ -287,6 +307,7 @@ def _apply(queue: QueueFiles, root: str) -> None:
             "the option recovery=none reads them"
         )
         queue.entries = new_entries(0)
+        queue.ids = None if queue.ids is None else queue.ids[:0]
     elif verdict.expected_count not in {None, live}:
         queue.warnings.append(
             f"{path}: {live} messages, and {paths.RECOVERY_FILE} says {verdict.expected_count}; "

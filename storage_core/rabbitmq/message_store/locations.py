@@ -138,7 +138,7 @@ def _unclean(folder: str, clients: set[bytes]) -> str:
 
 
 @dataclass
-class _Scan:
+class FileScan:
     """Records of one file, in file order."""
 
     positions: Positions
@@ -154,25 +154,26 @@ def _scanned(root: str, names: list[str], why: str) -> MessageLocations:
     parts = []
     for number, path in list(files.items()):
         scan = scan_file(f"{root}/{path}", path, damages)
-        parts.append(_rows(number, scan))
+        parts.append(rows_of(number, scan))
         leftover = f"{number}{paths.COMPACTION_SUFFIX}"
         if leftover in names and scan.reason == "end":
             # A node appends the leftover to the file; what lies after a blank or torn record it never sees.
             extra = -1 - number
             files[extra] = f"{paths.PERSISTENT_FOLDER}/{leftover}"
-            parts.append(_rows(extra, scan_file(f"{root}/{files[extra]}", files[extra], damages)))
+            parts.append(rows_of(extra, scan_file(f"{root}/{files[extra]}", files[extra], damages)))
     rows = np.concatenate(parts) if parts else np.empty(0, ets_dump.INDEX_ROW)
-    return MessageLocations(_youngest(rows), files, _sizes(root, files), False, why, damages)
+    return MessageLocations(youngest(rows), files, _sizes(root, files), False, why, damages)
 
 
-def _rows(number: int, scan: _Scan) -> npt.NDArray[np.void]:
+def rows_of(number: int, scan: FileScan) -> npt.NDArray[np.void]:
+    """The records of a scan of message file `number`, of dtype INDEX_ROW."""
     rows = np.empty(len(scan.positions), ets_dump.INDEX_ROW)
     rows["id"], rows["references"], rows["file"] = scan.ids, -1, number
     rows["position"], rows["size"] = scan.positions, scan.sizes
     return rows
 
 
-def _youngest(rows: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+def youngest(rows: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
     """One row for each id: the last one of a file; of several files, the order of a node is not defined."""
     if not len(rows):
         return rows
@@ -186,25 +187,27 @@ def _youngest(rows: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
     return backwards[np.sort(order[first])]
 
 
-def scan_file(path: str, name: str, damages: list[Damage]) -> _Scan:
-    """Walks one message file in windows, jumping over what large records hold; adds what a node would skip."""
+def scan_file(path: str, name: str, damages: list[Damage], start: int = 0) -> FileScan:
+    """Walks one message file from `start` on in windows, jumping over what large records hold; adds what a node would
+    skip to `damages`.
+    """
     try:
         descriptor = system.open_read(path)
     except FileNotFoundError:
-        return _Scan(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, "V16"), 0, "end")
+        return FileScan(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, "V16"), 0, "end")
     try:
         size = system.stat(path).size
-        return _walk(descriptor, size, name, damages)
+        return _walk(descriptor, size, name, damages, min(start, size))
     finally:
         system.close(descriptor)
 
 
-def _walk(descriptor: int, size: int, name: str, damages: list[Damage]) -> _Scan:
-    window = np.empty(min(_WINDOW_SIZE, size), np.uint8)
+def _walk(descriptor: int, size: int, name: str, damages: list[Damage], start: int) -> FileScan:
+    window = np.empty(min(_WINDOW_SIZE, size - start), np.uint8)
     positions, sizes, ids = [], [], []
-    base, reason = 0, "more"
+    base, reason = start, "more"
     while reason == "more":
-        count = system.pread_into(descriptor, window.data, base) if size else 0
+        count = system.pread_into(descriptor, window.data, base) if len(window) else 0
         found = message_file.walk(window[:count], base, size)
         positions.append(found.positions)
         sizes.append(found.sizes)
@@ -228,7 +231,7 @@ def _walk(descriptor: int, size: int, name: str, damages: list[Damage]) -> _Scan
     if reason in {"torn", "blank"}:
         damages.append(Damage(name, base, size - base, f"{reason} tail", _TAILS[reason], served=False))
     joined = np.concatenate(ids) if ids else np.empty(0, "V16")
-    return _Scan(np.concatenate(positions), np.concatenate(sizes), joined, base, reason)
+    return FileScan(np.concatenate(positions), np.concatenate(sizes), joined, base, reason)
 
 
 _TAILS = {

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from storage_core.errors import FormatError
+from storage_core.errors import DataLossError, FormatError
 from storage_core.formats.layout import Bytes, Positions, values_at
 from storage_core.formats.rabbitmq.classic import journal, message_file, queue_v2, segment
 from storage_core.formats.rabbitmq.erlang import external_term as et
@@ -41,6 +41,12 @@ _HEAD_SIZES[[SEGMENT, JOURNAL, SHARED, OWN]] = (
     queue_v2.STORED.size,
 )
 
+_WITH_ID = {
+    SEGMENT: segment.PUBLISH.dtype,
+    JOURNAL: journal.PUBLISH.dtype,
+    SHARED: message_file.HEAD.dtype,
+}
+
 
 @dataclass
 class MessageBatch:
@@ -61,11 +67,18 @@ class MessageBatch:
     dropped: npt.NDArray[np.bool_]
 
 
-def read_batch(reader: SpanReader, entries: Entries, verify_crc: bool) -> MessageBatch:
-    """Reads and decodes the messages of `entries`. Raises DataLossError when a file vanished or shrank."""
+def read_batch(
+    reader: SpanReader, entries: Entries, verify_crc: bool, ids: npt.NDArray[np.void] | None = None
+) -> MessageBatch:
+    """Reads and decodes the messages of `entries`; `ids`, dtype V16, are those that their records must have.
+
+    Raises DataLossError when a file vanished or shrank, or another message lies where one of the ids was.
+    """
     lost = flagged(entries, MISSING)
     present = ~lost
     buffer, starts, stops = _loaded(reader, entries, present)
+    if ids is not None:
+        _check_ids(buffer, entries, present, starts, ids)
     reasons: dict[int, str] = {}
     absent = lost & flagged(entries, ACKED)
     for row in np.flatnonzero(lost & ~absent).tolist():
@@ -90,6 +103,17 @@ def read_batch(reader: SpanReader, entries: Entries, verify_crc: bool) -> Messag
     for row in np.flatnonzero(sound & messages.ok & ~good).tolist():
         reasons.setdefault(row, "its property list is malformed")
     return MessageBatch(entries, buffer, messages, listed, table.rows, found, reasons, absent, dropped)
+
+
+def _check_ids(
+    buffer: Bytes, entries: Entries, present: npt.NDArray[np.bool_], starts: Positions, ids: npt.NDArray[np.void]
+) -> None:
+    """DataLossError when a record is not the one of its id. Those of a queue's own store are not moved, nor checked."""
+    for kind, layout in _WITH_ID.items():
+        rows = np.flatnonzero(present & (entries["kind"] == kind))
+        found = np.ascontiguousarray(structs_at(buffer, layout, starts[rows])["id"])
+        if (found.view("u8") != np.ascontiguousarray(ids[rows]).view("u8")).any():
+            raise DataLossError("DataLossError: a message was moved while the store was read; read again")
 
 
 def _loaded(reader: SpanReader, entries: Entries, present: npt.NDArray[np.bool_]) -> tuple[Bytes, Positions, Positions]:

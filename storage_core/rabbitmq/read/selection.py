@@ -78,8 +78,8 @@ def entries_between(request: ScanRequest, queue: QueueInfo, sequence_ids: npt.ND
     for a start after the stop.
     """
     first, stop = (_index_of_last(bound, live) for bound in (request.start, request.stop))
-    start_id = _resolved("startingOffsets", request.start, queue, request.fail_on_data_loss)
-    stop_id = _resolved("endingOffsets", request.stop, queue, request.fail_on_data_loss)
+    start_id = resolved("startingOffsets", request.start, queue, request.fail_on_data_loss)
+    stop_id = resolved("endingOffsets", request.stop, queue, request.fail_on_data_loss)
     _check_order(queue, (start_id, first), (stop_id, stop), sequence_ids)
     mask: Mask = np.zeros(len(sequence_ids), bool)
     mask[first:stop] = True
@@ -98,8 +98,11 @@ def _index_of_last(bound: OffsetBound, live: Mask) -> int | None:
     return len(live) if bound.last == 0 or not len(indices) else int(indices[max(0, len(indices) - bound.last)])
 
 
-def _resolved(option: str, bound: OffsetBound, queue: QueueInfo, fail_on_data_loss: bool) -> int | None:
-    """The bound as a sequence id; None when it takes everything, or counts from the end."""
+def resolved(option: str, bound: OffsetBound, queue: QueueInfo, fail_on_data_loss: bool) -> int | None:
+    """The bound as a sequence id; None when it takes everything, or counts from the end.
+
+    OffsetOutOfRangeError for one after the end, unless `fail_on_data_loss` is false: then it is the end.
+    """
     if bound.last is not None:
         return None
     starts = option == "startingOffsets"

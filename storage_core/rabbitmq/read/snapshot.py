@@ -66,6 +66,9 @@ class VhostSnapshot(Snapshot):
     @cached_property
     def locations(self) -> MessageLocations:
         """Where the message store keeps each message."""
+        return self._located()
+
+    def _located(self) -> MessageLocations:
         clients = [terms.client for terms in self.terms.values() if terms.client is not None]
         return read_locations(self.root, clients, self._pending.before)
 
@@ -150,10 +153,7 @@ class VhostSnapshot(Snapshot):
         names = [name for name in selection.queues_of(request, named) if index_filter.takes_queue(name)]
         pieces, damages = PlannedEntries(), []
         for number, name in enumerate(names):
-            damages += self._damages(named[name])
-            if damages and request.mode is Mode.FAILFAST:
-                error = damages[0].error(self.root)
-                raise CorruptionError(error.path, error.position, f"{error.reason}; {LEAVE_OUT}")
+            damages += self._checked_damages(named[name], request)
             for files, entries in self._selected(named[name], request):
                 wanted = index_filter.mask(name, entries, files.files)
                 pieces.add(number, files.files, filtered(entries, wanted))
@@ -187,6 +187,11 @@ class VhostSnapshot(Snapshot):
                 raise UnsupportedFormatError(node.elsewhere(self.root, name, found.kind))
         return replace(request, topics=tuple(name for name in topics if name not in absent)) if absent else request
 
-    def _damages(self, queue: NamedQueue) -> list[Damage]:
+    def _checked_damages(self, queue: NamedQueue, request: ScanRequest) -> list[Damage]:
+        """What is wrong in the index of a queue and concerns served messages; the first one raised with FAILFAST."""
         found = [damage for directory in queue.directories for damage in self.files(directory).damages]
-        return [replace(damage, queue=queue.name) for damage in found if damage.served]
+        damages = [replace(damage, queue=queue.name) for damage in found if damage.served]
+        if damages and request.mode is Mode.FAILFAST:
+            error = damages[0].error(self.root)
+            raise CorruptionError(error.path, error.position, f"{error.reason}; {LEAVE_OUT}")
+        return damages

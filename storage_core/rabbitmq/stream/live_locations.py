@@ -1,0 +1,92 @@
+"""Where the message store keeps each message while a node writes it: looked for again when an id is not known yet.
+
+Only what was added to the newest message file is scanned; an older file that changed was compacted and is scanned anew.
+Source: rabbitmq.md 6.1, 6.5; docs/streaming.md "While a node writes".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.files import system
+from storage_core.formats.rabbitmq import paths
+from storage_core.formats.rabbitmq.erlang import ets_dump
+from storage_core.rabbitmq.disk.damage import Damage
+from storage_core.rabbitmq.message_store.locations import (
+    FileScan,
+    MessageLocations,
+    rows_of,
+    scan_file,
+    youngest,
+)
+
+SUFFIXES = (paths.MESSAGE_SUFFIX, paths.COMPACTION_SUFFIX)
+
+
+@dataclass(frozen=True)
+class _Scanned:
+    """One message file as it was scanned last: its stamp before, where the scan ended, its records."""
+
+    stamp: system.Stamp
+    stop: int
+    rows: npt.NDArray[np.void]
+
+
+class LiveLocations(MessageLocations):
+    """The locations of the persistent store below `root`, without any tables. Starts empty and scans when asked."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._scanned: dict[int, _Scanned] = {}
+        super().__init__(np.empty(0, ets_dump.INDEX_ROW), {}, {}, False, "a node may be at work")
+
+    def find(self, ids: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
+        """Row number of each id (dtype V16), -1 where there is none, now."""
+        found = super().find(ids)
+        if (found >= 0).all() or not self._scan():
+            return found
+        return super().find(ids)
+
+    def forget(self) -> None:
+        """All files are scanned anew: a message was not where a scan had seen it."""
+        self._scanned = {}
+        self._scan()
+
+    def _scan(self) -> bool:
+        """Looks at the files again; whether anything changed."""
+        folder = f"{self._root}/{paths.PERSISTENT_FOLDER}"
+        try:
+            listed = {entry.name: entry.stamp for entry in system.entries(folder) if not entry.is_directory}
+        except (FileNotFoundError, NotADirectoryError):
+            listed = {}
+        files, stamps = {}, {}
+        for name, stamp in listed.items():
+            for suffix in SUFFIXES:
+                number = paths.number_of(name, suffix)
+                if number is not None:
+                    key = number if suffix == paths.MESSAGE_SUFFIX else -1 - number
+                    files[key], stamps[key] = f"{paths.PERSISTENT_FOLDER}/{name}", stamp
+        if stamps == {key: scanned.stamp for key, scanned in self._scanned.items()}:
+            return False
+        newest = max(files, default=0)
+        self._scanned = {key: self._again(key, files[key], stamps[key], key == newest) for key in sorted(files)}
+        # A message that is being moved is in two files: the leftover of a compaction has negative numbers and comes
+        # first, so the file that it goes into counts.
+        rows = [scanned.rows for scanned in self._scanned.values()]
+        self.rows = youngest(np.concatenate(rows) if rows else np.empty(0, ets_dump.INDEX_ROW))
+        self.files, self.sizes = files, {key: scanned.stop for key, scanned in self._scanned.items()}
+        self.__post_init__()
+        return True
+
+    def _again(self, number: int, path: str, stamp: system.Stamp, newest: bool) -> _Scanned:
+        known = self._scanned.get(number)
+        if known is not None and known.stamp == stamp:
+            return known
+        grew = newest and known is not None and known.stamp.identity == stamp.identity and stamp.size >= known.stop
+        start, rows = (known.stop, [known.rows]) if grew and known is not None else (0, [])
+        damages: list[Damage] = []
+        scan: FileScan = scan_file(f"{self._root}/{path}", path, damages, start)
+        return _Scanned(stamp, max(scan.stop, start), np.concatenate([*rows, rows_of(number, scan)]))

@@ -1,0 +1,119 @@
+"""A piece of a micro-batch, read while a node may flush its journal and compact its message files.
+
+Each record must have the id that the plan saw. One that does not was moved: the index is read anew and the message
+taken from where it lies now. Source: docs/streaming.md "While a node writes".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from storage_core.errors import CorruptionError, DataLossError
+from storage_core.rabbitmq.disk.span_reader import SpanReader
+from storage_core.rabbitmq.index.entries import Entries, filtered, joined, new_entries
+from storage_core.rabbitmq.index.queue_directory import QueueFiles
+from storage_core.rabbitmq.read.batch_builder import BatchBuilder
+from storage_core.rabbitmq.read.message_batch import read_batch
+from storage_core.rabbitmq.read.partition import QueuePartition, batch_ranges
+from storage_core.store import ScanPartition
+
+MOST_ATTEMPTS = 20
+
+Ids = npt.NDArray[np.void]
+Relocate = Callable[[tuple[str, ...]], list[tuple[int, QueueFiles]]]
+"""The directories of the queues of these names as they are now, each with the number of its queue."""
+
+
+@dataclass(frozen=True)
+class LivePartition(ScanPartition):
+    """The messages of `planned`, whose ids are `ids` (dtype V16). `relocate` is picklable."""
+
+    planned: QueuePartition
+    ids: bytes
+    relocate: Relocate
+
+    @property
+    def estimated_bytes(self) -> int:
+        """Bytes of records."""
+        return self.planned.estimated_bytes
+
+    @property
+    def estimated_rows(self) -> int:
+        """Messages."""
+        return self.planned.estimated_rows
+
+    @property
+    def file_count(self) -> int:
+        """Files that held the messages when they were planned."""
+        return self.planned.file_count
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The rows in batches; messages that were acknowledged and removed since the plan are left out.
+
+        Raises CorruptionError (FAILFAST), DataLossError when messages move faster than they are read.
+        """
+        partition, ids, attempts = self.planned, np.frombuffer(self.ids, "V16"), 0
+        while len(partition.entries):
+            builder = BatchBuilder(partition.context)
+            reader = SpanReader(partition.context.root, list(partition.context.files))
+            done = 0
+            try:
+                for start, stop in batch_ranges(partition.entries["length"]):
+                    found = read_batch(reader, partition.entries[start:stop], partition.verify_crc, ids[start:stop])
+                    batch = builder.batch(found)
+                    done = stop
+                    attempts = 0
+                    if batch.num_rows:
+                        yield batch
+                return
+            except (DataLossError, CorruptionError) as error:
+                attempts += 1
+                moved, left = self._moved(partition, ids, done)
+                stayed = len(left) == len(ids) - done and _places(moved) == _places(partition, done)
+                if attempts == MOST_ATTEMPTS or (stayed and isinstance(error, CorruptionError)):
+                    raise
+                partition, ids = moved, left
+            finally:
+                reader.close()
+
+    def _moved(self, partition: QueuePartition, ids: Ids, done: int) -> tuple[QueuePartition, Ids]:
+        """The messages from number `done` on where they lie now, in the same order."""
+        entries, ids = partition.entries[done:], ids[done:]
+        wanted = _names(entries["queue"], entries["sequence_id"], ids)
+        files: dict[str, int] = {}
+        found: list[Entries] = [new_entries(0)]
+        keys = [np.empty(0, wanted.dtype)]
+        for number, queue in self.relocate(partition.context.queues):
+            here = queue.served.copy()
+            numbers = [files.setdefault(path, len(files)) for path in queue.files]
+            here["file"] = np.array(numbers, np.int32)[here["file"]] if numbers else here["file"]
+            here["queue"] = number
+            found.append(here)
+            keys.append(_names(here["queue"], here["sequence_id"], queue.served_ids))
+        there, key = joined(found), np.concatenate(keys)
+        order = np.argsort(key, kind="stable")
+        at = np.searchsorted(key[order], wanted)
+        at[at == len(key)] = 0
+        same = key[order][at] == wanted if len(key) else np.zeros(len(wanted), bool)
+        moved = there[order[at[same]]] if len(key) else there
+        context = replace(partition.context, files=tuple(files))
+        return replace(partition, context=context, entries=moved), filtered(ids, same)
+
+
+def _places(partition: QueuePartition, first: int = 0) -> list[tuple[str, int]]:
+    """The file and the position of each message from number `first` on."""
+    entries = partition.entries[first:]
+    files = (partition.context.files[number] for number in entries["file"].tolist())
+    return list(zip(files, entries["position"].tolist(), strict=True))
+
+
+def _names(queues: npt.NDArray[np.int32], sequence_ids: npt.NDArray[np.int64], ids: Ids) -> npt.NDArray[np.bytes_]:
+    """Queue, sequence id and message id of each message as one sortable value."""
+    made = np.zeros(len(ids), [("queue", ">i4"), ("sequence_id", ">i8"), ("id", "V16"), ("end", "u1")])
+    made["queue"], made["sequence_id"], made["id"], made["end"] = queues, sequence_ids, ids, 1
+    return made.view(f"S{made.itemsize}")
