@@ -12,7 +12,7 @@ import numpy as np
 
 from storage_core.files.file_chain import ChainFile, FileChain
 from storage_core.files.window import OpenFiles, Window
-from storage_core.formats.checksum import body_crcs
+from storage_core.formats.checksum import span_crcs
 from storage_core.formats.layout import Mask, Positions
 from storage_core.formats.rocketmq.delay_levels import delay_ms
 from storage_core.formats.rocketmq.message import (
@@ -125,7 +125,8 @@ def _leading_valid(run: RecordRun, checks: Checks) -> int:
 
 def wrong_crcs(messages: Messages) -> Mask:
     """Which records have a body that does not match BODYCRC; an empty body is not checked (rocketmq.md 5.4)."""
-    wrong: Mask = (messages.body_size > 0) & (body_crcs(messages.bodies()) != messages.column("body_crc"))
+    crcs = span_crcs(messages.buffer, messages.body_start, messages.body_size)
+    wrong: Mask = (messages.body_size > 0) & (crcs != messages.column("body_crc"))
     return wrong
 
 
