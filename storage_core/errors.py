@@ -5,6 +5,7 @@ Leaves to others: when to raise which one (formats and engines), how Spark shows
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -70,6 +71,60 @@ class UnsupportedFormatError(MqStoreError):
 
 class StoreNotFoundError(MqStoreError):
     """The path is no store, does not exist, or may not be read."""
+
+
+class DiskError(MqStoreError, OSError):
+    """The operating system refused a call on a file or folder: a failing or full disk, too many open files, a folder
+    where a file is expected, a file that is gone. An OSError too, with its `errno`, `strerror` and `filename`.
+    """
+
+    def __init__(self, filename: str, number: int, reason: str) -> None:
+        advice = f"; {_ADVICE[number]}" if number in _ADVICE else ""
+        super().__init__(f"{filename}: {reason}{advice}")
+        self.errno, self.strerror, self.filename = number, reason, filename
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.filename, self.errno, self.strerror)
+
+
+class FileGoneError(DiskError, FileNotFoundError):
+    """A file or folder that is not there, or not any more."""
+
+
+class NoFolderError(DiskError, NotADirectoryError):
+    """A path that leads through a file."""
+
+
+_ADVICE = {
+    errno.EIO: "the disk fails: copy what can be read to another one, and go on there",
+    errno.ENOSPC: "make room on this disk",
+    errno.EDQUOT: "make room on this disk, or raise the quota",
+    errno.EMFILE: "raise the number of files that a process may have open (ulimit -n)",
+    errno.ENFILE: "this machine has too many files open; close some",
+    errno.EROFS: "mount it for writing, or copy the store",
+    errno.EISDIR: "a folder stands in the place of a file; move it away, or restore the file",
+    errno.ELOOP: "a link leads to itself; remove it, or restore the file",
+    errno.ENOENT: "it is gone, or never was; read again, or read a copy",
+    errno.ENOTDIR: "a file stands in the place of a folder; move it away, or restore the folder",
+}
+
+
+def disk_error(error: OSError, filename: str) -> OSError:
+    """The error of a system call on this file as one of mqstore's; unchanged where callers ask for its own kind."""
+    if isinstance(error, DiskError) or error.errno is None or isinstance(error, _PLAIN):
+        return error
+    if isinstance(error, FileNotFoundError):
+        return FileGoneError(filename, error.errno, error.strerror or str(error))
+    if isinstance(error, NotADirectoryError):
+        return NoFolderError(filename, error.errno, error.strerror or str(error))
+    return DiskError(filename, error.errno, error.strerror or str(error))
+
+
+_PLAIN = (PermissionError, FileExistsError, BlockingIOError, ProcessLookupError)
+"""What a caller did, may not do, or has to wait for."""
 
 
 class StoreLockedError(MqStoreError):

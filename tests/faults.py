@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from storage_core.errors import disk_error
 from storage_core.files import system
 
 CHANGES = (
@@ -76,12 +77,16 @@ class Faults:
             self.on_stop(name)
         if self.error is not None:
             if first:
-                raise self.error
+                raise disk_error(self.error, _path_of(args[0] if args else ""))
             return real(*args, **kwargs)
         if first and self.torn and name == "pwrite":
             descriptor, data, position = args
             real(descriptor, memoryview(data)[: len(data) // 2], position)
         raise Died
+
+
+def _path_of(file: object) -> str:
+    return os.readlink(f"/proc/self/fd/{file}") if isinstance(file, int) else str(file)
 
 
 def _changes(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_core.files import system
+from storage_core.files.stamp import NO_STAMP, Stamp
 
 NAME_LENGTH = 20
 
@@ -32,7 +33,7 @@ class ChainFile:
     base_offset: int
     size: int
     path: str
-    stamp: system.Stamp = system.NO_STAMP
+    stamp: Stamp = NO_STAMP
 
     @property
     def end(self) -> int:

@@ -8,49 +8,47 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import glob
 import os
 import struct
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ParamSpec, TypeVar
+
+from storage_core.errors import disk_error
+from storage_core.files.stamp import NO_STAMP, FileStat, Stamp
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-class Stamp(NamedTuple):
-    """What changes with every change of a file or folder through the file system; zeros where there is none.
+def _told(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorator of what works on a path or descriptor, its first argument: what fails is a DiskError with the path.
 
-    Times are in nanoseconds, the size in bytes. Device and inode tell a file from another one under its name.
+    A missing right, and a file that is there already, stay PermissionError and FileExistsError.
     """
 
-    mtime_ns: int = 0
-    ctime_ns: int = 0
-    size: int = 0
-    inode: int = 0
-    device: int = 0
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except OSError as error:
+            raise disk_error(error, _name_of(args[0])) from None
 
-    @property
-    def identity(self) -> tuple[int, int]:
-        """Device and inode: the same as long as it is the same file, whatever is written to it."""
-        return self.device, self.inode
+    return call
 
 
-NO_STAMP = Stamp()
+def _name_of(file: object) -> str:
+    """The path of an open file, as far as it has one."""
+    if not isinstance(file, int):
+        return str(file)
+    try:
+        return os.readlink(f"/proc/self/fd/{file}")
+    except OSError:
+        return f"descriptor {file}"
 
 
-@dataclass(frozen=True)
-class FileStat:
-    """What a listing knows of a file or folder."""
-
-    name: str
-    is_directory: bool
-    stamp: Stamp
-
-    @property
-    def size(self) -> int:
-        """Length in bytes."""
-        return self.stamp.size
-
-
+@_told
 def open_read(path: str) -> int:
     """A descriptor for reading; it changes neither file nor access time where the system allows that."""
     try:
@@ -59,6 +57,7 @@ def open_read(path: str) -> int:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
+@_told
 def open_write(path: str, create: bool = False, exclusive: bool = False) -> int:
     """A descriptor for reading and writing; `exclusive` raises FileExistsError when the file is there."""
     flags = os.O_RDWR | os.O_CLOEXEC
@@ -74,6 +73,7 @@ def close(descriptor: int) -> None:
     os.close(descriptor)
 
 
+@_told
 def pread(descriptor: int, size: int, position: int) -> bytes:
     """At most `size` bytes at `position`; fewer only at the end of the file."""
     data = os.pread(descriptor, size, position)
@@ -90,6 +90,7 @@ def pread(descriptor: int, size: int, position: int) -> bytes:
     return b"".join(parts)
 
 
+@_told
 def pread_into(descriptor: int, target: memoryview, position: int) -> int:
     """Fills `target` from `position`; returns the number of bytes read, fewer only at the end of the file."""
     done = 0
@@ -101,6 +102,7 @@ def pread_into(descriptor: int, target: memoryview, position: int) -> int:
     return done
 
 
+@_told
 def pwrite(descriptor: int, data: memoryview | bytes, position: int) -> None:
     """Writes all of `data` at `position`, however many calls the system needs."""
     view = memoryview(data)
@@ -112,6 +114,7 @@ def pwrite(descriptor: int, data: memoryview | bytes, position: int) -> None:
         done += count
 
 
+@_told
 def fsync(descriptor: int) -> None:
     """Forces a file's data and length to the disk."""
     os.fsync(descriptor)
@@ -126,6 +129,7 @@ def release(descriptor: int, position: int, size: int) -> None:
     os.posix_fadvise(descriptor, position, size, os.POSIX_FADV_DONTNEED)
 
 
+@_told
 def sync_folder(path: str) -> None:
     """Forces a folder's names to the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
@@ -135,47 +139,56 @@ def sync_folder(path: str) -> None:
         os.close(descriptor)
 
 
+@_told
 def reserve(descriptor: int, position: int, size: int) -> None:
     """Makes sure that the bytes [position, position + size) can be written; OSError ENOSPC when the disk is full."""
     if size > 0:
         os.posix_fallocate(descriptor, position, size)
 
 
+@_told
 def truncate(descriptor: int, size: int) -> None:
     """Sets a file's length."""
     os.ftruncate(descriptor, size)
 
 
+@_told
 def rename(source: str, target: str) -> None:
     """Puts `source` in the place of `target` in one step."""
     os.rename(source, target)
 
 
+@_told
 def unlink(path: str) -> None:
     """Removes a file."""
     os.unlink(path)
 
 
+@_told
 def make_folder(path: str, exist_ok: bool = True) -> None:
     """Creates a folder and its missing parents."""
     os.makedirs(path, exist_ok=exist_ok)
 
 
+@_told
 def remove_folder(path: str) -> None:
     """Removes an empty folder."""
     os.rmdir(path)
 
 
+@_told
 def set_times(path: str, access_ns: int, modify_ns: int) -> None:
     """Sets a file's times, in nanoseconds since 1970."""
     os.utime(path, ns=(access_ns, modify_ns))
 
 
+@_told
 def stat(path: str) -> FileStat:
     """What is known of a path; symbolic links are followed. Raises FileNotFoundError."""
     return FileStat(os.path.basename(path), os.path.isdir(path), _stamp_of(os.stat(path)))
 
 
+@_told
 def stamp(path: str) -> Stamp:
     """The stamp of a path, symbolic links followed: one call to the system, for many paths."""
     try:
@@ -208,6 +221,7 @@ def exists(path: str) -> bool:
     return os.path.exists(path)
 
 
+@_told
 def is_own(path: str) -> bool:
     """Whether a file belongs to the user of this process. Raises FileNotFoundError."""
     return os.stat(path).st_uid == os.geteuid()
@@ -225,16 +239,24 @@ def real_path(path: str) -> str:
 
 def entries(path: str) -> Iterator[FileStat]:
     """The entries of a folder in no particular order; broken links and names that vanish meanwhile are left out."""
-    with os.scandir(path) as found:
+    with _opened(path) as found:
         for entry in found:
             try:
                 info: Any = entry.stat()
                 folder = entry.is_dir()
-            except FileNotFoundError:
-                continue
+            except OSError as error:
+                if error.errno in (errno.ENOENT, errno.ELOOP):
+                    continue
+                raise disk_error(error, entry.path) from None
             yield FileStat(entry.name, folder, _stamp_of(info))
 
 
+@_told
+def _opened(path: str) -> Any:
+    return os.scandir(path)
+
+
+@_told
 def names(path: str) -> list[str]:
     """The names in a folder, sorted."""
     return sorted(os.listdir(path))
@@ -256,6 +278,7 @@ def memory_total() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+@_told
 def try_lock(descriptor: int) -> bool:
     """Takes the lock of byte 0 for this open file, as a Java process sees it; False when someone else has it.
 
@@ -269,6 +292,7 @@ def try_lock(descriptor: int) -> bool:
     return True
 
 
+@_told
 def is_locked(descriptor: int) -> bool:
     """Whether someone else holds the lock of byte 0, also of a file that is open for reading only."""
     wanted = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
@@ -285,7 +309,7 @@ def data_spans(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, in
         except OSError as error:
             if error.errno == errno.ENXIO:
                 return
-            raise
+            raise disk_error(error, _name_of(descriptor)) from None
         end = min(os.lseek(descriptor, position, os.SEEK_HOLE), stop)
         if position < end:
             yield position, end

@@ -18,6 +18,7 @@ import pytest
 from storage_core import find_stores, open_store
 from storage_core.errors import MqStoreError
 from storage_core.files import system
+from storage_core.files.stamp import FileStat
 from storage_core.job import OTHER_HOST_S, JobFolder
 from tests.support.rocketmq_writes import GEOMETRY, bodies, rows, write
 
@@ -161,7 +162,7 @@ def test_a_task_that_writes_while_its_job_is_aborted_leaves_nothing(
     writing = job.stage(iter(rows(20).to_batches()))
     listed, staging = system.entries, JobFolder(str(path)).staging(job.job)
 
-    def entries(folder: str) -> list[system.FileStat]:
+    def entries(folder: str) -> list[FileStat]:
         found = list(listed(folder))
         # Between the look and the removal a task takes its files away, and another begins one.
         if folder.startswith(staging) and os.path.isdir(staging):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.files import system
+from storage_core.files.stamp import Stamp
 from storage_core.rocketmq.disk.directory import list_store
 from storage_core.rocketmq.recovery import recovery, recovery_cache, verdict_file
 from storage_core.rocketmq.recovery.recovery import Rules, Verdict, recover
@@ -159,7 +159,7 @@ def test_the_code_that_finds_verdicts_is_part_of_the_key(
 ) -> None:
     store = crashed_store(tmp_path / "store", 90, 300)
     asked(store)
-    for code in ([("recovery.py", system.Stamp(1, 2, 3, 4, 5))], []):
+    for code in ([("recovery.py", Stamp(1, 2, 3, 4, 5))], []):
         monkeypatch.setattr(verdict_file, "_code", lambda code=code: iter(code))
         count = len(walks)
         asked(store)

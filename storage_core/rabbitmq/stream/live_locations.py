@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_core.files import system
+from storage_core.files.stamp import Stamp
 from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.erlang import ets_dump
 from storage_core.rabbitmq.disk.damage import Damage
@@ -30,7 +31,7 @@ SUFFIXES = (paths.MESSAGE_SUFFIX, paths.COMPACTION_SUFFIX)
 class _Scanned:
     """One message file as it was scanned last: its stamp before, where the scan ended, its records."""
 
-    stamp: system.Stamp
+    stamp: Stamp
     stop: int
     rows: npt.NDArray[np.void]
 
@@ -81,7 +82,7 @@ class LiveLocations(MessageLocations):
         self.__post_init__()
         return True
 
-    def _again(self, number: int, path: str, stamp: system.Stamp, newest: bool) -> _Scanned:
+    def _again(self, number: int, path: str, stamp: Stamp, newest: bool) -> _Scanned:
         known = self._scanned.get(number)
         if known is not None and known.stamp == stamp:
             return known

@@ -15,6 +15,7 @@ import numpy as np
 
 from storage_core.errors import DataLossError
 from storage_core.files import system
+from storage_core.files.stamp import Stamp
 from storage_core.formats.rabbitmq import paths
 from storage_core.rabbitmq.index import queue_directory
 from storage_core.rabbitmq.index.entries import Entries, filtered, joined
@@ -283,7 +284,7 @@ def _priority(directory: QueueDirectory) -> int:
     return 0 if directory.name is None or directory.name.priority is None else directory.name.priority
 
 
-def _segments(root: str, directory: str) -> list[tuple[str, system.Stamp]]:
+def _segments(root: str, directory: str) -> list[tuple[str, Stamp]]:
     """The stamps of a directory's segments: a flush changes them before it cuts the journal."""
     try:
         entries = list(system.entries(f"{root}/{paths.QUEUES_FOLDER}/{directory}"))

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 
 from storage_core.files import system
+from storage_core.files.stamp import Stamp
 from storage_core.formats.rabbitmq import paths
 from storage_core.job import JobFolder
 from storage_core.rabbitmq.index.queue_directory import QueueFiles
@@ -21,7 +22,7 @@ HOLD_S = 1.0
 """How long nothing must change before a message that is in no message file counts as lost in a crash."""
 PAUSE_S = 0.02
 
-Stamps = list[tuple[str, system.Stamp]]
+Stamps = list[tuple[str, Stamp]]
 
 
 class VhostTail(Tail):

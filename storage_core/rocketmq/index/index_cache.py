@@ -7,6 +7,7 @@ from collections import OrderedDict
 from storage_core.files import system
 from storage_core.files.file_chain import FileChain
 from storage_core.files.small_file import read_at
+from storage_core.files.stamp import NO_STAMP, Stamp
 from storage_core.files.window import OpenFiles
 from storage_core.formats.rocketmq.indexfile import HEADER
 from storage_core.rocketmq.index.geometry import noted_geometry
@@ -37,9 +38,9 @@ def cached_index(root: str, log: FileChain, log_start: int, log_end: int) -> Ind
     return index
 
 
-def _head(path: str) -> tuple[system.Stamp, bytes]:
+def _head(path: str) -> tuple[Stamp, bytes]:
     """Stamp and header of an index file; zeros when it is gone."""
     try:
         return system.stamp(path), read_at(path, HEADER.size)
     except FileNotFoundError:
-        return system.NO_STAMP, b""
+        return NO_STAMP, b""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from storage_core.files import system
 from storage_core.files.small_file import names_in
+from storage_core.files.stamp import Stamp
 from storage_core.formats.rocketmq import paths
 from storage_core.rocketmq.disk.directory import Listing, list_store, with_marks
 
@@ -21,7 +22,7 @@ MOST_STORES = 64
 SETTLED_NS = 2_000_000_000
 """How old a change must be to be told from the next one: some file systems count in steps of two seconds."""
 
-Stamps = tuple[tuple[str, system.Stamp], ...]
+Stamps = tuple[tuple[str, Stamp], ...]
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def cached_listing(root: str, commit_log_paths: Sequence[str] = ()) -> Listing:
     return fresh.listing
 
 
-def _settled(stamps: Iterable[tuple[str, system.Stamp]]) -> Stamps:
+def _settled(stamps: Iterable[tuple[str, Stamp]]) -> Stamps:
     """The stamps, or none when one of them is so young that the next change might leave it as it is."""
     newest_ns, settled = time.time_ns() - SETTLED_NS, []
     for path, stamp in stamps:
@@ -64,14 +65,14 @@ def _settled(stamps: Iterable[tuple[str, system.Stamp]]) -> Stamps:
     return tuple(settled)
 
 
-def _stamps(root: str, commit_log_paths: Sequence[str]) -> Iterator[tuple[str, system.Stamp]]:
+def _stamps(root: str, commit_log_paths: Sequence[str]) -> Iterator[tuple[str, Stamp]]:
     """Every folder and name that a listing depends on, each folder before what lies in it."""
     for folder in commit_log_paths or [os.path.join(root, paths.COMMIT_LOG)]:
         yield from _below(folder, 1)
     yield from _below(os.path.join(root, paths.CONSUME_QUEUE), 3)
 
 
-def _below(path: str, levels: int) -> Iterator[tuple[str, system.Stamp]]:
+def _below(path: str, levels: int) -> Iterator[tuple[str, Stamp]]:
     yield path, system.stamp(path)
     if not levels:
         return

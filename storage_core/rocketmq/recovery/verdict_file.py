@@ -19,6 +19,7 @@ from typing import Any
 
 from storage_core.files import system
 from storage_core.files.small_file import names_in, read_whole
+from storage_core.files.stamp import Stamp
 from storage_core.formats.rocketmq.message import Stop
 from storage_core.rocketmq.disk.directory import Listing
 from storage_core.rocketmq.recovery.directory_cache import SETTLED_NS
@@ -109,7 +110,7 @@ def _files(listing: Listing, rules: Rules | None) -> str | None:
     return _digest(repr((code, listing.root, rules, listing.signature)).encode("utf-8", "surrogatepass"))
 
 
-def _code() -> Iterator[tuple[str, system.Stamp]]:
+def _code() -> Iterator[tuple[str, Stamp]]:
     """The modules that find verdicts, with their stamps: another version of the package, another verdict."""
     for folder in _CODE:
         for name in names_in(os.path.join(_PACKAGE, folder)):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from storage_core.errors import CorruptionError
 from storage_core.files import system
+from storage_core.files.stamp import Stamp
 from storage_core.files.window import OpenFiles
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
@@ -44,7 +45,7 @@ class RocketTail(Tail):
     ) -> None:  # fmt: skip
         self._root, self._folders, self._rules, self._name = root, folders, rules, name
         self._recovered = recovered
-        self._stamps: list[tuple[str, system.Stamp]] = []
+        self._stamps: list[tuple[str, Stamp]] = []
         self._next: tuple[int, int, bytes] | None = None
         self._growth: Growth | None = None
         self._last: RocketStreamSnapshot | None = None
@@ -88,7 +89,7 @@ class RocketTail(Tail):
 
     # -- has anything changed?
 
-    def _taken(self) -> list[tuple[str, system.Stamp]]:
+    def _taken(self) -> list[tuple[str, Stamp]]:
         job = JobFolder(self._root)
         watched = [job.state, job.intent, os.path.join(self._root, paths.ABORT), *self._folders,
                    os.path.join(self._root, paths.CONSUME_QUEUE)]  # fmt: skip
@@ -122,7 +123,7 @@ class RocketTail(Tail):
 
     # -- what is there now?
 
-    def _found(self, stamps: dict[str, system.Stamp]) -> ServedQueues:
+    def _found(self, stamps: dict[str, Stamp]) -> ServedQueues:
         before = None if self._last is None else self._last.served
         if (ends := trusted_ends(self._root, self._folders)) is not None:
             self._growth = None
@@ -147,7 +148,7 @@ class RocketTail(Tail):
         self._growth = Growth(served, self._folders, served.verdict.log_end)
         return served
 
-    def _of_ends(self, ends: Ends, before: ServedQueues | None, stamps: dict[str, system.Stamp]) -> ServedQueues:
+    def _of_ends(self, ends: Ends, before: ServedQueues | None, stamps: dict[str, Stamp]) -> ServedQueues:
         """What the last job noted; files are listed where the ones that are known do not reach."""
         if before is None:
             listing = list_store(self._root, self._folders)
@@ -171,7 +172,7 @@ class RocketTail(Tail):
         verdict = Verdict(rules, listing.log.start, ends.log_end, queues, entries_per_file=ends.queue_entries)
         return served_queues(listing, verdict) if before is None else served_after(before, listing, verdict, changed)
 
-    def _relisted(self, listing: Listing, stamps: dict[str, system.Stamp]) -> Listing:
+    def _relisted(self, listing: Listing, stamps: dict[str, Stamp]) -> Listing:
         """The listing, with log files looked for where their folder changed, and without deleted topics."""
         known = dict(self._stamps)
         if any(known.get(folder) != stamps[folder] for folder in self._folders):

@@ -14,7 +14,7 @@ from storage_core.errors import FormatError
 from storage_core.files import system
 from storage_core.files.file_chain import NAME_LENGTH, FileChain
 from storage_core.files.small_file import read_whole
-from storage_core.files.system import FileStat
+from storage_core.files.stamp import FileStat
 from storage_core.finding import Finding
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.checkpoint import FILE_SIZE

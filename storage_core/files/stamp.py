@@ -1,0 +1,41 @@
+"""What is known of a file or folder without reading it: plain values. How it is asked belongs to `system`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Stamp(NamedTuple):
+    """What changes with every change of a file or folder through the file system; zeros where there is none.
+
+    Times are in nanoseconds, the size in bytes. Device and inode tell a file from another one under its name.
+    """
+
+    mtime_ns: int = 0
+    ctime_ns: int = 0
+    size: int = 0
+    inode: int = 0
+    device: int = 0
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Device and inode: the same as long as it is the same file, whatever is written to it."""
+        return self.device, self.inode
+
+
+NO_STAMP = Stamp()
+
+
+@dataclass(frozen=True)
+class FileStat:
+    """What a listing knows of a file or folder."""
+
+    name: str
+    is_directory: bool
+    stamp: Stamp
+
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+        return self.stamp.size
