@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import struct
 from pathlib import Path
 
 import pyarrow as pa
@@ -84,6 +85,20 @@ def test_an_all_zero_file_hides_no_message_before_it(tmp_path: Path) -> None:
     for asked in ({}, {"keys": ("e",)}):
         rows = read(store, in_partitions(1, **AS_BROKER, **asked), recovery="4.9")
         assert [row["queueOffset"] for row in rows] == [found[2] for found in twin.served() if found[4]] == [4]
+
+
+def test_a_pull_jumps_from_entries_in_a_file_over_those_that_only_the_log_has(tmp_path: Path) -> None:
+    name = "damaged-flipped-body-late-4.9.3"
+    directory = archive.unpack(name, tmp_path)
+    path = directory / "consumequeue" / "audit" / "1" / f"{2000:020d}"
+    overwrite(path, 7 * 20, struct.pack(">q", 1 << 59))
+    overwrite(path, 32 * 20, struct.pack(">q", -1))
+    problems, rows = compare(name, directory, "533", Harm(), 1)
+    assert problems == []
+    assert rows > 100
+    served = {place(row) for row in read(directory, in_partitions(1, **AS_BROKER), recovery="5.x")}
+    assert ("audit", 1, 106) in served
+    assert not {("audit", 1, offset) for offset in range(107, 136)} & served
 
 
 def _harm(directory: Path, r: random.Random) -> Harm:

@@ -36,6 +36,19 @@ def jumped_over(physical_offsets: Positions, readable: npt.NDArray[np.bool_], fi
     return jumped
 
 
+def left_open(physical_offsets: Positions, readable: npt.NDArray[np.bool_], file_size: int) -> tuple[int, int]:
+    """What the last pull over these entries, all of one queue file, goes on to jump over: `(stop, floor)`, entries up
+    to number `stop` that point below `floor`. (0, 0) when it jumps over nothing more.
+    """
+    served = np.flatnonzero(readable & ~jumped_over(physical_offsets, readable, file_size))
+    begin = int(served[-1]) + 1 if len(served) else 0
+    begin += (len(physical_offsets) - begin) // ENTRIES_PER_PULL * ENTRIES_PER_PULL
+    lost = physical_offsets[begin:][~readable[begin:]]
+    if not len(lost) or not file_size:
+        return 0, 0
+    return begin + ENTRIES_PER_PULL, int(_next_file(lost, file_size).max())
+
+
 def jumped_over_fillers(
     queue_offsets: Positions,
     physical_offsets: Positions,

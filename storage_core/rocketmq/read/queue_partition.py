@@ -20,7 +20,7 @@ from storage_core.formats.rocketmq.message import Flaw
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.read.batch_builder import FIRST_ROWS, ROWS, BatchBuilder, batch_bounds
 from storage_core.rocketmq.read.columns import QueueEntries, Queues, joined
-from storage_core.rocketmq.read.pull_gaps import ENTRIES_PER_PULL, jumped_over, jumped_over_fillers
+from storage_core.rocketmq.read.pull_gaps import ENTRIES_PER_PULL, jumped_over, jumped_over_fillers, left_open
 from storage_core.rocketmq.read.ranges import NO_RANGES, QueueRanges
 from storage_core.rocketmq.read.row_filter import may_have_tag
 from storage_core.rocketmq.recovery.recovery import Verdict
@@ -160,12 +160,38 @@ class QueuePartition(ScanPartition):
         if verdict is None or wanted is None:
             return
         index = {(queue.topic, queue.queue_id): number for number, queue in enumerate(self.queues)}
+        open_pulls: dict[int, tuple[int, int]] = {}
         for _, appended in redispatched(self.log, verdict, files):
             numbers = np.array([index.get(key, -1) for key in appended.keys], np.int32)[appended.queue]
             offsets = appended.queue_offsets
             selected = (numbers >= 0) & (offsets >= wanted.start[numbers]) & (offsets < wanted.stop[numbers])
             entries = QueueEntries(numbers, offsets, appended.physical_offsets, appended.sizes).take(selected)
-            yield entries.take(~self._jumped_fillers(entries, verdict))
+            jumped = self._jumped_fillers(entries, verdict)
+            for number in np.unique(entries.queue).tolist():
+                if number not in open_pulls:
+                    open_pulls[number] = self._open_pull(files, number, verdict)
+                stop, floor = open_pulls[number]
+                jumped |= (
+                    (entries.queue == number) & (entries.queue_offsets < stop) & (entries.physical_offsets < floor)
+                )
+            yield entries.take(~jumped)
+
+    def _open_pull(self, files: OpenFiles, index: int, verdict: Verdict) -> tuple[int, int]:
+        """Up to which queue offset a pull jumps over appended entries below which address, because of unreadable
+        entries before them in the same queue file.
+        """
+        queue = self.queues[index]
+        bounds = verdict.queues[queue.topic, queue.queue_id]
+        disk_stop, per_file = bounds.disk_stop, verdict.entries_per_file
+        first = disk_stop - disk_stop % per_file
+        for start in (max(first, disk_stop - ENTRIES_PER_PULL), first):
+            entries = queue.entries(files, start, disk_stop)
+            physical_offsets = entries["physical_offset"].astype(np.int64)
+            readable = self.readable(physical_offsets, entries["size"].astype(np.int64))
+            if readable.all():
+                return 0, 0
+        stop, floor = left_open(physical_offsets, readable, self.log.file_size)
+        return min(first + stop, first + per_file), floor
 
     def _jumped_fillers(self, entries: QueueEntries, verdict: Verdict) -> Mask:
         jumped = np.zeros(len(entries), bool)
