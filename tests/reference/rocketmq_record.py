@@ -143,7 +143,8 @@ class Log:
 
     def fields(self, physical_offset: int) -> dict[str, Any]:
         """The record that starts at a physical offset; NotARecord when there is none."""
-        for base, data in self.files.items():
+        # A file that is longer than the others does not hide the one behind it.
+        for base, data in reversed(self.files.items()):
             if base <= physical_offset < base + len(data):
                 return split_record(data, physical_offset - base)
         raise NotARecord(physical_offset)

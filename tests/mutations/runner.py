@@ -1,0 +1,225 @@
+"""A process that harms stores and reads them in every way, within bounds of memory and time.
+
+    python -m tests.mutations.runner --seed 1 --count 500
+
+Case N of a seed is always the same (`--first N --count 1`). Each case is one line of JSON when something is wrong; the
+last line counts them. What ends this process itself, the caller sees: each case is announced before it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import os
+import random
+import resource
+import signal
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from click.testing import CliRunner
+
+from command_line.main import main as mqstore
+from storage_core import open_store
+from storage_core.errors import MqStoreError
+from storage_core.store import Mode, Scan, ScanRequest, Store
+from tests.golden import archive
+from tests.mutations.harms import copied, harmed
+from tests.mutations.rows import RabbitRows, RocketRows, rabbit_folder
+from tests.rabbitmq import golden
+
+CPU_SECONDS, WALL_SECONDS = 10, 120
+"""Bounds of one call: the first of its own work, the second of waiting on a busy machine."""
+MEMORY = 1 << 30
+"""Bytes of address space that may come on top of what the interpreter and its libraries have: half of 2^31."""
+MOST_LINES = 4
+CALLS = (
+    "info {}", "info {} --json", "ls {}", "topics {}", "offsets {}", "offsets {} --at 2026-11-20T21:37:00", "verify {}",
+    "verify {} --json", "offsets reset {} --group slow --to earliest", "cat {} -n 3 --mode dropmalformed",
+    "cat {} --last 3", "cat {} --scan log -n 3 --mode permissive", "cat {} --mode permissive", "find {} no-such-key",
+    "repair {} --dry-run", "definitions {}", "report {} -o {}.html --force",
+)  # fmt: skip
+CALLS_A_CASE = 4
+RARE = {"shop-4.9.3": 0.05, "broker-killed-4.9.3": 0.3, "s5_16384_kill9": 0.1, "s6_2048_clean_busy": 0.5,
+        "s11_cqv2_clean": 0.5, "defaults-4.9.3": 0.2}  # fmt: skip
+"""Fixtures that take long, by how often they come, where others come once."""
+
+
+class TooLong(BaseException):
+    """A call took more than its seconds."""
+
+
+def _too_long(number: int, frame: FrameType | None) -> None:
+    raise TooLong(number)
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """Within the block TooLong comes after so many seconds of work, and the process ends after so many of waiting."""
+    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+    faulthandler.dump_traceback_later(WALL_SECONDS, exit=True)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        faulthandler.cancel_dump_traceback_later()
+
+
+@dataclass
+class Fixture:
+    """A store of a real system, a copy of it to harm, and what its rows are."""
+
+    name: str
+    store: Path
+    original: Path
+    rows: RocketRows | RabbitRows
+
+    @classmethod
+    def unpacked(cls, name: str, folder: Path) -> Fixture:
+        """A fixture of either engine below `folder`."""
+        folder.mkdir()
+        if name in golden.NAMES:
+            original = rabbit_folder(name, folder / "original")
+            rows: RocketRows | RabbitRows = RabbitRows(original)
+        else:
+            original = archive.unpack(name, folder / "original")
+            rows = RocketRows(name, original)
+        store = folder / "store"
+        copied(original, store)
+        return cls(name, store, original, rows)
+
+
+@dataclass
+class Outcome:
+    """What came of the calls on one harmed store."""
+
+    problems: list[str] = field(default_factory=list)
+    ends: Counter[str] = field(default_factory=Counter)
+
+    def call(self, name: str, work: Callable[[], object]) -> None:
+        """One call of the library: its end is an answer or one of mqstore's errors, of one line."""
+        try:
+            with bounded():
+                work()
+            self.ends["answered"] += 1
+        except MqStoreError as error:
+            self.ends[type(error).__name__] += 1
+            if "\n" in str(error):
+                self.problems.append(f"{name}: more than a line: {error}")
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is what is looked for
+            where = traceback.format_exception(error)[-6:]
+            self.problems.append(f"{name}: {type(error).__name__}: {error}\n{''.join(where)}")
+
+    def command(self, text: str) -> None:
+        """One call of the command line: 0, 1 or 2, and a few lines on stderr."""
+        try:
+            with bounded():
+                done = CliRunner().invoke(mqstore, text.split())
+        except BaseException as error:  # noqa: BLE001
+            self.problems.append(f"mqstore {text}: {type(error).__name__}")
+            return
+        self.ends[f"exit code {done.exit_code}"] += 1
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            where = "".join(traceback.format_exception(done.exception)[-6:])
+            self.problems.append(f"mqstore {text}: {where}")
+        elif done.exit_code not in (0, 1, 2) or (
+            done.stderr.count("\n") > MOST_LINES and not text.startswith("definitions")
+        ):
+            self.problems.append(f"mqstore {text}: {done.exit_code}, {done.stderr}")
+
+
+def _views(store: Store, name: str) -> None:
+    for batch in store.view(name):
+        batch.validate(full=True)
+
+
+def _read(store: Store, **request: object) -> None:
+    for piece in store.snapshot().plan(ScanRequest(**request)):  # type: ignore[arg-type]
+        for batch in piece.read():
+            batch.validate(full=True)
+
+
+def tried(fixture: Fixture, r: random.Random) -> Outcome:
+    """Everything that reads, called on a harmed store."""
+    found, path = Outcome(), str(fixture.store)
+
+    def opened(work: Callable[[Store], object]) -> Callable[[], None]:
+        def call() -> None:
+            with open_store(path) as store:
+                work(store)
+
+        return call
+
+    found.call("rows", lambda: found.problems.extend(fixture.rows.problems(fixture.store, r.choice(("493", "533")))))
+    found.call("queues", opened(lambda store: store.queues()))
+    found.call("state", opened(lambda store: (store.state(), store.snapshot().warnings(), store.virtual_host)))
+    for name in ("queues", "topics", "segments", "index", "offsets", "damage"):
+        found.call(f"view {name}", opened(lambda store, name=name: _views(store, name)))  # type: ignore[misc]
+    found.call("FAILFAST", opened(_read))
+    found.call("scan=log", opened(lambda store: _read(store, scan=Scan.LOG, mode=Mode.DROPMALFORMED)))
+    found.call("find a key", opened(lambda store: _read(store, keys=tuple(r.sample(fixture.rows.keys or ["k"], 1)))))
+    found.call("find an id", opened(lambda store: _read(store, message_ids=("7F00000100002A9F0000000000000000",))))
+    found.call("repair", opened(lambda store: store.repair(dry_run=True)))
+    for text in r.sample(CALLS, CALLS_A_CASE):
+        found.command(text.format(path, path))
+    return found
+
+
+def run(seed: int, first: int, count: int, folder: Path, only: str | None) -> int:
+    """Runs cases; how many went wrong."""
+    names = [only] if only else [*archive.names(), *golden.NAMES]
+    fixtures: dict[str, Fixture] = {}
+    ends, wrong, kinds = Counter[str](), 0, Counter[str]()
+    for number in range(first, first + count):
+        r = random.Random(f"{seed} {number}")
+        name = r.choices(names, [RARE.get(each, 1.0) for each in names])[0]
+        if name not in fixtures:
+            fixtures[name] = Fixture.unpacked(name, folder / name)
+        print(f"case {seed} {number} {name}", file=sys.stderr, flush=True)
+        with harmed(fixtures[name].store, fixtures[name].original, r) as done:
+            found = tried(fixtures[name], r)
+        ends += found.ends
+        kinds.update(line.split(": ")[1] for line in done.story)
+        if found.problems:
+            wrong += 1
+            print(json.dumps({"case": [seed, number], "fixture": name, "story": done.story,
+                              "problems": found.problems}), flush=True)  # fmt: skip
+    print(json.dumps({"seed": seed, "first": first, "cases": count, "wrong": wrong, "ends": ends, "harms": kinds}))
+    return wrong
+
+
+def _limited() -> None:
+    """Bounds the memory of this process, once all that it needs is loaded."""
+    with open("/proc/self/statm") as statm:
+        now = int(statm.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY, now + MEMORY))
+
+
+def main() -> None:
+    """Parses the call and runs it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--only", help="one fixture")
+    given = parser.parse_args()
+    signal.signal(signal.SIGPROF, _too_long)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_CACHE_HOME"] = folder + "/cache"
+        warm = Fixture.unpacked("collisions-4.9.3", Path(folder) / "warm")
+        tried(warm, random.Random(1))
+        _limited()
+        wrong = run(given.seed, given.first, given.count, Path(folder), given.only)
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""Whatever lies in the files of a store: an answer that is true of its bytes or one of mqstore's errors, in a line,
+soon and in little memory; never a traceback, a hang or a dead interpreter.
+
+`MQSTORE_MUTATIONS` says how many harmed stores (30; all of `make test-real-full`: 2,000), `MQSTORE_SEED` which.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.mutations.harms import OF_BYTES, OF_FILES
+from tests.support.sampling import SEED, WHOLE
+
+pytestmark = pytest.mark.sampled
+
+COUNT = int(os.environ.get("MQSTORE_MUTATIONS", "2000" if WHOLE else "30"))
+PIECE = 500
+"""Cases of one process."""
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.timeout(7200)
+def test_harmed_stores(tmp_path: Path) -> None:
+    wrong, ends, harms = [], Counter[str](), Counter[str]()
+    for first in range(0, COUNT, PIECE):
+        call = [sys.executable, "-m", "tests.mutations.runner", "--seed", str(SEED), "--first", str(first)]
+        call += ["--count", str(min(PIECE, COUNT - first))]
+        done = subprocess.run(
+            call, cwd=ROOT, env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, check=False
+        )
+        assert done.stdout, done.stderr[-3000:]
+        *found, last = map(json.loads, done.stdout.splitlines())
+        assert "cases" in last, ("the process ended", done.returncode, done.stderr[-3000:])
+        wrong += found
+        ends.update(last["ends"])
+        harms.update(last["harms"])
+    print(f"{COUNT} harmed stores: {dict(ends)}")
+    assert not wrong, json.dumps(wrong[:3], indent=1)
+    assert ends["answered"] > 5 * COUNT
+    assert ends["CorruptionError"] or COUNT < 10
+    assert set(harms) <= {kind.__name__ for kind in (*OF_BYTES, *OF_FILES)}
+    assert len(harms) > 5
