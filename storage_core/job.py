@@ -25,6 +25,8 @@ FOLDER = ".mqstore"
 OTHER_HOST_S = 24 * 3600  # also another container, and this machine before it was started again
 # A folder without a note of its owner: the owner is about to write it, or died before or after.
 NO_OWNER_S = 60
+# A query that is away for longer, while so many others came, is taken for one that never comes back.
+MOST_MARKS, MARK_LIFE_S = 1000, 30 * 24 * 3600
 OWNER = "owner.json"
 ASIDE = ".dropped"
 SPARK_WORKERS = (b"pyspark.daemon", b"pyspark/daemon.py", b"pyspark.worker", b"pyspark.sql.worker")
@@ -95,18 +97,29 @@ def open_staging(job_folder: JobFolder, job: str, application: str = "") -> str:
 
 def note_owner(folder: str, application: str = "") -> None:
     """Writes down whose folder this is: the process that lives as long as the job, which for Spark is the driver's."""
+    write_whole(os.path.join(folder, OWNER), json.dumps({**_session(), "application": application}).encode())
+
+
+def _session() -> dict[str, Any]:
     pid = system.session_process(SPARK_WORKERS)
-    owner = {
-        "host": socket.gethostname(), "space": system.process_space(), "pid": pid,
-        "start": system.process_start(pid), "application": application,
+    return {
+        "host": socket.gethostname(), "space": system.process_space(), "pid": pid, "start": system.process_start(pid),
     }  # fmt: skip
-    write_whole(os.path.join(folder, OWNER), json.dumps(owner).encode())
 
 
 def drop_staging(job_folder: JobFolder, job: str) -> None:
     """Removes what a job staged; nothing when it is not there."""
     drop_written(job_folder.staging(job))
     remove_empty_folder(job_folder.staging())
+
+
+def drop_staged_by(root: str, application: str) -> None:
+    """Removes what an application of this session staged and did not commit: to be called when it is at an end."""
+    job_folder, owner = JobFolder(root), {**_session(), "application": application}
+    committed = (read_json(job_folder.intent) or {}).get("job")
+    for job in names_in(job_folder.staging()):
+        if job != committed and read_json(os.path.join(job_folder.staging(job), OWNER)) == owner:
+            drop_staging(job_folder, job)
 
 
 def drop_orphans(job_folder: JobFolder, keep: set[str]) -> None:
@@ -236,8 +249,18 @@ def is_marked(root: str, query: str, version: int) -> bool:
 
 
 def set_mark(root: str, query: str, version: int) -> None:
-    """Notes that this version was written, and all before it."""
+    """Notes that this version was written, and all before it. A query's first mark prunes those of others."""
     path = JobFolder(root).mark(query)
     system.make_folder(os.path.dirname(path))
     if not is_marked(root, query, version):
+        if not system.exists(path):
+            _prune_marks(os.path.dirname(path))
         write_json(path, {"query": query, "version": version})
+
+
+def _prune_marks(folder: str) -> None:
+    """Removes the oldest marks where there are too many, but none that was written in the last thirty days."""
+    marks = sorted(system.entries(folder), key=lambda entry: entry.stamp.mtime_ns, reverse=True)
+    for entry in marks[MOST_MARKS - 1 :]:
+        if time.time() - entry.stamp.mtime_ns / 1e9 > MARK_LIFE_S:
+            remove_file(os.path.join(folder, entry.name))

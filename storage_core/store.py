@@ -338,6 +338,10 @@ class Store(Closable):
         """
         raise UnsupportedFormatError(f"UnsupportedFormatError: {self.path}: {self.engine} stores are not written")
 
+    def drop_staged_by(self, application: str) -> None:
+        """Drops what jobs of an application in this session have staged and not committed, once none of them runs."""
+        del application
+
     def verify(self) -> Iterator[Finding]:
         """Everything that is wrong in the store, found by reading all of it; nothing for an intact one.
 

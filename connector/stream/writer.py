@@ -34,7 +34,8 @@ NOT_FOR_STREAMS = {
     "txnappid": "is the query's own id in a stream; leave it out",
     "txnversion": "is the number of the micro-batch in a stream; leave it out",
 }
-SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode", "triggerinterval"})
+CHECKPOINT = "checkpointlocation"
+SPARKS_OWN = frozenset({CHECKPOINT, "queryname", "outputmode", "triggerinterval"})
 QUERY_ID = "sql.streaming.queryId"
 COMMITTING = "pyspark.sql.worker.python_streaming_sink_runner"
 """The module that Spark's process runs which commits micro-batches."""
@@ -68,8 +69,10 @@ class MqStoreStreamWriter(DataSourceStreamArrowWriter):
             if why is not None and (name.lower(), text.strip().lower()) != ("publish", "append"):
                 raise OptionError(name, text, why)
         self._job: StreamedJob | None = None
+        self._path, self._options = path, write_options(own)
+        self._checkpoint = next((text for name, text in options.items() if name.lower() == CHECKPOINT), "")
         if COMMITTING not in sys.modules:
-            self._job = _begun(path, write_options(own), schema.fieldNames())
+            self._job = _begun(path, self._options, schema.fieldNames(), self._checkpoint)
 
     @shown_in_one_line
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -98,20 +101,24 @@ class MqStoreStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Drops what was staged. Spark calls this after a failed commit too: what was committed stays. Where no task
-        has told of the job, the next writer removes what is left of it once this query has ended.
+        has told of the job, it is known by the query's checkpoint.
         """
-        for job in {id(m.job): m.job for m in messages if isinstance(m, StagedBatch)}.values():
-            try:
-                job.abort()
-            except OSError as error:
-                warn(f"staged files could not be removed ({error}); the next write removes them")
+        told = [message.job for message in messages if isinstance(message, StagedBatch)]
+        try:
+            if told:
+                told[0].abort()
+            elif self._checkpoint:
+                with store_to_write(self._path, self._options) as store:
+                    store.drop_staged_by(self._checkpoint)
+        except OSError as error:
+            warn(f"staged files could not be removed ({error}); the next write removes them")
 
 
-def _begun(path: str, options: WriteOptions, columns: list[str]) -> StreamedJob:
+def _begun(path: str, options: WriteOptions, columns: list[str], checkpoint: str) -> StreamedJob:
     from storage_core.stream.streamed_job import StreamedJob
 
     with store_to_write(path, options) as store:
-        job = store.begin_job(columns, **options.job)
+        job = store.begin_job(columns, checkpoint, **options.job)
     if not isinstance(job, StreamedJob):
         job.abort()
         raise UnsupportedFormatError(f"{path}: a {store.engine} store takes no stream; write batches with df.write")

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from storage_core.errors import OptionError, StoreClosedError
 from storage_core.finding import Finding
+from storage_core.job import drop_staged_by
 from storage_core.options.option import Option, parsed
 from storage_core.options.values import choice
 from storage_core.rocketmq.disk.directory import Listing
@@ -108,6 +109,11 @@ class RocketStore(FollowedStore):
         if settings.shards:
             return begin_shards(self.path, settings, names, application)
         return begin(self.path, settings, names, application)
+
+    def drop_staged_by(self, application: str) -> None:
+        """Drops what jobs of an application in this session have staged and not committed."""
+        self._check_open()
+        drop_staged_by(self.path, application)
 
     def set_group_offsets(self, group: str, offsets: Mapping[QueueKey, int]) -> None:
         """Sets what a consumer group has committed of these queues."""

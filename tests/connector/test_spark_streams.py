@@ -147,6 +147,17 @@ def test_two_writes_of_one_foreach_batch_both_land(spark, root: Path, tmp_path: 
     assert copied(target) == sorted([*range(50), *range(50)])
 
 
+def test_a_batch_that_fails_leaves_no_file(spark, root: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    source = spark.readStream.format("mqstore").load(str(root))
+    sink(spark, source, target, tmp_path / "checkpoint")
+    before = sorted(str(path) for path in target.rglob("*"))
+    bad = source.withColumn("body", source.body.substr(100, 1)).repartition(2)  # empty bodies are refused by tasks
+    with pytest.raises(StreamingQueryException, match="RowError"):
+        sink(spark, bad, target, tmp_path / "another")
+    assert sorted(str(path) for path in target.rglob("*")) == before
+
+
 @pytest.mark.parametrize(
     ("mode", "options", "text"),
     [

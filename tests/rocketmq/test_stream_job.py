@@ -9,7 +9,9 @@ from pathlib import Path
 from statistics import median
 
 import pyarrow as pa
+import pytest
 
+from storage_core import job as jobs
 from storage_core import open_store
 from storage_core.store import ScanRequest
 
@@ -80,3 +82,38 @@ def test_many_micro_batches_leave_only_what_the_store_needs(tmp_path: Path) -> N
     assert by_folder["index"] == -(-10 * BATCHES // 399)
     if BATCHES >= 1000:
         assert median(costs[-100:]) <= 1.3 * median(costs[100:200])
+
+
+def test_marks_are_pruned_when_they_are_many_and_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "store"
+    monkeypatch.setattr(jobs, "MOST_MARKS", 4)
+    for number in range(9):
+        commit(root, f"q{number}", 0)
+    marks = root / ".mqstore" / "queries"
+    assert len(list(marks.iterdir())) == 9, "none is pruned that wrote in the last thirty days"
+    old = time.time() - jobs.MARK_LIFE_S - 99
+    for number in (0, 1, 2, 3, 4, 5, 6):
+        os.utime(jobs.JobFolder(str(root)).mark(f"stream:q{number}"), (old + number, old + number))
+    assert commit(root, "q0", 0) == 0, "a known query prunes nothing"
+    assert len(list(marks.iterdir())) == 9
+    assert commit(root, "q9", 0) == 10
+    assert {path.name for path in marks.iterdir()} == {
+        os.path.basename(jobs.JobFolder(str(root)).mark(f"stream:q{number}")) for number in (6, 7, 8, 9)
+    }
+    assert [commit(root, "q6", 0), commit(root, "q9", 0)] == [0, 0]
+
+
+def test_what_a_given_up_batch_staged_goes_with_it(tmp_path: Path) -> None:
+    """No task has reported, so nothing but the query's checkpoint tells whose the staging folder is."""
+    root = tmp_path / "store"
+    commit(root, "a", 0)
+    with open_store(str(root), "rocketmq", **SMALL) as store:
+        given_up = store.begin_job(["topic", "body"], "/checkpoint/a")
+        other = store.begin_job(["topic", "body"], "/checkpoint/b")
+        given_up.stage(iter(table("a", 1).select(["topic", "body"]).to_batches()))
+        staged = root / ".mqstore" / "staging"
+        assert len(list(staged.iterdir())) == 2
+        store.drop_staged_by("/checkpoint/a")
+        assert [path.name for path in staged.iterdir()] == [other.job]
+        other.abort()
+        assert sorted(os.listdir(root / ".mqstore")) == ["lock", "queries", "state.json"]
