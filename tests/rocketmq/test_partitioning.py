@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,9 +19,10 @@ from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.read import partitioning
 from storage_core.rocketmq.read.queue_partition import QueuePartition
 from storage_core.rocketmq.read.ranges import QueueRanges
+from storage_core.rocketmq.recovery import recovery
 from storage_core.store import Scan, ScanPartition, ScanRequest
 from tests.support.bytes_read import counted_reads
-from tests.support.rocketmq_orders import orders_store
+from tests.support.rocketmq_orders import TOPICS, orders_store
 
 GIB = 1 << 30
 MESSAGES = 60
@@ -159,3 +161,41 @@ def test_what_follows_the_last_record_is_read_once_or_not_at_all(
         assert rows_of(parts) == whole
     assert len(whole) == MESSAGES
     assert 0 < sum(reads) <= most * size
+
+
+# -- queues that only the log has
+
+
+@pytest.mark.parametrize("topics", [None, ("orders",)])
+def test_a_lost_queue_is_read_by_many_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topics: tuple[str, ...] | None
+) -> None:
+    """Each task dispatches its own part of the log, from what the plan saw before it; no task waits for another."""
+    store = orders_store(tmp_path / "store", 3_000, commitLogFileSize=50_000)
+    shutil.rmtree(store / ".mqstore")
+    request = ScanRequest(columns=("topic", "queueId", "queueOffset", "key"), topics=topics)
+    with open_store(str(store)) as opened:
+        expected = sorted(rows_of(opened.snapshot().plan(request)))
+    shutil.rmtree(store / "consumequeue")
+    monkeypatch.setattr(recovery, "REPLAY_SIZE", 40_000)
+    with open_store(str(store)) as opened:
+        parts = opened.snapshot().plan(request)
+    shares = [rows_of([pickle.loads(pickle.dumps(part))]) for part in reversed(parts)]
+
+    assert len(parts) >= 12
+    assert max(map(len, shares)) < len(expected) / 6
+    assert sorted(row for share in shares for row in share) == expected
+    assert all(isinstance(part, QueuePartition) and part.verdict is not None for part in parts)
+    assert {len(part.verdict.queues) for part in parts} == {len(topics or TOPICS) * 4}  # type: ignore[attr-defined]
+
+
+def test_a_plan_of_lost_queues_stays_small_however_long_the_log_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = orders_store(tmp_path / "store", 3_000, commitLogFileSize=50_000)
+    shutil.rmtree(store / "consumequeue")
+    shutil.rmtree(store / ".mqstore")
+    monkeypatch.setattr(recovery, "REPLAY_SIZE", 1)
+    monkeypatch.setattr(recovery, "MOST_REPLAYS", 5)
+    with open_store(str(store)) as opened:
+        assert 3 <= len(opened.snapshot().plan(ScanRequest())) <= 6

@@ -99,16 +99,18 @@ def _log_only_partitions(
     if not (table[:, 1] > table[:, 0]).any():
         return []
     wanted = QueueRanges(np.arange(len(table), dtype=np.int32), table[:, 0], table[:, 1])
-    return [
-        replace(
-            base,
-            wanted=wanted,
-            verdict=replace(served.verdict, replays=(replay,)),
-            renumbered=np.ones(len(base.queues), bool),
-            weight=replay.stop - replay.start,
+    keys = [(queue.queue.topic, queue.queue.queue_id) for queue in selected]
+    known = {key: served.verdict.queues[key] for key in keys}
+    partitions: list[ScanPartition] = []
+    for whole in served.verdict.replays:
+        # The dispatcher takes each queue for itself: a partition needs the tails of its own queues only.
+        tails = {key: whole.tails[key] for key in keys if key in whole.tails}
+        verdict = replace(served.verdict, queues=known, replays=(replace(whole, tails=tails),))
+        renumbered = np.ones(len(base.queues), bool)
+        partitions.append(
+            replace(base, wanted=wanted, verdict=verdict, renumbered=renumbered, weight=whole.stop - whole.start)
         )
-        for replay in served.verdict.replays
-    ]
+    return partitions
 
 
 def narrowed(partition: QueuePartition) -> QueuePartition:

@@ -29,6 +29,9 @@ LOG_FILES_SCANNED = 3
 MOST_V1_TOPIC_CHARS = 127
 DEFAULT_ENTRIES_PER_FILE = 300_000
 REPLAY_SIZE = 64 << 20
+MOST_REPLAYS = 4_096
+MOST_TAILS = 2_000_000
+"""A replay remembers the tail of each queue: of many queues a long log is cut into fewer, longer replays."""
 
 
 class Rules(Enum):
@@ -310,11 +313,18 @@ def _dispatch(run: _Simulation, dispatcher: Dispatcher, records: RecordRun, thre
     physical_offset = int(records.physical_offsets[0])
     entries = dispatcher.feed(records)
     last = run.replays[-1] if run.replays else None
-    if last is not None and last.stop <= physical_offset < last.start + REPLAY_SIZE:
+    if last is not None and last.stop <= physical_offset < last.start + _replay_size(run):
         run.replays[-1] = replace(last, stop=records.end_offset)
     elif len(entries.rows):
         first_appended = int(records.physical_offsets[entries.rows[0]])
         run.replays.append(Replay(first_appended, records.end_offset, before))
+
+
+def _replay_size(run: _Simulation) -> int:
+    """Bytes of log of one replay, at least: each is one task of a read, and none depends on those before it."""
+    log = run.listing.log
+    count = min(MOST_REPLAYS, MOST_TAILS // max(len(run.states), 1))
+    return max(REPLAY_SIZE, (log.stop - log.start) // max(count, 1))
 
 
 def _dispatch_after_scan(run: _Simulation, dispatcher: Dispatcher) -> None:

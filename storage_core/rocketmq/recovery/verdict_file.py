@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from storage_core.files import system
@@ -149,7 +149,7 @@ def _as_json(verdict: Verdict) -> dict[str, Any]:
     return {
         "rules": verdict.rules.value,
         "log": [verdict.log_start, verdict.log_end, verdict.reason.value, verdict.entries_per_file],
-        "queues": [[*key, *astuple(bounds)] for key, bounds in verdict.queues.items()],
+        "queues": [[*key, *vars(bounds).values()] for key, bounds in verdict.queues.items()],
         "replays": [
             [replay.start, replay.stop, _tails_as_json(replay.tails), sorted(replay.void)] for replay in verdict.replays
         ],
@@ -157,7 +157,7 @@ def _as_json(verdict: Verdict) -> dict[str, Any]:
 
 
 def _tails_as_json(tails: Mapping[QueueKey, QueueTail]) -> list[list[Any]]:
-    return [[*key, *astuple(tail)] for key, tail in tails.items()]
+    return [[*key, *vars(tail).values()] for key, tail in tails.items()]
 
 
 def _verdict(kept: Mapping[str, Any]) -> Verdict:
