@@ -23,7 +23,7 @@ SYSTEM = "storage_core.files.system"
 BELOW_AN_ENGINE = (
     "storage_core.store", "storage_core.finding", "storage_core.job", "storage_core.options", "storage_core.conditions",
     "storage_core.input_columns", "storage_core.files", "storage_core.closable", "storage_core.progress",
-    "storage_core.errors", "storage_core.stream",
+    "storage_core.errors", "storage_core.stream", "storage_core.repair",
 )  # fmt: skip
 PUBLIC = (
     "storage_core.stream",
@@ -61,6 +61,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "storage_core.input_columns": ("storage_core.formats", "storage_core.errors"),
     "storage_core.conditions": ("storage_core.store", "storage_core.formats"),
     "storage_core.job": ("storage_core.store", "storage_core.files", "storage_core.errors"),
+    "storage_core.repair": (
+        "storage_core.repair",
+        "storage_core.job",
+        "storage_core.files",
+        "storage_core.progress",
+        "storage_core.errors",
+    ),
     **rooms_of(
         "rocketmq",
         {
@@ -87,6 +94,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
             "queue": "paging write read index message_store disk",
             "stream": "read index message_store disk schema",
             "verify": "read index message_store disk",
+            "repair": "verify write read index message_store disk",
             "views": "verify read index message_store disk",
         },
     ),

@@ -32,6 +32,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         ("disks/dead-broker", "damaged-flipped-body-abort-4.9.3"),
     ):
         archive.unpack(name, root / target)
+    golden.unpack("s13_rdqbadmark_kill9", root / "disks" / "dead-node")
     node = root / "node" / "rabbit@host"
     shutil.copytree(golden.SNAPSHOTS.parent / "node" / "clean", node)
     _write_vhost(node / "msg_stores" / "vhosts" / golden.DEFAULT_VHOST)

@@ -36,11 +36,12 @@ def command(
     store: str, target: str | None, in_place: bool, dry_run: bool, index_slots: int | None, index_entries: int | None,
     **given: Any,
 ) -> int:  # fmt: skip
-    """Mends the RocketMQ STORE: finishes an unfinished write, cuts torn ends, closes holes in the log so that all
-    intact messages are served again, and makes damaged queues and index anew from the log.
+    """Mends STORE: finishes an unfinished write, cuts torn ends, and leads a broker over what is damaged, so that all
+    intact messages are served again.
 
-    The broker must be stopped. Run it again when it was interrupted. What is left afterwards is printed, with exit
-    code 1.
+    RocketMQ: damaged queues and index are made anew from the log. RabbitMQ: entries of the index whose message is gone
+    are dropped. The broker must be stopped. Run it again when it was interrupted. What is left afterwards is printed,
+    with exit code 1.
     """
     if [target is not None, in_place, dry_run].count(True) != 1:
         raise OptionError("STORE", store, "give one of --to DIR, --in-place and --dry-run")

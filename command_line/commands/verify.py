@@ -15,6 +15,7 @@ from command_line.selection import selection
 from command_line.stores import NamedStore, Stores, opened
 from command_line.switches import STORE_OPTIONS
 from command_line.views import Row, print_json
+from storage_core.options.option import RABBITMQ
 
 EXAMPLES = """\b
 Examples:
@@ -54,7 +55,8 @@ def _printed(named: NamedStore, stores: Stores, progress: ProgressLine, as_json:
         if as_json:
             print_json([row])
         else:
-            line(_text(row, f"{named.name}/" if stores.several else ""))
+            who = "a node" if named.store.engine == RABBITMQ else "a broker"
+            line(_text(row, f"{named.name}/" if stores.several else "", who))
         count += 1
     return count
 
@@ -64,10 +66,10 @@ def _rows(named: NamedStore) -> Iterator[Row]:
         yield {**vars(finding), "store": named.name}
 
 
-def _text(row: Row, before: str) -> str:
+def _text(row: Row, before: str, who: str) -> str:
     """`FILE at POSITION: KIND: REASON; a broker …`."""
     place = f"{before}{row['file']}" + (f" at {row['position']}" if row["position"] or row["length"] else "")
     queue = f" ({row['queue']})" if row["queue"] and row["queue"] not in row["file"] else ""
-    effect = f"; a broker {row['effect']}" if row["effect"] else ""
+    effect = f"; {who} {row['effect']}" if row["effect"] else ""
     lost = "" if row["repairable"] else "; repair does not mend it"
     return f"{place}: {row['kind']}{queue}: {row['reason']}{effect}{lost}"

@@ -26,12 +26,15 @@ from storage_core.rabbitmq.queue.priority_queue import PriorityQueue, open_queue
 from storage_core.rabbitmq.queue.queue import Queue
 from storage_core.rabbitmq.read import declared
 from storage_core.rabbitmq.read.snapshot import VhostSnapshot
+from storage_core.rabbitmq.repair.copying import copy_store
+from storage_core.rabbitmq.repair.repairing import Repair, planned
 from storage_core.rabbitmq.stream.snapshot import VhostFacts
 from storage_core.rabbitmq.stream.tail import VhostTail
 from storage_core.rabbitmq.verify.verification import findings
 from storage_core.rabbitmq.write.job import VhostWriteJob, begin
 from storage_core.rabbitmq.write.options import WriteOptions
 from storage_core.rabbitmq.write.prepare import StoreFacts
+from storage_core.repair.copying import finish_copy
 from storage_core.store import Definitions, ScanRequest, StoreState
 from storage_core.stream.tail import FollowedStore
 
@@ -149,6 +152,22 @@ class VhostStore(FollowedStore):
         """Everything that is wrong in the index of each queue and in the message store."""
         snapshot = self.snapshot()
         return findings(snapshot, list(snapshot.named().values()), True)
+
+    def repair(self, target: str | None = None, dry_run: bool = False) -> Sequence[str]:
+        """Mends the store, or a copy of it at `target`, which must be new; `dry_run` only says what would be done.
+
+        What is cut is kept below `.mqstore/cut`. Stopped anywhere, it can be called again. Raises StoreLockedError
+        while a node works on the store, MqStoreError.
+        """
+        if dry_run:
+            return list(planned(self.verify()))
+        self.snapshot()
+        if target is None:
+            return Repair(self.path, self.vhost, self.segment_entry_count).run()
+        copy_store(self.path, target)
+        lines = Repair(target, self.vhost, self.segment_entry_count).run()
+        finish_copy(target)
+        return lines
 
     def queue(
         self,

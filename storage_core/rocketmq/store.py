@@ -17,6 +17,7 @@ from storage_core.finding import Finding
 from storage_core.job import drop_staged_by
 from storage_core.options.option import Option, parsed
 from storage_core.options.values import choice
+from storage_core.repair.copying import finish_copy
 from storage_core.rocketmq.disk.directory import Listing
 from storage_core.rocketmq.group_offsets import set_group_offsets
 from storage_core.rocketmq.read.snapshot import RocketSnapshot
@@ -25,7 +26,7 @@ from storage_core.rocketmq.recovery.queue_ranges import ServedQueues, served_que
 from storage_core.rocketmq.recovery.recovery import Rules
 from storage_core.rocketmq.recovery.recovery_cache import cached_verdict
 from storage_core.rocketmq.recovery.unfinished import LastJobs, as_before, last_jobs
-from storage_core.rocketmq.repair.copying import copy_store, finish_copy
+from storage_core.rocketmq.repair.copying import copy_store
 from storage_core.rocketmq.repair.repairing import Repair, planned
 from storage_core.rocketmq.stream.tail import RocketTail
 from storage_core.rocketmq.verify.kinds import Subject

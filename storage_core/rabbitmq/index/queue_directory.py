@@ -311,5 +311,5 @@ def _apply(queue: QueueFiles, root: str) -> None:
     elif verdict.expected_count not in {None, live}:
         queue.warnings.append(
             f"{path}: {live} messages, and {paths.RECOVERY_FILE} says {verdict.expected_count}; "
-            "a node may refuse this queue"
+            "a node crashes this queue when it finds that out, then redelivers all of it"
         )

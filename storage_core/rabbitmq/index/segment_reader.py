@@ -87,6 +87,18 @@ def read_segment(data: memoryview, name: str, number: int, entry_count: int, fil
     return IndexFile(publishes, base + relative_sequences[flags & ACKED != 0], content.damages)
 
 
+def mark_counts(data: bytes) -> dict[int, int]:
+    """How many marks a segment has for each of its publishes, by relative sequence."""
+    records = format_segment.walk(data)
+    buffer = np.frombuffer(data, np.uint8)
+    published, marked = (
+        values_at(buffer, ">u2", positions).astype(np.int64) & format_segment.RELATIVE_MASK
+        for positions in (records.publishes, records.marks)
+    )
+    counts = np.bincount(marked, minlength=format_segment.RELATIVE_MASK + 1)
+    return {relative: int(counts[relative]) for relative in published.tolist()}
+
+
 def _end(name: str, records: SegmentRecords, size: int) -> list[Damage]:
     """What follows the last whole record."""
     if records.reason == "end":

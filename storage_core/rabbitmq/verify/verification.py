@@ -5,7 +5,7 @@ What a node makes of it: rabbitmq.md 3.1, 4.2, 6.5 to 6.7.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -13,60 +13,95 @@ from storage_core.files import system
 from storage_core.finding import Finding
 from storage_core.formats.layout import Positions
 from storage_core.formats.rabbitmq import paths
+from storage_core.job import FOLDER, pending_intent
 from storage_core.rabbitmq.disk.damage import Damage
-from storage_core.rabbitmq.index.entries import ACKED, MISSING, SHARED, flagged
+from storage_core.rabbitmq.index.entries import ACKED, JOURNAL, MISSING, SEGMENT, SHARED, flagged
 from storage_core.rabbitmq.index.queue_directory import QueueFiles
 from storage_core.rabbitmq.message_store.locations import MessageLocations, file_sizes, scan_file
 from storage_core.rabbitmq.read.snapshot import NamedQueue, VhostSnapshot
+from storage_core.rabbitmq.verify.contents import stray_delivers, unreadable
+from storage_core.rabbitmq.verify.kinds import Kind
 
 QUEUE_SUFFIXES = (paths.SEGMENT_SUFFIX, paths.INDEX2_SUFFIX, paths.STORE2_SUFFIX)
 STORE_SUFFIXES = (paths.MESSAGE_SUFFIX, paths.COMPACTION_SUFFIX)
 QUEUE_NAMES = frozenset({paths.STUB_FILE, paths.JOURNAL_FILE})
 STORE_NAMES = frozenset({paths.CLEAN_FILE, paths.SUMMARY_FILE, paths.INDEX_FILE})
 KEPT_FOR_EVER = "never removes the message"
+CRASHES = "crashes the queue"
+HIDES = "shows an empty queue, or crashes it and redelivers all"
+HANGS = "hangs when it starts, with all vhosts"
+REFUSED = dict.fromkeys(STORE_SUFFIXES, "does not start the vhost")
 REMOVED_EARLY = "may remove the message while a queue needs it"
 
 
 def findings(snapshot: VhostSnapshot, queues: Sequence[NamedQueue], every_queue: bool) -> Iterator[Finding]:
     """What is wrong in some queues and in the message store; counts are compared when these are all queues."""
+    yield from _unfinished(snapshot.root)
     listed: list[QueueFiles] = []
     for queue in queues:
         for directory in queue.directories:
             files = snapshot.files(directory)
             listed.append(files)
             yield from _of_queue(snapshot, files, queue.name)
-    yield from (_finding(damage, None) for damage in _store_damages(snapshot))
+    clean = snapshot.locations.clean
+    yield from (_finding(damage, clean, None) for damage in _store_damages(snapshot))
     folder = f"{snapshot.root}/{paths.PERSISTENT_FOLDER}"
-    if not snapshot.locations.clean and system.exists(f"{folder}/{paths.CLEAN_FILE}"):
+    if not clean and system.exists(f"{folder}/{paths.CLEAN_FILE}"):
         name = f"{paths.PERSISTENT_FOLDER}/{paths.CLEAN_FILE}"
-        yield Finding(name, 0, 0, "unusable tables", snapshot.locations.why, "scans the message files instead", True)
-    yield from _strange_files(folder, paths.PERSISTENT_FOLDER, STORE_NAMES, STORE_SUFFIXES)
-    if every_queue and snapshot.locations.clean and not any(files.warnings for files in listed):
+        yield Finding(name, 0, 0, Kind.TABLES, snapshot.locations.why, "scans the message files instead", True)
+    yield from _strange_files(folder, paths.PERSISTENT_FOLDER, STORE_NAMES, STORE_SUFFIXES, REFUSED)
+    if every_queue and clean and not any(files.warnings for files in listed):
         yield from _wrong_counts(snapshot.locations, listed)
 
 
+def _unfinished(root: str) -> Iterator[Finding]:
+    if pending_intent(root) is not None:
+        reason = "a write of mqstore is committed and not finished"
+        yield Finding(f"{FOLDER}/intent.json", 0, 0, Kind.UNFINISHED, reason, "serves a part of it or none", True)
+
+
 def _of_queue(snapshot: VhostSnapshot, files: QueueFiles, name: str) -> Iterator[Finding]:
-    folder = f"{paths.QUEUES_FOLDER}/{files.directory.directory}"
-    yield from (_finding(damage, name) for damage in files.damages)
+    folder, clean = f"{paths.QUEUES_FOLDER}/{files.directory.directory}", not files.verdict.dirty
+    damages = [*files.damages, *stray_delivers(f"{snapshot.root}/{folder}", folder, snapshot.entry_count)]
+    yield from (_finding(damage, clean, name) for damage in damages)
     for warning in files.warnings:
         # Folder, what is wrong, and what a node does about it.
-        reason, _, effect = warning.removeprefix(f"{snapshot.root}/{folder}: ").partition("; a node ")
-        yield Finding(folder, 0, 0, "index against message store", reason, effect, True, name)
+        text = warning.removeprefix(f"{snapshot.root}/{folder}: ").partition("; the option")[0]
+        reason, _, effect = text.partition("; a node ")
+        yield Finding(folder, 0, 0, Kind.DISAGREEING, reason, effect or HIDES, True, name)
     lost = np.flatnonzero(flagged(files.entries, MISSING) & ~flagged(files.entries, ACKED))
     for row in lost.tolist():
         entry = files.entries[row]
         reason = f"the message of sequence id {int(entry['sequence_id'])} is in no message file"
         place, length = int(entry["position"]), int(entry["length"])
-        yield Finding(files.files[int(entry["file"])], place, length, "dangling index entry", reason, "", False, name)
-    yield from _strange_files(f"{snapshot.root}/{folder}", folder, QUEUE_NAMES, QUEUE_SUFFIXES)
+        file = files.files[int(entry["file"])]
+        yield Finding(file, place, length, Kind.DANGLING, reason, f"{CRASHES} at this message", True, name)
+    for entry, why in unreadable(snapshot.root, files):
+        file, place, length = files.files[int(entry["file"])], int(entry["position"]), int(entry["length"])
+        reason = f"of sequence id {int(entry['sequence_id'])}: {why}"
+        effect = HANGS if files.verdict.dirty and entry["kind"] in {SEGMENT, JOURNAL} else f"{CRASHES} at this message"
+        yield Finding(file, place, length, Kind.UNREADABLE, reason, effect, True, name)
+    refused = {} if clean else {paths.SEGMENT_SUFFIX: HANGS}
+    yield from _strange_files(f"{snapshot.root}/{folder}", folder, QUEUE_NAMES, QUEUE_SUFFIXES, refused)
 
 
-def _finding(damage: Damage, queue: str | None) -> Finding:
-    reason, _, effect = damage.reason.partition("; a node")
-    return Finding(
-        damage.file, damage.position, damage.length, damage.kind, reason, effect.removeprefix("'s").strip(),
-        not damage.served, queue,
-    )  # fmt: skip
+def _finding(damage: Damage, clean: bool, queue: str | None) -> Finding:
+    kind = Kind(damage.kind)
+    reason = damage.reason.partition("; a node")[0]
+    return Finding(damage.file, damage.position, damage.length, kind, reason, _effect(kind, reason, clean), True, queue)
+
+
+def _effect(kind: Kind, reason: str, clean: bool) -> str:
+    """What a node does with a damaged file, after a clean stop and after another one."""
+    if kind is Kind.TORN_JOURNAL:
+        return "ignores it"
+    if kind in {Kind.MESSAGE, Kind.TORN, Kind.BLANK}:
+        skips = "skips it" if kind is Kind.MESSAGE else "cuts it, or never looks at it"
+        return f"{CRASHES} at a message in it" if clean else skips
+    later = "a second publish" in reason or (kind is Kind.JOURNAL and "is not published" in reason)
+    if clean:
+        return "ignores it" if later else f"{CRASHES} when it reads this"
+    return f"{CRASHES} when it reads this" if "a second publish" in reason else HANGS
 
 
 def _store_damages(snapshot: VhostSnapshot) -> list[Damage]:
@@ -79,8 +114,10 @@ def _store_damages(snapshot: VhostSnapshot) -> list[Damage]:
     return found
 
 
-def _strange_files(folder: str, name: str, names: frozenset[str], suffixes: Sequence[str]) -> Iterator[Finding]:
-    """Files that a node does not write there."""
+def _strange_files(
+    folder: str, name: str, names: frozenset[str], suffixes: Sequence[str], refused: Mapping[str, str]
+) -> Iterator[Finding]:
+    """Files that a node does not write there; `refused` says what it does about a suffix without a number before it."""
     try:
         entries = sorted(system.entries(folder), key=lambda entry: entry.name)
     except (FileNotFoundError, NotADirectoryError):
@@ -89,7 +126,8 @@ def _strange_files(folder: str, name: str, names: frozenset[str], suffixes: Sequ
         numbered = any(paths.number_of(entry.name, suffix) is not None for suffix in suffixes)
         if not numbered and entry.name not in names:
             size = 0 if entry.is_directory else entry.size
-            yield Finding(f"{name}/{entry.name}", 0, size, "unexpected file", "no node writes such a file", "", False)
+            effect = next((said for suffix, said in refused.items() if entry.name.endswith(suffix)), "ignores it")
+            yield Finding(f"{name}/{entry.name}", 0, size, Kind.ODD, "no node writes such a file", effect, True)
 
 
 def _wrong_counts(locations: MessageLocations, listed: Sequence[QueueFiles]) -> Iterator[Finding]:
@@ -105,9 +143,10 @@ def _wrong_counts(locations: MessageLocations, listed: Sequence[QueueFiles]) -> 
         noted, found = int(rows["references"][row]), int(actual[row])
         reason = f"{paths.INDEX_FILE} counts {noted} references to the message here, the queues have {found}"
         file = locations.files.get(int(rows["file"][row]), f"{paths.PERSISTENT_FOLDER}/{int(rows['file'][row])}.rdq")
-        effect = KEPT_FOR_EVER if noted > found else REMOVED_EARLY
+        lacking = REMOVED_EARLY if noted else f"{CRASHES} at this message"
+        effect = KEPT_FOR_EVER if noted > found else lacking
         place, size = int(rows["position"][row]), int(rows["size"][row])
-        yield Finding(file, place, size, "wrong reference count", reason, effect, False)
+        yield Finding(file, place, size, Kind.COUNT, reason, effect, True)
 
 
 def _needed(locations: MessageLocations, listed: Sequence[QueueFiles]) -> Positions:

@@ -31,9 +31,9 @@ from storage_core.formats.rocketmq.message import (
     decode,
 )
 from storage_core.job import JobFolder
+from storage_core.repair.cut_bytes import CutBytes
 from storage_core.rocketmq.disk.commit_log import wrong_crcs
 from storage_core.rocketmq.disk.record_reader import head_at, record_at
-from storage_core.rocketmq.repair.cut_bytes import CutBytes
 from storage_core.rocketmq.verify.kinds import Kind
 
 BODY_CRC_AT = HEADER_V4.field("body_crc").offset

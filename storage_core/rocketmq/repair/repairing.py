@@ -18,11 +18,11 @@ from storage_core.finding import Finding
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.checkpoint import encode_times
 from storage_core.job import new_job_id
+from storage_core.repair.cut_bytes import CutBytes
 from storage_core.rocketmq.disk.directory import list_store
 from storage_core.rocketmq.index.geometry import noted_geometry
 from storage_core.rocketmq.index.index_files import described, index_paths
 from storage_core.rocketmq.recovery.recovery import Rules, recover
-from storage_core.rocketmq.repair.cut_bytes import CutBytes
 from storage_core.rocketmq.repair.log_repair import LogRepair
 from storage_core.rocketmq.repair.offset_moves import remember, set_remembered
 from storage_core.rocketmq.verify.kinds import Kind, Subject

@@ -29,9 +29,16 @@ def short(text: str) -> bytes:
 class Client:
     """One connection with one channel. A context manager."""
 
-    def __init__(self, port: int, vhost: str = "/") -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
+    def __init__(self, port: int, vhost: str = "/", timeout_s: float = 60) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
         self._buffer = b""
+        try:
+            self._open(vhost)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def _open(self, vhost: str) -> None:
         self._socket.sendall(b"AMQP\0\0\x09\x01")
         self._method(10, 10)
         response = b"\0guest\0guest"
@@ -108,12 +115,14 @@ class Client:
 
     def close(self) -> None:
         """Closes the connection as it should be."""
-        self._send(0, 10, 50, pack(">H", 200) + short("") + pack(">HH", 0, 0))
-        self._method(10, 51)
-        self._socket.close()
+        try:
+            self._send(0, 10, 50, pack(">H", 200) + short("") + pack(">HH", 0, 0))
+            self._method(10, 51)
+        finally:
+            self._socket.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.close() if kind is None else self._socket.close()

@@ -71,6 +71,24 @@ def decode_header(data: Bytes, magic: int) -> tuple[int, int]:
     return first, following
 
 
+def encode_header(magic: int, number: int) -> bytes:
+    """The header of segment `number`."""
+    header = np.zeros(1, HEADER.dtype)
+    header["magic"], header["version"] = magic, VERSION
+    header["first"], header["next"] = number * SEGMENT_ENTRY_COUNT, (number + 1) * SEGMENT_ENTRY_COUNT
+    return header.tobytes()
+
+
+def without_entries_behind(body: bytes, own_size: int) -> bytes:
+    """What follows the header, without the entries whose message lies past the end of a `.qs` of `own_size` bytes."""
+    whole = len(body) // ENTRY.size * ENTRY.size
+    entries = np.frombuffer(body[:whole], ENTRY.dtype).copy()
+    address = np.ascontiguousarray(entries["address"]).view(ADDRESS.dtype)
+    stop = address["position"].astype(np.float64) + address["term_size"] + STORED.size
+    entries["status"][(entries["location"] == LOCATION_OWN) & (entries["status"] == 1) & (stop > own_size)] = 0
+    return entries.tobytes() + body[whole:]
+
+
 def decode_entries(data: Bytes, count: int) -> npt.NDArray[np.void]:
     """The entries after the header, at most `count`; a torn last one is left out. Shape (n,), a view."""
     body = data[HEADER.size :]

@@ -1,7 +1,7 @@
 """Keeps every byte that a repair overwrites, cuts or moves away, below `.mqstore/cut` of the store.
 
-What is changed, and in which order, belongs to `log_repair` and `repairing`. Each call leaves the old bytes on the disk
-before it changes one, so a repair that is stopped loses none and can be run again.
+What is changed, and in which order, belongs to the engines. Each call leaves the old bytes on the disk before
+it changes one, so a repair that is stopped loses none and can be run again.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass
 
 from storage_core.files import system
+from storage_core.files.small_file import write_whole
 from storage_core.job import JobFolder
 
 CHUNK_SIZE = 8 << 20
@@ -46,6 +47,15 @@ class CutBytes:
             system.close(descriptor)
         system.set_times(path, times, times)
 
+    def replace(self, path: str, data: bytes) -> None:
+        """Gives a small file another content in one step; the whole old file is kept."""
+        descriptor = system.open_read(path)
+        try:
+            self._keep(descriptor, path, 0, system.stat(path).size)
+        finally:
+            system.close(descriptor)
+        write_whole(path, data)
+
     def zero(self, path: str, position: int, size: int) -> None:
         """Zeroes bytes of a file, a part at a time."""
         for at in range(0, size, CHUNK_SIZE):
@@ -66,7 +76,8 @@ class CutBytes:
 
     def _keep(self, descriptor: int, path: str, position: int, size: int) -> None:
         """Copies bytes of a file to `<path>.from-<position>`."""
-        kept = system.open_write(self._free(path, f".from-{position}"), create=True, exclusive=True)
+        target = self._free(path, f".from-{position}")
+        kept = system.open_write(target, create=True, exclusive=True)
         try:
             for at in range(0, size, CHUNK_SIZE):
                 data = system.pread(descriptor, min(CHUNK_SIZE, size - at), position + at)
@@ -74,13 +85,22 @@ class CutBytes:
             system.fsync(kept)
         finally:
             system.close(kept)
+        system.sync_folder(os.path.dirname(target))
+
+    def _make_folder(self, path: str) -> None:
+        """Makes a folder and its parents, each on the disk when this returns."""
+        if not system.is_folder(path):
+            parent = os.path.dirname(path)
+            self._make_folder(parent)
+            system.make_folder(path)
+            system.sync_folder(parent)
 
     def _free(self, path: str, suffix: str) -> str:
         """A path below the folder that is not taken; its folder is made."""
         inside = os.path.relpath(path, self.root)
         inside = os.path.basename(path) if inside.startswith("..") else inside
         target = os.path.join(self.folder, inside + suffix)
-        system.make_folder(os.path.dirname(target))
+        self._make_folder(os.path.dirname(target))
         number = 1
         while system.exists(target):
             number += 1

@@ -1,0 +1,65 @@
+"""Takes entries out of a queue's index as a consumer's ack does: records are added, none is changed.
+
+Which entries, and why, belongs to `repairing`. Source: rabbitmq.md 2, 3.1, 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from storage_core.files import system
+from storage_core.files.small_file import read_whole
+from storage_core.formats.rabbitmq import paths
+from storage_core.formats.rabbitmq.classic import journal, queue_v2
+from storage_core.rabbitmq.index.segment_reader import mark_counts
+from storage_core.repair.cut_bytes import CutBytes
+
+
+def drop(folder: str, version: int, entry_count: int, sequence_ids: Collection[int], cut: CutBytes) -> None:
+    """Acknowledges live entries of the queue directory `folder`: in its journal, of a version 2 queue in its `.qi`."""
+    if version == 2:
+        _clear(folder, sequence_ids, cut)
+        return
+    path = f"{folder}/{paths.JOURNAL_FILE}"
+    data = read_whole(path) or b""
+    records = journal.walk(data)
+    if records.stop < len(data):
+        cut.resize(path, records.stop)
+    delivers = records.sequence_ids[records.kinds == journal.DELIVER].tolist()
+    delivered = {*delivers, *_marked(folder, entry_count, sequence_ids)}
+    added = b"".join(_marks(sequence_id, sequence_id in delivered) for sequence_id in sorted(sequence_ids))
+    descriptor = system.open_write(path, create=True)
+    try:
+        system.pwrite(descriptor, added, records.stop)
+        system.fsync(descriptor)
+    finally:
+        system.close(descriptor)
+    system.sync_folder(folder)
+
+
+def _clear(folder: str, sequence_ids: Collection[int], cut: CutBytes) -> None:
+    """Clears the status of entries of a version 2 queue."""
+    for number in sorted({sequence_id // queue_v2.SEGMENT_ENTRY_COUNT for sequence_id in sequence_ids}):
+        path = f"{folder}/{number}{paths.INDEX2_SUFFIX}"
+        data = bytearray(read_whole(path) or b"")
+        for row in (
+            s % queue_v2.SEGMENT_ENTRY_COUNT for s in sequence_ids if s // queue_v2.SEGMENT_ENTRY_COUNT == number
+        ):
+            data[queue_v2.HEADER.size + queue_v2.ENTRY.size * row] = 0
+        cut.replace(path, bytes(data))
+
+
+def _marks(sequence_id: int, delivered: bool) -> bytes:
+    one = np.array([sequence_id], np.int64)
+    return (b"" if delivered else journal.encode_marks(journal.DELIVER, one)) + journal.encode_marks(journal.ACK, one)
+
+
+def _marked(folder: str, entry_count: int, sequence_ids: Collection[int]) -> list[int]:
+    """Which of the entries have a deliver in their segment."""
+    found = []
+    for number in {sequence_id // entry_count for sequence_id in sequence_ids}:
+        counts = mark_counts(read_whole(f"{folder}/{number}{paths.SEGMENT_SUFFIX}") or b"")
+        found += [number * entry_count + relative for relative, count in counts.items() if count]
+    return found

@@ -1,0 +1,221 @@
+"""`mqstore repair` of a vhost's store: what `verify` finds is mended, so that a node serves every whole message.
+
+Files first, then segments and journals, then the entries whose message is gone. What the last clean stop noted goes
+before anything that it speaks of changes: a node then counts anew, as after a crash. Every state on the way is one that
+a node takes for what it is, and each run looks at the store anew, so a repair that was stopped goes on.
+Source: docs/recovery.md "Repair".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from storage_core.files import system
+from storage_core.files.lock import FileLock
+from storage_core.files.small_file import read_whole
+from storage_core.finding import Finding
+from storage_core.formats.rabbitmq import paths
+from storage_core.formats.rabbitmq.classic import queue_v2
+from storage_core.job import JobFolder, drop_orphans, new_job_id, pending_intent
+from storage_core.rabbitmq.disk.running_node import check_not_running
+from storage_core.rabbitmq.index.queue_directory import QueueFiles
+from storage_core.rabbitmq.index.segment_reader import mark_counts
+from storage_core.rabbitmq.read.snapshot import VhostSnapshot
+from storage_core.rabbitmq.repair import message_files
+from storage_core.rabbitmq.repair.dropped_entries import drop
+from storage_core.rabbitmq.repair.index_files import MOST_STRANGERS, JournalRules, Known, SegmentRules, mended
+from storage_core.rabbitmq.verify.contents import unreadable
+from storage_core.rabbitmq.verify.kinds import Kind
+from storage_core.rabbitmq.verify.verification import findings
+from storage_core.rabbitmq.write.placement import CLEAN_PATHS
+from storage_core.rabbitmq.write.publish import finish_pending
+from storage_core.repair.cut_bytes import CutBytes
+
+MOST_ROUNDS = 8
+LOCK_TIMEOUT_S = 60.0
+TABLES = CLEAN_PATHS[:3]
+HARMLESS = frozenset({Kind.ODD, Kind.TORN_JOURNAL, Kind.UNFINISHED})
+"""Kinds whose repair leaves true what the last clean stop noted."""
+STORE_FILES = frozenset({Kind.MESSAGE, Kind.TORN, Kind.BLANK})
+INDEX_FILES = frozenset({Kind.SEGMENT, Kind.JOURNAL, Kind.TORN_JOURNAL})
+DROPPED = "drop the entry: the message is gone"
+
+PLANNED = {
+    Kind.UNFINISHED: "finish the write",
+    Kind.JOURNAL: "keep the records that a node accepts",
+    Kind.TORN_JOURNAL: "cut it",
+    Kind.SEGMENT: "keep the records that a node accepts",
+    Kind.MESSAGE: "write the end marker anew where the message is whole, else let no queue have it",
+    Kind.TORN: "cut it, or lead a node's scan to the next whole record",
+    Kind.BLANK: "cut it, or lead a node's scan to the next whole record",
+    Kind.UNREADABLE: "drop the entry: nobody can read the message",
+    Kind.DISAGREEING: "drop the entries whose message is gone, and notes of the last stop that do not fit",
+    Kind.DANGLING: DROPPED,
+    Kind.TABLES: "move the tables away: a node makes them anew",
+    Kind.COUNT: "move the tables away: a node counts anew",
+    Kind.ODD: "move it away",
+}
+
+
+def planned(listed: Iterable[Finding]) -> Iterator[str]:
+    """What a repair would do about each finding, a line each."""
+    for finding in listed:
+        yield f"{placed(finding)}: {finding.kind}: {PLANNED[Kind(finding.kind)]}"
+
+
+def placed(finding: Finding) -> str:
+    """`FILE at POSITION`."""
+    return f"{finding.file} at {finding.position}" if finding.position or finding.length else finding.file
+
+
+@dataclass
+class Repair:
+    """One repair of the store of `vhost` at `root`, where it lies, with `entry_count` entries a segment."""
+
+    root: str
+    vhost: str
+    entry_count: int
+    done: list[str] = field(default_factory=list)
+
+    def run(self) -> list[str]:
+        """Mends what can be mended; what was done, a line each.
+
+        Raises StoreLockedError while a node or another writer works on the store, OSError. Stopped at any step, the
+        same call goes on.
+        """
+        job_folder = JobFolder(self.root)
+        system.make_folder(job_folder.folder)
+        with FileLock(job_folder.lock, LOCK_TIMEOUT_S, "another writer of mqstore; try again when it is done"):
+            check_not_running(self.root)
+            if pending_intent(self.root) is not None:
+                self.done.append("finished a write that was committed")
+            finish_pending(self.root)
+            drop_orphans(job_folder, set())
+            cut = CutBytes(self.root, f"repair-{new_job_id()}")
+            for _ in range(MOST_ROUNDS):
+                snapshot = VhostSnapshot(self.root, "", self.vhost, self.entry_count, True)
+                listed = list(findings(snapshot, list(snapshot.named().values()), True))
+                so_far = len(self.done)
+                self._mend(snapshot, listed, cut)
+                if len(self.done) == so_far:
+                    break
+        return self.done
+
+    def _mend(self, snapshot: VhostSnapshot, listed: list[Finding], cut: CutBytes) -> None:
+        kinds = {Kind(finding.kind) for finding in listed}
+        if kinds - HARMLESS:
+            self._forget_tables(listed, cut)
+        for finding in listed:
+            if Kind(finding.kind) is Kind.ODD:
+                cut.move(f"{self.root}/{finding.file}")
+                self.done.append(f"{finding.file}: moved away")
+        # What the message files hold decides which index entries count, and both which entries are dropped.
+        if self._mend_files(listed, cut) or self._mend_indexes(snapshot, listed, cut):
+            return
+        if not snapshot.locations.clean:
+            for directory in snapshot.directories:
+                self._drop_entries(snapshot.files(directory), cut)
+            self._forget_terms(snapshot, cut)
+
+    def _mend_files(self, listed: list[Finding], cut: CutBytes) -> bool:
+        files = _files(listed, STORE_FILES)
+        said = [f"{file} {text}" for file in files for text in message_files.mend(f"{self.root}/{file}", cut)]
+        self.done += said
+        return bool(said)
+
+    def _mend_indexes(self, snapshot: VhostSnapshot, listed: list[Finding], cut: CutBytes) -> bool:
+        said = [self._mend_index(snapshot, file, cut) for file in _files(listed, INDEX_FILES)]
+        self.done += [text for text in said if text]
+        return any(said)
+
+    # -- what the last clean stop noted
+
+    def _forget_tables(self, listed: list[Finding], cut: CutBytes) -> None:
+        there = [path for path in TABLES if system.exists(f"{self.root}/{path}")]
+        for path in there:
+            cut.move(f"{self.root}/{path}")
+        if there:
+            self.done.append(f"{paths.PERSISTENT_FOLDER}: its tables are moved away, a node makes them anew")
+        counted = sum(Kind(finding.kind) is Kind.COUNT for finding in listed)
+        if counted:
+            self.done.append(f"{TABLES[2]}: wrong reference counts of {counted:,} messages; a node counts anew")
+
+    def _forget_terms(self, snapshot: VhostSnapshot, cut: CutBytes) -> None:
+        """Moves `recovery.dets` away where it does not fit what the queues have."""
+        path = f"{self.root}/{paths.RECOVERY_FILE}"
+        wrong = any(_misfits(snapshot.files(directory)) for directory in snapshot.directories)
+        if wrong and system.exists(path):
+            cut.move(path)
+            self.done.append(f"{paths.RECOVERY_FILE}: moved away, a node redelivers all messages")
+
+    # -- segments and journals
+
+    def _mend_index(self, snapshot: VhostSnapshot, file: str, cut: CutBytes) -> str:
+        """Mends one segment or journal; what was done, empty when nothing could be."""
+        path = f"{self.root}/{file}"
+        data = read_whole(path) or b""
+        if file.endswith(paths.INDEX2_SUFFIX):
+            return self._mend_header(file, data, cut)
+        known = _known(snapshot)
+        if file.endswith(paths.JOURNAL_FILE):
+            rules: JournalRules | SegmentRules = JournalRules(data, self._states(path.rpartition("/")[0]), known)
+        else:
+            rules = SegmentRules(data, self.entry_count, known)
+        kept = mended(rules)
+        if isinstance(rules, SegmentRules) and rules.strangers > MOST_STRANGERS * (len(rules.states) + 1):
+            return ""  # `.config` is another store's
+        if kept == data:
+            return ""
+        cut.replace(path, kept)
+        return f"{file}: {len(data) - len(kept):,} damaged bytes are left out"
+
+    def _states(self, folder: str) -> dict[int, int]:
+        """What the segments say of each sequence id: 1 published, 2 and more with marks."""
+        found = {}
+        for name in system.names(folder):
+            number = paths.number_of(name, paths.SEGMENT_SUFFIX)
+            if number is not None:
+                counts = mark_counts(read_whole(f"{folder}/{name}") or b"")
+                found.update({number * self.entry_count + relative: 1 + marks for relative, marks in counts.items()})
+        return found
+
+    def _mend_header(self, file: str, data: bytes, cut: CutBytes) -> str:
+        """A version 2 segment: its header follows from its number, entries that lead nowhere are cleared."""
+        folder, _, name = file.rpartition("/")
+        number = paths.number_of(name, paths.INDEX2_SUFFIX) or 0
+        header = queue_v2.encode_header(queue_v2.INDEX_MAGIC, number)
+        own = f"{self.root}/{folder}/{number}{paths.STORE2_SUFFIX}"
+        size = system.stat(own).size if system.exists(own) else 0
+        kept = header + queue_v2.without_entries_behind(data[len(header) :], size)
+        if kept == data:
+            return ""
+        cut.replace(f"{self.root}/{file}", kept)
+        return f"{file}: its header, and entries that lead nowhere, are mended"
+
+    # -- entries
+
+    def _drop_entries(self, files: QueueFiles, cut: CutBytes) -> None:
+        """Drops entries whose message is gone, or cannot be read by anyone."""
+        gone = files.forgotten.tolist()
+        bad = {int(entry["sequence_id"]): why for entry, why in unreadable(self.root, files)}
+        if not gone and not bad:
+            return
+        name = f"{paths.QUEUES_FOLDER}/{files.directory.directory}"
+        drop(f"{self.root}/{name}", files.directory.version, self.entry_count, {*gone, *bad}, cut)
+        self.done += [f"{name}: sequence id {each}: the message is gone, its entry is dropped" for each in sorted(gone)]
+        self.done += [f"{name}: sequence id {each}: {why}; its entry is dropped" for each, why in sorted(bad.items())]
+
+
+def _files(listed: Iterable[Finding], kinds: frozenset[Kind]) -> list[str]:
+    return sorted({finding.file for finding in listed if Kind(finding.kind) in kinds})
+
+
+def _known(snapshot: VhostSnapshot) -> Known:
+    ids = {row.tobytes() for row in snapshot.locations.rows["id"]}
+    return ids.__contains__
+
+
+def _misfits(files: QueueFiles) -> bool:
+    """Whether the queue's terms say something else than its files, lost messages aside."""
+    return len(files.warnings) > bool(len(files.forgotten))

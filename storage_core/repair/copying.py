@@ -1,0 +1,108 @@
+"""A copy of a store for a repair: every file with its holes and times; the store itself is only read.
+
+Which files belong to a store is for the engines. A stopped copy is begun anew, a copy that was whole is repaired
+further.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+from storage_core.errors import MqStoreError
+from storage_core.files import system
+from storage_core.files.small_file import names_in, remove_file
+from storage_core.job import FOLDER, JobFolder, drop_tree, read_json, write_json
+from storage_core.progress import report
+
+CHUNK_SIZE = 8 << 20
+NOTE = "repair-copy.json"
+WORK = "copying"
+STAYS = ("lock", "cut", NOTE)
+"""What of `.mqstore` is not copied."""
+
+Copies = Iterator[tuple[str, str]]
+"""A file of the store, and where it goes."""
+
+
+def copy_files(root: str, target: str, files: Callable[[], Copies]) -> None:
+    """Copies what `files` gives to `target`, which must be new, empty, or an earlier copy of the store at `root`.
+
+    `files` is called when the target is clear, and makes the folders that it needs. MqStoreError for another target.
+    """
+    note = os.path.join(JobFolder(target).folder, NOTE)
+    own = system.real_path(root)
+    if is_copied(root, target):
+        return
+    for name in names_in(target):
+        if name != FOLDER:
+            _drop(os.path.join(target, name))
+    system.make_folder(os.path.dirname(note))
+    write_json(note, {"source": own, "whole": False})
+    _copy_all(list(files()))
+    write_json(note, {"source": own, "whole": True})
+
+
+def is_copied(root: str, target: str) -> bool:
+    """Whether `target` holds a whole copy of the store already. MqStoreError for a directory that must not be one."""
+    noted = read_json(os.path.join(JobFolder(target).folder, NOTE))
+    own, other = (system.real_path(path) for path in (root, target))
+    if own == other or other.startswith(own + os.sep) or own.startswith(other + os.sep):
+        raise MqStoreError(f"{target} is the store itself, or one lies in the other; repair to another directory")
+    if noted is None and names_in(target):
+        raise MqStoreError(f"{target} is not empty; repair to a new directory")
+    return noted is not None and bool(noted["source"] == own and noted["whole"])
+
+
+def finish_copy(target: str) -> None:
+    """Removes the note of the copy when it is repaired."""
+    remove_file(os.path.join(JobFolder(target).folder, NOTE))
+
+
+def files_below(path: str, target: str) -> Copies:
+    """A file, or all files below a folder, whose folders are made at the target."""
+    if not system.is_folder(path):
+        if system.exists(path):
+            yield path, target
+        return
+    system.make_folder(target)
+    for name in names_in(path):
+        yield from files_below(os.path.join(path, name), os.path.join(target, name))
+
+
+def own_files(root: str, target: str) -> Copies:
+    """What mqstore keeps beside a store: a write that is not finished, marks; no lock, nothing cut before."""
+    for name in names_in(JobFolder(root).folder):
+        if name not in STAYS:
+            yield from files_below(os.path.join(root, FOLDER, name), os.path.join(target, FOLDER, name))
+
+
+def _drop(path: str) -> None:
+    drop_tree(path) if system.is_folder(path) else remove_file(path)
+
+
+def _copy_all(files: list[tuple[str, str]]) -> None:
+    total = sum(system.stat(source).size for source, _ in files)
+    done = 0
+    for source, target in files:
+        _copy(source, target)
+        done += system.stat(source).size
+        report(WORK, done, total)
+    for folder in sorted({os.path.dirname(target) for _, target in files}):
+        system.sync_folder(folder)
+
+
+def _copy(source: str, target: str) -> None:
+    """Copies what is not a hole."""
+    found = system.stat(source)
+    reading, writing = system.open_read(source), system.open_write(target, create=True)
+    try:
+        system.truncate(writing, found.size)
+        for start, stop in system.data_spans(reading, 0, found.size):
+            for at in range(start, stop, CHUNK_SIZE):
+                system.pwrite(writing, system.pread(reading, min(CHUNK_SIZE, stop - at), at), at)
+        system.fsync(writing)
+    finally:
+        system.close(reading)
+        system.close(writing)
+    system.set_times(target, found.stamp.mtime_ns, found.stamp.mtime_ns)

@@ -1,0 +1,302 @@
+"""Small stores of RabbitMQ vhosts, stopped cleanly or killed, and every kind of harm that their files can come to."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from storage_core.formats.rabbitmq import paths
+from storage_core.formats.rabbitmq.erlang import ets_dump
+from storage_core.rabbitmq import open_store
+from storage_core.rabbitmq.disk import recovery_terms
+from tests.support.rabbitmq_damage import edit
+
+SMALL, LARGE = "small", "large"
+COUNT, LATER = 40, 6
+"""Messages of each queue in segments, and after them in the journal."""
+SETTINGS = {"queue_index_segment_entry_count": 16, "msg_store_file_size_limit": 60_000}
+
+
+def body(queue: str, number: int) -> bytes:
+    text = f"{queue} {number:04} ".encode()
+    return text * (5000 // len(text) + 1 if queue == LARGE else 6)
+
+
+def make(root: Path, vhost: str, clean: bool) -> Path:
+    """A store with two queues, one of messages in the index and one of messages in the shared store."""
+    with open_store(str(root), {"vhost": vhost, **SETTINGS}) as store:
+        rows = [(queue, body(queue, number)) for number in range(COUNT) for queue in (SMALL, LARGE)]
+        store.append(pa.table({"queue": [queue for queue, _ in rows], "body": [data for _, data in rows]}))
+        with store.queue(SMALL) as small, store.queue(LARGE) as large:
+            for queue, name in ((small, SMALL), (large, LARGE)):
+                for number in range(COUNT, COUNT + LATER):
+                    queue.publish(body(name, number))
+                queue.sync()
+            if not clean:
+                small._vhost.abandon(RuntimeError("killed"))
+    return root
+
+
+def index_file(store: Path, queue: str, name: str) -> Path:
+    vhost = (store / ".vhost").read_bytes()
+    return store / "queues" / paths.queue_directory(vhost, queue.encode()) / name
+
+
+def message_files(store: Path) -> list[Path]:
+    folder = store / "msg_store_persistent"
+    return sorted(folder.glob("*.rdq"), key=lambda path: int(path.stem))
+
+
+def record_positions(path: Path) -> list[int]:
+    data, found, at = path.read_bytes(), [], 0
+    while at + 8 <= len(data):
+        found.append(at)
+        at += int.from_bytes(data[at : at + 8], "big") + 9
+    return found
+
+
+def _in_record(number: int, change: Callable[[bytearray, int], None]) -> Callable[[Path], None]:
+    """Changes a record of the second message file."""
+
+    def harm(store: Path) -> None:
+        path = message_files(store)[1]
+        position = record_positions(path)[number]
+        edit(path, lambda data: change(data, position))
+
+    return harm
+
+
+def _unmark(data: bytearray, at: int) -> None:
+    data[at + 8 + int.from_bytes(data[at : at + 8], "big")] = 0
+
+
+def _unmark_and_spoil(data: bytearray, at: int) -> None:
+    _unmark(data, at)
+    data[at + 30] ^= 0x55
+
+
+def _blank(data: bytearray, at: int) -> None:
+    data[at : at + 600] = bytes(600)
+
+
+def _wrong_size(data: bytearray, at: int) -> None:
+    data[at] = 0x11
+
+
+def _spoil(data: bytearray, at: int) -> None:
+    data[at + 26] = 99
+
+
+def _cut_last(store: Path) -> None:
+    edit(message_files(store)[-1], lambda data: data.__delitem__(slice(len(data) - 100, None)))
+
+
+def _tail(extra: bytes) -> Callable[[Path], None]:
+    return lambda store: edit(message_files(store)[-1], lambda data: data.extend(extra))
+
+
+def _segment(queue: str, change: Callable[[bytearray], None], number: int = 1) -> Callable[[Path], None]:
+    return lambda store: edit(index_file(store, queue, f"{number}.idx"), change)
+
+
+def _spoil_middle(data: bytearray) -> None:
+    data[len(data) // 2 - 60 : len(data) // 2 + 60] = bytes(120)
+
+
+def _spoil_first_term(data: bytearray) -> None:
+    data[34] = 99
+
+
+def _mark_first(data: bytearray) -> None:
+    data[0:0] = bytes([0x40, 3])
+
+
+def _mark_twice(data: bytearray) -> None:
+    """The first of the two acknowledges the message."""
+    data.extend(bytes([0x40, 4]) * 2)
+
+
+def _publish_twice(data: bytearray) -> None:
+    data.extend(data[: 34 + int.from_bytes(data[30:34], "big")])
+
+
+def _journal(queue: str, change: Callable[[bytearray], None]) -> Callable[[Path], None]:
+    return lambda store: edit(index_file(store, queue, "journal.jif"), change)
+
+
+def _deliver_twice(data: bytearray) -> None:
+    deliver = (2 << 62 | COUNT).to_bytes(8, "big")
+    at = bytes(data).index(deliver) + 8
+    data[at:at] = deliver
+
+
+def _lone_deliver(data: bytearray) -> None:
+    data.extend((2 << 62 | 9_000).to_bytes(8, "big"))
+
+
+def _count(difference: int) -> Callable[[Path], None]:
+    """Reference counts of the table are off."""
+
+    def harm(store: Path) -> None:
+        path = store / "msg_store_persistent" / "msg_store_index.ets"
+        rows = ets_dump.decode_index(path.read_bytes()).copy()
+        rows["references"] = np.maximum(rows["references"] + difference, 0)
+        path.write_bytes(ets_dump.encode_index(rows))
+
+    return harm
+
+
+def _terms(change: Callable[[recovery_terms.QueueTerms], recovery_terms.QueueTerms]) -> Callable[[Path], None]:
+    def harm(store: Path) -> None:
+        path = store / "recovery.dets"
+        path.write_bytes(recovery_terms.encode(map(change, recovery_terms.decode(path.read_bytes()).values())))
+
+    return harm
+
+
+def _empty(terms: recovery_terms.QueueTerms) -> recovery_terms.QueueTerms:
+    return replace(
+        terms, segments={}, next_sequence_id=0, next_deliver_sequence_id=0, persistent_count=0, persistent_bytes=0
+    )
+
+
+def _unexpected(store: Path) -> None:
+    (store / "msg_store_persistent" / "copy of 0.rdq").write_bytes(b"x")
+    index_file(store, LARGE, "notes.txt").write_bytes(b"xx")
+
+
+def _ignored(store: Path) -> None:
+    (store / "msg_store_persistent" / "notes.txt").write_bytes(b"x")
+    index_file(store, LARGE, "notes.txt").write_bytes(b"xx")
+
+
+def _unnumbered(store: Path) -> None:
+    index_file(store, LARGE, "copy of 0.idx").write_bytes(b"xx")
+
+
+def _interrupted_compaction(store: Path) -> None:
+    """The second message file ends in damage, what followed is in its `.rdt`."""
+    path = message_files(store)[1]
+    at = record_positions(path)[3]
+    data = path.read_bytes()
+    path.with_suffix(".rdt").write_bytes(data[at:])
+    path.write_bytes(data[:at] + bytes(50))
+
+
+def _replace(name: str, data: bytes) -> Callable[[Path], None]:
+    def harm(store: Path) -> None:
+        (store / name).write_bytes(data)
+
+    return harm
+
+
+def _remove(name: str) -> Callable[[Path], None]:
+    return lambda store: (store / name).unlink()
+
+
+CLEAN_DOT, INDEX = "msg_store_persistent/clean.dot", "msg_store_persistent/msg_store_index.ets"
+
+
+@dataclass(frozen=True)
+class Harm:
+    """What is done to a store that was stopped cleanly or killed, and of how many messages it takes the bytes."""
+
+    clean: bool
+    kinds: str
+    """What `verify` finds then, separated by commas."""
+    apply: Callable[[Path], None]
+    lost: int = 0
+
+
+HARMS: dict[str, Harm] = {
+    "clean: a record without its marker": Harm(True, "message, unreadable message", _in_record(2, _unmark)),
+    "clean: a record without its marker and id": Harm(
+        True, "message, unreadable message", _in_record(2, _unmark_and_spoil), lost=1
+    ),
+    "clean: a message that does not decode": Harm(True, "unreadable message", _in_record(2, _spoil), lost=1),
+    "clean: a hole in a message file": Harm(True, "blank tail, unreadable message", _in_record(2, _blank), lost=1),
+    "clean: a record of a wrong size": Harm(True, "torn tail, unreadable message", _in_record(2, _wrong_size), lost=1),
+    "clean: a message file that ends early": Harm(
+        True, "dangling index entry, torn tail, wrong reference count", _cut_last, lost=1
+    ),
+    "clean: a message file is lost": Harm(
+        True, "dangling index entry, wrong reference count", lambda store: message_files(store)[1].unlink(), lost=12
+    ),
+    "clean: an embedded message that does not decode": Harm(
+        True, "unreadable message", _segment(SMALL, _spoil_first_term), lost=1
+    ),
+    "clean: an index table is lost": Harm(True, "unusable tables", _remove(INDEX)),
+    "clean: clean.dot is garbage": Harm(True, "unusable tables", _replace(CLEAN_DOT, b"{a, ")),
+    "clean: counts too low": Harm(True, "dangling index entry", _count(-1)),
+    "clean: counts too high": Harm(True, "wrong reference count", _count(1)),
+    "clean: terms that say empty": Harm(True, "index against message store", _terms(_empty)),
+    "clean: terms that count less": Harm(
+        True, "index against message store", _terms(lambda t: replace(t, persistent_count=t.persistent_count - 3))
+    ),
+    "clean: recovery.dets is garbage": Harm(True, "unusable tables", _replace("recovery.dets", b"no table")),
+    "clean: files that no node writes": Harm(True, "unexpected file", _unexpected),
+    "clean: a queue's directory is lost": Harm(
+        True,
+        "wrong reference count",
+        lambda store: shutil.rmtree(index_file(store, LARGE, "x").parent),
+        lost=COUNT + LATER,
+    ),
+    "clean: a segment's torn end": Harm(True, "segment", _segment(SMALL, lambda data: data.extend(b"\xc0\x01abc"))),
+    "clean: a journal's torn end": Harm(
+        True, "torn journal", _journal(LARGE, lambda data: data.extend(b"\0\0\0\0\0\0\0\x63abc"))
+    ),
+    "clean: a deliver twice": Harm(True, "index against message store, journal", _journal(LARGE, _deliver_twice)),
+    "clean: a deliver of nothing": Harm(True, "journal", _journal(LARGE, _lone_deliver)),
+    "clean: a third mark": Harm(True, "index against message store, segment", _segment(LARGE, _mark_twice), lost=1),
+    "clean: a publish twice": Harm(True, "segment", _segment(SMALL, _publish_twice)),
+    "clean: a segment without a number": Harm(True, "unexpected file", _unnumbered),
+    "killed: a segment without a number": Harm(False, "unexpected file", _unnumbered),
+    "killed: files that a node ignores": Harm(False, "unexpected file", _ignored),
+    "killed: a record without its marker": Harm(False, "index against message store, message", _in_record(2, _unmark)),
+    "killed: a record without its marker and id": Harm(
+        False, "index against message store, message", _in_record(2, _unmark_and_spoil), lost=1
+    ),
+    "killed: a message that does not decode": Harm(False, "unreadable message", _in_record(2, _spoil), lost=1),
+    "killed: a hole in a message file": Harm(
+        False, "blank tail, index against message store", _in_record(2, _blank), lost=1
+    ),
+    "killed: a record of a wrong size": Harm(
+        False, "index against message store, torn tail", _in_record(2, _wrong_size), lost=1
+    ),
+    "killed: a message file that ends early": Harm(False, "index against message store, torn tail", _cut_last, lost=1),
+    "killed: zeros after the last record": Harm(False, "blank tail", _tail(bytes(500))),
+    "killed: bytes after the last record": Harm(False, "torn tail", _tail(b"\x01\x02" * 50)),
+    "killed: an interrupted compaction": Harm(
+        False, "blank tail, index against message store", _interrupted_compaction
+    ),
+    "killed: an embedded message that does not decode": Harm(
+        False, "unreadable message", _segment(SMALL, _spoil_first_term), lost=1
+    ),
+    "killed: a segment's torn end": Harm(False, "segment", _segment(SMALL, lambda data: data.extend(b"\xc0\x01abc"))),
+    "killed: zeros after a segment's end": Harm(False, "segment", _segment(LARGE, lambda data: data.extend(bytes(60)))),
+    "killed: a hole in a segment": Harm(
+        False, "index against message store, segment", _segment(LARGE, _spoil_middle), lost=4
+    ),
+    "killed: a hole in a segment of embedded messages": Harm(
+        False, "segment, unreadable message", _segment(SMALL, _spoil_middle), lost=2
+    ),
+    "killed: a third mark": Harm(False, "segment", _segment(LARGE, _mark_twice), lost=1),
+    "killed: a mark before its publish": Harm(False, "segment", _segment(LARGE, _mark_first)),
+    "killed: a publish twice": Harm(False, "segment", _segment(SMALL, _publish_twice)),
+    "killed: a segment of zeros": Harm(
+        False, "", _segment(LARGE, lambda data: data.__setitem__(slice(0, None), bytes(len(data)))), lost=16
+    ),
+    "killed: a journal's torn end": Harm(
+        False, "torn journal", _journal(LARGE, lambda data: data.extend(b"\0\0\0\0\0\0\0\x63abc"))
+    ),
+    "killed: a deliver twice": Harm(False, "journal", _journal(LARGE, _deliver_twice)),
+    "killed: a deliver of nothing": Harm(False, "journal", _journal(LARGE, _lone_deliver)),
+    "killed: a journal of zeros": Harm(
+        False, "", _journal(LARGE, lambda data: data.__setitem__(slice(0, None), bytes(len(data)))), lost=LATER
+    ),
+}
