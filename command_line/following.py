@@ -1,54 +1,84 @@
-"""`cat --follow`: looks at stores again and again, and reads what came to their queues since.
+"""`cat --follow`: reads what comes to the queues of stores, as a stream does.
 
-What is safe to read is for the engine's recovery to say: a snapshot ends before a message that is still being written.
+What is safe to read while a broker or a node works is for the engine's `Tail` to say (docs/streaming.md "While the
+store grows").
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from command_line.selection import Chosen
 from storage_core.errors import OptionError
-from storage_core.store import EARLIEST, LATEST, OffsetBound, QueueKey, Scan, Snapshot
+from storage_core.store import LATEST, OffsetBound, QueueKey, Scan
+from storage_core.stream.selection import named_queues, selects
+from storage_core.stream.tail import FollowedStore, StreamSnapshot, Tail
 
 
-def check_follow(chosen: Sequence[Chosen]) -> None:
-    """OptionError for what cannot be followed."""
+@dataclass
+class Followed:
+    """A store that is followed: `chosen` is what is there now, `read` up to where each queue was read, `seals` what
+    tells it from another one.
+    """
+
+    chosen: Chosen
+    tail: Tail
+    read: dict[QueueKey, int]
+    seals: dict[QueueKey, str] = field(default_factory=dict)
+
+    def grown(self, snapshot: StreamSnapshot) -> dict[QueueKey, tuple[int, int]]:
+        """The ranges of selected queues that were not read yet, which count as read from now on."""
+        takes = selects(self.chosen.request, self.chosen.named.holds_queues_only)
+        ranges = {}
+        for key, (first, stop) in snapshot.positions.items():
+            if takes(key):
+                # A queue that is shorter than before was cut by a broker's start: what comes there now is new.
+                start = snapshot.lost(key, self.read[key], self.seals.get(key))[0] if key in self.read else first
+                if stop > start:
+                    ranges[key] = start, stop
+                self.read[key] = max(start, stop)
+        self.seals |= snapshot.seals({key: stop for key, (_, stop) in ranges.items()})
+        return ranges
+
+
+@contextmanager
+def follow(chosen: Sequence[Chosen]) -> Iterator[list[Followed]]:
+    """Follows the stores of a selection within the block. OptionError for what cannot be followed."""
     for each in chosen:
-        if each.named.holds_queues_only:
-            raise OptionError("--follow", "", "is for RocketMQ: a RabbitMQ node removes messages as they are consumed")
         if each.request.scan is Scan.LOG:
             raise OptionError("--follow", "", "reads through the queues; leave out --scan log")
         if each.request.stop != OffsetBound(LATEST) or each.request.stop_ms is not None:
             raise OptionError("--follow", "", "has no end; leave out --stop and --to")
+    with ExitStack() as stack:
+        yield [_followed(each, stack) for each in chosen]
 
 
-def followed(
-    chosen: Sequence[Chosen], interval_s: float, pause: Callable[[float], None] = time.sleep
+def _followed(chosen: Chosen, stack: ExitStack) -> Followed:
+    store = chosen.named.store
+    if not isinstance(store, FollowedStore):
+        raise OptionError("--follow", "", f"is not for a {store.engine} store")
+    tail = stack.enter_context(store.follow(named_queues(chosen.request)))
+    snapshot = tail.settled()
+    ends = {key: stop for key, (_, stop) in snapshot.positions.items()}
+    return Followed(replace(chosen, snapshot=snapshot), tail, ends, snapshot.seals(ends))
+
+
+def coming(
+    followed: Sequence[Followed], interval_s: float, pause: Callable[[float], None] = time.sleep
 ) -> Iterator[pa.RecordBatch]:
-    """What comes to the selected queues after the snapshots of `chosen`, for ever. Before each look it pauses.
+    """What comes to the selected queues from now on, for ever. Before each look it pauses.
 
     Raises what planning and reading raise.
     """
-    known = [_ends(each.snapshot) for each in chosen]
     while True:
         pause(interval_s)
-        for number, each in enumerate(chosen):
-            snapshot = each.named.store.snapshot()
-            ends = _ends(snapshot)
-            grown = any(stop > known[number].get(key, -1) for key, stop in ends.items())
-            if grown:
-                # A queue that is shorter than before was cut by a broker's start: what comes there now is new.
-                starts = {key: min(known[number][key], stop) for key, stop in ends.items() if key in known[number]}
-                request = replace(each.request, start=OffsetBound(EARLIEST, starts))
-                for partition in snapshot.plan(request):
+        for each in followed:
+            snapshot = each.tail.look()
+            if ranges := each.grown(snapshot):
+                for partition in snapshot.plan_ranges(each.chosen.request, ranges):
                     yield from partition.read()
-            known[number] = dict(ends)
-
-
-def _ends(snapshot: Snapshot) -> Mapping[QueueKey, int]:
-    return {(info.topic, info.queue_id): info.stop for info in snapshot.queues()}

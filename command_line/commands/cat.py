@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 import click
 
-from command_line.following import check_follow, followed
+from command_line.following import coming, follow
 from command_line.messages import Limit, batches, first, schema_of
 from command_line.outcome import exit_code
 from command_line.output.formats import CSV, text_format
@@ -44,7 +45,7 @@ Examples:
 @count_option
 @click.option("--last", type=click.IntRange(0), metavar="N", help="The N newest messages.")
 @click.option("--newest-first", is_flag=True, help="Newest first; with -n or --last.")
-@click.option("-f", "--follow", is_flag=True, help="RocketMQ: goes on with new messages as they come.")
+@click.option("-f", "--follow", "follows", is_flag=True, help="Goes on with new messages as they come.")
 @click.option("--interval", type=click.FloatRange(0.01), default=1.0, show_default=True, metavar="SECONDS",
               help="How often --follow looks.")  # fmt: skip
 @format_option
@@ -54,7 +55,7 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json, which is the default.")
 @exit_code
 def command(
-    store: str, limit: int | None, last: int | None, newest_first: bool, follow: bool, interval: float, format_: str,
+    store: str, limit: int | None, last: int | None, newest_first: bool, follows: bool, interval: float, format_: str,
     body: str, as_json: bool, **given: Any,
 ) -> int:  # fmt: skip
     """The messages of STORE, in the order of its queues.
@@ -68,10 +69,11 @@ def command(
     with (
         opened(store, wanted.options.engine, wanted.options.vhosts, wanted.store_options) as stores,
         shown_progress() as line,
+        ExitStack() as stack,
     ):
         chosen = wanted.chosen(stores, shown.columns)
-        if follow:
-            check_follow(chosen)
+        followed = stack.enter_context(follow(chosen)) if follows else []
+        chosen = [each.chosen for each in followed] or chosen
         count = 0
         if format_.lower() == CSV:
             shown.head(schema_of(chosen).names, emit)
@@ -81,9 +83,9 @@ def command(
             count += batch.num_rows
         line.clear()
         wanted.warn(stores)
-        if follow and (newest or count != limit):
+        if follows and (newest or count != limit):
             flush()
-            for batch in first(followed(chosen, interval), None if newest or limit is None else limit - count):
+            for batch in first(coming(followed, interval), None if newest or limit is None else limit - count):
                 shown.rows(batch, emit)
                 flush()
                 count += batch.num_rows

@@ -6,9 +6,8 @@ how much a trigger takes (`storage_core.stream.admission`), Spark's calls (`read
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,9 +18,10 @@ from connector.planning import SMALLEST_PARTITION_BYTES, Load, driver_cores
 from storage_core.closable import Closable
 from storage_core.errors import UnsupportedFormatError, choices
 from storage_core.options.read import ReadOptions, TriggerLimits
-from storage_core.store import QueueKey, ScanPartition, ScanRequest, Store
+from storage_core.store import QueueKey, ScanPartition, Store
 from storage_core.stream.admission import by_bytes, by_count
 from storage_core.stream.offsets import StreamOffset, check_store, from_json, resumed
+from storage_core.stream.selection import named_queues, selects
 from storage_core.stream.tail import FollowedStore, StreamSnapshot
 
 Json = dict[str, Any]
@@ -39,13 +39,12 @@ class StreamSource(Closable):
         try:
             self._named = self._load.only_store("a stream reads one store")
             self._request = self._load.request_of(self._named)
-            names = (*(self._request.topics or ()), *(topic for topic, _ in self._request.assign or ()))
-            self._tail = followed(self._named.store).follow(names)
+            self._tail = followed(self._named.store).follow(named_queues(self._request))
         except BaseException:
             self._load.close()
             raise
         self._path, self._engine = self._named.store.path, self._named.store.engine
-        self._takes = _selects(self._request, by_name=self._engine == "rabbitmq")
+        self._takes = selects(self._request, by_name=self._engine == "rabbitmq")
         self._settled = False
         self._initial: Json | None = None
         self._frozen: Mapping[QueueKey, int] | None = None
@@ -200,22 +199,3 @@ def followed(store: Store) -> FollowedStore:
             f"{store.path}: a {store.engine} store is not read as a stream in this version; read it in batches"
         )
     return store
-
-
-def _selects(request: ScanRequest, by_name: bool) -> Callable[[QueueKey], bool]:
-    """Whether a request takes a queue, by topic, pattern or assignment; an assignment `by_name` takes all its
-    priorities.
-    """
-    if request.assign is not None and by_name:
-        names = {name for name, _ in request.assign}
-        return lambda key: key[0] in names
-    if request.assign is not None:
-        assigned = set(request.assign)
-        return lambda key: key in assigned
-    if request.topics is not None:
-        topics = set(request.topics)
-        return lambda key: key[0] in topics
-    if request.topic_pattern is not None:
-        pattern = re.compile(request.topic_pattern)
-        return lambda key: pattern.fullmatch(key[0]) is not None
-    return lambda key: True

@@ -210,9 +210,30 @@ def test_following_a_store(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_following_a_queue_that_is_consumed(tmp_path: Path) -> None:
+    store = tmp_path / "vhost"
+    with open_store(str(store), "rabbitmq") as opened, opened.queue("jobs") as queue:
+        queue.publish_many(["0", "1", "2"])
+        queue.sync()
+        done: list[list[dict[str, Any]]] = []
+        switches = ("--follow", "--interval", 0.02, "-n", 8, "--columns", "queue,body")
+        thread = threading.Thread(target=lambda: done.append(lines(run("cat", store, "--queue", "jobs", *switches))))
+        thread.start()
+        time.sleep(1.5)  # what the first look finds is printed once it is known that all of it is there
+        queue.ack(queue.fetch_many(3).sequence_ids.tolist())
+        queue.publish_many(["3", "4"])
+        queue.sync()
+        time.sleep(0.2)
+        queue.publish_many(["5", "6", "7"])
+        queue.sync()
+        thread.join(60)
+        assert not thread.is_alive()
+    assert [row["body"] for row in done[0]] == [str(number) for number in range(8)]
+
+
 def test_what_cannot_be_followed(rocket: Path, rabbit: Path) -> None:
     for path, switches, reason in (
-        (rabbit, [], "is for RocketMQ"),
+        (rabbit, ["--stop", "10"], "leave out --stop"),
         (rocket, ["--scan", "log"], "leave out --scan log"),
         (rocket, ["--stop", "10"], "leave out --stop"),
         (rocket, ["--to", "2026-01-01"], "leave out --stop"),

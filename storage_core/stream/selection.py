@@ -1,0 +1,32 @@
+"""Which queues a stream takes: those that a request selects, whenever they appear. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from storage_core.store import QueueKey, ScanRequest
+
+
+def selects(request: ScanRequest, by_name: bool) -> Callable[[QueueKey], bool]:
+    """Whether a request takes a queue, by topic, pattern or assignment; an assignment `by_name` takes all its
+    priorities.
+    """
+    if request.assign is not None and by_name:
+        names = {name for name, _ in request.assign}
+        return lambda key: key[0] in names
+    if request.assign is not None:
+        assigned = set(request.assign)
+        return lambda key: key in assigned
+    if request.topics is not None:
+        topics = set(request.topics)
+        return lambda key: key[0] in topics
+    if request.topic_pattern is not None:
+        pattern = re.compile(request.topic_pattern)
+        return lambda key: pattern.fullmatch(key[0]) is not None
+    return lambda key: True
+
+
+def named_queues(request: ScanRequest) -> tuple[str, ...]:
+    """The names that a request gives, which help a store that has only hashes of some."""
+    return (*(request.topics or ()), *(topic for topic, _ in request.assign or ()))
