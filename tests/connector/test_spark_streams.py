@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,14 @@ def test_triggers_restarts_and_progress(spark, root: Path, tmp_path: Path) -> No
             {"maxOffsetsPerTrigger": "few"},
             "OptionError: option 'maxOffsetsPerTrigger' = 'few': must be a whole number of at least 1",
         ),
+        (
+            {"endingTimestamp": "-1h"},
+            "OptionError: option 'endingTimestamp' = '-1h': a stream has no end; leave it out, or read a batch",
+        ),
+        (
+            {"view": "queues"},
+            "OptionError: option 'view' = 'queues': a stream reads messages; leave it out, or read the view in a batch",
+        ),
     ],
 )
 def test_bad_options_are_one_line(spark, root: Path, tmp_path: Path, options: dict[str, str], text: str) -> None:
@@ -97,8 +106,51 @@ def test_a_checkpoint_of_another_store_is_one_line(spark, root: Path, tmp_path: 
     append(running.root, 70, 1000)
     with pytest.raises(StreamingQueryException) as caught:
         running.run({"availableNow": True})
-    line = str(caught.value).partition("mqstore: ")[2].splitlines()[0]
-    assert line.startswith(f"CheckpointError: {running.root}: the checkpoint belongs to another store: message ")
+    assert first_line(caught).startswith(
+        f"CheckpointError: {running.root}: the checkpoint belongs to another store: message "
+    )
+
+
+def first_line(caught: Any) -> str:
+    """What mqstore says in a query's error."""
+    found: str = str(caught.value).partition("mqstore: ")[2].splitlines()[0]
+    return found
+
+
+def test_a_checkpoint_of_another_version_and_a_topic_that_is_gone(spark, root: Path, tmp_path: Path) -> None:
+    running = Running(spark, root, tmp_path / "checkpoint")
+    append(root, 5, 100, "passing")
+    running.run({"availableNow": True}, columns=COLUMNS)
+    shutil.rmtree(root / "consumequeue" / "passing")
+    with pytest.raises(StreamingQueryException) as caught:
+        running.run({"availableNow": True}, columns=COLUMNS)
+    assert first_line(caught).startswith(f"DataLossError: {root}: passing/")
+    assert "is gone, the checkpoint is at" in first_line(caught)
+    append(root, 2, 50)
+    running.run({"availableNow": True}, columns=COLUMNS, failOnDataLoss="false")
+    assert sorted(running.batches[-1]) == [50, 51]
+    for note in (tmp_path / "checkpoint" / "offsets").iterdir():
+        if note.name.isdigit():
+            note.write_text(note.read_text().replace('{"mqstore":1,', '{"mqstore":7,').replace(
+                '{"mqstore": 1,', '{"mqstore": 7,'))  # fmt: skip
+            (note.parent / f".{note.name}.crc").unlink()
+    with pytest.raises(StreamingQueryException) as caught:
+        running.run({"availableNow": True}, columns=COLUMNS, failOnDataLoss="false")
+    assert first_line(caught).startswith(
+        f"CheckpointError: {root}: the checkpoint holds offsets of version 7, this mqstore knows version 1; "
+    )
+
+
+def test_several_stores_and_update_are_refused(spark, root: Path, tmp_path: Path) -> None:
+    append(tmp_path / "second", 1, 0)
+    running = Running(spark, tmp_path, tmp_path / "checkpoint")
+    said = failure(lambda: running.run({"availableNow": True}))
+    assert said.startswith("OptionError: option 'path' = ")
+    assert said.endswith("holds 2 stores, and a stream reads one store; name one of them")
+    source = spark.readStream.format("mqstore").load(str(root)).select("topic", "body")
+    writer = source.writeStream.format("mqstore").outputMode("update").option("checkpointLocation", str(tmp_path / "c"))
+    with pytest.raises(StreamingQueryException, match="does not support Update mode"):
+        writer.trigger(availableNow=True).start(str(tmp_path / "target")).awaitTermination()
 
 
 def sink(spark, source: Any, root: Path, checkpoint: Path, **options: str) -> Any:
