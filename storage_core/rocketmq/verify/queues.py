@@ -110,7 +110,8 @@ def _sorted_out(
     invalid = used & ((offsets < 0) | (sizes <= 0))
     beyond = used & ~invalid & ~filler & (offsets >= subject.listing.log.stop)
     rest = np.flatnonzero(used & ~invalid & ~filler & ~beyond & (offsets >= subject.verdict.log_start))
-    disorder = rest[_out_of_order(offsets[rest], highest)]
+    wrong = _out_of_order(offsets[rest], highest)
+    disorder = rest[wrong]
     found = [
         _Wrong(numbers[~used], Kind.ENTRY, "the entry is empty, and others follow"),
         _Wrong(numbers[invalid], Kind.ENTRY, "its address or size is negative or zero"),
@@ -119,7 +120,7 @@ def _sorted_out(
         ),
         _Wrong(numbers[disorder], Kind.ENTRY, "its address is not between those of its neighbours"),
     ]
-    return numbers[np.setdiff1d(rest, disorder)], [part for part in found if len(part.queue_offsets)]
+    return numbers[np.delete(rest, wrong)], [part for part in found if len(part.queue_offsets)]
 
 
 def _out_of_order(offsets: Positions, highest: int) -> Positions:
