@@ -125,7 +125,8 @@ class StoreState:
     `version` says whose rules are followed; `running`: a broker has the store open; `clean`: it was stopped cleanly.
     A broker's start would cut up to `cut_bytes` bytes of messages, from the address `cut_offset` of the log on.
     `unfinished_write`: a job of mqstore is committed, and the next write finishes it. `delay_offsets` says for each
-    delay level the offset of the next message that the broker has still to deliver.
+    delay level the offset of the next message that the broker has still to deliver. `repairable`: there is damage that
+    a repair mends, as far as can be told without reading all of the store.
     """
 
     version: str
@@ -135,6 +136,7 @@ class StoreState:
     cut_offset: int | None = None
     unfinished_write: bool = False
     delay_offsets: Mapping[int, int] = field(default_factory=dict)
+    repairable: bool = False
 
 
 def store_names(directories: Sequence[str]) -> tuple[str, ...]:

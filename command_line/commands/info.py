@@ -73,6 +73,9 @@ def _lines(facts: Row) -> Iterator[tuple[str, str]]:
     on_disk = f", {size_text(facts['diskBytes'])} on disk" if sparse else ""
     yield "files", f"{size_text(facts['fileBytes'])} in {counted(facts['files'], 'file')}{on_disk}"
     yield from _cut(facts)
+    if facts["repairable"]:
+        yield "repair", f"mqstore repair {facts['path']} --to DIR"
+        yield "", "(mqstore verify says what is damaged)"
 
 
 def _engine(facts: Row) -> str:

@@ -30,7 +30,7 @@ from storage_core.rabbitmq.repair.copying import copy_store
 from storage_core.rabbitmq.repair.repairing import Repair, planned
 from storage_core.rabbitmq.stream.snapshot import VhostFacts
 from storage_core.rabbitmq.stream.tail import VhostTail
-from storage_core.rabbitmq.verify.verification import findings
+from storage_core.rabbitmq.verify.verification import findings, seen_at_a_glance
 from storage_core.rabbitmq.write.job import VhostWriteJob, begin
 from storage_core.rabbitmq.write.options import WriteOptions
 from storage_core.rabbitmq.write.prepare import StoreFacts
@@ -136,6 +136,7 @@ class VhostStore(FollowedStore):
             running=is_running(self.path),
             clean=clean,
             unfinished_write=pending_intent(self.path) is not None,
+            repairable=next(seen_at_a_glance(snapshot), None) is not None,
         )
 
     def view_schema(self, name: str) -> pa.Schema:

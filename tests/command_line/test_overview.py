@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from storage_core import open_store
 from storage_core.files.lock import FileLock
 from tests.command_line.calls import lines, run
-from tests.golden.archive import fingerprint, unpack
+from tests.golden.archive import fingerprint, names, unpack
 from tests.rabbitmq import golden
 
 
@@ -26,6 +27,31 @@ def test_info(rocket: Path, damaged: Path, rabbit: Path, node: Path, both: Path)
     assert "groups" not in run("info", rabbit).stdout
     assert [row["vhost"] for row in lines(run("info", node, "--json"))] == ["/", "other"]
     assert run("info", both).stdout.count("\nengine ") == 2
+
+
+SEEN_BY_READING_ALL = {
+    "damaged-checkpoint-lost-4.9.3", "damaged-flipped-body-4.9.3", "damaged-index-header-4.9.3",
+    "damaged-index-lost-4.9.3", "damaged-queue-tail-lost-abort-4.9.3", "damaged-queues-lost-4.9.3",
+    "damaged-zeroed-tail-abort-4.9.3",
+}  # fmt: skip
+
+
+def test_info_names_repair_where_it_sees_that_there_is_something_to_mend(tmp_path: Path) -> None:
+    named = set()
+    for name in names():
+        store = unpack(name, tmp_path / name)
+        with open_store(str(store)) as opened:
+            if opened.state().repairable:
+                named.add(name)
+                assert any(finding.repairable for finding in opened.verify())
+    assert named == {name for name in names() if name.startswith("damaged-")} - SEEN_BY_READING_ALL
+    for name in golden.NAMES:
+        store = golden.unpack(name, tmp_path / name) / golden.DEFAULT_VHOST
+        with open_store(str(store)) as opened:
+            found = list(opened.verify())
+            assert opened.state().repairable == bool(found), name
+    shown = run("info", tmp_path / "damaged-torn-tail-4.9.3").stdout
+    assert f"\nrepair    mqstore repair {tmp_path / 'damaged-torn-tail-4.9.3'}" in shown
 
 
 def test_info_of_stores_that_were_not_stopped(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from storage_core import open_store
 from storage_core.errors import MqStoreError, StoreLockedError
 from storage_core.files.lock import FileLock
+from storage_core.formats.rocketmq.config_json import decode_config, encode_offsets
 from storage_core.store import Mode, Scan, ScanRequest
 from tests.faults import Died, stopped_at
 from tests.golden import archive
@@ -191,7 +192,7 @@ def test_groups_stand_before_the_same_message(tmp_path: Path) -> None:
     table = {"orders@late": {"0": later}, "orders@done": {"0": stop}, "orders@new": {"0": 0}}
     (store / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
     done = repair(store, name)
-    found = json.loads((store / "config" / "consumerOffset.json").read_text())["offsetTable"]
+    found = decode_config((store / "config" / "consumerOffset.json").read_bytes())["offsetTable"]
     with open_store(str(store)) as opened:
         (end,) = [queue.stop for queue in opened.queues() if (queue.topic, queue.queue_id) == ("orders", 0)]
     assert found["orders@new"] == {"0": 0}
@@ -218,3 +219,28 @@ def test_a_running_broker_and_a_full_target_are_refused(tmp_path: Path) -> None:
                 repair(store, "mixed-4.9.3", target)
     after = archive.fingerprint(store)
     assert {path for path in after if after[path] != before.get(path)} <= {".", ".mqstore", ".mqstore/lock", "lock"}
+
+
+@pytest.mark.parametrize("name", ["broker-4.9.3", "broker-5.3.3"])
+def test_delay_levels_stand_before_the_same_message(name: str, tmp_path: Path) -> None:
+    """Stopped while the offsets are set, they are moved once all the same."""
+    store = archive.unpack(name, tmp_path)
+    file = store / "config" / "delayOffset.json"
+    before = decode_config(file.read_bytes())
+    assert encode_offsets(before) == file.read_bytes()
+    rows = read(store, ScanRequest(columns=("topic", "queueId", "physicalOffset"), scan=Scan.LOG))
+    delayed = [row["physicalOffset"] for row in rows if (row["topic"], row["queueId"]) == ("SCHEDULE_TOPIC_XXXX", 0)]
+    lost = next(row for row in records(store) if row.position == delayed[3])
+    overwrite(lost.path, lost.position, b"\1" * 60)
+    with stopped_at(None) as faults:
+        shutil.copytree(store, tmp_path / "other")
+        repair(tmp_path / "other", name)
+    last = next(number for number, call in enumerate(faults.log) if "delayOffset" in call)
+    for stop in (last, last + 3, last + 4):
+        copy = tmp_path / str(stop)
+        shutil.copytree(store, copy)
+        with pytest.raises(Died), stopped_at(stop):
+            repair(copy, name)
+        repair(copy, name)
+        offsets = decode_config((copy / "config" / "delayOffset.json").read_bytes())["offsetTable"]
+        assert offsets == {**before["offsetTable"], "1": before["offsetTable"]["1"] - 1}

@@ -11,6 +11,7 @@ import numpy as np
 
 from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.classic import journal
+from storage_core.progress import report
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.disk.span_reader import SpanReader, read_file
 from storage_core.rabbitmq.index import journal_reader
@@ -20,14 +21,19 @@ from storage_core.rabbitmq.index.segment_reader import mark_counts
 from storage_core.rabbitmq.read.message_batch import read_batch
 from storage_core.rabbitmq.read.partition import batch_ranges
 
+WORK = "reading messages"
+
 
 def unreadable(root: str, files: QueueFiles) -> Iterator[tuple[Entries, str]]:
     """The live entries whose message is there and cannot be read, each with the reason."""
     entries = filtered(files.served, ~flagged(files.served, MISSING))
     reader = SpanReader(root, files.files)
+    done, total = 0, int(entries["length"].sum())
     try:
         for start, stop in batch_ranges(entries["length"]):
             batch = read_batch(reader, entries[start:stop], True)
+            done += int(entries["length"][start:stop].sum())
+            report(WORK, done, total)
             for row in sorted(batch.reasons):
                 if not batch.dropped[row]:
                     yield entries[start + row], batch.reasons[row]

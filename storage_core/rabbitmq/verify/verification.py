@@ -14,6 +14,7 @@ from storage_core.finding import Finding
 from storage_core.formats.layout import Positions
 from storage_core.formats.rabbitmq import paths
 from storage_core.job import FOLDER, pending_intent
+from storage_core.progress import report
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.index.entries import ACKED, JOURNAL, MISSING, SEGMENT, SHARED, flagged
 from storage_core.rabbitmq.index.queue_directory import QueueFiles
@@ -26,6 +27,7 @@ QUEUE_SUFFIXES = (paths.SEGMENT_SUFFIX, paths.INDEX2_SUFFIX, paths.STORE2_SUFFIX
 STORE_SUFFIXES = (paths.MESSAGE_SUFFIX, paths.COMPACTION_SUFFIX)
 QUEUE_NAMES = frozenset({paths.STUB_FILE, paths.JOURNAL_FILE})
 STORE_NAMES = frozenset({paths.CLEAN_FILE, paths.SUMMARY_FILE, paths.INDEX_FILE})
+WORK = "checking message files"
 KEPT_FOR_EVER = "never removes the message"
 CRASHES = "crashes the queue"
 HIDES = "shows an empty queue, or crashes it and redelivers all"
@@ -54,6 +56,15 @@ def findings(snapshot: VhostSnapshot, queues: Sequence[NamedQueue], every_queue:
         yield from _wrong_counts(snapshot.locations, listed)
 
 
+def seen_at_a_glance(snapshot: VhostSnapshot) -> Iterator[Finding]:
+    """What is wrong as far as it can be told without reading messages, or message files after a clean stop."""
+    yield from _unfinished(snapshot.root)
+    for directory in snapshot.directories:
+        files = snapshot.files(directory)
+        yield from _of_index(snapshot, files, directory.directory)
+    yield from (_finding(damage, snapshot.locations.clean, None) for damage in snapshot.locations.damages)
+
+
 def _unfinished(root: str) -> Iterator[Finding]:
     if pending_intent(root) is not None:
         reason = "a write of mqstore is committed and not finished"
@@ -61,6 +72,15 @@ def _unfinished(root: str) -> Iterator[Finding]:
 
 
 def _of_queue(snapshot: VhostSnapshot, files: QueueFiles, name: str) -> Iterator[Finding]:
+    yield from _of_index(snapshot, files, name)
+    for entry, why in unreadable(snapshot.root, files):
+        file, place, length = files.files[int(entry["file"])], int(entry["position"]), int(entry["length"])
+        reason = f"of sequence id {int(entry['sequence_id'])}: {why}"
+        effect = HANGS if files.verdict.dirty and entry["kind"] in {SEGMENT, JOURNAL} else f"{CRASHES} at this message"
+        yield Finding(file, place, length, Kind.UNREADABLE, reason, effect, True, name)
+
+
+def _of_index(snapshot: VhostSnapshot, files: QueueFiles, name: str) -> Iterator[Finding]:
     folder, clean = f"{paths.QUEUES_FOLDER}/{files.directory.directory}", not files.verdict.dirty
     damages = [*files.damages, *stray_delivers(f"{snapshot.root}/{folder}", folder, snapshot.entry_count)]
     yield from (_finding(damage, clean, name) for damage in damages)
@@ -76,11 +96,6 @@ def _of_queue(snapshot: VhostSnapshot, files: QueueFiles, name: str) -> Iterator
         place, length = int(entry["position"]), int(entry["length"])
         file = files.files[int(entry["file"])]
         yield Finding(file, place, length, Kind.DANGLING, reason, f"{CRASHES} at this message", True, name)
-    for entry, why in unreadable(snapshot.root, files):
-        file, place, length = files.files[int(entry["file"])], int(entry["position"]), int(entry["length"])
-        reason = f"of sequence id {int(entry['sequence_id'])}: {why}"
-        effect = HANGS if files.verdict.dirty and entry["kind"] in {SEGMENT, JOURNAL} else f"{CRASHES} at this message"
-        yield Finding(file, place, length, Kind.UNREADABLE, reason, effect, True, name)
     refused = {} if clean else {paths.SEGMENT_SUFFIX: HANGS}
     yield from _strange_files(f"{snapshot.root}/{folder}", folder, QUEUE_NAMES, QUEUE_SUFFIXES, refused)
 
@@ -109,8 +124,11 @@ def _store_damages(snapshot: VhostSnapshot) -> list[Damage]:
     if not snapshot.locations.clean:
         return snapshot.locations.damages
     found: list[Damage] = []
-    for file in file_sizes(snapshot.root):
+    sizes, done = file_sizes(snapshot.root), 0
+    for file, size in sizes.items():
         scan_file(f"{snapshot.root}/{file}", file, found)
+        done += size
+        report(WORK, done, sum(sizes.values()))
     return found
 
 

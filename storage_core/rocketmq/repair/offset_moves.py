@@ -1,4 +1,4 @@
-"""Committed offsets of consumer groups, moved along when a queue is made anew with other numbers.
+"""Offsets of consumer groups and of delay levels, moved along when a queue is made anew with other numbers.
 
 A queue that lost messages closes the gap (rocketmq.md 3.3). So an offset is remembered as the address of the message
 that it stood before, and set to that message's new number.
@@ -15,15 +15,15 @@ import numpy as np
 from storage_core.files.small_file import remove_file, write_whole
 from storage_core.files.window import OpenFiles
 from storage_core.formats.rocketmq import paths
-from storage_core.formats.rocketmq.config_json import encode_config
+from storage_core.formats.rocketmq.config_json import encode_offsets
 from storage_core.job import JobFolder, read_json, write_json
-from storage_core.rocketmq.disk.config_files import committed_offsets, read_config
+from storage_core.rocketmq.disk.config_files import committed_offsets, delay_offsets, read_config
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.disk.directory import Listing
 from storage_core.store import QueueKey
 
 NOTE = "repair-offsets.json"
-NAME = "consumerOffset.json"
+GROUPS, DELAYS = "consumerOffset.json", "delayOffset.json"
 
 
 def note_path(root: str) -> str:
@@ -32,13 +32,13 @@ def note_path(root: str) -> str:
 
 
 def remember(listing: Listing, keys: Iterable[QueueKey]) -> None:
-    """Notes where groups stand in these queues, as addresses; what an earlier, stopped repair noted stays."""
+    """Notes where groups and delay levels stand in these queues, as addresses; what a stopped repair noted stays."""
     root = listing.root
     before = (read_json(note_path(root)) or {}).get("offsets", [])
     noted = {(topic, queue_id, offset): address for topic, queue_id, offset, address in before}
     wanted = set(keys)
     with OpenFiles() as files:
-        for offsets in committed_offsets(root).values():
+        for offsets in (*committed_offsets(root).values(), _delays_by_queue(root)):
             for key, offset in offsets.items():
                 if key in wanted and key in listing.queues:
                     address = _address(listing.queues[key], files, offset)
@@ -60,10 +60,47 @@ def _address(queue: ConsumeQueue, files: OpenFiles, offset: int) -> int | None:
     return int(entry["physical_offset"]) + at_end if int(entry["size"]) > 0 else None
 
 
+def _delays_by_queue(root: str) -> dict[QueueKey, int]:
+    """Where the broker stands in each queue of delayed messages: the next one that it delivers."""
+    return {(paths.SCHEDULE_TOPIC, level - 1): offset for level, offset in delay_offsets(root).items()}
+
+
 def set_remembered(listing: Listing) -> list[str]:
-    """Sets the offsets that were remembered; what changed, a line for each group and queue."""
+    """Sets the offsets that were remembered; what changed, a line for each group or delay level and queue.
+
+    The new files are noted before one of them is put in place, since an offset that was moved must not be moved again.
+    """
     root = listing.root
-    noted = (read_json(note_path(root)) or {}).get("offsets", [])
+    moved = _moves(listing, (read_json(note_path(root)) or {}).get("offsets", []))
+    lines: list[str] = []
+    if moved:
+        contents = {}
+        for name, change in ((GROUPS, _moved_groups), (DELAYS, _moved_delays)):
+            content = read_config(root, name)
+            said = list(change(content, moved))
+            if said:
+                contents[name] = encode_offsets(content).decode()
+                lines += said
+        write_json(note_path(root), {"contents": contents})
+    finish_moves(root)
+    return lines
+
+
+def is_set(root: str) -> bool:
+    """Whether a stopped repair had set the offsets, but for putting the files in place."""
+    return "contents" in (read_json(note_path(root)) or {})
+
+
+def finish_moves(root: str) -> None:
+    """Puts the files in place that a repair noted, which may have been stopped there, and removes the note."""
+    note = read_json(note_path(root)) or {}
+    for name, text in note.get("contents", {}).items():
+        write_whole(os.path.join(root, paths.CONFIG, name), text.encode())
+    remove_file(note_path(root))
+
+
+def _moves(listing: Listing, noted: Iterable[tuple[str, int, int, int]]) -> dict[tuple[str, int, int], int]:
+    """The new offset of each old one that is another now."""
     moved = {}
     with OpenFiles() as files:
         for topic, queue_id, offset, address in noted:
@@ -73,20 +110,23 @@ def set_remembered(listing: Listing) -> list[str]:
                 new = int(queue.lower_bounds(files, queue.start, stop, np.array([address]))[0])
                 if new != offset:
                     moved[topic, queue_id, offset] = new
-    lines: list[str] = []
-    if moved:
-        content = read_config(root, NAME)
-        lines = list(_apply(content, moved))
-        write_whole(os.path.join(root, paths.CONFIG, NAME), encode_config(content))
-    remove_file(note_path(root))
-    return lines
+    return moved
 
 
-def _apply(content: dict[str, Any], moved: dict[tuple[str, int, int], int]) -> Iterator[str]:
+def _moved_groups(content: dict[str, Any], moved: dict[tuple[str, int, int], int]) -> Iterator[str]:
     for name, offsets in content.get("offsetTable", {}).items():
         topic, _, group = name.partition("@")
         for queue_id in list(offsets):
             new = moved.get((topic, int(queue_id), offsets[queue_id]))
             if new is not None:
-                yield (f"config/{NAME}: group {group} in {topic}/{queue_id}: {offsets[queue_id]} is {new} now")
+                yield f"config/{GROUPS}: group {group} in {topic}/{queue_id}: {offsets[queue_id]} is {new} now"
                 offsets[queue_id] = new
+
+
+def _moved_delays(content: dict[str, Any], moved: dict[tuple[str, int, int], int]) -> Iterator[str]:
+    offsets = content.get("offsetTable", {})
+    for level in list(offsets):
+        new = moved.get((paths.SCHEDULE_TOPIC, int(level) - 1, offsets[level])) if level.isdigit() else None
+        if new is not None:
+            yield f"config/{DELAYS}: level {level}: {offsets[level]} is {new} now"
+            offsets[level] = new

@@ -24,7 +24,7 @@ from storage_core.rocketmq.index.geometry import noted_geometry
 from storage_core.rocketmq.index.index_files import described, index_paths
 from storage_core.rocketmq.recovery.recovery import Rules, recover
 from storage_core.rocketmq.repair.log_repair import LogRepair
-from storage_core.rocketmq.repair.offset_moves import remember, set_remembered
+from storage_core.rocketmq.repair.offset_moves import finish_moves, is_set, remember, set_remembered
 from storage_core.rocketmq.verify.kinds import Kind, Subject
 from storage_core.rocketmq.verify.verification import verified
 from storage_core.rocketmq.write.job import complete, finish_pending, locked, raise_guard, remove_guard
@@ -85,6 +85,8 @@ class Repair:
         with locked(self.root, self.settings.lock_timeout_s):
             if finish_pending(self.root, self.settings):
                 self.done.append("finished a write that was committed")
+            if is_set(self.root):
+                finish_moves(self.root)
             cut = CutBytes(self.root, f"repair-{new_job_id()}")
             before: list[Finding] = []
             for _ in range(MOST_ROUNDS):

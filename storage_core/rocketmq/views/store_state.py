@@ -12,6 +12,8 @@ from storage_core.formats.rocketmq import paths
 from storage_core.rocketmq.disk.config_files import delay_offsets
 from storage_core.rocketmq.read.snapshot import RocketSnapshot
 from storage_core.rocketmq.recovery.recovery import Rules
+from storage_core.rocketmq.verify.folders import wrong_files
+from storage_core.rocketmq.verify.kinds import Subject
 from storage_core.store import StoreState
 
 VERSIONS = {Rules.V4: "4.9", Rules.V5: "5.x", Rules.NONE: "none"}
@@ -29,4 +31,5 @@ def store_state(snapshot: RocketSnapshot, unfinished_write: bool) -> StoreState:
         cut_offset=verdict.log_end if cut else None,
         unfinished_write=unfinished_write,
         delay_offsets=delay_offsets(listing.root),
+        repairable=bool(cut) or any(finding.repairable for finding in wrong_files(Subject(listing, verdict))),
     )
