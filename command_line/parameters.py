@@ -20,6 +20,7 @@ _HELP = {
     "vhost": ("NAME,…", "RabbitMQ: only these virtual hosts."),
     "recovery": ("auto|4.9|5.x|none", "Whose rules say what a crashed store serves."),
     "commitLogPath": ("DIR,…", "RocketMQ: a commit log elsewhere (storePathCommitLog)."),
+    "storage": ("NAME=VALUE", "How a URI is reached: endpoint=https://…, region=…; keys best by the environment."),
     "topic": ("NAME,…", "Topics, or RabbitMQ queues."),
     "topicPattern": ("REGEX", "Topics, or RabbitMQ queues, that match as a whole."),
     "assign": ("JSON", 'Exact queues: {"orders": [0, 1]}.'),
@@ -80,7 +81,7 @@ def switches(*options: str) -> Callable[[Function], Function]:
             if option == "includeAcked":
                 function = click.option(*names, is_flag=True, help=text)(function)
             else:
-                several = option in ("topic", "vhost")
+                several = option in ("topic", "vhost", "storage")
                 function = click.option(*names, metavar=metavar, multiple=several, help=text)(function)
         return function
 

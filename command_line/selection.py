@@ -19,6 +19,7 @@ from storage_core.options import values
 from storage_core.options.read import ReadOptions, check_engine
 from storage_core.store import EARLIEST, LATEST, OffsetBound, QueueKey, Scan, ScanRequest, Snapshot
 
+STORAGE = "storage"
 _LAST = re.compile(r"-(\d{1,18})")
 Given = Mapping[str, object]
 """What a command got: by parameter, texts, tuples of texts of a repeated switch, None for what was not given."""
@@ -106,8 +107,9 @@ def selection(given: Given) -> Selection:
     raw = {
         name: text
         for name in (*STORE_OPTIONS, *MESSAGE_OPTIONS)
-        if (text := _text(name, given.get(parameter_of(name)))) is not None
+        if name != STORAGE and (text := _text(name, given.get(parameter_of(name)))) is not None
     }
+    raw |= _storage(given.get(STORAGE))
     start, stop = raw.get("startingOffsets", ""), raw.get("endingOffsets", "")
     numbers = {}
     for option, text in (("startingOffsets", start), ("endingOffsets", stop)):
@@ -122,6 +124,17 @@ def selection(given: Given) -> Selection:
         numbers.get("startingOffsets"),
         numbers.get("endingOffsets"),
     )
+
+
+def _storage(given: object) -> dict[str, str]:
+    """The options that --storage says."""
+    found = {}
+    for text in given if isinstance(given, tuple) else ():
+        name, equals, value = str(text).partition("=")
+        if not equals or not name or not value:
+            raise OptionError(f"--{STORAGE}", name, "is a name and a value, such as region=eu-west-1")
+        found[f"{STORAGE}.{name}"] = value
+    return found
 
 
 def _text(option: str, value: object) -> str | None:

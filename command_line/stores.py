@@ -15,6 +15,7 @@ from command_line.wording import in_switches, said
 from storage_core import find_stores, open_store
 from storage_core.errors import MqStoreError, OptionError, choices
 from storage_core.options.option import RABBITMQ
+from storage_core.options.read import STORAGE
 from storage_core.store import Store, store_names
 
 T = TypeVar("T")
@@ -98,7 +99,8 @@ def opened(path: str, engine: str | None = None, vhosts: Sequence[str] | None = 
     Raises StoreNotFoundError, UnsupportedFormatError, OptionError.
     """
     found: list[Store] = []
-    paths = find_stores(path, engine)
+    access = {name: text for name, text in (options or {}).items() if name.startswith(STORAGE)}
+    paths = find_stores(path, engine, **access)
     bad = 0
     try:
         for directory in paths:

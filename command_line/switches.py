@@ -11,6 +11,7 @@ SWITCHES: dict[str, str] = {
     "vhost": "--vhost",
     "recovery": "--recovery",
     "commitLogPath": "--commit-log-path",
+    "storage": "--storage",
     "topic": "--topic",
     "topicPattern": "--topic-pattern",
     "assign": "--assign",
@@ -39,7 +40,7 @@ ALIASES: dict[str, str] = {
 }
 """Other names of options in messages → the option."""
 
-STORE_OPTIONS = ("engine", "vhost", "recovery", "commitLogPath")
+STORE_OPTIONS = ("engine", "vhost", "recovery", "commitLogPath", "storage")
 """What says which stores are opened, and how."""
 
 MESSAGE_OPTIONS = tuple(name for name in SWITCHES if name not in STORE_OPTIONS)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from connector.errors import host_name
+from connector.paths import is_uri
 from storage_core.errors import StoreNotFoundError
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def batches_of(partition: MqStorePartition, target: pa.Schema) -> Iterator[pa.Re
         for batch in partition.read():
             yield fit(batch, target)
     except Exception as error:
-        if not os.path.isdir(partition.store_path):
+        if not is_uri(partition.store_path) and not os.path.isdir(partition.store_path):
             raise StoreNotFoundError(
                 f"{partition.store_path} is not there on host {host_name()}, where a task reads it; "
                 "every machine that runs Spark must see the store at this path: mount it there, or read where it is"

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from connector.errors import shown_in_one_line
-from connector.paths import NO_PATH, absolute, load_paths
+from connector.paths import NO_PATH, absolute, is_uri, load_paths
 from storage_core.errors import MqStoreError, OptionError, UnsupportedFormatError
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from storage_core.options.read import ReadOptions
 
+WRITES = "mqstore writes to local directories; write there, then upload"
 SEVERAL = "a write goes to one store; give one path"
 OLD_SPARK = f"streams need Spark 4.2 or newer; this is {pyspark.__version__}"
 NO_RABBITMQ_STREAM = (
@@ -83,6 +84,7 @@ class MqStoreDataSource(DataSource):
         from connector.batch_writer import MqStoreBatchWriter
 
         paths = self._found_paths()
+        _refuse_uri(paths, WRITES)
         if len(paths) > 1:
             raise OptionError("path", ",".join(paths), SEVERAL)
         return MqStoreBatchWriter(self._options, paths[0], schema, overwrite)
@@ -98,6 +100,7 @@ class MqStoreDataSource(DataSource):
             raise MqStoreError(OLD_SPARK) from None
 
         paths = self._found_paths()
+        _refuse_uri(paths, WRITES)
         for path in paths:
             if writes_rabbitmq(path, self._options.get("engine", "").strip().lower()):
                 raise UnsupportedFormatError(f"UnsupportedFormatError: {path}: {NO_RABBITMQ_STREAM}")
@@ -132,3 +135,9 @@ class MqStoreDataSource(DataSource):
         if not self._paths:
             raise MqStoreError(NO_PATH)
         return self._paths
+
+
+def _refuse_uri(paths: tuple[str, ...], why: str) -> None:
+    for path in paths:
+        if is_uri(path):
+            raise UnsupportedFormatError(f"{path}: {why}")

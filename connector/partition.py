@@ -6,7 +6,7 @@ Leaves to others: how pieces are cut (engines), who reads them (`batch_reader`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -67,7 +67,7 @@ class ViewPiece:
 
     path: str
     engine: str
-    store_options: Mapping[str, str]
+    store_options: Mapping[str, str] = field(repr=False)
     view: str
     request: ScanRequest
     columns: tuple[str, ...]

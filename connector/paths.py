@@ -1,6 +1,7 @@
-"""The paths of a load: what Spark hands over, made absolute on the driver.
+"""The paths of a load: what Spark hands over, local ones made absolute on the driver.
 
-Leaves to others: which stores lie there, globs and folders of stores (`storage_core.find_stores`).
+Leaves to others: which stores lie there, globs and folders of stores, what a URI's scheme means
+(`storage_core.find_stores`).
 """
 
 from __future__ import annotations
@@ -10,18 +11,17 @@ import os
 import re
 from collections.abc import Mapping
 
-from connector.errors import host_name
-from storage_core.errors import OptionError, StoreNotFoundError
+from storage_core.errors import OptionError
 
 NO_PATH = (
     "no path: give the store's directory, as in load('/backup/store') or save('/data/store'). Spark 4 does not hand a "
     "catalog table's path to Python sources; for SQL use CREATE TEMPORARY VIEW … USING mqstore OPTIONS (path '…')"
 )
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 def load_paths(options: Mapping[str, str]) -> tuple[str, ...]:
-    """The absolute local paths of `load(path)` or `load([a, b])`; () when there is none.
+    """The absolute paths of `load(path)` or `load([a, b])`; () when there is none.
 
     Relative paths count from the working directory of the process that planned the load, which is the driver's.
     """
@@ -34,19 +34,20 @@ def load_paths(options: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def absolute(path: str) -> str:
-    """A local absolute path; StoreNotFoundError for a scheme other than `file:`."""
+    """A local absolute path, or a URI as it was given."""
     text = path.strip()
-    scheme = _SCHEME.match(text)
     if text.lower().startswith("file:"):
         text = text[len("file:") :]
         if text.startswith("//"):
             text = "/" + text[2:].partition("/")[2]
-    elif scheme:
-        raise StoreNotFoundError(
-            f"{path}: mqstore reads local directories and file: paths, not {scheme[1]}:, on host {host_name()}; "
-            "copy the store to a disk, or mount it at one path on every machine that runs Spark"
-        )
+    elif is_uri(text):
+        return text
     return os.path.abspath(text)
+
+
+def is_uri(path: str) -> bool:
+    """Whether a path begins with a scheme."""
+    return _URI.match(path) is not None
 
 
 def _listed(text: str) -> list[str]:

@@ -51,7 +51,13 @@ class Load(Closable):
         self._options = options
         self._predicates: tuple[Predicate, ...] = ()
         self._stores: list[NamedStore] = []
-        directories = sorted({found for path in paths for found in storage_core.find_stores(path, options.engine)})
+        directories = sorted(
+            {
+                found
+                for path in paths
+                for found in storage_core.find_stores(path, options.engine, **dict(options.storage))
+            }
+        )
         if len(directories) > 1 and options.commit_log_path:
             raise OptionError(
                 "commitLogPath",
@@ -142,6 +148,10 @@ class Load(Closable):
             sum(piece.file_count for piece in every),
             len(every),
         )
+        traffic = [named.store.traffic for named in self._stores]
+        if any(requests for requests, _ in traffic):
+            requests, size = max(traffic)
+            _LOGGER.info("mqstore: planning took %d requests and %d bytes over the network", requests, size)
 
     def close(self) -> None:
         """Closes the stores."""
@@ -265,9 +275,9 @@ class Load(Closable):
 
 def _opened(directory: str, options: ReadOptions) -> Store:
     """The store in a directory. Options that its engine does not know are refused before it gets any."""
-    plain = storage_core.open_store(directory, options.engine)
+    plain = storage_core.open_store(directory, options.engine, **dict(options.storage))
     check_engine(options.of_one_engine, plain.engine, directory)
-    if not options.store_options:
+    if not options.store_options.keys() - dict(options.storage).keys():
         return plain
     with plain:
         return storage_core.open_store(directory, options.engine, **options.store_options)

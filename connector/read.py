@@ -19,13 +19,15 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
 from connector.batches import batches_of
 from connector.errors import shown_in_one_line
 from connector.filters import predicates
+from connector.hadoop_settings import storage_options
 from connector.partition import MqStorePartition
-from connector.paths import absolute
+from connector.paths import absolute, is_uri
 from connector.planning import Load
 from connector.quiet_worker import expect_closed_connection
 from connector.schema import projected, to_arrow, to_spark
 from storage_core.errors import MqStoreError, OptionError
 from storage_core.option_table import read_options
+from storage_core.options.read import STORAGE
 from storage_core.options.values import as_text
 
 __all__ = ["DataFrame", "SparkSession", "read"]
@@ -53,6 +55,8 @@ def read(
     texts = {name: as_text(value) for name, value in options.items()}
     given_paths = [path] if isinstance(path, str | os.PathLike) else path
     paths = tuple(absolute(os.fspath(each)) for each in given_paths)
+    if any(map(is_uri, paths)) and not any(name.lower().startswith(STORAGE) for name in texts):
+        texts |= storage_options(spark)
     given = read_options(texts)
     if columns is not None and given.columns is not None:
         raise OptionError("columns", ",".join(columns), "is given as an argument and as an option; give one of the two")

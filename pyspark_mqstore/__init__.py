@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from connector.datasource import MqStoreDataSource as DefaultSource
     from connector.read import DataFrame, SparkSession
 
-__all__ = ["DefaultSource", "ensure_java", "read"]
+__all__ = ["DefaultSource", "ensure_java", "read", "storage_options"]
 
 
 def read(
@@ -34,6 +34,13 @@ def read(
     from connector.read import read as rows
 
     return rows(spark, path, filters, columns, **options)
+
+
+def storage_options(spark: SparkSession) -> dict[str, str]:
+    """What `spark.hadoop.fs.s3a.*` says of endpoint, region, keys and path style, as options of a read."""
+    from connector.hadoop_settings import storage_options as found
+
+    return found(spark)
 
 
 def ensure_java() -> str:

@@ -11,21 +11,22 @@ __all__ = ["find_stores", "open_store"]
 
 
 def open_store(path: str, engine: str | None = None, **options: Any) -> Store:
-    """Opens the store in the directory `path`; what lies there decides the engine.
+    """Opens the store in the directory or at the URI `path`; what lies there decides the engine.
 
-    `options` are the store's own (`recovery`, `commitLogPath`, and for a new store its geometry). Opening reads no
-    log. Raises StoreNotFoundError, UnsupportedFormatError, OptionError.
+    `options` are `storage.*`, which say how to reach a URI (docs/object-storage.md), and the store's own (`recovery`,
+    `commitLogPath`, and for a new store its geometry). Opening reads no log. Raises StoreNotFoundError,
+    UnsupportedFormatError, OptionError, StorageError.
     """
     from storage_core.opening import open_directory
 
     return open_directory(path, engine, options)
 
 
-def find_stores(path: str, engine: str | None = None) -> list[str]:
-    """The store directories at `path`: itself, or those in it, two levels deep. Globs and `file:` work.
+def find_stores(path: str, engine: str | None = None, **options: Any) -> list[str]:
+    """The store directories at `path`: itself, or those in it, two levels deep. Globs, `file:` and URIs work.
 
     Raises StoreNotFoundError in one line that says what is there instead.
     """
     from storage_core.opening import find_directories
 
-    return find_directories(path, engine)
+    return find_directories(path, engine, options)

@@ -135,6 +135,14 @@ class StoreClosedError(MqStoreError):
     """The store object was closed."""
 
 
+class StoreChangedError(MqStoreError):
+    """An object of a remote store was replaced, cut or deleted after it was listed: rows of two versions would mix."""
+
+
+class StorageError(MqStoreError):
+    """A remote store that cannot be reached or may not be read: no answer, no right, a wrong key."""
+
+
 class OffsetOutOfRangeError(MqStoreError):
     """An offset after the end, or a range whose start lies after its stop."""
 

@@ -12,7 +12,11 @@ from typing import Any
 from storage_core import rabbitmq, rocketmq
 from storage_core.errors import OptionError, StoreNotFoundError, UnsupportedFormatError
 from storage_core.files import system
+from storage_core.files.address import is_remote, normal_path
+from storage_core.files.remote import registry
+from storage_core.files.remote.access import Access, without_access
 from storage_core.options.option import RABBITMQ, ROCKETMQ
+from storage_core.remote_store import RemoteStore, searched
 from storage_core.store import Store
 
 ENGINES = (ROCKETMQ, RABBITMQ)
@@ -27,7 +31,37 @@ NODE_FOLDER = "msg_stores"
 
 def open_directory(path: str, engine: str | None, options: Mapping[str, Any]) -> Store:
     """The store in one directory. Raises StoreNotFoundError, UnsupportedFormatError, OptionError."""
-    root = _local(path)
+    own, access = without_access(options)
+    root = normal_path(path)
+    if is_remote(root):
+        return _open_remote(root, engine, own, access)
+    return _open_local(root, engine, own)
+
+
+def _open_remote(root: str, engine: str | None, options: dict[str, Any], access: Access) -> Store:
+    """The store at a URI; attached to its bucket, and to those of its log, until it is closed."""
+    logs = [normal_path(each) for each in log_paths_of(options)]
+    used = [root, *(each for each in logs if is_remote(each))]
+    attached = []
+    try:
+        for uri in used:
+            registry.attach(uri, access)
+            attached.append(uri)
+            registry.look(uri)
+        return RemoteStore(_open_local(root, engine, options), access, used)
+    except BaseException:
+        for uri in attached:
+            registry.detach(uri)
+        raise
+
+
+def log_paths_of(options: Mapping[str, Any]) -> list[str]:
+    """The directories of the option `commitLogPath`."""
+    given = next((str(value) for name, value in options.items() if name.lower() == "commitlogpath"), "")
+    return [each.strip() for each in given.split(",") if each.strip()]
+
+
+def _open_local(root: str, engine: str | None, options: Mapping[str, Any]) -> Store:
     if engine in ENGINES and (_is_new(root) or _is_marked_folder(root)):
         return _opened(engine, root, options)
     _check_directory(root)
@@ -57,9 +91,17 @@ def _is_marked_folder(root: str) -> bool:
     return system.exists(os.path.join(root, ".mqstore", "queries"))
 
 
-def find_directories(path: str, engine: str | None) -> list[str]:
+def find_directories(path: str, engine: str | None, options: Mapping[str, Any]) -> list[str]:
     """The store directories at a path, a glob or a folder of stores (two levels deep), sorted."""
-    pattern = _local(path)
+    _, access = without_access(options)
+    pattern = normal_path(path)
+    if not is_remote(pattern):
+        return _find_local(pattern, engine)
+    with searched(pattern, access):
+        return _find_local(pattern, engine)
+
+
+def _find_local(pattern: str, engine: str | None) -> list[str]:
     plain = system.exists(pattern) or not set(pattern) & set("*?[")
     roots = [pattern] if plain else system.matching(pattern)
     if not roots:
@@ -97,19 +139,6 @@ def _engines(root: str, engine: str | None) -> list[str]:
     looks_like = {ROCKETMQ: rocketmq.looks_like_store, RABBITMQ: rabbitmq.looks_like_store}
     asked = ENGINES if engine in (None, "auto") else (engine,)
     return [name for name in asked if looks_like[name](root)]
-
-
-def _local(path: str) -> str:
-    """The path on this machine: `file:` is taken off, another scheme is refused."""
-    scheme, separator, rest = path.partition(":")
-    if separator and scheme == "file":
-        return os.path.abspath("/" + rest.lstrip("/"))
-    if separator and "/" not in scheme and rest.startswith("//"):
-        raise UnsupportedFormatError(
-            f"UnsupportedFormatError: {path}: mqstore on host {os.uname().nodename} reads local and mounted "
-            f"directories, not {scheme}:; copy the store to a disk or mount it"
-        )
-    return os.path.abspath(path)
 
 
 def _check_directory(root: str) -> None:

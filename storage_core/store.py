@@ -172,6 +172,10 @@ class ScanPartition(ABC):
         """Files of the log and of queues that reading may touch, for logging; 0 where nobody counted."""
         return 0
 
+    def files(self) -> Sequence[str]:
+        """Their paths, and those of every other file that reading may touch."""
+        return ()
+
 
 class Snapshot(ABC):
     """What a store serves at one moment. Consistent and read-only; taking one writes nothing."""
@@ -283,6 +287,11 @@ class Store(Closable):
     def virtual_host(self) -> str | None:
         """Name of the virtual host that owns the store; None where an engine has none."""
         return None
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Requests over the network that reads of this process have made so far, and bytes; zeros for a local store."""
+        return 0, 0
 
     @abstractmethod
     def snapshot(self) -> Snapshot:

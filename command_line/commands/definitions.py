@@ -29,13 +29,13 @@ Examples:
 @click.command("definitions", epilog=EXAMPLES)
 @store_argument
 @click.option("-o", "--output", metavar="FILE", help="Write the definitions to this file instead of stdout.")
-@switches("vhost")
+@switches("vhost", "storage")
 @click.option("--json", "as_json", is_flag=True, help="The definitions on one line.")
 @exit_code
 def command(store: str, output: str | None, as_json: bool, **given: Any) -> int:
     """The vhosts and queues of STORE as a RabbitMQ node imports them; the steps go to stderr."""
     wanted = selection(given)
-    with opened(store, None, wanted.options.vhosts) as stores:
+    with opened(store, None, wanted.options.vhosts, wanted.store_options) as stores:
         found = stores.gather(lambda named: named.store.definitions())
     text = json.dumps(_merged([each for _, each in found]), indent=None if as_json else 1, ensure_ascii=False)
     if output is None:

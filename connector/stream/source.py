@@ -194,6 +194,8 @@ class StreamSource(Closable):
 
 def followed(store: Store) -> FollowedStore:
     """The store, if its engine has streams; else UnsupportedFormatError."""
+    if not isinstance(store, FollowedStore) and "://" in store.path:
+        raise UnsupportedFormatError(f"{store.path}: a stream needs a store on a local disk; read this one in batches")
     if not isinstance(store, FollowedStore):
         raise UnsupportedFormatError(
             f"{store.path}: a {store.engine} store is not read as a stream in this version; read it in batches"

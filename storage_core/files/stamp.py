@@ -1,4 +1,4 @@
-"""What is known of a file or folder without reading it: plain values. How it is asked belongs to `system`."""
+"""What a listing knows of a file or folder, wherever it lies: name, length, and what changes when it changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import NamedTuple
 class Stamp(NamedTuple):
     """What changes with every change of a file or folder through the file system; zeros where there is none.
 
-    Times are in nanoseconds, the size in bytes. Device and inode tell a file from another one under its name.
+    Times are in nanoseconds, the size in bytes. Device and inode tell a file from another one under its name. Of an
+    object the inode is its ETag, hashed, and of a folder of objects what lies in it.
     """
 
     mtime_ns: int = 0

@@ -15,8 +15,14 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
-from storage_core.errors import disk_error
+from storage_core.errors import UnsupportedFormatError, disk_error
+from storage_core.files.address import is_remote
+from storage_core.files.remote import registry as remote
 from storage_core.files.stamp import NO_STAMP, FileStat, Stamp
+
+__all__ = ["NO_STAMP", "FileStat", "Stamp"]
+
+READ_ONLY = "mqstore writes to local directories; write there, then upload"
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,6 +57,8 @@ def _name_of(file: object) -> str:
 @_told
 def open_read(path: str) -> int:
     """A descriptor for reading; it changes neither file nor access time where the system allows that."""
+    if is_remote(path):
+        return remote.open_read(path)
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOATIME)
     except PermissionError:
@@ -60,6 +68,7 @@ def open_read(path: str) -> int:
 @_told
 def open_write(path: str, create: bool = False, exclusive: bool = False) -> int:
     """A descriptor for reading and writing; `exclusive` raises FileExistsError when the file is there."""
+    _refuse_remote(path)
     flags = os.O_RDWR | os.O_CLOEXEC
     if create:
         flags |= os.O_CREAT
@@ -68,14 +77,22 @@ def open_write(path: str, create: bool = False, exclusive: bool = False) -> int:
     return os.open(path, flags, 0o644)
 
 
+def _refuse_remote(path: str) -> None:
+    if is_remote(path):
+        raise UnsupportedFormatError(f"{path}: {READ_ONLY}")
+
+
 def close(descriptor: int) -> None:
     """Closes a descriptor."""
-    os.close(descriptor)
+    if descriptor < remote.FIRST_DESCRIPTOR:
+        os.close(descriptor)
 
 
 @_told
 def pread(descriptor: int, size: int, position: int) -> bytes:
     """At most `size` bytes at `position`; fewer only at the end of the file."""
+    if descriptor >= remote.FIRST_DESCRIPTOR:
+        return remote.pread(descriptor, size, position)
     data = os.pread(descriptor, size, position)
     if len(data) == size or not data:
         return data
@@ -93,6 +110,8 @@ def pread(descriptor: int, size: int, position: int) -> bytes:
 @_told
 def pread_into(descriptor: int, target: memoryview, position: int) -> int:
     """Fills `target` from `position`; returns the number of bytes read, fewer only at the end of the file."""
+    if descriptor >= remote.FIRST_DESCRIPTOR:
+        return remote.pread_into(descriptor, target, position)
     done = 0
     while done < len(target):
         count = os.preadv(descriptor, [target[done:]], position + done)
@@ -132,6 +151,7 @@ def release(descriptor: int, position: int, size: int) -> None:
 @_told
 def sync_folder(path: str) -> None:
     """Forces a folder's names to the disk."""
+    _refuse_remote(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -155,42 +175,52 @@ def truncate(descriptor: int, size: int) -> None:
 @_told
 def rename(source: str, target: str) -> None:
     """Puts `source` in the place of `target` in one step."""
+    _refuse_remote(source)
+    _refuse_remote(target)
     os.rename(source, target)
 
 
 @_told
 def unlink(path: str) -> None:
     """Removes a file."""
+    _refuse_remote(path)
     os.unlink(path)
 
 
 @_told
 def make_folder(path: str, exist_ok: bool = True) -> None:
     """Creates a folder and its missing parents."""
+    _refuse_remote(path)
     os.makedirs(path, exist_ok=exist_ok)
 
 
 @_told
 def remove_folder(path: str) -> None:
     """Removes an empty folder."""
+    _refuse_remote(path)
     os.rmdir(path)
 
 
 @_told
 def set_times(path: str, access_ns: int, modify_ns: int) -> None:
     """Sets a file's times, in nanoseconds since 1970."""
+    _refuse_remote(path)
     os.utime(path, ns=(access_ns, modify_ns))
 
 
 @_told
 def stat(path: str) -> FileStat:
     """What is known of a path; symbolic links are followed. Raises FileNotFoundError."""
+    if is_remote(path):
+        return remote.stat(path)
     return FileStat(os.path.basename(path), os.path.isdir(path), _stamp_of(os.stat(path)))
 
 
 @_told
 def stamp(path: str) -> Stamp:
     """The stamp of a path, symbolic links followed: one call to the system, for many paths."""
+    if is_remote(path):
+        return remote.stamp(path)
     try:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -205,6 +235,10 @@ def _stamp_of(found: os.stat_result) -> Stamp:
 def unchanged(stamps: Iterable[tuple[str, Stamp]]) -> bool:
     """Whether every path still has its stamp."""
     for path, known in stamps:
+        if is_remote(path):
+            if stamp(path) != known:
+                return False
+            continue
         try:
             found = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -218,6 +252,8 @@ def unchanged(stamps: Iterable[tuple[str, Stamp]]) -> bool:
 
 def exists(path: str) -> bool:
     """Whether there is a file or folder of that name; False too when it may not be looked at."""
+    if is_remote(path):
+        return remote.exists(path)
     return os.path.exists(path)
 
 
@@ -229,11 +265,20 @@ def is_own(path: str) -> bool:
 
 def is_folder(path: str) -> bool:
     """Whether the path is a folder, symbolic links followed."""
+    if is_remote(path):
+        return remote.is_folder(path)
     return os.path.isdir(path)
+
+
+def is_local(path: str) -> bool:
+    """Whether a path lies on a disk of this machine, where its processes are seen."""
+    return not is_remote(path)
 
 
 def real_path(path: str) -> str:
     """The absolute path with every symbolic link followed: one name for one place."""
+    if is_remote(path):
+        return path
     return os.path.realpath(path)
 
 
@@ -259,11 +304,15 @@ def _opened(path: str) -> Any:
 @_told
 def names(path: str) -> list[str]:
     """The names in a folder, sorted."""
+    if is_remote(path):
+        return sorted(entry.name for entry in remote.entries(path))
     return sorted(os.listdir(path))
 
 
 def matching(pattern: str) -> list[str]:
     """The paths that match a shell pattern, sorted."""
+    if is_remote(pattern):
+        return remote.matching(pattern)
     return sorted(glob.glob(pattern))
 
 
@@ -295,6 +344,8 @@ def try_lock(descriptor: int) -> bool:
 @_told
 def is_locked(descriptor: int) -> bool:
     """Whether someone else holds the lock of byte 0, also of a file that is open for reading only."""
+    if descriptor >= remote.FIRST_DESCRIPTOR:
+        return False
     wanted = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
     found = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, wanted)
     return int(struct.unpack("hhqqi4x", found)[0]) != fcntl.F_UNLCK
@@ -302,6 +353,10 @@ def is_locked(descriptor: int) -> bool:
 
 def data_spans(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
     """The parts of [start, stop) that may hold other bytes than zeros: holes of a sparse file are left out."""
+    if descriptor >= remote.FIRST_DESCRIPTOR:
+        stop = min(stop, remote.size_of(descriptor))
+        yield from [(start, stop)] if start < stop else []
+        return
     position = start
     while position < stop:
         try:
@@ -318,6 +373,8 @@ def data_spans(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, in
 
 def holders(path: str) -> list[int]:
     """Other processes of this machine that have the file open, as far as this user may see them."""
+    if is_remote(path):
+        return []
     wanted, own, found = os.path.realpath(path), os.getpid(), []
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == own:
@@ -361,6 +418,8 @@ def session_process(marks: tuple[bytes, ...]) -> int:
 
 def holders_below(folder: str) -> list[int]:
     """Other processes of this machine that have a file below the folder open, as far as this user may see them."""
+    if is_remote(folder):
+        return []
     start, own, found = os.path.realpath(folder) + "/", os.getpid(), []
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == own:

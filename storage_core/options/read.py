@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from storage_core.errors import OptionError, closest, either
@@ -84,6 +84,8 @@ _BATCH_ONLY = {
     "pushdown": "Spark hands no filters to a stream; use key, msgId, tag or topic",
 }
 """Options of a read that a stream refuses unless they have their defaults."""
+STORAGE = "storage."
+"""What the names of options begin with that say how a URI is reached; `open_store` checks them."""
 # What Spark adds on its own: the location of a catalog table, the paths of load([a, b]).
 SPARKS_OWN = frozenset({"paths", "location", "provider", "owner"})
 # Options of Spark's Kafka source that say how to talk to a Kafka broker, or that it ignores in a batch.
@@ -109,7 +111,8 @@ class ReadOptions:
 
     `request` holds all that means the same in every store of the load; `assign`, `start` and `stop` are told to each
     store by its name. `of_one_engine` are options that only one engine's stores know: (engine, name as given, text).
-    `ignored` are options of a Kafka job that mean nothing here, `limits` those of a stream's triggers.
+    `ignored` are options of a Kafka job that mean nothing here, `limits` those of a stream's triggers, `storage` those
+    that say how a URI is reached: some are secret.
     """
 
     request: ScanRequest
@@ -128,6 +131,7 @@ class ReadOptions:
     of_one_engine: tuple[tuple[str, str, str], ...]
     ignored: tuple[str, ...]
     limits: TriggerLimits
+    storage: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @property
     def columns(self) -> tuple[str, ...] | None:
@@ -140,7 +144,7 @@ class ReadOptions:
         found = {} if self.recovery == "auto" else {"recovery": self.recovery}
         if self.commit_log_path:
             found["commitLogPath"] = ",".join(self.commit_log_path)
-        return found
+        return {**found, **dict(self.storage)}
 
 
 def check_engine(options: Sequence[tuple[str, str, str]], engine: str, path: str) -> None:
@@ -161,6 +165,8 @@ def parse_read_options(
     exclude each other, and options of what this version does not do.
     """
     kafka = next((text.strip().lower() == "kafka" for name, text in raw.items() if name.lower() == "layout"), False)
+    storage = tuple(sorted((name, text) for name, text in raw.items() if name.lower().startswith(STORAGE)))
+    raw = {name: text for name, text in raw.items() if not name.lower().startswith(STORAGE)}
     given, ignored = _known(raw, kafka, written, stream)
     found = _parsed(given, int(time.time() * 1000) if now_ms is None else now_ms, stream)
     if stream:
@@ -187,6 +193,7 @@ def parse_read_options(
             found["maxOffsetsPerTrigger"], found["maxBytesPerTrigger"], found["minOffsetsPerTrigger"],
             found["maxTriggerDelay"],
         ),
+        storage=storage,
     )  # fmt: skip
 
 

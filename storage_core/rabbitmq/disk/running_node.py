@@ -17,7 +17,12 @@ def is_running(root: str) -> bool:
 
 
 def check_not_running(root: str) -> None:
-    """StoreLockedError when a node runs on the store `root`, or another process has a file of it open."""
+    """StoreLockedError when a node runs on the store `root`, or another process has a file of it open.
+
+    Of a store that lies on no disk of this machine nothing is to be seen.
+    """
+    if not system.is_local(root):
+        return
     real = system.real_path(root)
     node_folder = real.rsplit("/", 3)[0]
     noted = read_file(f"{node_folder}.pid").strip()

@@ -6,7 +6,7 @@ Leaves to `partitioning` how pieces are cut, to `batch_builder` the rows.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,10 @@ class QueuePartition(ScanPartition):
     def file_count(self) -> int:
         """Files that hold the messages."""
         return len(self.context.files)
+
+    def files(self) -> Sequence[str]:
+        """Files that hold the messages."""
+        return [f"{self.context.root}/{path}" for path in self.context.files]
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """The rows in batches. Raises CorruptionError (FAILFAST), DataLossError when files vanished or shrank."""

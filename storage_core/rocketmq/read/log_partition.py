@@ -5,7 +5,7 @@ It looks at no queue, abort file or checkpoint. Source of the rule: interface.md
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +37,11 @@ class LogPartition(ScanPartition):
     def estimated_bytes(self) -> int:
         """Bytes of log in the spans."""
         return sum(span.stop - span.start for span in self.spans)
+
+    def files(self) -> Sequence[str]:
+        """Files of the log that the spans lie in."""
+        found = [self.log.file_at(span.start) for span in self.spans]
+        return list(dict.fromkeys(file.path for file in found if file is not None))
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """The rows in log order, in batches of at most 16,000 rows and 16 MB. Raises CorruptionError."""

@@ -5,7 +5,7 @@ Which ranges, and where they are cut, is decided by `partitioning`; rows are mad
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,6 +69,10 @@ class QueuePartition(ScanPartition):
         spanned = (self.ranges.stop - 1) // per_file - self.ranges.start // per_file + 1
         replays = len(self.verdict.replays) if self.verdict else 0
         return int(spanned.sum()) + min(len(self.log.files), self.estimated_rows or replays)
+
+    def files(self) -> Sequence[str]:
+        """Files of the log and of the queues, whether a range touches them or not."""
+        return [file.path for chain in (self.log, *(q.chain for q in self.queues)) for file in chain.files]
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """The rows in log order, in batches of at most 16,000 rows and 16 MB. Raises CorruptionError."""

@@ -1,0 +1,218 @@
+"""S3, Google Cloud Storage and Azure through obstore, an extra of this package: `mqstore[remote]`.
+
+Clients are made in the process that reads: obstore's threads do not survive a fork. No text of the library is shown,
+for some hold keys; what is shown is its kind and the code of the other side's answer.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from types import ModuleType
+from typing import Any
+
+from storage_core.errors import MqStoreError
+from storage_core.files.address import Address
+from storage_core.files.remote.access import Access
+from storage_core.files.remote.back_end import BackEnd, Changed, Found, Gone, Refused, Unavailable
+
+MISSING = 'reading object storage needs obstore: pip install "mqstore[remote]", on every machine that reads'
+FORKED = "this process was forked from one that had read object storage; start it by spawn instead"
+CHUNK = 1000
+_CODE = re.compile(r"<Code>([A-Za-z0-9]{1,60})</Code>")
+_STATUS = re.compile(r"\b([345]\d\d) (?:Moved|Bad|Unauth|Forbid|Not|Conflict|Temporary|Permanent)")
+_HINTS = {
+    "InvalidAccessKeyId": "there is no such access key; check storage.accessKey or the environment",
+    "SignatureDoesNotMatch": "the secret key does not fit; check storage.secretKey or the environment",
+    "ExpiredToken": "the session token has expired; get a new one",
+    "InvalidToken": "the session token is wrong; get a new one",
+    "AccessDenied": "the right to read or to list it is missing (s3:GetObject, s3:ListBucket)",
+    "PermanentRedirect": "the bucket lies in another region; set storage.region",
+    "AuthorizationHeaderMalformed": "the bucket lies in another region; set storage.region",
+}
+
+_first_process: list[int] = []
+
+
+def connect(address: Address, access: Access) -> BackEnd:
+    """The bucket or container of an address. Raises MqStoreError without obstore, and in a forked process."""
+    try:
+        obstore = importlib.import_module("obstore")
+        stores = importlib.import_module("obstore.store")
+    except ImportError:
+        raise MqStoreError(f"{address.origin}: {MISSING}") from None
+    if not _first_process:
+        _first_process.append(os.getpid())
+    try:
+        return Objects(obstore, _client(stores, address, access))
+    except (importlib.import_module("obstore.exceptions").BaseError, OSError, ValueError, TypeError) as error:
+        raise MqStoreError(
+            f"{address.origin}: no client for it ({_said(error)}); check the options storage.*"
+        ) from None
+
+
+def _client(stores: ModuleType, address: Address, access: Access) -> Any:
+    endpoint = access.get("endpoint")
+    plain = (endpoint or os.environ.get("AWS_ENDPOINT_URL", "")).lower().startswith("http://")
+    common: dict[str, Any] = {
+        "client_options": {
+            "timeout": timedelta(seconds=access.timeout_s),
+            "connect_timeout": timedelta(seconds=min(access.timeout_s, 10)),
+            "allow_http": plain or os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true"),
+        },
+        "retry_config": {"max_retries": 0, "retry_timeout": timedelta(seconds=access.timeout_s)},
+    }
+    if address.scheme == "s3":
+        return stores.S3Store(address.authority, config=_s3(access, endpoint), **common)
+    if address.scheme == "gs":
+        return stores.GCSStore(address.authority, config=_gs(access), **common)
+    container, _, host = address.authority.partition("@")
+    return stores.AzureStore(container, config=_azure(access, endpoint, host), **common)
+
+
+def _given(pairs: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in pairs.items() if value is not None}
+
+
+def _s3(access: Access, endpoint: str | None) -> dict[str, Any]:
+    return _given(
+        {
+            "endpoint": endpoint,
+            "region": access.get("region"),
+            "access_key_id": access.get("accessKey"),
+            "secret_access_key": access.get("secretKey"),
+            "session_token": access.get("sessionToken"),
+            "skip_signature": True if access.flag("anonymous") else None,
+            "virtual_hosted_style_request": not access.flag("pathStyle", default=True),
+        }
+    )
+
+
+def _gs(access: Access) -> dict[str, Any]:
+    return _given(
+        {
+            "service_account_path": access.get("credentialsFile"),
+            "base_url": access.get("endpoint"),
+            "skip_signature": True if access.flag("anonymous") else None,
+        }
+    )
+
+
+def _azure(access: Access, endpoint: str | None, host: str) -> dict[str, Any]:
+    return _given(
+        {
+            "account_name": access.get("account") or host.partition(".")[0] or None,
+            "account_key": access.get("accessKey"),
+            "sas_token": access.get("sasToken"),
+            "bearer_token": access.get("sessionToken"),
+            "endpoint": endpoint,
+            "skip_signature": True if access.flag("anonymous") else None,
+        }
+    )
+
+
+class Objects(BackEnd):
+    """One bucket or container."""
+
+    def __init__(self, obstore: ModuleType, client: Any) -> None:
+        self._obstore, self._client = obstore, client
+
+    def walk(self, prefix: str) -> Iterator[list[Found]]:
+        """Everything below a folder: one list a request."""
+        self._check_process()
+        answers = self._translated(lambda: iter(self._obstore.list(self._client, prefix or None, chunk_size=CHUNK)))
+        while (answer := self._translated(lambda: next(answers, None))) is not None:
+            yield [_found(meta) for meta in answer]
+
+    def folder(self, prefix: str) -> tuple[list[str], list[Found]]:
+        """Folders and objects right in a folder."""
+        self._check_process()
+        answer = self._translated(lambda: self._obstore.list_with_delimiter(self._client, prefix or None))
+        names = [path.rstrip("/").rpartition("/")[2] for path in answer["common_prefixes"]]
+        return names, [_found(meta) for meta in answer["objects"]]
+
+    def get(self, found: Found, start: int, stop: int) -> memoryview:
+        """A range of an object, if it still has its ETag."""
+        self._check_process()
+        options = {"range": (start, stop), "if_match": found.etag or None}
+
+        def ask() -> memoryview:
+            answer = self._obstore.get(self._client, found.path, options=options)
+            if answer.meta["size"] != found.size:
+                raise Changed
+            return memoryview(answer.bytes())
+
+        data: memoryview = self._translated(ask)
+        return data
+
+    def put(self, path: str, source: Callable[[], Iterator[bytes]], size: int, only_new: bool) -> None:
+        """Writes an object in parts, or in one request where it must be new."""
+        self._check_process()
+        mode = "create" if only_new else "overwrite"
+        data: Any = b"".join(source()) if only_new else source()
+        self._translated(
+            lambda: self._obstore.put(self._client, path, data, mode=mode, use_multipart=False if only_new else None)
+        )
+
+    def _check_process(self) -> None:
+        if _first_process[0] != os.getpid():
+            raise Refused(FORKED)
+
+    def _translated(self, ask: Callable[[], Any]) -> Any:
+        kinds = importlib.import_module("obstore.exceptions")
+        try:
+            return ask()
+        except FileNotFoundError:
+            raise Gone from None
+        except (kinds.PreconditionError, kinds.AlreadyExistsError, kinds.NotModifiedError):
+            raise Changed from None
+        except (kinds.PermissionDeniedError, kinds.UnauthenticatedError) as error:
+            raise Refused(_said(error)) from None
+        except (kinds.InvalidPathError, kinds.NotSupportedError) as error:
+            raise Refused(_said(error)) from None
+        except (kinds.BaseError, OSError, ValueError) as error:
+            text = str(error)
+            code = _CODE.search(text)
+            if (code is not None and code[1] in _HINTS) or "416 Range" in text:
+                raise (Changed if "416 Range" in text else Refused(_said(error))) from None
+            raise Unavailable(_said(error)) from None
+
+
+def _said(error: Exception) -> str:
+    """What an error says without what it may quote: the code of the answer, or its kind."""
+    text = str(error)
+    if code := _CODE.search(text):
+        return f"{code[1]}: {_HINTS[code[1]]}" if code[1] in _HINTS else code[1]
+    for sign, said in _SIGNS.items():
+        if sign in text:
+            return said
+    status = _STATUS.search(text)
+    return f"the answer was {status[1]}" if status else type(error).__name__
+
+
+_SIGNS = {
+    "timed out": "it timed out",
+    "TimedOut": "it timed out",
+    "dns error": "there is no host of that name",
+    "Connection refused": "nobody listens there",
+    "ConnectionRefused": "nobody listens there",
+    "InvalidCertificate": "the certificate is not to be trusted",
+    "InvalidContentType": "the endpoint speaks http and not https",
+    "error sending request": "the connection failed",
+    "connection closed": "the connection was closed",
+    "ConnectionReset": "the connection was reset",
+    "401 Unauthorized": "the key or token is wrong or missing",
+    "403 Forbidden": _HINTS["AccessDenied"],
+    "301 Moved": _HINTS["PermanentRedirect"],
+    "503 Service": "the other side is too busy (503)",
+    "500 Internal": "the other side failed (500)",
+    "error decoding response body": "the answer broke off",
+}
+
+
+def _found(meta: Mapping[str, Any]) -> Found:
+    modified = meta["last_modified"]
+    return Found(meta["path"], meta["size"], meta.get("e_tag") or "", int(modified.timestamp() * 1e6) * 1000)

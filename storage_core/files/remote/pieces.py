@@ -1,0 +1,154 @@
+"""Bytes of remote files that are asked for before they are read, and blocks that were read and may be again.
+
+Both are bounded, and neither changes an answer: what is not here is asked for when it is read.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from storage_core.files.remote.back_end import Found
+
+PIECE_SIZE = 8 << 20
+MOST_AHEAD = 64 << 20
+"""Bytes that are on their way or wait to be read, in one process."""
+GAP = 256 << 10
+"""Bytes between two spans that are rather read than jumped over."""
+BLOCK_SIZE = 64 << 10
+MOST_BLOCKS = 512
+
+Submit = Callable[[Found, int, int], "Future[memoryview]"]
+
+
+@dataclass(eq=False)
+class Piece:
+    """A span of one file on its way, and how far it was read."""
+
+    found: Found
+    start: int
+    stop: int
+    future: Future[memoryview] | None = None
+    read_to: int = 0
+
+
+@dataclass(eq=False)
+class Reader:
+    """What one reader asked for ahead: pieces that wait for room, in the order of reading, and those on the way."""
+
+    waiting: deque[Piece] = field(default_factory=deque)
+    under_way: dict[tuple[str, str], list[Piece]] = field(default_factory=dict)
+
+
+class Pieces:
+    """The pieces of every reader of this process. Safe for many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held = 0
+        self._readers: list[Reader] = []
+
+    def ask(self, reader: Reader, spans: Iterable[tuple[Found, int, int]], submit: Submit) -> None:
+        """Notes spans in the order of their reading, near ones as one, and asks for as many as there is room for."""
+        with self._lock:
+            if reader not in self._readers:
+                self._readers.append(reader)
+            for found, start, stop in _joined(spans):
+                for begin in range(start, stop, PIECE_SIZE):
+                    reader.waiting.append(Piece(found, begin, min(begin + PIECE_SIZE, stop), None, begin))
+            self._fill_up(submit)
+
+    def _fill_up(self, submit: Submit) -> None:
+        for reader in self._readers:
+            while reader.waiting and self._held + reader.waiting[0].stop - reader.waiting[0].start <= MOST_AHEAD:
+                piece = reader.waiting.popleft()
+                piece.future = submit(piece.found, piece.start, piece.stop)
+                self._held += piece.stop - piece.start
+                reader.under_way.setdefault((piece.found.path, piece.found.etag), []).append(piece)
+
+    def holding(self, found: Found, position: int, stop: int) -> tuple[Piece | None, int]:
+        """The piece on the way that has the byte at `position`; or None and where the next piece before `stop` begins,
+        `stop` when there is none.
+        """
+        following = stop
+        with self._lock:
+            for reader in self._readers:
+                for piece in reader.under_way.get((found.path, found.etag), ()):
+                    if piece.start <= position < piece.stop:
+                        return piece, piece.start
+                    if position < piece.start < following:
+                        following = piece.start
+        return None, following
+
+    def was_read(self, piece: Piece, to: int, submit: Submit) -> None:
+        """Notes how far a piece was read. Those before it are dropped, which makes room: the last one stays, for a
+        record that began in it is read again with the next.
+        """
+        with self._lock:
+            piece.read_to = max(piece.read_to, to)
+            if piece.read_to < piece.stop:
+                return
+            key = (piece.found.path, piece.found.etag)
+            for reader in self._readers:
+                mine = reader.under_way.get(key, [])
+                if piece in mine:
+                    done = [each for each in mine if each.read_to >= each.stop and each is not piece]
+                    reader.under_way[key] = [each for each in mine if each not in done]
+                    self._held -= sum(each.stop - each.start for each in done)
+            self._fill_up(submit)
+
+    def drop(self, reader: Reader) -> None:
+        """Forgets what a reader asked for and did not read."""
+        with self._lock:
+            if reader not in self._readers:
+                return
+            self._readers.remove(reader)
+            reader.waiting.clear()
+            for pieces in reader.under_way.values():
+                for piece in pieces:
+                    self._held -= piece.stop - piece.start
+                    if piece.future is not None:
+                        piece.future.cancel()
+            reader.under_way.clear()
+
+
+def _joined(spans: Iterable[tuple[Found, int, int]]) -> list[tuple[Found, int, int]]:
+    """Neighbouring spans of one file as one where little lies between them; parts after the file's end are cut."""
+    joined: list[tuple[Found, int, int]] = []
+    for found, start, stop in spans:
+        stop = min(stop, found.size)
+        if stop <= start:
+            continue
+        last = joined[-1] if joined else None
+        if last is not None and last[0] == found and last[1] <= start <= last[2] + GAP:
+            joined[-1] = (found, last[1], max(last[2], stop))
+        else:
+            joined.append((found, start, stop))
+    return joined
+
+
+class Blocks:
+    """Aligned blocks of files, the least recently used go first. Safe for many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks: OrderedDict[tuple[int, str, str, int], bytes] = OrderedDict()
+
+    def get(self, remote: int, found: Found, number: int) -> bytes | None:
+        """A block that is here; `remote` is the number of the bucket's client."""
+        key = (remote, found.path, found.etag, number)
+        with self._lock:
+            block = self._blocks.get(key)
+            if block is not None:
+                self._blocks.move_to_end(key)
+        return block
+
+    def put(self, remote: int, found: Found, number: int, block: bytes) -> None:
+        """Keeps a block."""
+        with self._lock:
+            self._blocks[remote, found.path, found.etag, number] = block
+            while len(self._blocks) > MOST_BLOCKS:
+                self._blocks.popitem(last=False)

@@ -1,0 +1,175 @@
+"""The remote stores that this process reads: a path leads to its bucket, a descriptor to its object.
+
+`attach` comes before anything below a URI is read; `system` asks here for every path and descriptor that is remote.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from storage_core.errors import OptionError
+from storage_core.files.address import address_of
+from storage_core.files.remote.access import Access
+from storage_core.files.remote.back_end import Found
+from storage_core.files.remote.remote import YOUNG_S, Remote
+from storage_core.files.stamp import NO_STAMP, FileStat, Stamp
+
+FIRST_DESCRIPTOR = 1 << 30
+"""No process has so many files open: a descriptor from here on is one of an object."""
+
+_lock = threading.RLock()
+_remotes: dict[str, tuple[Remote, int]] = {}
+_opened: list[tuple[Remote, Found]] = []
+_descriptors: dict[tuple[int, str, str], int] = {}
+
+
+def attach(uri: str, access: Access) -> Remote:
+    """The bucket of a URI, to be read with this access until `detach`.
+
+    Raises OptionError where the bucket is being read with another access, MqStoreError without the library for it.
+    """
+    address = address_of(uri)
+    with _lock:
+        known, users = _remotes.get(address.origin, (None, 0))
+        if known is None or known.access != access:
+            if users:
+                raise OptionError(
+                    "storage.*", address.origin, "is being read with other options in this process; close that first"
+                )
+            known = Remote(address, access)
+        _remotes[address.origin] = known, users + 1
+        return known
+
+
+def detach(uri: str) -> None:
+    """The opposite of one `attach`; what was listed stays for the next one."""
+    origin = address_of(uri).origin
+    with _lock:
+        known, users = _remotes[origin]
+        _remotes[origin] = known, max(users - 1, 0)
+        if users <= 1:
+            known.unpin()
+
+
+def forget_all() -> None:
+    """Forgets every bucket: the next reads begin as in a new process."""
+    with _lock:
+        _remotes.clear()
+        _opened.clear()
+        _descriptors.clear()
+
+
+def _of(uri: str) -> tuple[Remote, str]:
+    """The bucket of a URI in its normal form, and the path in it."""
+    end = uri.find("/", uri.index("://") + 3)
+    origin, path = (uri, "") if end < 0 else (uri[:end], uri[end + 1 :])
+    found = _remotes.get(origin)
+    if found is None:  # asked for by someone who was given no options
+        attach(origin, Access())
+        detach(origin)
+        found = _remotes[origin]
+    if "//" in path or path.endswith("/"):
+        path = "/".join(part for part in path.split("/") if part)
+    return found[0], path
+
+
+def look(uri: str, most_age_s: float = YOUNG_S) -> None:
+    """Lists everything below a folder, unless that was done a moment ago."""
+    remote, path = _of(uri)
+    remote.look(path, most_age_s)
+
+
+def pin(uri: str, files: Iterable[Found]) -> None:
+    """Files as a plan saw them, of the bucket of `uri`."""
+    _of(uri)[0].pin(files)
+
+
+def found_file(uri: str) -> Found | None:
+    """The object of a URI as it was listed."""
+    remote, path = _of(uri)
+    return remote.file(path)
+
+
+def requests_of(uri: str) -> tuple[int, int]:
+    """Requests to the bucket of a URI and bytes from it, since this process began to read it."""
+    requests = _of(uri)[0].requests
+    return requests.lists + requests.gets, requests.bytes_read
+
+
+# -- what `system` asks
+
+
+def open_read(uri: str) -> int:
+    """A descriptor of an object; it asks nobody. Raises FileNotFoundError."""
+    remote, path = _of(uri)
+    found = remote.file(path)
+    if found is None:
+        if remote.stat(path) is not None:
+            raise IsADirectoryError(21, "Is a directory", uri)
+        raise FileNotFoundError(2, "No such file or directory", uri)
+    key = (id(remote), path, found.etag)
+    with _lock:
+        known = _descriptors.get(key)
+        if known is None:
+            known = _descriptors[key] = FIRST_DESCRIPTOR + len(_opened)
+            _opened.append((remote, found))
+        return known
+
+
+def pread(descriptor: int, size: int, position: int) -> bytes:
+    """At most `size` bytes at `position`."""
+    remote, found = _opened[descriptor - FIRST_DESCRIPTOR]
+    return remote.read(found, size, position)
+
+
+def pread_into(descriptor: int, target: memoryview, position: int) -> int:
+    """Fills `target` from `position`; the number of bytes read."""
+    remote, found = _opened[descriptor - FIRST_DESCRIPTOR]
+    return remote.read_into(found, target, position)
+
+
+def size_of(descriptor: int) -> int:
+    """Length of an object in bytes."""
+    return _opened[descriptor - FIRST_DESCRIPTOR][1].size
+
+
+def stat(uri: str) -> FileStat:
+    """What is known of a URI. Raises FileNotFoundError."""
+    remote, path = _of(uri)
+    found = remote.stat(path)
+    if found is None:
+        raise FileNotFoundError(2, "No such file or directory", uri)
+    return found
+
+
+def stamp(uri: str) -> Stamp:
+    """The stamp of a URI; zeros where there is nothing."""
+    remote, path = _of(uri)
+    found = remote.stat(path)
+    return NO_STAMP if found is None else found.stamp
+
+
+def exists(uri: str) -> bool:
+    """Whether anything has that name."""
+    remote, path = _of(uri)
+    return remote.stat(path) is not None
+
+
+def is_folder(uri: str) -> bool:
+    """Whether something lies below it."""
+    remote, path = _of(uri)
+    found = remote.stat(path)
+    return found is not None and found.is_directory
+
+
+def entries(uri: str) -> list[FileStat]:
+    """The entries of a folder. Raises FileNotFoundError, NotADirectoryError."""
+    remote, path = _of(uri)
+    return remote.entries(path)
+
+
+def matching(pattern: str) -> list[str]:
+    """The URIs that match a shell pattern, sorted."""
+    remote, path = _of(pattern)
+    return [f"{remote.origin}/{found}" for found in remote.matching(path)]

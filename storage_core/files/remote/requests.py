@@ -1,0 +1,99 @@
+"""Requests to a back end: counted, asked again where that may help, and their failures in one line.
+
+What the other side's answers mean for a reader of a store is decided here; how it answers, in the back ends.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from storage_core.errors import StorageError, StoreChangedError, StoreNotFoundError
+from storage_core.files.remote.back_end import BackEnd, Changed, Found, Gone, Refused, Unavailable
+
+Answer = TypeVar("Answer")
+ATTEMPTS = 6
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 3.0
+
+
+class Requests:
+    """What was asked of one back end. Safe for many threads."""
+
+    def __init__(self, back_end: BackEnd, origin: str) -> None:
+        self._back_end, self._origin = back_end, origin
+        self._lock = threading.Lock()
+        self.lists = self.gets = self.retries = self.bytes_read = 0
+
+    def walk(self, prefix: str) -> list[Found]:
+        """Everything below a folder; none when there is nothing."""
+
+        def ask() -> list[Found]:
+            found: list[Found] = []
+            for answer in self._back_end.walk(prefix):
+                self._count(lists=1)
+                found += answer
+            if not found:
+                self._count(lists=1)
+            return found
+
+        return self._listed(ask, prefix)
+
+    def folder(self, prefix: str) -> tuple[list[str], list[Found]]:
+        """Folders and objects right in a folder; none when there is nothing."""
+        self._count(lists=1)
+        return self._listed(lambda: self._back_end.folder(prefix), prefix)
+
+    def _listed(self, ask: Callable[[], Answer], prefix: str) -> Answer:
+        what = f"{self._origin}/{prefix}"
+        try:
+            return self._asked(ask, f"{what}: listing it")
+        except Gone:
+            raise StoreNotFoundError(f"{what}: there is no such bucket or folder; check the address") from None
+
+    def get(self, found: Found, start: int, stop: int) -> memoryview:
+        """The bytes [start, stop), which lie inside of the object. Raises StoreChangedError, StorageError."""
+
+        def ask() -> memoryview:
+            self._count(gets=1)
+            data = memoryview(self._back_end.get(found, start, stop))
+            if len(data) != stop - start:
+                raise Unavailable(f"{len(data)} bytes came instead of {stop - start}")
+            return data
+
+        where = f"{self._origin}/{found.path}"
+        try:
+            data = self._asked(ask, f"{where}: bytes {start} to {stop}")
+        except Gone:
+            raise StoreChangedError(f"{where}: the object was deleted {WHILE_READ}") from None
+        except Changed:
+            raise StoreChangedError(f"{where}: the object was replaced {WHILE_READ}") from None
+        self._count(bytes_read=len(data))
+        return data
+
+    def _asked(self, ask: Callable[[], Answer], what: str) -> Answer:
+        for attempt in range(ATTEMPTS):
+            try:
+                return ask()
+            except Refused as error:
+                raise StorageError(f"{what}: {error}") from None
+            except Unavailable as error:
+                if attempt == ATTEMPTS - 1:
+                    raise StorageError(f"{what}: {error}, {ATTEMPTS} times; {TRY_LATER}") from None
+            self._count(retries=1)
+            pause = min(FIRST_PAUSE_S * 2**attempt, LONGEST_PAUSE_S)
+            time.sleep(pause * random.uniform(0.5, 1.0))
+        raise StorageError(f"{what}: not asked")
+
+    def _count(self, lists: int = 0, gets: int = 0, retries: int = 0, bytes_read: int = 0) -> None:
+        with self._lock:
+            self.lists += lists
+            self.gets += gets
+            self.retries += retries
+            self.bytes_read += bytes_read
+
+
+WHILE_READ = "while the store was read; read again, or a copy that nobody writes to"
+TRY_LATER = "check the network and the endpoint, or try later"
