@@ -16,7 +16,15 @@ from connector.datasource import MqStoreDataSource
 from connector.errors import host_name, in_spark_worker, one_line, shown_in_one_line
 from connector.partition import MqStorePartition
 from connector.paths import absolute, load_paths
-from storage_core.errors import CorruptionError, DataLossError, MqStoreError, OptionError, StoreNotFoundError
+from storage_core import open_store
+from storage_core.errors import (
+    CorruptionError,
+    DataLossError,
+    MqStoreError,
+    OptionError,
+    StoreNotFoundError,
+    UnsupportedFormatError,
+)
 from storage_core.store import store_names
 
 GIVE = "read as a user who may, or copy the store"
@@ -133,15 +141,15 @@ def test_relative_paths_count_from_the_working_directory(tmp_path, monkeypatch) 
 
 
 @pytest.mark.parametrize("path", ["s3://bucket/store", "hdfs:///store", "s3a://b/c", "dbfs:/x", "HTTPS://h/x"])
+def test_uris_are_handed_on_as_they_are(path: str) -> None:
+    assert absolute(path) == path
+
+
+@pytest.mark.parametrize("path", ["dbfs:/x", "HTTPS://h/x"])
 def test_other_schemes(path: str) -> None:
-    with pytest.raises(StoreNotFoundError) as caught:
-        absolute(path)
-    scheme = path.partition(":")[0]
-    assert str(caught.value) == (
-        f"StoreNotFoundError: {path}: mqstore reads local directories and file: paths, not {scheme}:, on host "
-        f"{host_name()}; "
-        "copy the store to a disk, or mount it at one path on every machine that runs Spark"
-    )
+    with pytest.raises(UnsupportedFormatError, match=r"mqstore on host .* reads local directories and s3:") as caught:
+        open_store(path)
+    assert "\n" not in str(caught.value)
 
 
 def test_several_paths() -> None:

@@ -28,9 +28,9 @@ def test_no_path(load) -> None:
 
 
 def test_another_scheme_names_the_host(load) -> None:
-    assert failure(lambda: load("s3://bucket/store")) == (
-        "StoreNotFoundError: s3://bucket/store: mqstore reads local directories and file: paths, not s3:, "
-        f"on host {host_name()}; copy the store to a disk, or mount it at one path on every machine that runs Spark"
+    assert failure(lambda: load("ftp://bucket/store")) == (
+        f"UnsupportedFormatError: ftp://bucket/store: mqstore on host {host_name()} reads local directories and s3:, "
+        "s3a:, s3n:, gs:, abfs:, abfss:, az:, hdfs:, viewfs:, not ftp:; copy the store to one of these, or mount it"
     )
 
 

@@ -10,7 +10,7 @@ import importlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import ModuleType
 from typing import Any
 
@@ -24,6 +24,7 @@ FORKED = "this process was forked from one that had read object storage; start i
 CHUNK = 1000
 _CODE = re.compile(r"<Code>([A-Za-z0-9]{1,60})</Code>")
 _STATUS = re.compile(r"\b([345]\d\d) (?:Moved|Bad|Unauth|Forbid|Not|Conflict|Temporary|Permanent)")
+NO_BUCKET = "NoSuchBucket"
 _HINTS = {
     "InvalidAccessKeyId": "there is no such access key; check storage.accessKey or the environment",
     "SignatureDoesNotMatch": "the secret key does not fit; check storage.secretKey or the environment",
@@ -137,7 +138,12 @@ class Objects(BackEnd):
     def get(self, found: Found, start: int, stop: int) -> memoryview:
         """A range of an object, if it still has its ETag."""
         self._check_process()
-        options = {"range": (start, stop), "if_match": found.etag or None}
+        options: dict[str, Any] = {"range": (start, stop)}
+        if found.etag:
+            options["if_match"] = found.etag
+        else:  # a server that lists none: whole seconds of the time must do, and the length
+            modified = datetime.fromtimestamp(found.modified_ns // 10**9 + 1, UTC)
+            options["if_unmodified_since"] = modified
 
         def ask() -> memoryview:
             answer = self._obstore.get(self._client, found.path, options=options)
@@ -176,6 +182,8 @@ class Objects(BackEnd):
         except (kinds.BaseError, OSError, ValueError) as error:
             text = str(error)
             code = _CODE.search(text)
+            if code is not None and code[1] == NO_BUCKET:
+                raise Gone from None
             if (code is not None and code[1] in _HINTS) or "416 Range" in text:
                 raise (Changed if "416 Range" in text else Refused(_said(error))) from None
             raise Unavailable(_said(error)) from None

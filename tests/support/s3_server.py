@@ -1,0 +1,89 @@
+"""A real S3 server that serves a folder as a bucket: S3Proxy, one jar that Maven brings."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ARTIFACT = "org.gaul:s3proxy:4.1.0:jar:jar-with-dependencies"
+COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
+JAR = "s3proxy-4.1.0-jar-with-dependencies.jar"
+KEY, SECRET = "openSesameKey", "openSesameSecret"
+SETTINGS = """s3proxy.endpoint=http://127.0.0.1:{port}
+s3proxy.authorization=aws-v2-or-v4
+s3proxy.identity={key}
+s3proxy.credential={secret}
+jclouds.provider=filesystem-nio2
+jclouds.identity=remote-identity
+jclouds.credential=remote-credential
+jclouds.filesystem.basedir={folder}
+"""
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """A server that runs: its endpoint, and the folder whose folders are its buckets."""
+
+    endpoint: str
+    folder: Path
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options of a read."""
+        return {
+            "storage.endpoint": self.endpoint, "storage.accessKey": KEY, "storage.secretKey": SECRET,
+            "storage.region": "us-east-1",
+        }  # fmt: skip
+
+
+def jar(folder: Path) -> Path:
+    """The server's jar, brought by Maven where it is not there yet."""
+    if not (folder / JAR).exists():
+        subprocess.run(
+            ["mvn", "-q", "-B", COPY, f"-Dartifact={ARTIFACT}", f"-DoutputDirectory={folder}"], check=True, timeout=300
+        )
+    return folder / JAR
+
+
+@contextmanager
+def s3_server(folder: Path, jars: Path) -> Iterator[S3Server]:
+    """Serves the folders in `folder` as buckets while the block runs."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = jars / f"s3proxy-{port}.conf"
+    settings.write_text(SETTINGS.format(port=port, key=KEY, secret=SECRET, folder=folder))
+    with (jars / f"s3proxy-{port}.log").open("wb") as log:
+        process = subprocess.Popen(
+            ["java", "-Xmx512m", "-DLOG_LEVEL=error", "-jar", str(jar(jars)), "--properties", str(settings)],
+            stdout=log, stderr=log,
+        )  # fmt: skip
+        try:
+            _wait(process, port)
+            yield S3Server(f"http://127.0.0.1:{port}", folder)
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def _wait(process: subprocess.Popen[bytes], port: int) -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        if process.poll() is not None:
+            raise RuntimeError("the S3 server ended")
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5)
+        except urllib.error.HTTPError:
+            return
+        except OSError:
+            time.sleep(0.2)
+        else:
+            return
+    raise RuntimeError("the S3 server does not answer")
