@@ -17,10 +17,22 @@ from typing import Any, ParamSpec, TypeVar
 
 from storage_core.errors import UnsupportedFormatError, disk_error
 from storage_core.files.address import is_remote
+from storage_core.files.processes import (
+    holders,
+    holders_below,
+    memory_total,
+    memory_used,
+    process_space,
+    process_start,
+    session_process,
+)
 from storage_core.files.remote import registry as remote
 from storage_core.files.stamp import NO_STAMP, FileStat, Stamp
 
-__all__ = ["NO_STAMP", "FileStat", "Stamp"]
+__all__ = [
+    "NO_STAMP", "FileStat", "Stamp",
+    "holders", "holders_below", "memory_total", "memory_used", "process_space", "process_start", "session_process",
+]  # fmt: skip
 
 READ_ONLY = "mqstore writes to local directories; write there, then upload"
 
@@ -284,6 +296,9 @@ def real_path(path: str) -> str:
 
 def entries(path: str) -> Iterator[FileStat]:
     """The entries of a folder in no particular order; broken links and names that vanish meanwhile are left out."""
+    if is_remote(path):
+        yield from remote.entries(path)
+        return
     with _opened(path) as found:
         for entry in found:
             try:
@@ -314,17 +329,6 @@ def matching(pattern: str) -> list[str]:
     if is_remote(pattern):
         return remote.matching(pattern)
     return sorted(glob.glob(pattern))
-
-
-def memory_used() -> int:
-    """Bytes of memory that this process holds (resident)."""
-    with open("/proc/self/statm", "rb") as statm:
-        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def memory_total() -> int:
-    """Bytes of memory of this machine."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 @_told
@@ -369,72 +373,3 @@ def data_spans(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, in
         if position < end:
             yield position, end
         position = end
-
-
-def holders(path: str) -> list[int]:
-    """Other processes of this machine that have the file open, as far as this user may see them."""
-    if is_remote(path):
-        return []
-    wanted, own, found = os.path.realpath(path), os.getpid(), []
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == own:
-            continue
-        try:
-            if any(os.readlink(f"/proc/{name}/fd/{fd}") == wanted for fd in os.listdir(f"/proc/{name}/fd")):
-                found.append(int(name))
-        except OSError:  # the process, or the descriptor, is gone or belongs to someone else
-            continue
-    return found
-
-
-def process_start(pid: int) -> int | None:
-    """When a process of this machine began, in clock ticks since boot; None when there is no such process, or a dead
-    one that nobody has buried: in a container that may stay for ever.
-    """
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            state, *fields = file.read().rpartition(b")")[2].split()
-            return None if state in (b"Z", b"X") else int(fields[18])
-    except (OSError, IndexError, ValueError):
-        return None
-
-
-def session_process(marks: tuple[bytes, ...]) -> int:
-    """This process, or the nearest parent whose command line holds none of `marks`: who started the workers."""
-    pid = os.getpid()
-    while pid > 1:
-        try:
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                words = file.read()
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                parent = int(file.read().rpartition(b")")[2].split()[1])
-        except OSError:
-            break
-        if not any(mark in words for mark in marks):
-            return pid
-        pid = parent
-    return os.getpid()
-
-
-def holders_below(folder: str) -> list[int]:
-    """Other processes of this machine that have a file below the folder open, as far as this user may see them."""
-    if is_remote(folder):
-        return []
-    start, own, found = os.path.realpath(folder) + "/", os.getpid(), []
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == own:
-            continue
-        try:
-            if any(os.readlink(f"/proc/{name}/fd/{fd}").startswith(start) for fd in os.listdir(f"/proc/{name}/fd")):
-                found.append(int(name))
-        except OSError:  # the process, or the descriptor, is gone or belongs to someone else
-            continue
-    return found
-
-
-def process_space() -> str:
-    """Where this process's number means the same to others: this start of the machine, and its space of process
-    numbers, of which containers have their own.
-    """
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"

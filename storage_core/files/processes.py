@@ -1,0 +1,90 @@
+"""Processes of this machine and their memory, as the system tells: who runs, since when, and who has a file open.
+
+Callers ask through `system`, as for everything of the operating system.
+"""
+
+from __future__ import annotations
+
+import os
+
+from storage_core.files.address import is_remote
+
+
+def memory_used() -> int:
+    """Bytes of memory that this process holds (resident)."""
+    with open("/proc/self/statm", "rb") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def memory_total() -> int:
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def holders(path: str) -> list[int]:
+    """Other processes of this machine that have the file open, as far as this user may see them."""
+    if is_remote(path):
+        return []
+    wanted, own, found = os.path.realpath(path), os.getpid(), []
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == own:
+            continue
+        try:
+            if any(os.readlink(f"/proc/{name}/fd/{fd}") == wanted for fd in os.listdir(f"/proc/{name}/fd")):
+                found.append(int(name))
+        except OSError:  # the process, or the descriptor, is gone or belongs to someone else
+            continue
+    return found
+
+
+def process_start(pid: int) -> int | None:
+    """When a process of this machine began, in clock ticks since boot; None when there is no such process, or a dead
+    one that nobody has buried: in a container that may stay for ever.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state, *fields = file.read().rpartition(b")")[2].split()
+            return None if state in (b"Z", b"X") else int(fields[18])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def session_process(marks: tuple[bytes, ...]) -> int:
+    """This process, or the nearest parent whose command line holds none of `marks`: who started the workers."""
+    pid = os.getpid()
+    while pid > 1:
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = file.read()
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                parent = int(file.read().rpartition(b")")[2].split()[1])
+        except OSError:
+            break
+        if not any(mark in words for mark in marks):
+            return pid
+        pid = parent
+    return os.getpid()
+
+
+def holders_below(folder: str) -> list[int]:
+    """Other processes of this machine that have a file below the folder open, as far as this user may see them."""
+    if is_remote(folder):
+        return []
+    start, own, found = os.path.realpath(folder) + "/", os.getpid(), []
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == own:
+            continue
+        try:
+            if any(os.readlink(f"/proc/{name}/fd/{fd}").startswith(start) for fd in os.listdir(f"/proc/{name}/fd")):
+                found.append(int(name))
+        except OSError:  # the process, or the descriptor, is gone or belongs to someone else
+            continue
+    return found
+
+
+def process_space() -> str:
+    """Where this process's number means the same to others: this start of the machine, and its space of process
+    numbers, of which containers have their own.
+    """
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
