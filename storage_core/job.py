@@ -107,6 +107,22 @@ def _session() -> dict[str, Any]:
     }  # fmt: skip
 
 
+def sync_staged(job_folder: JobFolder, job: str) -> None:
+    """Puts on the disk the names of all folders that lead to what a job staged, and of what lies in them: tasks sync
+    their files, and an intent must never survive what it speaks of.
+    """
+    _sync_below(job_folder.staging(job))
+    for folder in (job_folder.staging(), job_folder.folder, job_folder.root, os.path.dirname(job_folder.root) or "."):
+        system.sync_folder(folder)
+
+
+def _sync_below(folder: str) -> None:
+    for entry in system.entries(folder):
+        if entry.is_directory:
+            _sync_below(os.path.join(folder, entry.name))
+    system.sync_folder(folder)
+
+
 def drop_staging(job_folder: JobFolder, job: str) -> None:
     """Removes what a job staged; nothing when it is not there."""
     drop_written(job_folder.staging(job))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,16 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header() -> str:
     """What repeats the samples of this run."""
     return f"mqstore: seed {SEED} (MQSTORE_SEED), {'all cases' if WHOLE else 'samples (all: MQSTORE_WHOLE=1)'}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How many points crash tests stopped at, by kind."""
+    points = Counter[str]()
+    for report in terminalreporter.getreports("passed"):
+        points.update(dict(report.user_properties).get("crash points", {}))
+    if points:
+        told = ", ".join(f"{count} {kind}" for kind, count in points.items())
+        terminalreporter.write_line(f"mqstore: {points.total()} crash points, all whole or absent: {told}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

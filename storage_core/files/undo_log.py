@@ -38,12 +38,15 @@ class Changes:
             path = os.path.dirname(path)
         for each in reversed(missing):
             system.make_folder(each)
+            system.sync_folder(os.path.dirname(each))
             self._undo.append(lambda each=each: system.remove_folder(each))  # type: ignore[misc]
 
     def move(self, source: str, target: str) -> None:
-        """Renames a file; the target's folder must be there."""
+        """Renames a file, on the disk when this returns; the target's folder must be there."""
         system.rename(source, target)
         self._undo.append(lambda: system.rename(target, source))
+        for folder in (os.path.dirname(target), os.path.dirname(source)):
+            system.sync_folder(folder)
 
     def create(self, path: str, data: bytes = b"") -> None:
         """Makes a file that must not exist, on the disk when this returns."""
@@ -95,6 +98,7 @@ class Changes:
             self.folder(os.path.dirname(kept))
             self.create(kept)
             _copy(descriptor, kept, [(a, a - start, b - a) for a, b in spans])
+            system.sync_folder(os.path.dirname(kept))
             self._undo.append(lambda: _copy_back(kept, path, [(a - start, a, b - a) for a, b in spans]))
             for a, b in spans:
                 for at in range(a, b, CHUNK_SIZE):

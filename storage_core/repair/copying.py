@@ -49,9 +49,14 @@ def is_copied(root: str, target: str) -> bool:
     own, other = (system.real_path(path) for path in (root, target))
     if own == other or other.startswith(own + os.sep) or own.startswith(other + os.sep):
         raise MqStoreError(f"{target} is the store itself, or one lies in the other; repair to another directory")
-    if noted is None and names_in(target):
+    if noted is None and not _is_hardly_begun(target):
         raise MqStoreError(f"{target} is not empty; repair to a new directory")
     return noted is not None and bool(noted["source"] == own and noted["whole"])
+
+
+def _is_hardly_begun(target: str) -> bool:
+    """Whether there is nothing, or what a copy leaves that was stopped before its note was whole."""
+    return set(names_in(target)) <= {FOLDER} and set(names_in(JobFolder(target).folder)) <= {NOTE + ".tmp"}
 
 
 def finish_copy(target: str) -> None:

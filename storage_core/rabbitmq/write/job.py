@@ -99,6 +99,7 @@ class VhostWriteJob(WriteJob):
             if not placement.clean:
                 why = "so a node will deliver all its messages as redelivered, the new ones too"
                 self.warnings.append(f"{root}: the store was not stopped cleanly, {why}")
+            jobs.sync_staged(job_folder, self.job)
             jobs.write_json(job_folder.intent, {"job": self.job, **placement.intent()})
             try:
                 carry_out(root, self.job, placement.intent())

@@ -45,6 +45,8 @@ def carry_out(root: str, job: str, intent: Mapping[str, Any]) -> None:
     if not disturbed:
         for source, target in clean_moves:
             _move(f"{staging}/{source}", f"{root}/{target}")
+    for folder in sorted({f"{staging}/{source}".rpartition("/")[0] for source, _ in (*waiting, *clean_moves)}):
+        system.sync_folder(folder)
     jobs.write_json(job_folder.state, {"job": job})
     system.unlink(job_folder.intent)
     jobs.drop_staging(job_folder, job)

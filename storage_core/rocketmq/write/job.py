@@ -33,6 +33,7 @@ from storage_core.job import (
     open_staging,
     pending_intent,
     read_json,
+    sync_staged,
     write_json,
 )
 from storage_core.rocketmq.disk.config_files import read_config
@@ -297,6 +298,7 @@ def _raise_guard(plan: Plan, changes: Changes) -> None:
 def _write_intent(root: str, plan: Plan) -> None:
     """The commit point. When it fails, no intent is left; if even that fails, the job counts as committed."""
     path = JobFolder(root).intent
+    sync_staged(JobFolder(root), plan.job)
     try:
         write_json(path, plan_to_json(plan, root))
     except OSError:

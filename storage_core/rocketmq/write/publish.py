@@ -216,6 +216,7 @@ class Publisher:
                 self._note_folders(folder)
                 system.make_folder(folder)
                 system.rename(staged, path)
+                self._folders.add(os.path.dirname(staged))
 
     def _note_folders(self, folder: str) -> None:
         """The folder and its parents up to the store: each may gain a name."""
