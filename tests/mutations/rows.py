@@ -116,10 +116,11 @@ class RabbitRows:
 
     def _rows(self, store: Path) -> list[dict[str, Any]]:
         with open_store(str(store)) as opened:
-            columns = (*self.SAME, "file", "position", "corruption")
+            columns = (*self.SAME, "file", "position", "acked", "corruption")
             plan = opened.snapshot().plan(ScanRequest(columns=columns, mode=Mode.PERMISSIVE, include_acked=True))
             rows = [row for piece in plan for batch in piece.read() for row in batch.to_pylist()]
-        return [row for row in rows if row["corruption"] is None]
+        # The body of a message that was acknowledged may be gone.
+        return [row for row in rows if row["corruption"] is None and not (row["acked"] and row["body"] is None)]
 
     def _key(self, row: dict[str, Any], named: bool) -> tuple[Any, ...]:
         return tuple(row[name] for name in self.SAME if named or name != "queue")

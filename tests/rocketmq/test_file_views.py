@@ -84,3 +84,12 @@ def test_one_log_file_in_numbers(tmp_path: Path) -> None:
         if inside:
             last = max(inside, key=lambda m: m["physicalOffset"])
             assert milliseconds(row["lastStoreTimestamp"]) == last["storeTimestamp"]
+
+
+def test_a_time_that_no_calendar_holds_is_null(tmp_path: Path) -> None:
+    directory = archive.unpack("mixed-4.9.3", tmp_path)
+    path = sorted(directory.glob("index/*"))[0]
+    with path.open("r+b") as file:
+        file.write(struct.pack(">qq", 2**63 - 1, 10**15))
+    found = [row for row in rows(directory, "segments") if row["file"].endswith(path.name)]
+    assert [(row["firstStoreTimestamp"], row["lastStoreTimestamp"]) for row in found] == [(None, None)]

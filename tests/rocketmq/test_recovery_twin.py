@@ -101,6 +101,32 @@ def test_a_pull_jumps_from_entries_in_a_file_over_those_that_only_the_log_has(tm
     assert not {("audit", 1, offset) for offset in range(107, 136)} & served
 
 
+def test_new_files_keep_a_damaged_one_before_them(tmp_path: Path) -> None:
+    """A crashed start appends to a queue that ends early; then it drops what lies after the end of the log, from the
+    last file on, and that is a new one.
+    """
+    name = "damaged-torn-tail-abort-4.9.3"
+    directory = archive.unpack(name, tmp_path)
+    path = directory / "consumequeue" / "audit" / "0" / f"{0:020d}"
+    overwrite(path, 0, struct.pack(">q", 1 << 59))
+    overwrite(path, 29 * 20 + 8, struct.pack(">i", -5))
+    for version in RECOVERY:
+        problems, rows = compare(name, directory, version, Harm(), 1)
+        assert problems == []
+        assert rows > 450
+
+
+def test_an_entry_of_no_length_hides_nothing(tmp_path: Path) -> None:
+    """A broker answers it, with no bytes, so a pull jumps over nothing after it."""
+    name = "damaged-torn-tail-abort-4.9.3"
+    directory = archive.unpack(name, tmp_path)
+    overwrite(directory / "consumequeue" / "audit" / "0" / f"{0:020d}", 8, bytes(4))
+    overwrite(directory / "consumequeue" / "audit" / "1" / f"{0:020d}", 20 + 8, struct.pack(">i", 1 << 30))
+    (directory / "abort").unlink()
+    for version in RECOVERY:
+        assert compare(name, directory, version, Harm(), 1)[0] == []
+
+
 def _harm(directory: Path, r: random.Random) -> Harm:
     files = log_files(directory)
     expired = files[: r.randrange(len(files))] if r.random() < 0.4 else []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -129,7 +130,7 @@ class QueuePartition(ScanPartition):
         readable = self.readable(physical_offsets, sizes)
         served = (physical_offsets >= self.log_start) & (sizes != BLANK_SIZE)
         if not readable.all():
-            served &= ~self._jumped(files, queue, first, start - back, physical_offsets, readable)
+            served &= ~self._jumped(files, queue, first, start - back, entries)
         served[:back] = False
         if self.request.tags is not None:
             served &= may_have_tag(self.request.tags, queue.topic, entries["tags_code"])
@@ -144,17 +145,17 @@ class QueuePartition(ScanPartition):
         inside = (sizes > 0) & (physical_offsets >= self.log_start) & (ends <= self.log_end)
         return inside & self.log.contains(physical_offsets, ends)
 
-    def _jumped(
-        self, files: OpenFiles, queue: ConsumeQueue, first: int, start: int, physical_offsets: Positions, readable: Mask
-    ) -> Mask:
-        """Readable entries that a pull jumps over. A pull ends with a queue file, so one begins at entry `first`."""
-        entries = queue.entries(files, first, start)
-        before = entries["physical_offset"].astype(np.int64)
-        told = self.readable(before, entries["size"].astype(np.int64))
-        jumped = jumped_over(
-            np.concatenate((before, physical_offsets)), np.concatenate((told, readable)), self.log.file_size
-        )
-        return jumped[len(before) :]
+    def answered(self, entries: npt.NDArray[Any]) -> tuple[Positions, Mask]:
+        """Addresses of entries, and which of these a pull answers: also those of no length, whose bytes are none."""
+        physical_offsets, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
+        ends = physical_offsets + np.maximum(sizes, 0)
+        inside = (physical_offsets >= self.log_start) & (ends <= self.log_end)
+        return physical_offsets, inside & self.log.contains(physical_offsets, ends)
+
+    def _jumped(self, files: OpenFiles, queue: ConsumeQueue, first: int, start: int, entries: npt.NDArray[Any]) -> Mask:
+        """Entries that a pull jumps over. A pull ends with a queue file, so one begins at entry `first`."""
+        both = np.concatenate((queue.entries(files, first, start), entries))
+        return jumped_over(*self.answered(both), self.log.file_size)[start - first :]
 
     # -- entries that only the log has
 
@@ -189,12 +190,10 @@ class QueuePartition(ScanPartition):
         disk_stop, per_file = bounds.disk_stop, verdict.entries_per_file
         first = disk_stop - disk_stop % per_file
         for start in (max(first, disk_stop - ENTRIES_PER_PULL), first):
-            entries = queue.entries(files, start, disk_stop)
-            physical_offsets = entries["physical_offset"].astype(np.int64)
-            readable = self.readable(physical_offsets, entries["size"].astype(np.int64))
-            if readable.all():
+            physical_offsets, answered = self.answered(queue.entries(files, start, disk_stop))
+            if answered.all():
                 return 0, 0
-        stop, floor = left_open(physical_offsets, readable, self.log.file_size)
+        stop, floor = left_open(physical_offsets, answered, self.log.file_size)
         return min(first + stop, first + per_file), floor
 
     def _jumped_fillers(self, entries: QueueEntries, verdict: Verdict) -> Mask:

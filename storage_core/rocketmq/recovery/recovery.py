@@ -109,6 +109,11 @@ class _QueueState:
     head: tuple[int, int] | None = None
     last_physical_offset: int = -1
 
+    @property
+    def last_file_end(self) -> int:
+        """The position after the last byte of the last file that is kept; there must be one."""
+        return self.queue.chain.files[self.file_count - 1].end
+
 
 @dataclass
 class _Simulation:
@@ -249,6 +254,8 @@ def _truncate(run: _Simulation, key: QueueKey, state: _QueueState, dispatcher: D
     appended = dispatcher.tails[key].queue_offset > state.tail.queue_offset
     if state.file_count and state.peak < end and (state.peak >= 0 or appended):
         return False
+    if state.file_count and dispatcher.tails[key].queue_offset * QUEUE_ENTRY.size > state.last_file_end:
+        return False  # the last file is a new one, which the scan filled with right entries
     for index in range(state.file_count - 1, -1, -1):
         count, reach = state.queue.truncated_stop(run.files, index, end)
         if count:

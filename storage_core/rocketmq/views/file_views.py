@@ -18,12 +18,14 @@ import pyarrow as pa
 from storage_core.files import system
 from storage_core.files.window import OpenFiles
 from storage_core.finding import FINDINGS, Finding
-from storage_core.formats.columns import TIMESTAMP, timestamps
+from storage_core.formats.columns import TIMESTAMP, YEAR_10000_MS, timestamps
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.formats.rocketmq.indexfile import ENTRY, HEADER, SLOT
 from storage_core.rocketmq.disk.record_reader import store_ms_at
 from storage_core.rocketmq.index.index_files import IndexFile, described, index_paths
 from storage_core.rocketmq.read.snapshot import RocketSnapshot
+
+NO_TIME = np.iinfo(np.int64).min
 
 SEGMENTS = pa.schema(
     [
@@ -61,7 +63,7 @@ def segments(snapshot: RocketSnapshot) -> Iterator[pa.RecordBatch]:
         rows = [*_log_rows(snapshot, files), *_queue_rows(snapshot, files), *_index_rows(snapshot, files)]
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(SEGMENTS)
     arrays = [
-        pa.array([None if value is None or value < 0 else value * 1000 for value in column], pa.int64()).view(TIMESTAMP)
+        timestamps(np.array([NO_TIME if ms is None or not 0 <= ms < YEAR_10000_MS else ms for ms in column], np.int64))
         if field.type == TIMESTAMP
         else pa.array(column, field.type)
         for field, column in zip(SEGMENTS, columns, strict=True)
