@@ -17,7 +17,7 @@ from storage_core.errors import MqStoreError, StoreLockedError
 from storage_core.files import system
 from storage_core.files.file_chain import find_chain
 from storage_core.files.lock import FileLock
-from storage_core.files.small_file import names_in, remove_empty_folder
+from storage_core.files.small_file import names_in, remove_empty_folder, remove_file
 from storage_core.files.undo_log import Changes
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.config_json import queue_counts
@@ -303,8 +303,7 @@ def _write_intent(root: str, plan: Plan) -> None:
         write_json(path, plan_to_json(plan, root))
     except OSError:
         for each in (path, path + ".tmp"):
-            if system.exists(each):
-                system.unlink(each)
+            remove_file(each)
         raise
 
 
