@@ -12,6 +12,7 @@ import pytest
 
 from tests.crashes.work import Trial
 from tests.crashes.works import WORKS
+from tests.support.sampling import SEED
 
 pytestmark = pytest.mark.sampled
 
@@ -21,7 +22,7 @@ STOPS, LOSSES, ERRORS = 2, 4, 2
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("name", WORKS)
 def test_whole_or_absent(name: str, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    trial = Trial(WORKS[name], tmp_path / "trial")
+    trial = Trial(WORKS[name], tmp_path / "trial", SEED)
     trial.stops(STOPS)
     trial.losses(LOSSES)
     trial.errors(ERRORS)

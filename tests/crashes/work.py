@@ -19,7 +19,7 @@ from pathlib import Path
 from storage_core.errors import MqStoreError
 from tests.faults import CHANGES, READS, Died, Faults, owned_by_nobody, short_transfers, stopped_at, struck
 from tests.lost_writes import Change, left_behind, recorded, survivors
-from tests.support.sampling import SEED, sample
+from tests.support.sampling import sample
 
 CODES = (errno.EIO, errno.ENOSPC, errno.EINTR, errno.EMFILE)
 NEVER_FAIL = ("exists", "is_folder", "real_path", "matching", "data_spans")
@@ -51,6 +51,7 @@ class Trial:
 
     work: Work
     folder: Path
+    seed: int
     points: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -120,7 +121,7 @@ class Trial:
     def losses(self, count: int) -> None:
         """The power is gone: of what no sync confirmed, any part is on the disk."""
         changes = self._recorded()
-        chance = random.Random(f"{SEED} losses {self.work.name}")
+        chance = random.Random(f"{self.seed} losses {self.work.name}")
         choices = list(survivors(changes, chance.randrange(1 << 30)))
         for number in sample(range(len(choices)), count, f"losses {self.work.name}"):
             moment, survives = choices[number]
@@ -161,7 +162,7 @@ class Trial:
     def short_transfers(self) -> None:
         """The system reads and writes a part of what was asked for, each time."""
         with self.copy() as copy:
-            with short_transfers(SEED, most=60) as cut:
+            with short_transfers(self.seed, most=60) as cut:
                 self.work.do(copy)
             assert cut.count > 3
             self.check(copy, f"{self.work.name}, by pieces", whole=True)

@@ -302,8 +302,8 @@ def _write_intent(root: str, plan: Plan) -> None:
     try:
         write_json(path, plan_to_json(plan, root))
     except OSError:
-        for each in (path, path + ".tmp"):
-            remove_file(each)
+        remove_file(path)
+        remove_file(path + ".tmp")
         raise
 
 
@@ -396,6 +396,5 @@ def _one_line(root: str, error: OSError) -> MqStoreError:
 
 
 def _text(error: Exception) -> str:
-    if not isinstance(error, OSError):
-        return str(error)
-    return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
+    named = isinstance(error, OSError) and error.filename
+    return f"{error.filename}: {error.strerror}" if named else str(error)  # type: ignore[attr-defined]
