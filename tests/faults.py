@@ -27,10 +27,7 @@ READS = (
     "names", "matching", "data_spans", "is_locked", "is_own",
 )  # fmt: skip
 """What looks at the disk."""
-NEITHER = (
-    "close", "release", "try_lock", "memory_used", "memory_total", "holders", "holders_below", "process_start",
-    "session_process", "process_space",
-)  # fmt: skip
+NEITHER = ("close", "release", "is_local", "try_lock")
 
 NOBODY = 1 << 22
 """The number of a process that cannot be there."""
