@@ -137,6 +137,7 @@ class StoreState:
     unfinished_write: bool = False
     delay_offsets: Mapping[int, int] = field(default_factory=dict)
     repairable: bool = False
+    due_ms: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
 
 def store_names(directories: Sequence[str]) -> tuple[str, ...]:

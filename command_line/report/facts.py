@@ -175,17 +175,19 @@ def _property_span(chosen: Chosen, line: ProgressLine) -> tuple[int, int] | None
 
 def _delayed(chosen: Chosen, queues: Sequence[Row]) -> list[Row]:
     """By delay level, the messages that the broker has still to deliver."""
-    done = chosen.named.store.state().delay_offsets
+    state = chosen.named.store.state()
     rows = []
     for queue in queues:
         if queue.get("topic") != DELAY_TOPIC:
             continue
         level = queue["queueId"] + 1
-        start = max(queue["minOffset"], done.get(level, 0))
+        start = max(queue["minOffset"], state.delay_offsets.get(level, 0))
         waiting = max(0, queue["maxOffset"] - start)
         first = _first_of(chosen, queue["queueId"], start) if waiting else {}
+        due = [f"{np.datetime64(due_ms, 'ms')}Z" for due_ms in state.due_ms.get(level, ())]
         rows.append({"level": level, "messages": queue["messages"], "waiting": waiting,
-                     "since": first.get("storeTimestamp"), "last": queue["lastStoreTimestamp"]})  # fmt: skip
+                     "since": first.get("storeTimestamp"), "last": queue["lastStoreTimestamp"],
+                     **dict(zip(("due", "lastDue"), due, strict=False))})  # fmt: skip
     return rows
 
 

@@ -152,6 +152,7 @@ def _special(facts: StoreFacts) -> Iterator[tuple[str, Sequence[Row], Sequence[F
     where = [Field("file", "file"), Field("position", "position", COUNT), Field("length", "length", COUNT)]
     yield "Damage", facts.damage, [*where, Field("kind", "kind"), Field("what", "reason"), Field("a broker", "effect")]
     waiting = [Field("still to come", "waiting", COUNT), Field("first of them stored", "since", TIME)]
+    waiting += [Field("first of them due", "due", TIME), Field("last due", "lastDue", TIME)]
     there = [Field("in the store", "messages", COUNT), Field("last stored", "last", TIME)]
     yield "Delayed messages", facts.delayed, [Field("level", "level", COUNT), *waiting, *there]
     failed = [row for row in facts.topics if row["kind"] in ("dead letter", "retry") and row["messages"]]

@@ -184,3 +184,11 @@ def test_a_store_with_delays_but_no_note_of_them(tmp_path: Path) -> None:
     store = unpack("delay-4.9.3", tmp_path)
     rows = found(store).delayed
     assert sum(row["waiting"] for row in rows) == sum(row["messages"] for row in rows) == 99
+    # Levels 1, 2, 3, 5 and 18 are 1, 5, 10 and 60 seconds and 2 hours.
+    delays = {1: 1_000, 2: 5_000, 3: 10_000, 5: 60_000, 18: 7_200_000}
+    assert {row["level"] for row in rows} == delays.keys()
+    for row in rows:
+        for due, stored in ((row["due"], row["since"]), (row["lastDue"], row["last"])):
+            assert np.datetime64(due[:-1]) - np.datetime64(stored[:-1]) == np.timedelta64(delays[row["level"]], "ms")
+    report(store, tmp_path / "delayed.html")
+    assert "first of them due" in (tmp_path / "delayed.html").read_text()
