@@ -163,8 +163,8 @@ class RemoteStore(Store):
         return self._looked().definitions()
 
     def repair(self, target: str | None = None, dry_run: bool = False) -> Sequence[str]:
-        """Only what would be done: a remote store is copied first."""
-        if not dry_run:
+        """What would be done, or a copy on a local disk, mended so that a broker boots from it."""
+        if target is None and not dry_run:
             self._refuse()
         return self._looked().repair(target, dry_run)
 

@@ -30,7 +30,7 @@ Examples:
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
 @click.option("--index-slots", type=click.IntRange(1), help="maxHashSlotNum of the broker, for an index that is lost.")
 @click.option("--index-entries", type=click.IntRange(2), help="maxIndexNum of the broker.")
-@switches("engine", "recovery", "commitLogPath")
+@switches("engine", "recovery", "commitLogPath", "storage")
 @exit_code
 def command(
     store: str, target: str | None, in_place: bool, dry_run: bool, index_slots: int | None, index_entries: int | None,

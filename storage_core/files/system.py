@@ -220,6 +220,18 @@ def set_times(path: str, access_ns: int, modify_ns: int) -> None:
     os.utime(path, ns=(access_ns, modify_ns))
 
 
+def will_need(asked: object, spans: Iterable[tuple[str, int, int]]) -> object:
+    """Begins to read remote spans (path, start, stop); what it returns goes into the next call, and `need_no_more`."""
+    far = [span for span in spans if is_remote(span[0])]
+    return remote.will_need(asked, far) if far else asked
+
+
+def need_no_more(asked: object) -> None:
+    """Forgets what was asked for ahead and not read."""
+    if asked is not None:
+        remote.need_no_more(asked)
+
+
 @_told
 def stat(path: str) -> FileStat:
     """What is known of a path; symbolic links are followed. Raises FileNotFoundError."""

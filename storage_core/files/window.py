@@ -6,6 +6,7 @@ Nothing is mapped: a file that shrinks under a map kills Python, and a mapped fi
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ class OpenFiles(Closable):
     def __init__(self, limit: int = OPEN_FILES) -> None:
         self._limit = limit
         self._open: OrderedDict[str, int] = OrderedDict()
+        self._ahead: object | None = None
 
     def descriptor(self, path: str) -> int:
         """The descriptor of `path`. Raises OSError as `open` does."""
@@ -36,8 +38,17 @@ class OpenFiles(Closable):
         self._open[path] = descriptor = system.open_read(path)
         return descriptor
 
+    def will_need(self, spans: Iterable[tuple[str, int, int]]) -> None:
+        """Says which spans (path, start, stop) will be read next, in this order: remote ones are asked for now.
+
+        Nothing on a local disk, and never another answer.
+        """
+        self._ahead = system.will_need(self._ahead, spans)
+
     def close(self) -> None:
         """Closes all."""
+        system.need_no_more(self._ahead)
+        self._ahead = None
         while self._open:
             system.close(self._open.popitem()[1])
 
@@ -50,6 +61,20 @@ class Window:
         self._files = files
         self._buffer = np.empty(0, np.uint8)
         self.bytes_read = 0
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether it helps to say what will be read: each request costs time, and many may be under way."""
+        return bool(self.chain.files) and not system.is_local(self.chain.files[0].path)
+
+    def will_need(self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> None:
+        """Says which spans, each inside of one file, will be read next."""
+        spans = []
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+            file = self.chain.file_at(start)
+            if file is not None:
+                spans.append((file.path, start - file.base_offset, stop - file.base_offset))
+        self._files.will_need(spans)
 
     def load(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
         """The bytes [start, stop), which must lie inside of one file. Valid until the next load."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-from storage_core.errors import MqStoreError
+from storage_core.errors import CorruptionError, MqStoreError
 from storage_core.files import system
 from storage_core.files.small_file import names_in, remove_file
 from storage_core.job import FOLDER, JobFolder, drop_tree, read_json, write_json
 from storage_core.progress import report
 
-CHUNK_SIZE = 8 << 20
+CHUNK_SIZE, BLOCK_SIZE = 8 << 20, 64 << 10
 NOTE = "repair-copy.json"
 WORK = "copying"
 STAYS = ("lock", "cut", NOTE)
@@ -87,14 +87,28 @@ def _drop(path: str) -> None:
 
 
 def _copy_all(files: list[tuple[str, str]]) -> None:
-    total = sum(system.stat(source).size for source, _ in files)
-    done = 0
-    for source, target in files:
-        _copy(source, target)
-        done += system.stat(source).size
-        report(WORK, done, total)
+    sizes = [system.stat(source).size for source, _ in files]
+    done, asked = 0, system.will_need(None, [(source, 0, size) for (source, _), size in zip(files, sizes, strict=True)])
+    try:
+        for (source, target), size in zip(files, sizes, strict=True):
+            _copy(source, target)
+            done += size
+            report(WORK, done, sum(sizes))
+    finally:
+        system.need_no_more(asked)
     for folder in sorted({os.path.dirname(target) for _, target in files}):
         system.sync_folder(folder)
+
+
+def _write(descriptor: int, data: bytes, position: int, as_it_is: bool) -> None:
+    """Writes bytes; of those from a store that knows no holes, blocks of zeros become holes."""
+    if as_it_is:
+        system.pwrite(descriptor, data, position)
+        return
+    for start in range(0, len(data), BLOCK_SIZE):
+        block = data[start : start + BLOCK_SIZE]
+        if block.count(0) < len(block):
+            system.pwrite(descriptor, block, position + start)
 
 
 def _copy(source: str, target: str) -> None:
@@ -105,7 +119,10 @@ def _copy(source: str, target: str) -> None:
         system.truncate(writing, found.size)
         for start, stop in system.data_spans(reading, 0, found.size):
             for at in range(start, stop, CHUNK_SIZE):
-                system.pwrite(writing, system.pread(reading, min(CHUNK_SIZE, stop - at), at), at)
+                data = system.pread(reading, min(CHUNK_SIZE, stop - at), at)
+                if len(data) < min(CHUNK_SIZE, stop - at):
+                    raise CorruptionError(source, at + len(data), "the file ends here, it was longer before")
+                _write(writing, data, at, system.is_local(source))
         system.fsync(writing)
     finally:
         system.close(reading)

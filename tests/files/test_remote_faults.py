@@ -198,6 +198,26 @@ def test_every_change_is_refused(bucket: Bucket) -> None:
     assert bucket.objects == before
 
 
+def test_a_repaired_copy_is_on_disk_and_the_bucket_stays(bucket: Bucket, directory: Path, tmp_path: Path) -> None:
+    before = dict(bucket.objects)
+    with open_store(URI) as store:
+        store.repair(str(tmp_path / "copy"))
+    with open_store(str(directory)) as store:
+        store.repair(str(tmp_path / "local"))
+    copied, expected = (
+        {
+            str(path.relative_to(tmp_path / name)): path.read_bytes()
+            for path in (tmp_path / name).rglob("*")
+            if path.is_file() and ".mqstore" not in path.parts
+        }
+        for name in ("copy", "local")
+    )
+    assert copied.keys() == expected.keys()
+    assert [name for name in copied if copied[name] != expected[name]] == []
+    assert rows(str(tmp_path / "copy")).num_rows == rows(str(directory)).num_rows
+    assert bucket.objects == before
+
+
 def test_partitions_are_read_where_nothing_was_listed(bucket: Bucket, directory: Path) -> None:
     with open_store(URI) as store:
         plan = pickle.dumps(store.snapshot().plan(ScanRequest(min_partitions=4)))

@@ -83,6 +83,18 @@ class Pieces:
                         following = piece.start
         return None, following
 
+    def passed(self, found: Found, position: int, stop: int) -> None:
+        """Forgets spans that wait for room, and were read without waiting."""
+        with self._lock:
+            for reader in self._readers:
+                if reader.waiting:
+                    kept = [
+                        piece
+                        for piece in reader.waiting
+                        if piece.found != found or piece.start < position or piece.stop > stop
+                    ]
+                    reader.waiting = deque(kept)
+
     def was_read(self, piece: Piece, to: int, submit: Submit) -> None:
         """Notes how far a piece was read. Those before it are dropped, which makes room: the last one stays, for a
         record that began in it is read again with the next.

@@ -12,7 +12,8 @@ from storage_core.errors import OptionError
 from storage_core.files.address import address_of
 from storage_core.files.remote.access import Access
 from storage_core.files.remote.back_end import Found
-from storage_core.files.remote.remote import YOUNG_S, Remote
+from storage_core.files.remote.pieces import Reader
+from storage_core.files.remote.remote import YOUNG_S, Remote, pieces
 from storage_core.files.stamp import NO_STAMP, FileStat, Stamp
 
 FIRST_DESCRIPTOR = 1 << 30
@@ -132,6 +133,24 @@ def pread_into(descriptor: int, target: memoryview, position: int) -> int:
 def size_of(descriptor: int) -> int:
     """Length of an object in bytes."""
     return _opened[descriptor - FIRST_DESCRIPTOR][1].size
+
+
+def will_need(asked: object, spans: Iterable[tuple[str, int, int]]) -> object:
+    """Begins to read spans that will be read next, in this order; `asked` is what the last call gave, or None."""
+    reader = asked if isinstance(asked, Reader) else Reader()
+    by_remote: dict[str, tuple[Remote, list[tuple[str, int, int]]]] = {}
+    for uri, start, stop in spans:
+        remote, path = _of(uri)
+        by_remote.setdefault(remote.origin, (remote, []))[1].append((path, start, stop))
+    for remote, wanted in by_remote.values():
+        remote.will_need(reader, wanted)
+    return reader
+
+
+def need_no_more(asked: object) -> None:
+    """Forgets what was asked for ahead and not read."""
+    if isinstance(asked, Reader):
+        pieces.drop(asked)
 
 
 def stat(uri: str) -> FileStat:

@@ -194,6 +194,7 @@ class Remote:
                 done += len(part)
                 continue
             stop = min(following, position + done + PIECE_SIZE)
+            pieces.passed(found, position + done, stop)
             waiting.append((done, self._submit(found, position + done, stop)))
             done = stop - position
         for at, future in waiting:

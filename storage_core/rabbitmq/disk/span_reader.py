@@ -98,6 +98,9 @@ class SpanReader:
         sizes = run_stops - run_starts
         targets = np.cumsum(sizes) - sizes
         buffer = self._room(int(sizes.sum()))
+        if not system.is_local(self.root):
+            numbers = zip(run_files.tolist(), run_starts.tolist(), run_stops.tolist(), strict=True)
+            self._files.will_need([(f"{self.root}/{self.paths[n]}", start, stop) for n, start, stop in numbers])
         for number, begin, size, target in zip(
             *(a.tolist() for a in (run_files, run_starts, sizes, targets)), strict=True
         ):

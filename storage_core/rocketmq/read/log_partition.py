@@ -48,6 +48,11 @@ class LogPartition(ScanPartition):
         builder = BatchBuilder(self.selection.request, Queues([]), np.empty(0, bool), self.log, self.store_name)
         rows = FIRST_ROWS
         with OpenFiles() as files:
+            files.will_need(
+                (file.path, span.start - file.base_offset, span.stop - file.base_offset)
+                for span in self.spans
+                if (file := self.log.file_at(span.start)) is not None
+            )
             for span in self.spans:
                 file = self.log.file_at(span.start)
                 if file is None:

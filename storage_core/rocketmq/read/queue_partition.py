@@ -16,7 +16,7 @@ import pyarrow as pa
 from storage_core.files.file_chain import FileChain
 from storage_core.files.window import OpenFiles, Window
 from storage_core.formats.layout import Mask, Positions
-from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE
+from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE, QUEUE_ENTRY
 from storage_core.formats.rocketmq.message import Flaw
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.read.batch_builder import FIRST_ROWS, ROWS, BatchBuilder, batch_bounds
@@ -29,6 +29,7 @@ from storage_core.rocketmq.recovery.redispatch import redispatched
 from storage_core.store import ScanPartition, ScanRequest
 
 GAP = 64 << 10
+UNIT = QUEUE_ENTRY.size
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,34 @@ class QueuePartition(ScanPartition):
         with OpenFiles() as files:
             window = Window(self.log, files)
             rows = FIRST_ROWS
-            for entries in self._entries(files):
+            slices = self._entries(files)
+            for entries in self._ahead(slices, files, window, builder) if window.looks_ahead else slices:
                 for batch in self._batches(entries, builder, window, rows):
                     rows = ROWS
                     yield batch
         builder.report()
+
+    def _ahead(
+        self, slices: Iterator[QueueEntries], files: OpenFiles, window: Window, builder: BatchBuilder
+    ) -> Iterator[QueueEntries]:
+        """The same slices; the records of the next one are asked for before this one is decoded."""
+        files.will_need(
+            (file.path, max(0, start * UNIT - file.base_offset), min(file.size, stop * UNIT - file.base_offset))
+            for index, start, stop in self.ranges
+            for file in self.queues[index].chain.files
+            if start * UNIT < file.end and stop * UNIT > file.base_offset
+        )
+        before: QueueEntries | None = None
+        for entries in slices:
+            readable = self.readable(entries.physical_offsets, entries.sizes)
+            if builder.needs_log and not self.request.predicates and readable.any():
+                starts, stops, _ = runs(entries.physical_offsets[readable], entries.sizes[readable], self.log)
+                window.will_need(starts, stops)
+            if before is not None:
+                yield before
+            before = entries
+        if before is not None:
+            yield before
 
     def _entries(self, files: OpenFiles) -> Iterator[QueueEntries]:
         for ranges in self.slices(files):

@@ -13,6 +13,7 @@ from enum import Enum
 import numpy as np
 
 from storage_core.files import system
+from storage_core.files.ahead import side_by_side
 from storage_core.files.file_chain import ChainFile, FileChain
 from storage_core.files.window import OpenFiles
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
@@ -139,8 +140,8 @@ def recover(listing: Listing, rules: Rules | None = None, known: Verdict | None 
         run = _Simulation(listing, files, rules or chosen_rules(listing, files), _resume_at(known))
         if run.rules is Rules.NONE:
             return _trusting(run)
-        for key, queue in listing.queues.items():
-            run.states[key] = _recover_queue(queue, files)
+        states = side_by_side(_recover_queue, listing.queues.values(), files, listing.root)
+        run.states.update(zip(listing.queues, states, strict=True))
         overall = max((state.tail.reach for state in run.states.values()), default=-1)
         if not listing.log.files:
             return Verdict(run.rules, 0, 0, {key: QueueVerdict(0, 0) for key in listing.queues})
@@ -174,7 +175,8 @@ def chosen_rules(listing: Listing, files: OpenFiles) -> Rules:
     """
     if listing.says_5x or any(len(topic) > MOST_V1_TOPIC_CHARS for topic, _ in listing.queues):
         return Rules.V5
-    return Rules.V5 if any(_magic(files, file, 0) == MAGIC_V2 for file in listing.log.files) else Rules.V4
+    magics = side_by_side(lambda file, own: _magic(own, file, 0), listing.log.files, files, listing.root)
+    return Rules.V5 if any(magic == MAGIC_V2 for magic in magics) else Rules.V4
 
 
 def _recover_log(run: _Simulation, overall: int) -> Verdict:
@@ -301,7 +303,9 @@ def _scan(run: _Simulation, index: int) -> Iterator[RecordRun]:
     """Valid records from file number `index` on; sets the end of the log."""
     chain = run.listing.log
     checks = Checks(known_magics(run.rules), crc=True)
-    for file in chain.files[index:]:
+    scanned = chain.files[index:]
+    run.files.will_need((file.path, max(0, (run.resume or 0) - file.base_offset), file.size) for file in scanned)
+    for file in scanned:
         walk = FileWalk(chain, run.files, file, max(file.base_offset, run.resume or 0), checks)
         yield from walk
         run.log_end, run.reason = walk.end_offset, walk.reason

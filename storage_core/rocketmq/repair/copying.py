@@ -24,7 +24,7 @@ def copy_store(root: str, log_paths: Sequence[str], target: str) -> None:
         return
     lock = os.path.join(root, paths.LOCK)
     advice = "a running broker; stop it, or copy its store first"
-    with FileLock(lock, 0, advice) if system.exists(lock) else nullcontext():
+    with FileLock(lock, 0, advice) if system.is_local(lock) and system.exists(lock) else nullcontext():
         copy_files(root, target, lambda: _files(root, log_paths, target))
 
 
