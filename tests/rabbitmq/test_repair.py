@@ -16,6 +16,7 @@ from tests.faults import Died, stopped_at
 from tests.golden.archive import fingerprint
 from tests.lost_writes import left_behind, recorded, survivors
 from tests.rabbitmq import golden
+from tests.support.rabbitmq_damage import edit, queue_file
 from tests.support.rabbitmq_harm import COUNT, HARMS, LARGE, LATER, SMALL, Harm, body, make
 from tests.support.sampling import sample
 
@@ -193,3 +194,33 @@ def test_other_targets_and_a_running_node_are_refused(stores: dict[bool, Path], 
     after = fingerprint(node)
     assert {path for path in after if after[path] != files.get(path)} <= {".", ".mqstore", ".mqstore/lock"}
     assert not (tmp_path / "copy").exists()
+
+
+VERSION_2 = {
+    # What is damaged: the file, how, rows that are left, and what real 3.10.8 nodes did after a clean stop and a kill.
+    "header": ("0.qi", lambda data: data.__setitem__(0, 0), 1173, "ignores it", "forgets the messages"),
+    "store": (
+        "1.qs", lambda data: data.__delitem__(slice(len(data) // 2, None)), 818,
+        "crashes the queue at this message", "forgets the messages",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("what", VERSION_2)
+def test_queues_of_version_2(what: str, clean: bool, tmp_path: Path) -> None:
+    """The same damages on a real node, repaired: 1173 and 818 messages delivered; unrepaired: as `effect` says."""
+    name, change, rows, *effects = VERSION_2[what]
+    store = golden.unpack("s11_cqv2_clean", tmp_path) / golden.DEFAULT_VHOST
+    if not clean:
+        (store / "recovery.dets").unlink()
+        for table in ("clean.dot", "file_summary.ets", "msg_store_index.ets"):
+            (store / "msg_store_persistent" / table).unlink()
+    edit(queue_file(store, "v2.q", name), change)
+    with open_store(str(store)) as opened:
+        said = {finding.effect for finding in opened.verify() if finding.kind == "segment"}
+    assert said == {effects[not clean]}
+    assert repair(store)
+    assert golden.table(store).num_rows == rows
+    with open_store(str(store)) as opened:
+        assert list(opened.verify()) == []

@@ -103,16 +103,21 @@ def _of_index(snapshot: VhostSnapshot, files: QueueFiles, name: str) -> Iterator
 def _finding(damage: Damage, clean: bool, queue: str | None) -> Finding:
     kind = Kind(damage.kind)
     reason = damage.reason.partition("; a node")[0]
-    return Finding(damage.file, damage.position, damage.length, kind, reason, _effect(kind, reason, clean), True, queue)
+    return Finding(
+        damage.file, damage.position, damage.length, kind, reason, _effect(kind, damage, reason, clean), True, queue
+    )
 
 
-def _effect(kind: Kind, reason: str, clean: bool) -> str:
+def _effect(kind: Kind, damage: Damage, reason: str, clean: bool) -> str:
     """What a node does with a damaged file, after a clean stop and after another one."""
     if kind is Kind.TORN_JOURNAL:
         return "ignores it"
     if kind in {Kind.MESSAGE, Kind.TORN, Kind.BLANK}:
         skips = "skips it" if kind is Kind.MESSAGE else "cuts it, or never looks at it"
         return f"{CRASHES} at a message in it" if clean else skips
+    if damage.file.endswith(paths.INDEX2_SUFFIX):
+        lost = ".qs" in reason
+        return (f"{CRASHES} at this message" if lost else "ignores it") if clean else "forgets the messages"
     later = "a second publish" in reason or (kind is Kind.JOURNAL and "is not published" in reason)
     if clean:
         return "ignores it" if later else f"{CRASHES} when it reads this"
