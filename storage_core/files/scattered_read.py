@@ -27,7 +27,7 @@ def read_scattered(
     """
     if len(positions) < MANY:
         wanted = zip(file.tolist(), positions.tolist(), strict=True)
-        parts = [system.pread(descriptors[number], width, position) for number, position in wanted]
+        parts = system.pread_each([(descriptors[number], width, position) for number, position in wanted])
         data = b"".join(part if len(part) == width else part.ljust(width, b"\0") for part in parts)
         return np.frombuffer(data, np.uint8).reshape(-1, width)
     out = np.zeros((len(positions), width), np.uint8)

@@ -12,7 +12,7 @@ import functools
 import glob
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from storage_core.errors import UnsupportedFormatError, disk_error
@@ -117,6 +117,13 @@ def pread(descriptor: int, size: int, position: int) -> bytes:
         parts.append(data)
         done += len(data)
     return b"".join(parts)
+
+
+def pread_each(wanted: Sequence[tuple[int, int, int]]) -> list[bytes]:
+    """`pread` of each (descriptor, size, position); remote ones side by side."""
+    if wanted and wanted[0][0] >= remote.FIRST_DESCRIPTOR:
+        return remote.pread_each(wanted)
+    return [pread(*each) for each in wanted]
 
 
 @_told

@@ -19,7 +19,7 @@ MOST_AHEAD = 64 << 20
 GAP = 256 << 10
 """Bytes between two spans that are rather read than jumped over."""
 BLOCK_SIZE = 64 << 10
-MOST_BLOCKS = 512
+MOST_BLOCKS = 1024
 
 Submit = Callable[[Found, int, int], "Future[memoryview]"]
 

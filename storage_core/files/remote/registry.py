@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from storage_core.errors import OptionError
 from storage_core.files.address import address_of
@@ -14,6 +14,7 @@ from storage_core.files.remote.access import Access
 from storage_core.files.remote.back_end import Found
 from storage_core.files.remote.pieces import Reader
 from storage_core.files.remote.remote import YOUNG_S, Remote, pieces
+from storage_core.files.remote.threads import questions
 from storage_core.files.stamp import NO_STAMP, FileStat, Stamp
 
 FIRST_DESCRIPTOR = 1 << 30
@@ -122,6 +123,13 @@ def pread(descriptor: int, size: int, position: int) -> bytes:
     """At most `size` bytes at `position`."""
     remote, found = _opened[descriptor - FIRST_DESCRIPTOR]
     return remote.read(found, size, position)
+
+
+def pread_each(wanted: Sequence[tuple[int, int, int]]) -> list[bytes]:
+    """`pread` of each (descriptor, size, position), side by side."""
+    if len(wanted) == 1:
+        return [pread(*wanted[0])]
+    return list(questions().map(lambda each: pread(*each), wanted))
 
 
 def pread_into(descriptor: int, target: memoryview, position: int) -> int:

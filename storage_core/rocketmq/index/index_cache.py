@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from storage_core.files import system
+from storage_core.files.ahead import side_by_side
 from storage_core.files.file_chain import FileChain
 from storage_core.files.small_file import read_at
 from storage_core.files.stamp import NO_STAMP, Stamp
@@ -24,7 +25,8 @@ def cached_index(root: str, log: FileChain, log_start: int, log_end: int) -> Ind
 
     A broker writes index files through maps, which may leave their times alone, so their headers are read each time.
     """
-    files_now = tuple((path, *_head(path)) for path in index_paths(root))
+    with OpenFiles() as files:
+        files_now = tuple(side_by_side(lambda path, _: (path, *_head(path)), index_paths(root), files, root))
     state = (tuple(file.stamp.identity for file in log.files), files_now, log_start, log_end)
     known = _indexes.get(root)
     if known is not None and known[0] == state:

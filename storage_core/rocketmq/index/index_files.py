@@ -7,6 +7,8 @@ is for `lookup`. Source of the rules: rocketmq.md 4, interface.md 11.
 from __future__ import annotations
 
 import os
+from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from storage_core.files import system
+from storage_core.files.ahead import side_by_side
 from storage_core.files.file_chain import FileChain
 from storage_core.files.window import OpenFiles
 from storage_core.formats.columns import words
@@ -91,6 +94,8 @@ def open_index(
     unused: list[IndexFile] = []
     covered: list[Span] = []
     hashes, physical_offsets = [np.empty(0, np.int32)], [np.empty(0, np.int64)]
+    if not system.is_local(root):
+        _read_ahead(root, log, log_start, log_end, files, noted)
     for path in index_paths(root):
         try:
             file = described(path, files, used[-1].geometry if used else noted)
@@ -112,6 +117,20 @@ def open_index(
             hashes.append(own)
             physical_offsets.append(np.repeat(messages.column("physical_offset"), len(own)))
     return Index(tuple(used), tuple(covered), np.concatenate(hashes), np.concatenate(physical_offsets), tuple(unused))
+
+
+def _read_ahead(
+    root: str, log: FileChain, log_start: int, log_end: int, files: OpenFiles, noted: Geometry | None
+) -> None:
+    """Reads what proving takes from all files at once, so that it is there when they are proven one by one."""
+
+    def read(path: str, own: OpenFiles) -> None:
+        with suppress(FileNotFoundError):
+            file = described(path, own, noted)
+            if not file.flaw and file.entries and file.header.end_offset >= log_start:
+                _prove(file, log, log_start, log_end, own)
+
+    deque(side_by_side(read, index_paths(root), files, root), 0)
 
 
 def hashes_of(messages: Messages) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:

@@ -181,7 +181,8 @@ def _walked(
         part = files[first : first + FILES_AT_ONCE]
         with OpenFiles(FILES_AT_ONCE) as opened:
             chains = _Chains(part, hashes, [opened.descriptor(file.path) for file in part])
-            few = len(part) * len(hashes) <= FEW_CHAINS
+            # A step of all chains on another machine takes the time of one.
+            few = len(part) * len(hashes) <= FEW_CHAINS and all(system.is_local(file.path) for file in part)
             chains.walk_one_by_one() if few else chains.walk()
         physical_offsets += chains.physical_offsets
         owners += [owner + first for owner in chains.owners]
