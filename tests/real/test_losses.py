@@ -1,4 +1,4 @@
-"""The power goes while mqstore writes, with any of the writes that no sync confirmed lost, and a stock store of 4.9.3 or
+"""The power goes while mqstore writes, with any unconfirmed writes lost, and a stock store of 4.9.3 or
 5.3.3 is started on what is left: it refuses to load behind the guard, or serves the job whole or not at all.
 
 `MQSTORE_LOSSES` says how many such states of each store (4), `MQSTORE_SEED` which.
