@@ -10,6 +10,7 @@ from command_line.stores import NamedStore
 from command_line.views import Row, store_rows
 from command_line.wording import in_switches, said
 from storage_core.errors import UnsupportedFormatError
+from storage_core.store import Store
 
 BLOCK = 512
 """Bytes of the unit in which the system counts what a file takes on the disk."""
@@ -24,7 +25,7 @@ def store_info(named: NamedStore) -> Row:
         "vhost": store.virtual_host, "running": state.running, "clean": state.clean,
         "unfinishedWrite": state.unfinished_write, "cutBytes": state.cut_bytes, "cutOffset": state.cut_offset,
         "repairable": state.repairable and not state.running,
-        **_messages(named), **_groups(named), **_files(store.path),
+        **_messages(named), **_groups(named), **_files(store),
         "notes": [in_switches(text) for text in store.snapshot().warnings()],
     }  # fmt: skip
 
@@ -51,9 +52,12 @@ def _groups(named: NamedStore) -> Row:
     return {"groups": len({row["group"] for row in rows}), "lag": sum(row["lag"] for row in rows)}
 
 
-def _files(path: str) -> Row:
+def _files(store: Store) -> Row:
     """How many files there are, their lengths, and what they take on the disk: stores are full of holes."""
-    found = list(_stats(path))
+    sizes = store.object_sizes()
+    if sizes is not None:
+        return {"files": len(sizes), "fileBytes": sum(sizes), "diskBytes": sum(sizes)}
+    found = list(_stats(store.path))
     return {
         "files": len(found),
         "fileBytes": sum(each.st_size for each in found),

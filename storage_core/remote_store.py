@@ -138,6 +138,11 @@ class RemoteStore(Store):
             registry.look(uri)
         return self._store
 
+    def object_sizes(self) -> Sequence[int]:
+        """Lengths of all objects below the store."""
+        self._looked()
+        return list(_sizes_below(self.path))
+
     def snapshot(self) -> Snapshot:
         """What the store serves now, by one listing of it."""
         return RemoteSnapshot(self._looked().snapshot(), self.path, self._access)
@@ -188,6 +193,14 @@ class RemoteStore(Store):
         self._store.close()
         while self._attached:
             registry.detach(self._attached.pop())
+
+
+def _sizes_below(folder: str) -> Iterator[int]:
+    for entry in system.entries(folder):
+        if entry.is_directory:
+            yield from _sizes_below(f"{folder}/{entry.name}")
+        else:
+            yield entry.size
 
 
 @contextmanager

@@ -294,6 +294,10 @@ class Store(Closable):
         """Requests over the network that reads of this process have made so far, and bytes; zeros for a local store."""
         return 0, 0
 
+    def object_sizes(self) -> Sequence[int] | None:
+        """Lengths of the objects of a remote store; None for a local one, whose files have holes."""
+        return None
+
     @abstractmethod
     def snapshot(self) -> Snapshot:
         """What the store serves now."""

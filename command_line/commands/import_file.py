@@ -84,6 +84,8 @@ def _settings(options: tuple[str, ...], topic: str | None) -> dict[str, str]:
 
 
 def _opened(path: str, engine: str | None) -> Store:
+    if "://" in path:  # a new store and an old one are refused alike
+        return open_store(path, engine or ROCKETMQ)
     free = not os.path.exists(path) or (os.path.isdir(path) and not os.listdir(path))
     if free and engine is None:
         raise OptionError("STORE", path, f"there is no store yet; add --engine {ROCKETMQ} or --engine {RABBITMQ}")

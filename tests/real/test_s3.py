@@ -161,10 +161,14 @@ def test_spark_reads_it_and_shows_no_secret(server: S3Server, tmp_path: Path) ->
 
 def test_commands_read_it(server: S3Server) -> None:
     access = [f"--storage={name.removeprefix('storage.')}={value}" for name, value in server.options.items()]
+    uri, local = "s3://backups/mixed-4.9.3/store", str(server.folder / "backups" / "mixed-4.9.3" / "store")
     for command in (["info"], ["ls"], ["cat", "-n", "3"], ["verify"], ["topics"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "command_line", *command, "s3://backups/mixed-4.9.3/store", *access],
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert done.stdout
+        calls = ([*command, uri, *access], [*command, local])
+        done = [
+            subprocess.run(
+                [sys.executable, "-m", "command_line", *call], capture_output=True, text=True, timeout=60, check=False
+            )
+            for call in calls
+        ]
+        assert done[0].returncode == done[1].returncode == 0, done[0].stderr
+        assert done[0].stdout.replace(uri, local) == done[1].stdout
