@@ -15,11 +15,13 @@ from benchmarks.find import find
 from benchmarks.rabbitmq import rabbitmq
 from benchmarks.scan import scan
 from benchmarks.shape import shape
+from benchmarks.streams import streams
 from benchmarks.write import write
 
 HERE = Path(__file__).resolve().parent
 QUESTIONS: dict[str, Callable[[Path, float, int], report.Section]] = {
     "scan": scan, "decoder": decoder, "shape": shape, "write": write, "find": find, "rabbitmq": rabbitmq,
+    "streams": streams,
 }  # fmt: skip
 TOUCHED_BYTES = 8 << 30
 QUICK_SCALE = 0.05
@@ -38,7 +40,7 @@ def main(
     """Measures QUESTIONS, or all of them.
 
     scan (Spark), decoder (one process), shape (kinds of stores), write (Spark, then one process),
-    find (one process, then Spark), rabbitmq (Spark, then one process).
+    find (one process, then Spark), rabbitmq (Spark, then one process), streams (Spark).
     """
     began, scale = perf_counter(), QUICK_SCALE if quick else scale
     lines = machine.description()

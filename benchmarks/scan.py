@@ -80,6 +80,7 @@ def session(folder: Path) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     from benchmarks.sources import DroppingSource, ReadySource, UnpackSource
+    from benchmarks.stream_sources import ReadyStreamSource
 
     builder = SparkSession.builder.master("local[2]").appName("mqstore benchmarks")
     for name, value in {
@@ -94,7 +95,7 @@ def session(folder: Path) -> Iterator[SparkSession]:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     try:
-        for source in (ReadySource, UnpackSource, DroppingSource):
+        for source in (ReadySource, UnpackSource, DroppingSource, ReadyStreamSource):
             spark.dataSource.register(source)
         yield spark
     finally:

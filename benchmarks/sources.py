@@ -46,7 +46,7 @@ class ReadySource(DataSource):
     def schema(self) -> StructType:
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        return from_arrow_schema(ready_batch(_parts(self.options["path"])[0].path).schema)
+        return from_arrow_schema(ready_batch(parts_of(self.options["path"])[0].path).schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return _ReadyReader(self.options["path"])
@@ -57,7 +57,7 @@ class _ReadyReader(DataSourceReader):
         self._folder = folder
 
     def partitions(self) -> list[InputPartition]:
-        return list(_parts(self._folder))
+        return list(parts_of(self._folder))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, ReadyPartition):
@@ -95,7 +95,8 @@ def ready_batch(path: str) -> pa.RecordBatch:
     return _READY[path]
 
 
-def _parts(folder: str) -> list[ReadyPartition]:
+def parts_of(folder: str) -> list[ReadyPartition]:
+    """The partitions that `write_ready` kept in a folder."""
     return [
         ReadyPartition(part["path"], part["counts"]) for part in json.loads((Path(folder) / "layout.json").read_text())
     ]

@@ -1,0 +1,68 @@
+"""The Python stream source that ours is compared with: it hands out ready batches.
+
+Spark's workers import this page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from benchmarks.sources import ReadyPartition, parts_of, ready_batch
+
+Offset = dict[str, Any]
+
+
+class ReadyStreamSource(DataSource):
+    """`format("readystream")`: as many micro-batches as the option `triggers` says, each of all that `write_ready` kept
+    in `path`, or of the first `rows` of it.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "readystream"
+
+    def schema(self) -> StructType:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return from_arrow_schema(ready_batch(parts_of(self.options["path"])[0].path).schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return _ReadyStreamReader(dict(self.options))
+
+
+class _ReadyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: dict[str, str]) -> None:
+        self._folder, self._triggers = options["path"], int(options.get("triggers", "1"))
+        self._rows = int(options.get("rows", "0"))
+
+    def initialOffset(self) -> Offset:
+        return {"trigger": 0}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Nothing comes later."""
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        return {"trigger": min(start["trigger"] + 1, self._triggers)}
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        found = parts_of(self._folder) if end["trigger"] > start["trigger"] else []
+        return [ReadyPartition(found[0].path, [self._rows])] if self._rows and found else list(found)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, ReadyPartition):
+            batch = ready_batch(partition.path)
+            for count in partition.counts:
+                yield batch if count == batch.num_rows else batch.slice(0, count)

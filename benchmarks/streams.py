@@ -1,0 +1,137 @@
+"""Question 7: what do streams cost over what Spark's Python streams cost at all?
+
+Large micro-batches, small ones, and idle triggers. Times of a micro-batch are those of Spark's own progress:
+a query's start, 1.5 s for any Python source, is in none.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import median
+from time import process_time
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.make_store import StoreShape, make_store
+from benchmarks.report import Finding, Section
+from benchmarks.scan import session
+from benchmarks.sources import write_ready
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+METHOD = (
+    "`readStream` of one store with the eight columns of Spark's Kafka source into Spark's noop sink, against a Python "
+    "stream source that hands out prebuilt batches of the same sizes. One warm session, two cores; contenders take "
+    "turns. The time of a micro-batch is Spark's `triggerExecution`. An idle trigger is the CPU time of our code, "
+    "without Spark."
+)
+COUNT, BODY_SIZE = 1_000_000, 98
+SMALL_ROWS, SMALL_TRIGGERS, WARM_TRIGGERS = 100, 40, 10
+IDLE_TRIGGERS = 2000
+KAFKA = {"layout": "kafka", "includeHeaders": "true"}
+
+Frames = Mapping[str, Callable[[], "DataFrame"]]
+
+
+def streams(folder: Path, scale: float, rounds: int) -> Section:
+    """Measures the source in one Spark session."""
+    section = Section("Streams", METHOD)
+    shape = StoreShape(COUNT, BODY_SIZE).scaled(scale)
+    store = make_store(str(folder / "store"), shape)
+    with session(folder) as spark:
+        _ready(folder / "kafka", store, KAFKA)
+        _large(section, spark, folder, store, rounds)
+        _small(section, spark, folder, store, rounds)
+    _idle(section, store)
+    return section
+
+
+def _ready(folder: Path, store: str, options: Mapping[str, str]) -> None:
+    """Keeps the batches that a stream's one micro-batch of the store has."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from connector.datasource import MqStoreDataSource
+
+    source = MqStoreDataSource({"path": store, **{name.lower(): text for name, text in options.items()}})
+    schema = source.schema()
+    reader: Any = source.streamReader(schema)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    parts = [_Read(reader, each) for each in reader.partitions(start, end)]
+    write_ready(folder, parts, to_arrow_schema(schema, timezone="UTC"))
+    reader.stop()
+
+
+class _Read:
+    """A partition that reads itself."""
+
+    def __init__(self, reader: Any, partition: Any) -> None:
+        self.read = lambda: reader.read(partition)
+
+
+def _large(section: Section, spark: SparkSession, folder: Path, store: str, rounds: int) -> None:
+    frames = {
+        "mqstore": lambda: spark.readStream.format("mqstore").options(**KAFKA).load(store),
+        "ready": lambda: spark.readStream.format("readystream").load(str(folder / "kafka")),
+    }
+    found = _in_turns(frames, rounds, folder)
+    share = median(sum(b) / sum(a) for a, b in zip(found["mqstore"], found["ready"], strict=True))
+    note = " and ".join(f"{name} {median(map(sum, runs)):.0f} ms" for name, runs in found.items())
+    section.add(Finding("AvailableNow, 100 B, Kafka's columns: of ready batches", share, "%", 0.70, note=note))
+
+
+def _small(section: Section, spark: SparkSession, folder: Path, store: str, rounds: int) -> None:
+    wanted = SMALL_ROWS * (SMALL_TRIGGERS + WARM_TRIGGERS)
+    part = folder / "part"
+    shutil.rmtree(part, ignore_errors=True)
+    make_store(str(part), StoreShape(wanted, BODY_SIZE))
+    ready = {"triggers": str(SMALL_TRIGGERS + WARM_TRIGGERS), "rows": str(SMALL_ROWS)}
+    frames = {
+        "mqstore": lambda: spark.readStream.format("mqstore")
+        .options(**KAFKA, maxOffsetsPerTrigger=str(SMALL_ROWS)).load(str(part)),
+        "ready": lambda: spark.readStream.format("readystream").options(**ready).load(str(folder / "kafka")),
+    }  # fmt: skip
+    found = _in_turns(frames, rounds, folder)
+    times = {name: median(median(run[WARM_TRIGGERS:]) for run in runs) for name, runs in found.items()}
+    note = " and ".join(f"{name} {time:.0f} ms" for name, time in times.items())
+    section.add(
+        Finding("a trigger of 100 rows: above ready batches", times["mqstore"] - times["ready"], "ms", 15, True, note)
+    )
+
+
+def _in_turns(frames: Frames, rounds: int, folder: Path) -> dict[str, list[list[int]]]:
+    """The milliseconds of each micro-batch of each run, after one that does not count."""
+    found: dict[str, list[list[int]]] = {name: [] for name in frames}
+    for number in range(rounds + 1):
+        for name in list(frames) if number % 2 else reversed(list(frames)):
+            run = _run(frames[name](), folder / "checkpoint")
+            if number:
+                found[name].append(run)
+    return found
+
+
+def _run(frame: DataFrame, checkpoint: Path) -> list[int]:
+    """Runs a query to its end; the milliseconds of its micro-batches that had rows."""
+    shutil.rmtree(checkpoint, ignore_errors=True)
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    query = writer.start()
+    query.awaitTermination()
+    return [int(each["durationMs"]["triggerExecution"]) for each in query.recentProgress if each["numInputRows"]]
+
+
+def _idle(section: Section, store: str) -> None:
+    from connector.datasource import MqStoreDataSource
+
+    source = MqStoreDataSource({"path": store})
+    reader: Any = source.streamReader(source.schema())
+    limit = reader.getDefaultReadLimit()
+    offset = reader.latestOffset(reader.initialOffset(), limit)
+    before = process_time()
+    for _ in range(IDLE_TRIGGERS):
+        offset = reader.latestOffset(offset, limit)
+        reader.reportLatestOffset()
+    value = (process_time() - before) / IDLE_TRIGGERS * 1000
+    section.add(Finding("an idle trigger", value, "ms", 1, True))
+    reader.stop()
