@@ -339,11 +339,8 @@ class Store(Closable):
         self, key: str | None = None, msg_id: str | None = None, topic: str | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Messages by key or id, through the index files where they can be proven right."""
-        request = ScanRequest(
-            keys=(key,) if key is not None else None,
-            message_ids=(msg_id,) if msg_id is not None else None,
-            topics=(topic,) if topic is not None else None,
-        )
+        keys, ids, topics = (None if word is None else (word,) for word in (key, msg_id, topic))
+        request = ScanRequest(keys=keys, message_ids=ids, topics=topics)
         for partition in self.snapshot().plan(request):
             yield from partition.read()
 

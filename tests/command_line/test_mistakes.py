@@ -17,6 +17,7 @@ from command_line.wording import in_switches, said
 from storage_core import errors
 from storage_core.errors import OptionError
 from storage_core.option_table import OPTIONS
+from storage_core.options.read import STORAGE
 from tests.command_line.calls import ROOT, lines, process, run, shell, without_roots_rights
 from tests.golden.archive import unpack
 from tests.rabbitmq import golden
@@ -201,7 +202,7 @@ def test_no_text_of_the_engines_names_an_option_of_spark() -> None:
 
 
 def test_every_switch_is_an_option() -> None:
-    assert set(SWITCHES) <= {option.name for option in OPTIONS}
+    assert set(SWITCHES) <= {option.name for option in OPTIONS} | {STORAGE.rstrip(".")}
 
 
 def test_no_error_has_its_class_name() -> None:

@@ -17,7 +17,7 @@ import pytest
 from storage_core.rocketmq.write.job import GUARD
 from tests.faults import owned_by_nobody
 from tests.lost_writes import left_behind, recorded, survivors
-from tests.real.test_stops import disagreements, options_of, settings_of
+from tests.real.crash_kinds import disagreements, options_of, settings_of
 from tests.real.visit import Visit
 from tests.support.rocketmq_writes import NEW_ROWS, bodies, made_store, rows, write
 

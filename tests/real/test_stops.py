@@ -12,35 +12,21 @@ import random
 import shutil
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from storage_core.rocketmq.write.job import GUARD
 from tests.faults import Died, stopped_at
-from tests.golden import archive
-from tests.real import truth
-from tests.real.case import says_5x
+from tests.real.crash_kinds import SMALL, disagreements, options_of, settings_of
 from tests.real.visit import Visit
-from tests.support.rocketmq_copies import write_options
 from tests.support.rocketmq_visits import served
-from tests.support.rocketmq_writes import GEOMETRY, KINDS, NEW_ROWS, bodies, contents, made_store, rows, write
+from tests.support.rocketmq_writes import KINDS, NEW_ROWS, bodies, contents, made_store, rows, write
 
 pytestmark = pytest.mark.real
 
 SEED = int(os.environ.get("MQSTORE_SEED", "20261121"))
 DISTANCE = int(os.environ.get("MQSTORE_STOPS", "90"))
-SMALL = {"mappedFileSizeCommitLog": 4096, "mappedFileSizeConsumeQueue": 200, "maxHashSlotNum": 11, "maxIndexNum": 40}
 AGREES = 5
-
-
-def settings_of(kind: str) -> dict[str, Any]:
-    return SMALL if kind in ("new", "own") else archive.info(kind)["settings"]
-
-
-def options_of(kind: str) -> dict[str, Any]:
-    """The broker's geometry; a store that has files keeps theirs."""
-    return GEOMETRY if kind in ("new", "own") else write_options(archive.info(kind)["settings"])
 
 
 def for_a_broker(directory: Path) -> dict[str, tuple[int, str]]:
@@ -55,16 +41,6 @@ def stop(kind: str, last: int, original: Path, directory: Path) -> None:
         shutil.copytree(original, directory)
     with pytest.raises(Died), stopped_at(last):
         write(directory, NEW_ROWS, **options_of(kind))
-
-
-def disagreements(directory: Path, settings: dict[str, Any], version: str) -> list[str]:
-    """What mqstore reads otherwise than the real store. A unit that a broker left behind, and that now points at a
-    record of another queue, may be left out (interface.md 41).
-    """
-    told = truth.ask(version, directory, settings)
-    assert not told.never_answers, told.notes
-    misfiled = {m["unitOffset"] for m in told.messages if (m["topic"], m["queueId"]) != m["foundAt"][:2]}
-    return truth.check(directory, told, misfiled, 2, (version == "533") == says_5x(directory))
 
 
 def calls_of(kind: str, tmp_path: Path) -> int:
