@@ -17,7 +17,7 @@ from storage_core.errors import OptionError, choices
 from storage_core.option_table import read_options
 from storage_core.options import values
 from storage_core.options.read import ReadOptions, check_engine
-from storage_core.store import EARLIEST, LATEST, OffsetBound, QueueKey, Scan, ScanRequest, Snapshot
+from storage_core.store import EARLIEST, LATEST, OffsetBound, Predicate, QueueKey, Scan, ScanRequest, Snapshot
 
 STORAGE = "storage"
 _LAST = re.compile(r"-(\d{1,18})")
@@ -57,7 +57,12 @@ class Selection:
         Of several stores, one that cannot be read is told and left out. Raises OptionError for a topic that no store
         has, and for switches that do not go together.
         """
-        found = [each for _, each in stores.gather(lambda named: self._of_store(named, stores, columns))]
+        kind = self.options.queue_type
+        among = [named for named in stores if kind in (None, named.store.queue_type)]
+        if not among and stores.stores:
+            raise OptionError("queueType", str(kind), f"there are no such queues at {stores.stores[0].store.path}")
+        found = [each for _, each in stores.gather(lambda named: self._of_store(named, stores, columns), among)]
+        found = _alike(found)
         if len(found) <= 1 or self.options.request.scan is Scan.LOG:
             return found
         return _with_topics(found)
@@ -78,6 +83,7 @@ class Selection:
             start=options.start.of_store(named.name, names),
             stop=options.stop.of_store(named.name, names),
             store_name=named.name,
+            predicates=() if options.vhosts is None else (Predicate("vhost", "in", tuple(options.vhosts)),),
         )
         request = self._of_queues(named, request)
         if self.start is not None:
@@ -162,6 +168,14 @@ def _numbered(number: int, default: int, snapshot: Snapshot, request: ScanReques
         wanted = list(stops)
     offsets = {key: min(number, stops.get(key, number)) if len(wanted) > 1 else number for key in wanted}
     return OffsetBound(default, offsets)
+
+
+def _alike(found: list[Chosen]) -> list[Chosen]:
+    """Of stores with several types of queues: all columns of all of them, in each."""
+    if len({each.named.store.queue_type for each in found}) < 2 or found[0].request.columns is not None:
+        return found
+    names = dict.fromkeys(name for each in found for name in each.snapshot.schema(each.request).names)
+    return [replace(each, request=replace(each.request, columns=tuple(names))) for each in found]
 
 
 def _with_topics(found: Sequence[Chosen]) -> list[Chosen]:

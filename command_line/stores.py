@@ -114,7 +114,8 @@ def opened(path: str, engine: str | None = None, vhosts: Sequence[str] | None = 
                 bad += 1
                 say(f"{directory} is left out: {_reason(error)}")
         chosen = found if vhosts is None else _of_vhosts(found, vhosts)
-        names = store_names([store.path for store in chosen]) if chosen else ()
+        kinds = [store.queue_type for store in chosen]
+        names = store_names([store.path for store in chosen], kinds) if chosen else ()
         named = [NamedStore(name, store) for name, store in zip(names, chosen, strict=True)]
         yield Stores(named, len(paths) > 1, bad)
     finally:
@@ -136,11 +137,11 @@ def _called(store: Store) -> str:
 
 
 def _of_vhosts(found: Sequence[Store], wanted: Sequence[str]) -> list[Store]:
-    known = sorted({store.virtual_host for store in found if store.virtual_host is not None})
+    known = sorted(frozenset[str]().union(*(store.virtual_hosts for store in found)))
     for name in wanted:
         if name not in known:
             raise OptionError("vhost", name, f"there is no such virtual host here; {choices(name, known, 'hosts')}")
-    return [store for store in found if store.virtual_host in wanted]
+    return [store for store in found if store.virtual_hosts & set(wanted)]
 
 
 def _reason(error: MqStoreError | OSError) -> str:

@@ -9,6 +9,9 @@ from __future__ import annotations
 SWITCHES: dict[str, str] = {
     "engine": "--engine",
     "vhost": "--vhost",
+    "queueType": "--queue-type",
+    "commit": "--commit",
+    "asOf": "--as-of",
     "recovery": "--recovery",
     "commitLogPath": "--commit-log-path",
     "storage": "--storage",
@@ -40,7 +43,7 @@ ALIASES: dict[str, str] = {
 }
 """Other names of options in messages → the option."""
 
-STORE_OPTIONS = ("engine", "vhost", "recovery", "commitLogPath", "storage")
+STORE_OPTIONS = ("engine", "vhost", "queueType", "commit", "asOf", "recovery", "commitLogPath", "storage")
 """What says which stores are opened, and how."""
 
 MESSAGE_OPTIONS = tuple(name for name in SWITCHES if name not in STORE_OPTIONS)

@@ -65,8 +65,8 @@ class Load(Closable):
                 f"goes with one store, and here are {len(directories)}: {listing(directories, 4)}; load one at a time",
             )
         try:
-            opened = self._of_vhosts([_opened(directory, options) for directory in directories])
-            names = store_names([store.path for store in opened])
+            opened = self._of_type(self._of_vhosts([_opened(directory, options) for directory in directories]))
+            names = store_names([store.path for store in opened], [store.queue_type for store in opened])
             self._stores = [NamedStore(name, store) for name, store in zip(names, opened, strict=True)]
             self._check_engines()
         except BaseException:
@@ -107,7 +107,15 @@ class Load(Closable):
 
     def native(self) -> pa.Schema:
         """The native columns of messages, whatever the layout."""
-        return self._stores[0].store.snapshot().schema(replace(self._options.request, columns=None))
+        request = replace(self._options.request, columns=None)
+        schemas = [named.store.snapshot().schema(request) for named in self._stores[:1] + self._of_other_queues()]
+        fields = {field.name: field for schema in schemas for field in schema}
+        return pa.schema(list(fields.values()))
+
+    def _of_other_queues(self) -> list[NamedStore]:
+        """The first store of each type of queues that the first store does not have."""
+        first = {named.store.queue_type: named for named in reversed(self._stores)}
+        return [named for kind, named in sorted(first.items()) if kind != self._stores[0].store.queue_type]
 
     def plan(self, columns: tuple[str, ...], predicates: Sequence[Predicate] = ()) -> list[MqStorePartition]:
         """Partitions that together hold each selected row once, in `columns`; rows that do not satisfy the predicates,
@@ -167,11 +175,19 @@ class Load(Closable):
         wanted = self._options.vhosts
         if wanted is None:
             return opened
-        known = sorted({store.virtual_host for store in opened if store.virtual_host is not None})
+        known = sorted(frozenset[str]().union(*(store.virtual_hosts for store in opened)))
         for name in wanted:
             if name not in known:
                 raise OptionError("vhost", name, f"there is no such virtual host here; there are {listing(known)}")
-        return [store for store in opened if store.virtual_host in wanted]
+        return [store for store in opened if store.virtual_hosts & set(wanted)]
+
+    def _of_type(self, opened: list[Store]) -> list[Store]:
+        """The stores with queues of the type asked for; OptionError where there are none."""
+        wanted = self._options.queue_type
+        found = [store for store in opened if wanted is None or store.queue_type == wanted]
+        if opened and not found:
+            raise OptionError("queueType", str(wanted), f"there are no such queues at {opened[0].path}")
+        return found
 
     def _check_engines(self) -> None:
         by_engine = {named.store.engine: named.store.path for named in self._stores}
@@ -191,9 +207,14 @@ class Load(Closable):
             assign=options.assign.of_store(named.name, names) if options.assign else None,
             start=options.start.of_store(named.name, names),
             stop=options.stop.of_store(named.name, names),
-            predicates=self._predicates,
+            predicates=self._predicates + self._of_hosts(),
             store_name=named.name,
         )
+
+    def _of_hosts(self) -> tuple[Predicate, ...]:
+        """A store may hold queues of more virtual hosts than those asked for."""
+        wanted = self._options.vhosts
+        return () if wanted is None else (Predicate("vhost", "in", tuple(wanted)),)
 
     def _requests(self, columns: tuple[str, ...]) -> list[Chosen]:
         """Each store that the selection touches, with its part of the selection."""

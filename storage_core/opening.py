@@ -170,8 +170,8 @@ def _no_store(root: str, engine: str | None) -> StoreNotFoundError | Unsupported
     kind = rabbitmq.other_kind(root)
     if kind is not None:
         return UnsupportedFormatError(
-            f"UnsupportedFormatError: {root}: here lie RabbitMQ's {kind}s, and mqstore reads classic queues; "
-            "give the node's data directory or a vhost's, or consume them from a running node"
+            f"UnsupportedFormatError: {root}: here lie RabbitMQ's {kind}s, which mqstore does not read alone; "
+            "give the node's data directory, or consume them from a running node"
         )
     names = system.names(root)
     if not names:

@@ -16,8 +16,9 @@ from typing import Any
 import pyarrow as pa
 
 from storage_core.closable import Closable
-from storage_core.errors import MqStoreError, OptionError, UnsupportedFormatError
+from storage_core.errors import OptionError, UnsupportedFormatError
 from storage_core.finding import Finding
+from storage_core.frame import as_table
 
 
 class Mode(Enum):
@@ -140,8 +141,18 @@ class StoreState:
     due_ms: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
 
-def store_names(directories: Sequence[str]) -> tuple[str, ...]:
-    """Values of the column `store`: the last part of a path; of several stores the path below their common folder."""
+def store_names(directories: Sequence[str], kinds: Sequence[str] = ()) -> tuple[str, ...]:
+    """Values of the column `store`: the last part of a path; of several stores the path below their common folder.
+
+    `kinds` are their types of queues: stores of one type are named as if there were no other, where that tells all
+    apart, so that quorum queues on a node do not rename its virtual hosts.
+    """
+    if len(set(kinds)) > 1:
+        told = list(zip(directories, kinds, strict=True))
+        alike = {kind: iter(store_names([path for path, own in told if own == kind])) for kind in kinds}
+        names = tuple(next(alike[kind]) for kind in kinds)
+        if len(set(names)) == len(names):
+            return names
     if len(directories) == 1:
         return (os.path.basename(directories[0].rstrip("/")) or "/",)
     common = os.path.commonpath([os.path.dirname(directory.rstrip("/")) for directory in directories])
@@ -260,24 +271,12 @@ class WriteJob(ABC):
         """Drops what was staged. Never undoes a commit, never raises for what is not there."""
 
 
-def _as_table(given: Any) -> pa.Table:
-    try:
-        table = given if isinstance(given, pa.Table) else pa.table(given)
-    except (TypeError, ValueError, pa.ArrowException) as error:
-        reason = str(error).partition("\n")[0]
-        raise MqStoreError(
-            f"append takes a pyarrow Table or RecordBatch, a pandas DataFrame or a dict of columns, and this "
-            f"{type(given).__name__} cannot be made one: {reason}"
-        ) from None
-    # What pandas adds for an index that is no plain range is no column of a message.
-    return table.select([name for name in table.column_names if not name.startswith("__index_level_")])
-
-
 class Store(Closable):
-    """One directory that one broker, node or vhost would own. A context manager."""
+    """One directory that one broker, node or vhost would own. `queue_type`: only RabbitMQ has others than classic."""
 
     engine: str
     path: str
+    queue_type: str = "classic"
 
     @property
     def name(self) -> str:
@@ -297,6 +296,11 @@ class Store(Closable):
     def object_sizes(self) -> Sequence[int] | None:
         """Lengths of the objects of a remote store; None for a local one, whose files have holes."""
         return None
+
+    @property
+    def virtual_hosts(self) -> frozenset[str]:
+        """Names of all virtual hosts that have queues in the store."""
+        return frozenset() if self.virtual_host is None else frozenset({self.virtual_host})
 
     @abstractmethod
     def snapshot(self) -> Snapshot:
@@ -329,9 +333,8 @@ class Store(Closable):
                 raise OptionError("queue_id", "None", "offsets belong to one queue; give its number")
             request = ScanRequest(topics=(topic,), **options)
         else:
-            key = (topic, queue_id)
-            bounds = OffsetBound(EARLIEST, {key: start}), OffsetBound(LATEST, {key: stop})
-            request = ScanRequest(assign=(key,), start=bounds[0], stop=bounds[1], **options)
+            bounds = OffsetBound(EARLIEST, {(topic, queue_id): start}), OffsetBound(LATEST, {(topic, queue_id): stop})
+            request = ScanRequest(assign=((topic, queue_id),), start=bounds[0], stop=bounds[1], **options)
         for partition in self.snapshot().plan(request):
             yield from partition.read()
 
@@ -353,7 +356,6 @@ class Store(Closable):
 
     def drop_staged_by(self, application: str) -> None:
         """Drops what jobs of an application in this session have staged and not committed, once none of them runs."""
-        del application
 
     def verify(self) -> Iterator[Finding]:
         """Everything that is wrong in the store, found by reading all of it; nothing for an intact one.
@@ -369,9 +371,8 @@ class Store(Closable):
 
     def definitions(self) -> Definitions:
         """What a node must import before it serves this store. UnsupportedFormatError where nothing needs that."""
-        raise UnsupportedFormatError(
-            f"UnsupportedFormatError: {self.path}: a {self.engine} store needs no definitions; start a broker on it"
-        )
+        text = f"{self.path}: a {self.engine} store needs no definitions; start a broker on it"
+        raise UnsupportedFormatError(f"UnsupportedFormatError: {text}")
 
     def set_group_offsets(self, group: str, offsets: Mapping[QueueKey, int]) -> None:
         """Sets what a consumer group has committed of these queues: the next offset that it reads.
@@ -387,7 +388,7 @@ class Store(Closable):
         `table` is a pyarrow Table or RecordBatch, a pandas DataFrame, or a dict of columns; MqStoreError for what
         cannot be made one of them.
         """
-        rows = _as_table(table)
+        rows = as_table(table)
         job = self.begin_job(rows.schema.names, **options)
         try:
             return job.commit([job.stage(iter(rows.to_batches()))])

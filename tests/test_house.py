@@ -26,6 +26,7 @@ BELOW_AN_ENGINE = (
     "storage_core.input_columns", "storage_core.files", "storage_core.closable", "storage_core.progress",
     "storage_core.errors", "storage_core.stream", "storage_core.repair",
 )  # fmt: skip
+LOWEST = ("storage_core.closable", "storage_core.errors")
 PUBLIC = (
     "storage_core.stream",
     "storage_core.store", "storage_core.option_table", "storage_core.options", "storage_core.closable",
@@ -51,13 +52,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "storage_core.formats": ("storage_core.formats", "storage_core.errors"),
     "storage_core.files": ("storage_core.files", "storage_core.closable", "storage_core.errors"),
     "storage_core.finding": (),
-    "storage_core.store": ("storage_core.finding", "storage_core.closable", "storage_core.errors"),
-    "storage_core.stream": (
-        "storage_core.stream",
-        "storage_core.store",
-        "storage_core.closable",
-        "storage_core.errors",
-    ),
+    "storage_core.frame": ("storage_core.errors",),
+    "storage_core.store": ("storage_core.finding", "storage_core.frame", *LOWEST),
+    "storage_core.stream": ("storage_core.stream", "storage_core.store", *LOWEST),
     "storage_core.options": ("storage_core.options", "storage_core.store", "storage_core.errors"),
     "storage_core.input_columns": ("storage_core.formats", "storage_core.errors"),
     "storage_core.conditions": ("storage_core.store", "storage_core.formats"),
@@ -94,6 +91,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
             "write": "read index message_store disk schema",
             "queue": "paging write read index message_store disk",
             "stream": "read index message_store disk schema",
+            "quorum": "read index disk schema",
             "verify": "read index message_store disk",
             "repair": "verify write read index message_store disk",
             "views": "verify read index message_store disk",

@@ -88,6 +88,8 @@ def _engine(facts: Row) -> str:
 def _state(facts: Row) -> str:
     if facts["running"]:
         text = "a broker has it open"
+    elif facts["version"].startswith("raft"):
+        text = "a raft log, which reads alike after a stop and after a kill"
     elif facts["clean"]:
         text = "stopped cleanly"
     elif facts["engine"] == RABBITMQ:

@@ -18,7 +18,7 @@ from storage_core.options.option import RABBITMQ, READ, ROCKETMQ, SPARK, STREAM,
 from storage_core.options.topic_pattern import java_pattern
 from storage_core.store import Mode, Scan, ScanRequest
 
-VIEWS = ("messages", "queues", "topics", "segments", "index", "offsets", "damage")
+VIEWS = ("messages", "queues", "topics", "segments", "index", "offsets", "damage", "raft")
 
 READ_OPTIONS: tuple[Option, ...] = (
     Option("path", "directory", None, "a store, or a folder of stores; load([a, b]) takes several", SPARK),
@@ -63,6 +63,12 @@ READ_OPTIONS: tuple[Option, ...] = (
     Option("tag", "A, A || B, *", None, "RocketMQ tag expression", parse=values.tag_expression),
     Option("pushdown", "false, true", "false", "filters of where(...) reach the store", parse=values.flag),
     Option("vhost", "comma or JSON list", None, "virtual hosts", parse=values.names, engine=RABBITMQ),
+    Option("queueType", "classic, quorum", None, "the queues of this type alone", engine=RABBITMQ,
+           parse=values.choice("classic", "quorum")),
+    Option("commit", "end, applied", "end", "quorum queues: the whole log counts, or only what is committed for sure",
+           parse=values.choice("end", "applied"), engine=RABBITMQ),
+    Option("asOf", "epoch ms", None, "quorum queues: leave out what had expired by then", parse=values.count,
+           engine=RABBITMQ),
     Option("includeAcked", "false, true", "false", "acknowledged entries that are still on disk, column acked",
            parse=values.flag, engine=RABBITMQ),
     Option("maxOffsetsPerTrigger", "number", None, "most messages of a micro-batch", STREAM, values.count),
@@ -128,6 +134,9 @@ class ReadOptions:
     commit_log_path: tuple[str, ...]
     pushdown: bool
     vhosts: tuple[str, ...] | None
+    queue_type: str | None
+    commit: str
+    as_of_ms: int | None
     of_one_engine: tuple[tuple[str, str, str], ...]
     ignored: tuple[str, ...]
     limits: TriggerLimits
@@ -144,6 +153,10 @@ class ReadOptions:
         found = {} if self.recovery == "auto" else {"recovery": self.recovery}
         if self.commit_log_path:
             found["commitLogPath"] = ",".join(self.commit_log_path)
+        if self.commit != "end":
+            found["commit"] = self.commit
+        if self.as_of_ms is not None:
+            found["asOf"] = str(self.as_of_ms)
         return {**found, **dict(self.storage)}
 
 
@@ -188,7 +201,8 @@ def parse_read_options(
         view=found["view"], kafka=kafka, include_headers=found["includeHeaders"], assign=found["assign"],
         start=found["startingOffsets"], stop=found["endingOffsets"], min_partitions=found["minPartitions"],
         recovery=found["recovery"], commit_log_path=found["commitLogPath"] or (), pushdown=found["pushdown"],
-        vhosts=found["vhost"], of_one_engine=_of_one_engine(given), ignored=ignored,
+        vhosts=found["vhost"], queue_type=found["queueType"], commit=found["commit"], as_of_ms=found["asOf"],
+        of_one_engine=_of_one_engine(given), ignored=ignored,
         limits=TriggerLimits(
             found["maxOffsetsPerTrigger"], found["maxBytesPerTrigger"], found["minOffsetsPerTrigger"],
             found["maxTriggerDelay"],

@@ -1,4 +1,5 @@
-"""The RabbitMQ engine: a vhost directory read as a node would read it, written as a node would write it.
+"""The RabbitMQ engine: a vhost directory read as a node would read it, written as a node would write it; quorum
+queues read.
 
 What lies at a path is asked with `looks_like_store` and `stores_below`; `open_store` opens one store.
 """
@@ -8,17 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from storage_core.rabbitmq.disk.detect import looks_like_store, other_kind, stores_below
+from storage_core.rabbitmq.disk.detect import looks_like_quorum, looks_like_store, other_kind, stores_below
 
 if TYPE_CHECKING:
-    from storage_core.rabbitmq.store import VhostStore
+    from storage_core.store import Store
 
 __all__ = ["looks_like_store", "open_store", "other_kind", "stores_below"]
 
 
-def open_store(path: str, options: Mapping[str, Any] | None = None) -> VhostStore:
-    """The store in the vhost directory `path`. Raises StoreNotFoundError, OptionError, CorruptionError."""
+def open_store(path: str, options: Mapping[str, Any] | None = None) -> Store:
+    """The store in the directory `path`. Raises StoreNotFoundError, OptionError, CorruptionError."""
     # Whoever opens a store of the other engine asks here too, and does not wait for this one to load.
+    if looks_like_quorum(path.rstrip("/")):
+        from storage_core.rabbitmq.quorum.store import QuorumStore
+
+        return QuorumStore(path, options)
     from storage_core.rabbitmq.store import VhostStore
 
     return VhostStore(path, options)

@@ -5,6 +5,8 @@ Source: docs/rabbitmq.md "Columns", interface.md 28 to 34. Leaves to `rows` how 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 from storage_core.conditions import columns_of, condition
@@ -46,9 +48,32 @@ NATIVE = pa.schema(
         ("store", pa.string()),
     ]
 )
+QUEUE_TYPE = pa.field("queueType", pa.string())
+QUORUM = pa.schema(
+    [
+        ("raftIndex", pa.int64()),
+        ("raftTerm", pa.int64()),
+        ("enqueuedAt", TIMESTAMP),
+        ("deliveryCount", pa.int64()),
+        ("status", pa.string()),
+        ("committed", pa.bool_()),
+    ]
+)
+"""What the messages of quorum queues have besides."""
+STREAM = pa.schema(
+    [
+        ("streamOffset", pa.int64()),
+        ("chunkId", pa.int64()),
+        ("chunkTimestamp", TIMESTAMP),
+        ("epoch", pa.int64()),
+        ("rawSections", pa.binary()),
+    ]
+)
+"""What the messages of streams have besides."""
+ADDITIONAL = pa.schema([QUEUE_TYPE, *QUORUM, *STREAM])
 ACKED = pa.field("acked", pa.bool_())
 CORRUPTION = pa.field("corruption", pa.string())
-READABLE = NATIVE.append(ACKED).append(CORRUPTION)
+READABLE = pa.schema([*NATIVE, *ADDITIONAL, ACKED, CORRUPTION])
 """Every column that a read can show or ask about."""
 
 TEXT_PROPERTIES = {
@@ -65,21 +90,23 @@ TEXT_PROPERTIES = {
 """Columns that hold the text of one short string of the property list."""
 
 INDEX_COLUMNS = frozenset(
-    {"vhost", "queue", "sequenceId", "redelivered", "location", "file", "position", "store", "acked"}
+    {"vhost", "queue", "sequenceId", "redelivered", "location", "file", "position", "store", "acked", *ADDITIONAL.names}
 )
 """Columns that the index answers alone; a damaged message keeps them."""
 
 
-def message_schema(request: ScanRequest) -> pa.Schema:
+def message_schema(request: ScanRequest, own: Sequence[str] = ()) -> pa.Schema:
     """Schema of the rows of `request`, in its column order. Raises OptionError for a column that does not exist, also
     in a predicate.
+
+    `own` columns are those that the queue's type has besides; those of other types may be asked for, and are null.
     """
-    names = [*NATIVE.names]
+    names = [*NATIVE.names, *own]
     names += [ACKED.name] if request.include_acked else []
     names += [CORRUPTION.name] if request.mode is Mode.PERMISSIVE else []
     asked = sorted(columns_of(map(condition, request.predicates)))
     for option, wanted in (("columns", request.columns or ()), ("filters", asked)):
         for name in wanted:
-            if name not in names:
+            if name not in names and name not in ADDITIONAL.names:
                 raise OptionError(option, name, f"there is no such column; {choices(name, names, 'columns', 40)}")
     return pa.schema([READABLE.field(name) for name in (names if request.columns is None else request.columns)])

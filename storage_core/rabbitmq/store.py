@@ -17,7 +17,7 @@ from storage_core.formats.rabbitmq import paths
 from storage_core.job import pending_intent
 from storage_core.rabbitmq import views
 from storage_core.rabbitmq.disk import definitions
-from storage_core.rabbitmq.disk.detect import looks_like_store, names_in
+from storage_core.rabbitmq.disk.detect import looks_like_vhost, names_in
 from storage_core.rabbitmq.disk.running_node import is_running
 from storage_core.rabbitmq.disk.settings import Settings
 from storage_core.rabbitmq.disk.span_reader import read_file
@@ -39,6 +39,8 @@ from storage_core.store import Definitions, ScanRequest, StoreState
 from storage_core.stream.tail import FollowedStore
 
 RECOVERIES = ("auto", "none")
+OF_OTHER_QUEUES = frozenset({"commit", "asof"})
+"""Options of quorum queues, which may stand in those of a whole node."""
 NEW_STORE_NAMES = frozenset({".mqstore"})
 
 
@@ -67,7 +69,7 @@ class VhostStore(FollowedStore):
 
     def _is_new(self) -> bool:
         """Whether nothing lies there yet. StoreNotFoundError when something does that is no store."""
-        if looks_like_store(self.path):
+        if looks_like_vhost(self.path):
             return False
         if names_in(self.path) - NEW_STORE_NAMES:
             text = f"is no RabbitMQ vhost directory; it has no {paths.PERSISTENT_FOLDER}"
@@ -218,6 +220,8 @@ def _parsed(options: Mapping[str, Any]) -> tuple[str, str | None, Settings]:
     known = {name.lower(): name for name in ("recovery", "vhost", *Settings.__dataclass_fields__)}
     given: dict[str, Any] = {}
     for name, value in options.items():
+        if name.lower() in OF_OTHER_QUEUES:
+            continue
         canonical = known.get(name.lower())
         if canonical is None:
             near = closest(name, sorted(known.values())) or sorted(known.values())

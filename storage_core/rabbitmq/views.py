@@ -16,7 +16,7 @@ import pyarrow as pa
 from storage_core.errors import OptionError
 from storage_core.finding import FINDINGS
 from storage_core.formats.rabbitmq import paths
-from storage_core.rabbitmq.disk import node
+from storage_core.rabbitmq.disk import detect, node
 from storage_core.rabbitmq.index.entries import ACKED, REDELIVERED, Entries, flagged
 from storage_core.rabbitmq.index.queue_directory import QueueFiles
 from storage_core.rabbitmq.message_store.locations import file_sizes
@@ -95,7 +95,7 @@ def _queues(snapshot: VhostSnapshot, request: ScanRequest) -> Iterator[Row]:
         known = declared.get(name)
         if name in named:
             yield _queue_row(snapshot, named[name], known)
-        elif known is not None:
+        elif known is not None and not detect.is_read_elsewhere(snapshot.root, known.kind):
             counts = {"messages": 0, "ready": 0, "bytes": 0} if known.kind == "classic" else {}
             yield {"vhost": snapshot.vhost, "queue": name, "directories": [], **known.columns(), **counts}
 

@@ -102,10 +102,14 @@ def test_vhosts_are_chosen_by_name(load, snapshot) -> None:
 def test_a_nodes_data_directory(load, node: Path) -> None:
     rows = load(str(node)).collect()
     assert {(row.vhost, row.queue, row.body.decode()) for row in rows} == {
-        ("/", name, f"hello {name}") for name in ("plain", "prio")
+        ("/", name, f"hello {name}") for name in ("plain", "prio", "quorum")
     }
-    assert len(rows) == 6
-    assert load(str(node.parent)).count() == 6
+    assert {(row.queue, row.queueType, row.deliveryCount) for row in rows} == {
+        ("plain", "classic", None), ("prio", "classic", None), ("quorum", "quorum", 0),
+    }  # fmt: skip
+    assert load(str(node.parent)).count() == len(rows) == 9
+    assert load(str(node), queueType="classic").count() == 6
+    assert load(str(node), vhost="other").count() == 0
 
 
 def test_queues_by_name_and_pattern(load, snapshot) -> None:
@@ -217,12 +221,12 @@ def test_the_view_of_queues_of_a_node(load, node: Path) -> None:
     rows = {(row.vhost, row.queue): row for row in load(str(node), view="queues").collect()}
     assert {key: (row.type, row.durable, row.messages) for key, row in rows.items()} == {
         ("/", "plain"): ("classic", True, 3), ("/", "prio"): ("classic", True, 3), ("/", "lazy"): ("classic", True, 0),
-        ("/", "quorum"): ("quorum", True, None), ("/", "stream"): ("stream", True, None),
+        ("/", "quorum"): ("quorum", True, 3), ("/", "stream"): ("stream", True, None),
         ("other", "plain"): ("classic", True, 0),
     }  # fmt: skip
     assert rows["/", "prio"].arguments == '{"x-max-priority": 3, "x-message-ttl": 60000}'
-    (one,) = load(str(node), view="queues", vhost="/", assign='{"quorum": [0]}').collect()
-    assert one.queue == "quorum"
+    (one,) = load(str(node), view="queues", queueType="quorum").collect()
+    assert (one.queue, one.members, one.inDoubt) == ("quorum", 1, 0)
 
 
 def test_the_view_of_segments_says_what_is_garbage(load, snapshot) -> None:

@@ -111,7 +111,7 @@ LATER = "not in this version of mqstore; leave it out"
         (
             "view",
             "queue",
-            "allowed are messages, queues, topics, segments, index, offsets, damage; did you mean queues?",
+            "allowed are messages, queues, topics, segments, index, offsets, damage, raft; did you mean queues?",
         ),
         ("layout", "avro", "allowed are native, kafka"),
         ("engine", "kafka", "allowed are auto, rocketmq, rabbitmq"),

@@ -14,9 +14,24 @@ from storage_core.formats.rabbitmq import paths
 RAFT_LOG, STREAM_INDEX = b"RAWA", b"OSII"
 QUORUM_CONFIG = b"friendly_name"
 LEVELS, HEAD_BYTES = 2, 4096
+COORDINATION, QUORUM_FOLDER, WAL_SUFFIX = "coordination", "quorum", ".wal"
+RAFT_TABLES = frozenset({"names.dets", "meta.dets"})
 
 
 def looks_like_store(path: str) -> bool:
+    """Whether `path` is a store of any kind of queues."""
+    return looks_like_vhost(path) or looks_like_quorum(path)
+
+
+def looks_like_quorum(path: str) -> bool:
+    """Whether `path` holds a node's quorum queues: its write-ahead logs. The coordinator of streams has such too."""
+    if path.rsplit("/", 2)[-2:-1] == [COORDINATION]:
+        return False
+    names = names_in(path)
+    return names >= RAFT_TABLES or any(name.endswith(WAL_SUFFIX) for name in names)
+
+
+def looks_like_vhost(path: str) -> bool:
     """Whether `path` is a vhost's directory, under any name: a message store, or queues beside a vhost's own files."""
     names = names_in(path)
     if paths.PERSISTENT_FOLDER in names:
@@ -26,9 +41,24 @@ def looks_like_store(path: str) -> bool:
 
 
 def stores_below(path: str) -> list[str]:
+    """The stores of a node's data directory: of its vhosts, and of its quorum queues; or the vhosts' alone of the
+    folders between.
+    """
+    folder = f"{path}/{QUORUM_FOLDER}"
+    quorum = [f"{folder}/{name}" for name in sorted(names_in(folder)) if looks_like_quorum(f"{folder}/{name}")]
+    return vhosts_below(path) + quorum
+
+
+def is_read_elsewhere(root: str, kind: str) -> bool:
+    """Whether queues of this kind lie beside a vhost's store `root` in the node's data directory as another store."""
+    node = root.rsplit("/", 3)[0]
+    return kind == "quorum" and any(not looks_like_vhost(path) for path in stores_below(node))
+
+
+def vhosts_below(path: str) -> list[str]:
     """The vhost directories of a `vhosts` folder, of a `msg_stores` folder, or of a node's data directory, sorted."""
     for folder in (path, f"{path}/vhosts", f"{path}/msg_stores/vhosts"):
-        found = [f"{folder}/{name}" for name in sorted(names_in(folder)) if looks_like_store(f"{folder}/{name}")]
+        found = [f"{folder}/{name}" for name in sorted(names_in(folder)) if looks_like_vhost(f"{folder}/{name}")]
         if found:
             return found
     return []

@@ -77,14 +77,14 @@ def other_kinds(root: str, vhost: str) -> str | None:
     if not kinds:
         return None
     counted = " and ".join(f"{count} {kind} queue{'s' * (count > 1)}" for kind, count in sorted(kinds.items()))
-    return f"{root}: the vhost also has {counted}; their messages lie elsewhere on the node and are not read"
+    return f"{root}: the vhost also has {counted}; their messages lie elsewhere in {node_directory(root)}"
 
 
 def elsewhere(root: str, name: str, kind: str) -> str:
     """The text of an error about a queue whose messages are not in this store."""
     return (
-        f"UnsupportedFormatError: {root}: {name} is a {kind} queue, whose messages lie elsewhere on the node; "
-        "mqstore reads classic queues: consume it from a running node"
+        f"UnsupportedFormatError: {root}: {name} is a {kind} queue, whose messages lie elsewhere; "
+        f"open the node's data directory, {node_directory(root)}"
     )
 
 

@@ -18,7 +18,7 @@ from storage_core.formats.layout import Mask
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.read.columns import IndexColumns, message_column
 from storage_core.rabbitmq.read.message_batch import MessageBatch
-from storage_core.rabbitmq.schema import CORRUPTION, INDEX_COLUMNS, READABLE
+from storage_core.rabbitmq.schema import CORRUPTION, READABLE
 from storage_core.store import Mode, Predicate
 
 LEAVE_OUT = "option mode=DROPMALFORMED leaves such messages out"
@@ -44,12 +44,13 @@ class RowContext:
 class BatchBuilder:
     """Makes record batches; `left_out` counts the messages that DROPMALFORMED left out."""
 
-    def __init__(self, context: RowContext) -> None:
+    def __init__(self, context: RowContext, index_columns: IndexColumns | None = None) -> None:
         self.context = context
         self.left_out = 0
-        self._index_columns = IndexColumns(context.vhost, context.store, context.queues, context.files)
+        classic = IndexColumns(context.vhost, context.store, context.queues, context.files)
+        self._index_columns = index_columns or classic
         self._conditions = [condition(predicate) for predicate in context.predicates]
-        self._late = [one for one in self._conditions if not one.columns <= INDEX_COLUMNS]
+        self._late = [one for one in self._conditions if not one.columns <= self._index_columns.names]
 
     def batch(self, messages: MessageBatch) -> pa.RecordBatch:
         """The rows of one batch. Raises CorruptionError for the first damaged message with FAILFAST."""
@@ -76,7 +77,7 @@ class BatchBuilder:
 
         def column(name: str) -> pa.Array:
             if name not in made:
-                if name in INDEX_COLUMNS:
+                if name in self._index_columns.names:
                     made[name] = self._index_columns.values(name, messages.entries)
                 elif name == CORRUPTION.name:
                     made[name] = self._corruption(messages, damaged)

@@ -40,8 +40,12 @@ MAX_EXPIRY = np.uint64(LATEST_SECOND * 1_000_000)
 class IndexColumns:
     """The columns that entries answer without their messages. Entries name their queue and file by index."""
 
+    queue_type = "classic"
+    names = schema.INDEX_COLUMNS
+    """The columns that `values` answers."""
+
     def __init__(self, vhost: str, store: str, queues: Sequence[str], files: Sequence[str]) -> None:
-        self._constants = {"vhost": vhost, "store": store}
+        self._constants = {"vhost": vhost, "store": store, "queueType": self.queue_type}
         self._names = {"queue": pa.array(queues, pa.string()), "file": pa.array(files, pa.string())}
 
     def values(self, name: str, entries: Entries) -> pa.Array:
@@ -50,7 +54,8 @@ class IndexColumns:
             return pa.repeat(pa.scalar(self._constants[name], pa.string()), len(entries))
         if name in self._names:
             return self._names[name].take(pa.array(entries[name]))
-        return _INDEX_COLUMNS[name](entries)
+        made = _INDEX_COLUMNS.get(name)
+        return pa.nulls(len(entries), schema.READABLE.field(name).type) if made is None else made(entries)
 
 
 def message_column(name: str, messages: MessageBatch) -> pa.Array:

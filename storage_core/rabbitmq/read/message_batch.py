@@ -5,7 +5,7 @@ Leaves to `rows` the columns, to `partition` which entries go into one batch. So
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -92,8 +92,31 @@ def read_batch(
     _check_sums(buffer, kinds, starts, term_starts, term_stops, dirty | verify_crc, dirty, reasons, dropped)
     sound = present.copy()
     sound[list(reasons)] = False
-    buffer, messages = _located(buffer, term_starts, term_stops, sound, kinds, reasons)
-    dropped |= dirty & sound & messages.ok & ~messages.persistent
+    terms = TermSpans(buffer, term_starts, term_stops, sound, kinds == OWN)
+    found = decode_batch(entries, terms, reasons, absent, dropped)
+    dropped |= dirty & sound & found.messages.ok & ~found.messages.persistent
+    return found
+
+
+@dataclass(frozen=True)
+class TermSpans:
+    """The terms [start, stop) of `buffer`, shape (n,): those that are `sound`, and those that zeros may follow."""
+
+    buffer: Bytes
+    starts: Positions
+    stops: Positions
+    sound: npt.NDArray[np.bool_]
+    padded: npt.NDArray[np.bool_]
+    id_size: int = basic_message.ID_SIZE
+
+
+def decode_batch(
+    entries: Entries, terms: TermSpans, reasons: dict[int, str], absent: npt.NDArray[np.bool_],
+    dropped: npt.NDArray[np.bool_],
+) -> MessageBatch:  # fmt: skip
+    """Decodes messages that were read; adds to `reasons` what is wrong with them."""
+    sound = terms.sound
+    buffer, messages = _located(terms, reasons)
     listed = properties.locate(buffer, messages.property_starts, messages.property_stops)
     table = listed.fields.get("headers", _NO_FIELD)
     found = headers.locate(buffer, table.starts, table.stops)
@@ -182,13 +205,11 @@ def _unpadded(term: memoryview) -> memoryview:
     return term
 
 
-def _located(
-    buffer: Bytes, starts: Positions, stops: Positions, sound: npt.NDArray[np.bool_], kinds: npt.NDArray[np.uint8],
-    reasons: dict[int, str],
-) -> tuple[Bytes, MessageSpans]:  # fmt: skip
+def _located(terms: TermSpans, reasons: dict[int, str]) -> tuple[Bytes, MessageSpans]:
     """Spans of all terms. Those in an unusual spelling are spelled anew after the others, which makes them usual."""
-    spans = basic_message.locate(buffer, starts, stops)
-    unusual = np.flatnonzero(sound & ~spans.ok).tolist()
+    buffer, starts, stops = terms.buffer, terms.starts, terms.stops
+    spans = basic_message.locate(buffer, starts, stops, terms.id_size)
+    unusual = np.flatnonzero(terms.sound & ~spans.ok).tolist()
     if not unusual:
         return buffer, spans
     extra, size = [], len(buffer)
@@ -196,7 +217,9 @@ def _located(
     for row in unusual:
         raw = buffer[int(starts[row]) : int(stops[row])].data
         try:
-            message = basic_message.decode(bytes(_unpadded(raw) if kinds[row] == OWN else raw))
+            message = basic_message.decode(bytes(_unpadded(raw) if terms.padded[row] else raw))
+            if not terms.id_size:
+                message = replace(message, id=b"")
         except FormatError as error:
             reasons[row] = f"the message cannot be decoded: {error.reason}"
             continue
@@ -207,4 +230,4 @@ def _located(
     if not extra:
         return buffer, spans
     buffer = np.concatenate([buffer, *extra])
-    return buffer, basic_message.locate(buffer, starts, stops)
+    return buffer, basic_message.locate(buffer, starts, stops, terms.id_size)

@@ -125,7 +125,10 @@ class VhostSnapshot(Snapshot):
     def topics(self, wanted: Sequence[str] = ()) -> frozenset[str]:
         """Names of all queues; a directory without a name is recognised when it is one of `wanted`."""
         named = frozenset(self.named(wanted))
-        return named if named.issuperset(wanted) else named | {name for name in wanted if self._declared(name)}
+        if named.issuperset(wanted):
+            return named
+        declared = {name: self._declared(name) for name in wanted}
+        return named | {name for name, queue in declared.items() if queue is not None and queue.kind == "classic"}
 
     def _declared(self, name: str) -> node.DeclaredQueue | None:
         """What the node's tables say about a queue that has no directory here."""

@@ -17,7 +17,7 @@ from storage_core.errors import MqStoreError
 from storage_core.files import system
 from storage_core.files.lock import FileLock
 from storage_core.job import JobFolder
-from storage_core.rabbitmq.disk.detect import looks_like_store
+from storage_core.rabbitmq.disk.detect import looks_like_vhost
 from storage_core.rabbitmq.disk.running_node import check_not_running
 from storage_core.rabbitmq.write.input_rows import InputRows, check_columns
 from storage_core.rabbitmq.write.options import WriteOptions
@@ -76,7 +76,7 @@ class VhostWriteJob(WriteJob):
         """
         ordered = sorted(parts, key=lambda part: part.partition)
         count = sum(part.rows for part in ordered)
-        if count or not looks_like_store(self.facts.root):
+        if count or not looks_like_vhost(self.facts.root):
             self._put_in_place([part for part in ordered if part.rows])
         else:
             self.abort()

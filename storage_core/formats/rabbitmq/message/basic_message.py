@@ -24,6 +24,8 @@ from storage_core.formats.rabbitmq.message.message_container import Container
 
 PROTOCOL = et.Atom("rabbit_framing_amqp_0_9_1")
 CLASS_BASIC = 60
+ID_SIZE = 16
+"""Bytes of an id; the messages of quorum queues have none."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def decode(term: bytes) -> Message:
     exchange = _checked(resource, ("resource", bytes, "exchange", bytes), "the exchange")
     if not isinstance(keys, list) or not all(isinstance(key, bytes) for key in keys):
         raise FormatError(0, "the routing keys are no list of binaries")
-    if not isinstance(message_id, bytes) or len(message_id) != 16 or persistent not in {"true", "false"}:
+    if not isinstance(message_id, bytes) or len(message_id) not in {0, ID_SIZE} or persistent not in {"true", "false"}:
         raise FormatError(0, "the id is not 16 bytes, or the persistent flag is no boolean")
     listed, body = _content(content)
     return Message(exchange[1], exchange[3], tuple(keys), listed, body, message_id, persistent == "true")
@@ -164,32 +166,32 @@ def _spelling(tag: int, width: int) -> Spelling:
 SPELLING = _spelling(et.ATOM, 2)
 _SPELLINGS = (SPELLING, _spelling(et.SMALL_ATOM_UTF8, 1))
 _ONE_ITEM = bytes((et.LIST, 0, 0, 0, 1, et.BINARY))
-ID_HEAD = bytes((et.BINARY, 0, 0, 0, 16))
+ID_HEAD = bytes((et.BINARY, 0, 0, 0, ID_SIZE))
 _SHAPES, _FEWEST_SHAPED = 4, 64
 """How many shapes of terms are tried, and how few terms are not worth it."""
 
 
-def locate(buffer: Bytes, starts: Positions, stops: Positions) -> MessageSpans:
-    """Finds the parts of the terms [start, stop) of `buffer`. Never raises."""
+def locate(buffer: Bytes, starts: Positions, stops: Positions, id_size: int = ID_SIZE) -> MessageSpans:
+    """Finds the parts of the terms [start, stop) of `buffer`, whose ids have `id_size` bytes. Never raises."""
     rest = np.arange(len(starts))
     parts: list[_Part] = []
     for _ in range(_SHAPES):
         if len(rest) < _FEWEST_SHAPED:
             break
-        found = _shaped(buffer, starts[rest], stops[rest])
+        found = _shaped(buffer, starts[rest], stops[rest], id_size)
         if found is None:
             break
         if found.ok.all() and not parts:
             return found
         parts.append((rest[found.ok], found.some(found.ok)))
         rest = rest[~found.ok]
-    others = _spelled(buffer, starts[rest], stops[rest])
+    others = _spelled(buffer, starts[rest], stops[rest], id_size)
     return _joined([*parts, (rest, others)]) if parts else others
 
 
-def _shaped(buffer: Bytes, starts: Positions, stops: Positions) -> MessageSpans | None:
+def _shaped(buffer: Bytes, starts: Positions, stops: Positions, id_size: int) -> MessageSpans | None:
     """The terms that are spelled like the first one; None when that is nothing to go by."""
-    sample = _spelled(buffer, starts[:1], stops[:1])
+    sample = _spelled(buffer, starts[:1], stops[:1], id_size)
     if not sample.ok[0] or sample.body_starts[0] == sample.body_stops[0]:
         return None
     start, listed, body = int(starts[0]), int(sample.property_starts[0]), int(sample.body_stops[0])
@@ -201,7 +203,7 @@ def _shaped(buffer: Bytes, starts: Positions, stops: Positions) -> MessageSpans 
     shape = Shape(
         stretch(buffer[start : listed - 4].tobytes(), free),
         stretch(buffer[listed_stop : body_start - 4].tobytes()),
-        stretch(buffer[body : int(stops[0])].tobytes(), [(id_at, id_at + 16)]),
+        stretch(buffer[body : int(stops[0])].tobytes(), [(id_at, id_at + id_size)]),
     )
     found = term_layout.locate(buffer, starts, stops, shape)
     key_starts, key_stops = ((starts[:, None] + (at - start)).ravel() for at in (sample.key_starts, sample.key_stops))
@@ -221,17 +223,17 @@ def _shaped(buffer: Bytes, starts: Positions, stops: Positions) -> MessageSpans 
     )
 
 
-def _spelled(buffer: Bytes, starts: Positions, stops: Positions) -> MessageSpans:
+def _spelled(buffer: Bytes, starts: Positions, stops: Positions, id_size: int) -> MessageSpans:
     """The parts of terms in any of the spellings, found step by step."""
-    spans = _locate(buffer, starts, stops, _SPELLINGS[0])
+    spans = _locate(buffer, starts, stops, _SPELLINGS[0], id_size)
     others = np.flatnonzero(~spans.ok)
     if not len(others):
         return spans
-    second = _locate(buffer, starts[others], stops[others], _SPELLINGS[1])
+    second = _locate(buffer, starts[others], stops[others], _SPELLINGS[1], id_size)
     return _joined([(np.flatnonzero(spans.ok), spans.some(spans.ok)), (others, second)])
 
 
-def _locate(buffer: Bytes, starts: Positions, stops: Positions, spelling: Spelling) -> MessageSpans:
+def _locate(buffer: Bytes, starts: Positions, stops: Positions, spelling: Spelling, id_size: int) -> MessageSpans:
     cursor = Cursor(buffer, starts, stops)
     cursor.expect(spelling.head)
     cursor.counted(">u4")
@@ -242,9 +244,9 @@ def _locate(buffer: Bytes, starts: Positions, stops: Positions, spelling: Spelli
     listed = cursor.counted(">u4")
     cursor.expect(spelling.protocol)
     body = _body(cursor)
-    cursor.expect(ID_HEAD)
-    id_starts = cursor.position
-    cursor.move(16)
+    cursor.ok &= cursor.number("u1") == et.BINARY
+    id_starts, id_stops = cursor.counted(">u4")
+    cursor.ok &= id_stops - id_starts == id_size
     persistent = cursor.at(f"S{len(spelling.true)}", cursor.position) == spelling.true
     false = cursor.at(f"S{len(spelling.false)}", cursor.position) == spelling.false
     cursor.ok &= persistent | false

@@ -1,0 +1,166 @@
+"""Entries of a raft log: the commands of a quorum queue. Enqueues of a window at once by template, the others decoded.
+
+What a command does belongs to the engine. Source: docs/format/rabbitmq-quorum.md 6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.errors import FormatError
+from storage_core.formats.layout import Bytes, Mask, Positions, values_at
+from storage_core.formats.rabbitmq.erlang import external_term as et
+from storage_core.formats.rabbitmq.erlang.term_layout import Stretch, stretch
+from storage_core.formats.rabbitmq.quorum.term_spans import elements, end_of
+
+_TEMPLATES, _FEWEST = 32, 16
+"""How many templates are tried in a window, and how few entries are not worth one."""
+_WIDTHS = {et.SMALL_INTEGER: 1, et.INTEGER: 4}
+
+
+@dataclass
+class Enqueues:
+    """The enqueues of n entries, shape (n,): `ok` rows are plain ones with a publisher and a number.
+
+    `publishers` are numbers of `publisher_terms`, the bytes of the pids. Messages are spans without a version byte.
+    """
+
+    ok: Mask
+    times: npt.NDArray[np.int64]
+    publishers: npt.NDArray[np.int64]
+    sequences: npt.NDArray[np.int64]
+    message_starts: Positions
+    message_stops: Positions
+    publisher_terms: list[bytes]
+
+
+def decode(data: bytes) -> Any:
+    """The term of one entry. FormatError."""
+    return et.decode(data)
+
+
+def message_span(data: bytes) -> tuple[int, int]:
+    """Where the message of an enqueue or requeue lies in its entry. FormatError when it has none."""
+    whole = elements(data, 1)
+    if len(whole) != 4:
+        raise FormatError(0, "the entry is no command")
+    parts = elements(data, whole[2][0])
+    return parts[-1]
+
+
+def find_enqueues(buffer: Bytes, starts: Positions, stops: Positions) -> Enqueues:
+    """The plain enqueues among the entries [start, stop) of `buffer`. Never raises."""
+    count = len(starts)
+    times, publishers, sequences, begins, ends = np.zeros((5, count), np.int64)
+    found = Enqueues(np.zeros(count, bool), times, publishers, sequences, begins, ends, [])
+    pids: dict[bytes, int] = {}
+    rest = np.arange(count)
+    for _ in range(_TEMPLATES):
+        if len(rest) < _FEWEST:
+            break
+        template = None
+        for row in rest[:_FEWEST].tolist():
+            template = _template(buffer[starts[row] : stops[row]].tobytes())
+            if template is not None:
+                break
+        if template is None:
+            rest = rest[_FEWEST:]
+            continue
+        hit = template.matches(buffer, starts[rest], stops[rest])
+        _fill(found, pids, template, buffer, rest[hit], starts, stops)
+        rest = rest[~hit]
+    found.publisher_terms = list(pids)
+    return found
+
+
+@dataclass(frozen=True)
+class _Template:
+    """Bytes before and behind the message that entries share; numbers and ids in them are free."""
+
+    head: Stretch
+    tail: Stretch
+    time: int
+    publisher: tuple[int, int]
+    sequence: tuple[int, int]
+
+    def matches(self, buffer: Bytes, starts: Positions, stops: Positions) -> Mask:
+        fits: Mask = stops - starts >= self.head.size + self.tail.size
+        fits &= self.head.matches(buffer, starts)
+        fits &= self.tail.matches(buffer, np.maximum(stops - self.tail.size, 0))
+        return fits
+
+
+def _template(data: bytes) -> _Template | None:
+    """The template of one entry; None when it is no plain enqueue."""
+    try:
+        whole = elements(data, 1)
+        if len(whole) != 4 or end_of(data, 1) != len(data) or _atom(data, whole[0]) != b"$usr":
+            return None
+        time = _only_time(data, whole[1])
+        command = elements(data, whole[2][0])
+        if time is None or len(command) != 4 or _atom(data, command[0]) != b"enqueue":
+            return None
+        if data[command[1][0]] not in {88, 103} or data[command[2][0]] not in _WIDTHS:
+            return None
+    except FormatError:
+        return None
+    message = command[3]
+    free = [(time, time + 6), (command[1][1] - 12, command[1][1]), (command[2][0] + 1, command[2][1])]
+    reply = [(a - message[1], b - message[1]) for a, b in _free_of_reply(data, whole[3])]
+    head, tail = data[: message[0]], data[message[1] :]
+    return _Template(stretch(head, free), stretch(tail, reply), time, command[1], command[2])
+
+
+def _atom(data: bytes, span: tuple[int, int]) -> bytes:
+    start, stop = span
+    if data[start] in {et.ATOM, et.ATOM_UTF8}:
+        return data[start + 3 : stop]
+    return data[start + 2 : stop] if data[start] in {et.SMALL_ATOM, et.SMALL_ATOM_UTF8} else b""
+
+
+def _only_time(data: bytes, span: tuple[int, int]) -> int | None:
+    """Where the six bytes of the leader's clock lie, when the meta map holds nothing else."""
+    start, stop = span
+    if data[start] != et.MAP or data[start + 1 : start + 5] != b"\0\0\0\1":
+        return None
+    key = start + 5, end_of(data, start + 5)
+    value = key[1]
+    good = _atom(data, key) == b"ts" and data[value : value + 3] == bytes((et.SMALL_BIG, 6, 0)) and value + 9 == stop
+    return value + 3 if good else None
+
+
+def _free_of_reply(data: bytes, span: tuple[int, int]) -> list[tuple[int, int]]:
+    """What differs in the reply modes of entries: the number to notify with, and the pid's own bytes."""
+    if data[span[0]] != et.SMALL_TUPLE:
+        return []
+    free = []
+    for start, stop in elements(data, span[0]):
+        if data[start] in _WIDTHS:
+            free.append((start + 1, stop))
+        elif data[start] in {88, 103}:
+            free.append((stop - 12, stop))
+    return free
+
+
+def _fill(
+    found: Enqueues, pids: dict[bytes, int], template: _Template, buffer: Bytes, rows: npt.NDArray[np.int64],
+    starts: Positions, stops: Positions,
+) -> None:  # fmt: skip
+    begin = starts[rows]
+    found.ok[rows] = True
+    words = values_at(buffer, "<u4", begin + template.time).astype(np.int64)
+    high = values_at(buffer, "<u2", begin + template.time + 4).astype(np.int64)
+    found.times[rows] = words | high << 32
+    width = template.sequence[1] - template.sequence[0] - 1
+    kind = "u1" if width == 1 else ">i4"
+    found.sequences[rows] = values_at(buffer, kind, begin + template.sequence[0] + 1).astype(np.int64)
+    size = template.publisher[1] - template.publisher[0]
+    terms, codes = np.unique(values_at(buffer, f"V{size}", begin + template.publisher[0]), return_inverse=True)
+    numbers = np.array([pids.setdefault(term.tobytes(), len(pids)) for term in terms], np.int64)
+    found.publishers[rows] = numbers[codes]
+    found.message_starts[rows] = begin + template.head.size
+    found.message_stops[rows] = stops[rows] - template.tail.size

@@ -1,0 +1,26 @@
+"""A frame to write as an Arrow table, whatever the caller holds. Which columns it may have is told by the engines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from storage_core.errors import MqStoreError
+
+
+def as_table(given: Any) -> pa.Table:
+    """A frame to write as a table: a pyarrow Table or RecordBatch, a pandas DataFrame, a dict of columns.
+
+    Raises MqStoreError for what cannot be made one.
+    """
+    try:
+        table = given if isinstance(given, pa.Table) else pa.table(given)
+    except (TypeError, ValueError, pa.ArrowException) as error:
+        reason = str(error).partition("\n")[0]
+        raise MqStoreError(
+            f"append takes a pyarrow Table or RecordBatch, a pandas DataFrame or a dict of columns, and this "
+            f"{type(given).__name__} cannot be made one: {reason}"
+        ) from None
+    # What pandas adds for an index that is no plain range is no column of a message.
+    return table.select([name for name in table.column_names if not name.startswith("__index_level_")])

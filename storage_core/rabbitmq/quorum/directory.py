@@ -1,0 +1,76 @@
+"""Which quorum queues lie in a node's folder: their directories, their files, what the node notes beside them.
+
+Source: docs/format/rabbitmq-quorum.md 1 and 2. Leaves to `raft_log` what the files hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from storage_core.errors import CorruptionError, FormatError
+from storage_core.files import system
+from storage_core.formats.rabbitmq.erlang import dets
+from storage_core.formats.rabbitmq.quorum import server_config
+from storage_core.formats.rabbitmq.quorum.server_config import ServerConfig
+from storage_core.rabbitmq.disk.span_reader import read_file
+
+WAL, SEGMENT, CONFIG, META, SNAPSHOTS = ".wal", ".segment", "config", "meta.dets", "snapshots"
+
+
+@dataclass(frozen=True)
+class QueueDirectory:
+    """One quorum queue's member on this node. `folder` is its name below the store."""
+
+    folder: str
+    config: ServerConfig
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """Virtual host and queue."""
+        return self.config.vhost, self.config.queue
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the queue was declared with one member."""
+        return len(self.config.members) == 1
+
+
+def files_named(root: str, suffix: str) -> list[str]:
+    """Names of the files of a folder that end so, ascending; none when it is not there."""
+    try:
+        return sorted(name for name in system.names(root) if name.endswith(suffix))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def list_queues(root: str) -> list[QueueDirectory]:
+    """All quorum queues below `root`, by virtual host and name. CorruptionError for a config that cannot be read."""
+    found = []
+    for entry in system.entries(root):
+        if not entry.is_directory:
+            continue
+        path = f"{root}/{entry.name}/{CONFIG}"
+        data = read_file(path)
+        if not data:
+            continue
+        try:
+            config = server_config.parse(data)
+        except FormatError as error:
+            raise CorruptionError(path, error.position, error.reason) from None
+        if config is not None:
+            found.append(QueueDirectory(entry.name, config))
+    return sorted(found, key=lambda queue: (queue.name, queue.folder))
+
+
+def last_applied(root: str) -> Mapping[bytes, int]:
+    """Last applied index by uid, as the node noted it last; empty where its table is gone or cannot be read."""
+    try:
+        rows = dets.decode(read_file(f"{root}/{META}"))
+    except FormatError:
+        return {}
+    return {
+        row[0]: row[3]
+        for row in rows
+        if isinstance(row, tuple) and len(row) == 4 and isinstance(row[0], bytes) and isinstance(row[3], int)
+    }

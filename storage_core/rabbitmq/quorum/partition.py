@@ -1,0 +1,100 @@
+"""A piece of a plan of quorum queues: where its messages lie, read and turned into batches wherever it is sent.
+
+Leaves to `snapshot` how pieces are cut, to the classic engine's `batch_builder` the rows.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import zstandard
+
+from storage_core.formats.rabbitmq.erlang import external_term as et
+from storage_core.rabbitmq.disk.damage import Damage
+from storage_core.rabbitmq.disk.span_reader import SpanReader
+from storage_core.rabbitmq.index.entries import MISSING, PERSISTENT, Entries, flagged
+from storage_core.rabbitmq.quorum.rows import ENTRY, QuorumColumns
+from storage_core.rabbitmq.read.batch_builder import BatchBuilder, RowContext
+from storage_core.rabbitmq.read.message_batch import MessageBatch, TermSpans, decode_batch
+from storage_core.rabbitmq.read.partition import batch_ranges
+from storage_core.store import Mode, ScanPartition
+
+
+@dataclass(frozen=True)
+class QuorumPartition(ScanPartition):
+    """Messages in the order of delivery, and the damages that PERMISSIVE shows beside them. `vhosts` go with the
+    queues of the context.
+    """
+
+    context: RowContext
+    vhosts: tuple[str, ...]
+    entries: Entries
+    damages: tuple[Damage, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Neighbours are alike, so compressed entries take few bytes on their way into a task."""
+        packed = zstandard.ZstdCompressor(level=1).compress(np.ascontiguousarray(self.entries).tobytes())
+        return _restored, (self.context, self.vhosts, packed, self.damages)
+
+    @property
+    def estimated_bytes(self) -> int:
+        """Bytes of message terms."""
+        return int(self.entries["length"].sum())
+
+    @property
+    def estimated_rows(self) -> int:
+        """Messages, of which a filter may leave fewer."""
+        return len(self.entries)
+
+    @property
+    def file_count(self) -> int:
+        """Files that hold the messages."""
+        return len(self.context.files)
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The rows in batches. Raises CorruptionError (FAILFAST), DataLossError when files vanished or shrank."""
+        context = self.context
+        columns = QuorumColumns(self.vhosts, context.store, context.queues, context.files)
+        builder = BatchBuilder(context, columns)
+        reader = SpanReader(context.root, list(context.files))
+        try:
+            for start, stop in batch_ranges(self.entries["length"]):
+                batch = builder.batch(_read(reader, self.entries[start:stop]))
+                if batch.num_rows:
+                    yield batch
+        finally:
+            reader.close()
+        if self.damages and context.mode is Mode.PERMISSIVE:
+            yield builder.damage_rows(self.damages)
+        left_out = builder.left_out + (len(self.damages) if context.mode is Mode.DROPMALFORMED else 0)
+        if left_out:
+            sys.stderr.write(f"mqstore: {context.root}: {left_out} damaged messages or log entries were left out\n")
+
+
+def _restored(context: RowContext, vhosts: tuple[str, ...], entries: bytes, damages: tuple[Damage, ...]) -> Any:
+    raw = zstandard.ZstdDecompressor().decompress(entries)
+    return QuorumPartition(context, vhosts, np.frombuffer(bytearray(raw), ENTRY), damages)
+
+
+def _read(reader: SpanReader, entries: Entries) -> MessageBatch:
+    """Reads and decodes the messages of entries."""
+    lost = flagged(entries, MISSING)
+    # One byte more: the place of the version byte, which a message inside of an entry does not have.
+    position = np.where(lost, 0, entries["position"] - 1)
+    stop = np.where(lost, 0, entries["position"] + entries["length"])
+    buffer, starts = reader.load(entries["file"].astype(np.int64), position, stop)
+    stops = starts + (stop - position)
+    buffer[starts[~lost]] = et.VERSION
+    reason = "its entry is not in the raft log any more"
+    reasons = dict.fromkeys(np.flatnonzero(lost).tolist(), reason)
+    nothing = np.zeros(len(entries), bool)
+    terms = TermSpans(buffer, starts, stops, ~lost, nothing, 0)
+    batch = decode_batch(entries, terms, reasons, nothing, nothing.copy())
+    kept = entries.copy()
+    kept["flags"] |= np.where(batch.messages.ok & batch.messages.persistent, PERSISTENT, 0).astype(np.uint8)
+    return replace(batch, entries=kept)

@@ -1,0 +1,142 @@
+"""What is left in a quorum queue as rows: where each message lies, and what the log and the machine know of it.
+
+Source: docs/format/rabbitmq-quorum.md 11, docs/rabbitmq.md "Quorum queues". Leaves to `replay` how it is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from storage_core.formats.columns import TIMESTAMP
+from storage_core.formats.layout import Mask
+from storage_core.rabbitmq.index.entries import ENTRY as CLASSIC_ENTRY
+from storage_core.rabbitmq.index.entries import MISSING, REDELIVERED, SHARED, Entries, flagged
+from storage_core.rabbitmq.quorum import consumers
+from storage_core.rabbitmq.quorum.replay import Replay
+from storage_core.rabbitmq.read.columns import IndexColumns
+
+STATUSES = ("ready", "returned", "unacknowledged", "dead-lettering")
+READY, RETURNED, UNACKNOWLEDGED, DEAD_LETTERING = range(len(STATUSES))
+UNKNOWN = 2
+"""Whether an entry is committed: 0 no, 1 yes, or this, when one disk cannot tell."""
+
+ENTRY = np.dtype(
+    [
+        *((name, CLASSIC_ENTRY[name]) for name in CLASSIC_ENTRY.names or ()),
+        ("term", "i8"),
+        ("enqueued_ms", "i8"),
+        ("delivery_count", "i4"),
+        ("status", "u1"),
+        ("committed", "u1"),
+    ]
+)
+"""A classic queue's entry, and what a quorum queue knows besides. `sequence_id` is the raft index."""
+
+
+@dataclass(frozen=True)
+class QueueRows:
+    """The messages of one queue in the order of delivery, dtype ENTRY, and how many are in which state."""
+
+    entries: Entries
+    counts: tuple[int, int, int, int]
+
+
+def rows_of(replay: Replay, certain: int, as_of_ms: int | None, with_held: bool) -> QueueRows:
+    """What the restarted node would deliver. Entries up to the index `certain` are committed for sure.
+
+    With `as_of_ms` messages that had expired by then are left out. `with_held`: dead letters that are only held for
+    their worker come last.
+    """
+    machine = replay.machine
+    state = machine.state
+    held = {index for consumer in state.consumers.values() for index in consumer.checked_out.values()}
+    held |= {index for _, consumer in state.waiting for index in consumer.checked_out.values()}
+    returned = set(state.returns)
+    consumers.restart(machine, 0)
+    order = np.array([*state.returns, *state.messages], np.int64)
+    dead = [*(state.worker.checked_out.values() if state.worker else ()), *state.discards]
+    if replay.deleted:
+        order, dead = order[:0], []
+    count = len(order)
+    if with_held:
+        order = np.concatenate([order, np.array(dead, np.int64)])
+    entries = np.zeros(len(order), ENTRY)
+    _locate(replay, entries, order)
+    status = entries["status"]
+    if held:
+        status[np.isin(order, np.array(sorted(held), np.int64))] = UNACKNOWLEDGED
+    if returned:
+        status[np.isin(order, np.array(sorted(returned), np.int64))] = RETURNED
+    status[count:] = DEAD_LETTERING
+    _fill_sparse(entries["delivery_count"], order, state.counts)
+    _fill_sparse(entries["expiry"], order, {index: ms * 1000 for index, ms in state.expiries.items()})
+    entries["flags"] |= np.where(entries["delivery_count"] > 0, REDELIVERED, 0).astype(np.uint8)
+    entries["committed"] = np.where(order <= certain, 1, UNKNOWN)
+    counts = np.bincount(status[:count], minlength=len(STATUSES))
+    if as_of_ms is not None:
+        entries = entries[(entries["expiry"] == 0) | (entries["expiry"] > np.uint64(max(as_of_ms, 0) * 1000))]
+    return QueueRows(entries, (int(counts[0]), int(counts[1]), int(counts[2]), len(dead)))
+
+
+def _fill_sparse(column: npt.NDArray[np.generic], order: npt.NDArray[np.int64], values: dict[int, int]) -> None:
+    """`values` by raft index into the rows that have one."""
+    if not values or not len(order):
+        return
+    keys = np.array(sorted(values), np.int64)
+    found = np.array([values[key] for key in keys.tolist()], np.int64)
+    at = np.minimum(np.searchsorted(keys, order), len(keys) - 1)
+    hit = keys[at] == order
+    column[hit] = found[at[hit]]
+
+
+def _locate(replay: Replay, entries: Entries, order: npt.NDArray[np.int64]) -> None:
+    """Where the messages lie. One whose entry is behind the snapshot, or has no message, is missing."""
+    entries["sequence_id"], entries["kind"] = order, SHARED
+    if not len(replay.entries):
+        entries["flags"] |= MISSING
+        return
+    rows = replay.row_of(order)
+    known: Mask = (replay.entries["index"][rows] == order) & (replay.sizes[rows] > 0)
+    entries["flags"] |= np.where(known, 0, MISSING).astype(np.uint8)
+    for name, values in (
+        ("position", replay.positions), ("length", replay.sizes), ("size", replay.body_sizes),
+        ("file", replay.entries["file"]), ("term", replay.entries["term"]), ("enqueued_ms", replay.times),
+    ):  # fmt: skip
+        entries[name] = np.where(known, values[rows], 0)
+
+
+class QuorumColumns(IndexColumns):
+    """The columns that the log and the machine answer without the messages. `vhosts` go with `queues`."""
+
+    queue_type = "quorum"
+    names = IndexColumns.names | {"guid"}
+
+    def __init__(self, vhosts: Sequence[str], store: str, queues: Sequence[str], files: Sequence[str]) -> None:
+        super().__init__("", store, queues, files)
+        del self._constants["vhost"]
+        self._constants["location"] = "log"
+        self._vhosts = pa.array(vhosts, pa.string())
+
+    def values(self, name: str, entries: Entries) -> pa.Array:
+        """One of `names`."""
+        if name == "vhost":
+            return self._vhosts.take(pa.array(entries["queue"]))
+        if name == "raftIndex":
+            return pa.array(entries["sequence_id"])
+        if name == "raftTerm":
+            return pa.array(entries["term"], mask=flagged(entries, MISSING))
+        if name == "deliveryCount":
+            return pa.array(entries["delivery_count"].astype(np.int64))
+        if name == "enqueuedAt":
+            times = entries["enqueued_ms"]
+            return pa.array(times * 1000, mask=times == 0).view(TIMESTAMP)
+        if name == "status":
+            return pa.array(STATUSES, pa.string()).take(pa.array(entries["status"]))
+        if name == "committed":
+            return pa.array(entries["committed"] == 1, mask=entries["committed"] == UNKNOWN)
+        return super().values(name, entries)

@@ -1,0 +1,214 @@
+"""What the quorum queues of a node serve: their messages, and partitions of them.
+
+A queue's log is run at the first question about it and remembered. Source: docs/rabbitmq.md "Quorum queues".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from storage_core.conditions import all_hold, condition
+from storage_core.errors import CorruptionError, DataLossError
+from storage_core.rabbitmq import schema
+from storage_core.rabbitmq.disk.damage import Damage
+from storage_core.rabbitmq.index.entries import Entries, copied, filtered
+from storage_core.rabbitmq.quorum.directory import QueueDirectory, last_applied, list_queues
+from storage_core.rabbitmq.quorum.partition import QuorumPartition
+from storage_core.rabbitmq.quorum.raft_log import RaftLog, WalEntries, read_log, read_wals
+from storage_core.rabbitmq.quorum.replay import Replay
+from storage_core.rabbitmq.quorum.rows import ENTRY, QueueRows, QuorumColumns, rows_of
+from storage_core.rabbitmq.read import selection
+from storage_core.rabbitmq.read.batch_builder import LEAVE_OUT, RowContext
+from storage_core.store import Mode, Predicate, QueueInfo, ScanPartition, ScanRequest, Snapshot
+
+OWN_COLUMNS = (schema.QUEUE_TYPE.name, *schema.QUORUM.names)
+QUEUE_COLUMNS = frozenset({"vhost", "queue", "store", schema.QUEUE_TYPE.name})
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How logs are read: `applied` counts only what is committed for sure; `as_of_ms` leaves out what had expired."""
+
+    applied: bool = False
+    as_of_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class QueueState:
+    """One queue read: its log, its rows, what is damaged, and the last index that is committed for sure."""
+
+    log: RaftLog
+    rows: QueueRows
+    damages: tuple[Damage, ...]
+    certain: int
+    members: int
+
+    @property
+    def in_doubt(self) -> int:
+        """Entries of which this disk cannot tell whether they are committed."""
+        return max(0, self.log.last_index - self.certain)
+
+
+class QuorumSnapshot(Snapshot):
+    """The quorum queues in the folder `root`, of one virtual host where one is named."""
+
+    def __init__(self, root: str, store: str, reading: Reading, vhost: str | None = None) -> None:
+        self.root, self.store, self.reading = root, store, reading
+        self.directories = [
+            queue for queue in list_queues(root) if vhost is None or queue.config.vhost == vhost
+        ]  # fmt: skip
+        self._applied = last_applied(root)
+        self._read: dict[tuple[str, bool], QueueState] = {}
+        self._warnings: list[str] = []
+
+    @cached_property
+    def wals(self) -> WalEntries:
+        """Where the entries of the write-ahead logs lie."""
+        try:
+            return read_wals(self.root)
+        except FileNotFoundError as error:
+            text = "the file vanished while the store was read; read again, or a copy"
+            raise DataLossError(f"DataLossError: {error.filename}: {text}") from None
+
+    def state(self, queue: QueueDirectory, with_held: bool = False) -> QueueState:
+        """What one queue holds, read once."""
+        found = self._read.get((queue.folder, with_held))
+        if found is None:
+            found = self._read[queue.folder, with_held] = self._state(queue, with_held)
+        return found
+
+    def _state(self, queue: QueueDirectory, with_held: bool) -> QueueState:
+        log = read_log(self.root, queue, self.wals)
+        applied = max(self._applied.get(queue.config.uid, -1), log.snapshot_index)
+        stop = applied if self.reading.applied else log.last_index
+        replay = Replay(self.root, queue.name[1], log, stop)
+        members = len(replay.members or queue.config.members)
+        certain = log.last_index if members == 1 else min(applied, log.last_index)
+        rows = rows_of(replay, certain, self.reading.as_of_ms, with_held)
+        state = QueueState(log, rows, (*log.damages, *replay.damages), certain, members)
+        self._warnings += log.notes
+        if state.in_doubt and not self.reading.applied:
+            self._warnings.append(
+                f"{self.root}: queue {queue.name[1]} has {members} members, and this disk cannot tell whether its last "
+                f"{state.in_doubt} log entries are committed; they are counted (option commit=applied leaves them out)"
+            )
+        return state
+
+    def applied(self, queue: QueueDirectory) -> int | None:
+        """The last index that the node noted as applied; None where it noted none."""
+        return self._applied.get(queue.config.uid)
+
+    def info(self, queue: QueueDirectory) -> QueueInfo:
+        """The lowest raft index that is served, and the one that the next entry would get."""
+        state = self.state(queue)
+        stop = state.log.last_index + 1
+        ids = state.rows.entries["sequence_id"]
+        return QueueInfo(queue.name[1], 0, int(ids.min()) if len(ids) else stop, stop)
+
+    def queues(self) -> Sequence[QueueInfo]:
+        """All queues with their readable ranges, sorted by name."""
+        return sorted((self.info(queue) for queue in self.directories), key=lambda info: info.topic)
+
+    def topics(self, wanted: Sequence[str] = ()) -> frozenset[str]:
+        """Names of all queues; no log is read."""
+        del wanted
+        return frozenset(queue.name[1] for queue in self.directories)
+
+    def schema(self, request: ScanRequest) -> pa.Schema:
+        """Arrow schema of the rows of `request`. OptionError for an unknown column."""
+        return schema.message_schema(request, OWN_COLUMNS)
+
+    def warnings(self) -> Sequence[str]:
+        """What was found so far that a user should know before trusting the rows."""
+        return tuple(self._warnings)
+
+    def plan(self, request: ScanRequest) -> list[ScanPartition]:
+        """Partitions of whole stretches of queues, cut at equal bytes; each message once, in the order of delivery.
+
+        Raises OptionError, OffsetOutOfRangeError, UnsupportedFormatError for another machine version, and
+        CorruptionError for a log that cannot be read on, with FAILFAST.
+        """
+        selection.check_request(request)
+        wanted, store = self.schema(request), request.store_name or self.store
+        index_filter = _IndexFilter(request.predicates, store)
+        names = set(selection.queues_of(request, self.topics()))
+        chosen = [queue for queue in self.directories if queue.name[1] in names and index_filter.takes(queue)]
+        vhosts, queues = tuple(q.name[0] for q in chosen), tuple(q.name[1] for q in chosen)
+        pieces, damages, files = [], [], dict[str, int]()
+        for number, queue in enumerate(chosen):
+            state = self.state(queue, request.include_acked)
+            damages += self._checked(queue, state, request)
+            entries = index_filter.left(queue, state, self._between(queue, state, request)).copy()
+            numbers = [files.setdefault(path, len(files)) for path in state.log.files] or [0]
+            entries["file"] = np.array(numbers, np.int32)[entries["file"]]
+            entries["queue"] = number
+            pieces.append(entries)
+        context = RowContext(wanted, request.mode, self.root, store, "", queues, tuple(files), request.predicates)
+        return _cut(context, vhosts, pieces, tuple(damages), request)
+
+    def _between(self, queue: QueueDirectory, state: QueueState, request: ScanRequest) -> Entries:
+        """The entries of a queue between the offsets of the request."""
+        entries = state.rows.entries
+        live = np.ones(len(entries), bool)
+        return filtered(entries, selection.entries_between(request, self.info(queue), entries["sequence_id"], live))
+
+    def _checked(self, queue: QueueDirectory, state: QueueState, request: ScanRequest) -> list[Damage]:
+        damages = [replace(damage, queue=queue.name[1]) for damage in state.damages]
+        if damages and request.mode is Mode.FAILFAST:
+            error = damages[0].error(self.root)
+            text = f"queue {queue.name[1]}: {error.reason}; {LEAVE_OUT} and reads what lies before"
+            raise CorruptionError(error.path, error.position, text)
+        return damages
+
+
+class _IndexFilter:
+    """The predicates of a request that need no message."""
+
+    def __init__(self, predicates: Sequence[Predicate], store: str) -> None:
+        self._store = store
+        conditions = [condition(predicate) for predicate in predicates]
+        self._of_queues = [one for one in conditions if one.columns <= QUEUE_COLUMNS]
+        self._of_entries = [one for one in conditions if one.columns <= QuorumColumns.names]
+
+    def _columns(self, queue: QueueDirectory, files: Sequence[str]) -> QuorumColumns:
+        return QuorumColumns(queue.name[:1], self._store, queue.name[1:], files)
+
+    def takes(self, queue: QueueDirectory) -> bool:
+        """Whether a message of the queue can be a row."""
+        values = partial(self._columns(queue, ()).values, entries=np.zeros(1, ENTRY))
+        return bool(all_hold(self._of_queues, values, 1)[0])
+
+    def left(self, queue: QueueDirectory, state: QueueState, entries: Entries) -> Entries:
+        """Those of `entries` that can be rows."""
+        if not self._of_entries:
+            return entries
+        values = partial(self._columns(queue, state.log.files).values, entries=entries)
+        return filtered(entries, all_hold(self._of_entries, values, len(entries)))
+
+
+def _cut(
+    context: RowContext, vhosts: tuple[str, ...], pieces: list[Entries], damages: tuple[Damage, ...],
+    request: ScanRequest,
+) -> list[ScanPartition]:  # fmt: skip
+    """Cuts at equal bytes, then at the most records; damages go with the last partition."""
+    entries = copied(pieces) if pieces else np.zeros(0, ENTRY)
+    if not len(entries):
+        return [QuorumPartition(context, vhosts, entries, damages)] if damages else []
+    ends = np.cumsum(entries["length"])
+    total = int(ends[-1])
+    count = max(request.min_partitions, -(-total // max(1, request.max_bytes_per_partition)), 1)
+    cuts = np.searchsorted(ends, [total * share // count for share in range(1, count)], side="right").tolist()
+    bounds = sorted({0, *cuts, len(ends)})
+    most = request.max_records_per_partition
+    if most is not None:
+        bounds = sorted({*bounds, *(at for a, b in pairwise(bounds) for at in range(a, b, most))})
+    return [
+        QuorumPartition(context, vhosts, entries[start:stop], damages if stop == bounds[-1] else ())
+        for start, stop in pairwise(bounds)
+    ]

@@ -1,0 +1,170 @@
+"""Quorum queues of real nodes: what a restarted node delivered, and what is refused."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage_core.errors import CorruptionError, OptionError, UnsupportedFormatError
+from storage_core.formats.rabbitmq.erlang import external_term
+from storage_core.formats.rabbitmq.quorum import log_entry
+from storage_core.rabbitmq import open_store
+from storage_core.rabbitmq.quorum import map_order
+from storage_core.rabbitmq.quorum.raft_log import read_log
+from storage_core.rabbitmq.quorum.snapshot import QuorumSnapshot, Reading
+from storage_core.store import Mode, OffsetBound, Predicate, ScanRequest
+from tests.golden.archive import fingerprint
+from tests.rabbitmq import quorum_golden as golden
+
+WHOLE = sorted(set(golden.NAMES) - {"q23_cluster_c1", "q24_wal_bad_middle"})
+
+
+@pytest.mark.parametrize("partitions", [1, 7])
+@pytest.mark.parametrize("name", WHOLE)
+def test_what_the_restarted_node_delivered(name: str, partitions: int, tmp_path: Path) -> None:
+    folder = golden.unpack(name, tmp_path)
+    before = fingerprint(tmp_path)
+    facts, expected = golden.truth(name)
+    options = {"asOf": facts["drained_at_ms"]} if "drained_at_ms" in facts else {}
+    found = golden.delivered(golden.rows(folder, options, min_partitions=partitions))
+    if name == "q26_random_a":
+        # Seven messages expired while the node was emptied, and came to this queue only then.
+        assert len(expected["/", "rnd-dl"]) - len(found["/", "rnd-dl"]) == 7
+        expected["/", "rnd-dl"] = expected["/", "rnd-dl"][: len(found["/", "rnd-dl"])]
+    assert found == expected
+    assert fingerprint(tmp_path) == before
+
+
+def test_one_disk_of_three(tmp_path: Path) -> None:
+    """Both outcomes of the fixture: what two others deliver, and what this one and another deliver."""
+    folder = golden.unpack("q23_cluster_c1", tmp_path)
+    end, applied = golden.rows(folder), golden.rows(folder, {"commit": "applied"})
+    assert (len(end), len(applied)) == (151, 126)
+    both = golden.truth("q23_cluster_c1")[1]["/", "cq"]
+    assert golden.delivered(applied)["/", "cq"] + golden.delivered(end)["/", "cq"] == both
+    assert {row["committed"] for row in applied} == {True}
+    assert [row["committed"] for row in end].count(None) == 25
+    with open_store(str(folder)) as store:
+        snapshot = store.snapshot()
+        snapshot.plan(ScanRequest())
+        (line,) = snapshot.warnings()
+        assert "3 members" in line
+        assert "25 log entries" in line
+
+
+def test_a_log_damaged_in_the_middle(tmp_path: Path) -> None:
+    folder = golden.unpack("q24_wal_bad_middle", tmp_path)
+    with pytest.raises(CorruptionError) as caught:
+        golden.rows(folder)
+    assert str(caught.value) == (
+        f"CorruptionError: {folder}/00000001.wal at 9269: queue w1: the checksum of a record does not fit, and more "
+        "records follow; option mode=DROPMALFORMED leaves such messages out and reads what lies before"
+    )
+    before = golden.rows(folder, mode=Mode.DROPMALFORMED)
+    assert [row["messageId"] for row in before if row["queue"] == "w1"][-1].startswith("w1-")
+    shown = golden.rows(folder, mode=Mode.PERMISSIVE)
+    assert len(shown) == len(before) + 2
+    assert {row["position"] for row in shown if row["corruption"]} == {9269}
+    with open_store(str(folder)) as store:
+        (finding,) = store.verify()
+    assert (finding.file, finding.position) == ("00000001.wal", 9269)
+
+
+def test_columns_of_the_log(tmp_path: Path) -> None:
+    folder = golden.unpack("q04_unacked_returned", tmp_path)
+    found = golden.rows(folder)
+    assert [row["raftIndex"] for row in found] == [row["sequenceId"] for row in found]
+    assert {row["raftTerm"] for row in found} == {1}
+    assert {row["queueType"] for row in found} == {"quorum"}
+    assert {row["status"] for row in found} == {"ready", "returned", "unacknowledged"}
+    assert all(row["redelivered"] == (row["deliveryCount"] > 0) for row in found)
+    assert all(row["persistent"] and row["enqueuedAt"].year == 2026 for row in found)
+    with open_store(str(folder)) as store:
+        (row,) = [row for batch in store.view("queues") for row in batch.to_pylist()]
+        raft = [row for batch in store.view("raft") for row in batch.to_pylist()]
+        segments = [row for batch in store.view("segments") for row in batch.to_pylist()]
+    assert (row["messages"], row["members"], row["inDoubt"]) == (len(found), 1, 0)
+    assert row["ready"] + row["unacknowledged"] == row["messages"]
+    assert [row["raftIndex"] for row in raft] == list(range(len(raft)))
+    assert {row["command"] for row in raft} >= {"noop", "enqueue", "requeue", "checkout", "settle", "down"}
+    assert sum(row["messages"] for row in segments) == len(found)
+
+
+def test_selections(tmp_path: Path) -> None:
+    folder = golden.unpack("q01_clean", tmp_path)
+    plain = golden.rows(folder, topics=("plain",))
+    assert len(plain) == 31
+    assert golden.rows(folder, topics=("plain",), start=OffsetBound(last=3)) == plain[-3:]
+    late = plain[10]["raftIndex"]
+    chosen = golden.rows(folder, topics=("plain",), predicates=(Predicate("raftIndex", ">=", late),))
+    assert chosen == plain[10:]
+    assert golden.rows(folder, predicates=(Predicate("vhost", "=", "none"),)) == []
+    two = golden.rows(folder, columns=("messageId", "deliveryCount"), topics=("plain",), max_records_per_partition=4)
+    assert two == [{key: row[key] for key in ("messageId", "deliveryCount")} for row in plain]
+    with open_store(str(folder)) as store:
+        for partition in store.snapshot().plan(ScanRequest(topics=("plain",))):
+            again = pickle.loads(pickle.dumps(partition))
+            assert list(again.read()) == list(partition.read())
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    folder = golden.unpack("q01_clean", tmp_path)
+    with open_store(str(folder)) as store:
+        with pytest.raises(UnsupportedFormatError, match="quorum queues are not written; write classic queues"):
+            store.begin_job()
+        with pytest.raises(OptionError, match="there is no such queue"):
+            store.snapshot().plan(ScanRequest(topics=("plane",)))
+    with pytest.raises(OptionError, match="it is one of end, applied"):
+        open_store(str(folder), {"commit": "some"})
+
+
+def test_another_machine_version(tmp_path: Path) -> None:
+    """The first entry of a queue lifts its machine to the version of its node."""
+    folder = golden.unpack("q01_clean", tmp_path)
+    (log,) = folder.glob("*.wal")
+    data = bytearray(log.read_bytes())
+    at = data.index(b"noop")
+    version = at + data[at:].index(b"a\x02") + 1
+    data[version] = 3
+    sums = data.index(b"@", at - 64) + 3
+    data[sums : sums + 4] = bytes(4)
+    log.write_bytes(data)
+    with pytest.raises(UnsupportedFormatError) as caught:
+        golden.rows(folder)
+    assert "has machine version 3 (RabbitMQ 3.11 to 3.13); mqstore reads version 2" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["q01_clean", "q07_snapshot_with_messages", "q13_ttl", "q26_random_a"])
+def test_templates_against_the_decoder(name: str, tmp_path: Path) -> None:
+    """Every entry that a template takes is the enqueue that decoding it says."""
+    folder = golden.unpack(name, tmp_path)
+    snapshot = QuorumSnapshot(str(folder), "", Reading())
+    taken = 0
+    for queue in snapshot.directories:
+        log = read_log(str(folder), queue, snapshot.wals)
+        parts = [
+            (folder / log.files[entry["file"]]).read_bytes()[entry["position"] : entry["position"] + entry["size"]]
+            for entry in log.entries
+        ]
+        buffer = np.frombuffer(b"".join(parts), np.uint8)
+        stops = np.cumsum([len(part) for part in parts])
+        starts = stops - [len(part) for part in parts]
+        found = log_entry.find_enqueues(buffer, starts, stops)
+        for row in np.flatnonzero(found.ok).tolist():
+            _, meta, command, _ = external_term.decode(parts[row])
+            assert command[0] == "enqueue"
+            assert (meta["ts"], command[2]) == (found.times[row], found.sequences[row])
+            assert command[1].raw == found.publisher_terms[found.publishers[row]]
+            message = buffer[found.message_starts[row] : found.message_stops[row]].tobytes()
+            assert external_term.decode(b"\x83" + message) == command[3]
+        taken += int(found.ok.sum())
+    assert taken > 20
+
+
+def test_the_order_of_a_large_map() -> None:
+    """Fact 10 of the format's page: the order of the fixture with 50 messages returned by one command."""
+    assert map_order.as_in_map(range(50))[:9] == [16, 18, 5, 19, 42, 27, 49, 35, 10]
+    assert map_order.as_in_map([3, 1, 2]) == [1, 2, 3]
