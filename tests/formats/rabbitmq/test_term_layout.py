@@ -65,7 +65,7 @@ def test_one_shape_whatever_its_names_carry() -> None:
     terms = [basic_message.encode(each) for each in messages]
     assert check_alone(terms) == 200
     buffer, starts, stops = laid(terms)
-    found = basic_message._shaped(buffer, starts, stops)
+    found = basic_message._shaped(buffer, starts, stops, basic_message.ID_SIZE)
     assert found is not None
     assert found.ok.all()
 
