@@ -56,15 +56,25 @@ def log_file(bucket: Bucket) -> str:
     return next(path for path in sorted(bucket.objects) if "/commitlog/" in path)
 
 
-def every(count: int, answer: Exception) -> Callable[[str, str], None]:
-    """Raises at each n-th request."""
-    lock, asked = threading.Lock(), [0]
+class Turns(threading.local):
+    """Counts the answers to one thread, which asks again itself: a request fails by its own turns, not by others'."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def is_due(self, count: int) -> bool:
+        """Whether this is a `count`-th answer."""
+        self.asked += 1
+        return self.asked % count == 0
+
+
+def every(count: int, answer: Exception, failed: list[str]) -> Callable[[str, str], None]:
+    """Raises at each n-th request of a thread, and lists what failed."""
+    turns = Turns()
 
     def fault(kind: str, path: str) -> None:
-        with lock:
-            asked[0] += 1
-            due = asked[0] % count == 0
-        if due:
+        if turns.is_due(count):
+            failed.append(path)
             raise answer
 
     return fault
@@ -84,13 +94,15 @@ def test_one_listing_and_no_question_for_a_single_file(bucket: Bucket) -> None:
 
 @pytest.mark.parametrize("answer", [Unavailable("503"), Unavailable("it was reset")])
 def test_every_third_answer_fails_and_the_rows_are_right(bucket: Bucket, directory: Path, answer: Exception) -> None:
-    bucket.fault = every(3, answer)
+    failed: list[str] = []
+    bucket.fault = every(3, answer, failed)
     assert rows(URI).equals(rows(str(directory)))
+    assert failed
 
 
 def test_short_answers_are_asked_again(bucket: Bucket, directory: Path) -> None:
-    cuts = iter(range(1, 1000))
-    bucket.cut = lambda path: 5 if next(cuts) % 2 else 0
+    turns = Turns()
+    bucket.cut = lambda path: 0 if turns.is_due(2) else 5
     assert rows(URI).equals(rows(str(directory)))
 
 
