@@ -60,6 +60,7 @@ class Selection:
         kind = self.options.queue_type
         among = [named for named in stores if kind in (None, named.store.queue_type)]
         if not among and stores.stores:
+            check_engine(self.options.of_one_engine, stores.stores[0].store.engine, stores.stores[0].store.path)
             raise OptionError("queueType", str(kind), f"there are no such queues at {stores.stores[0].store.path}")
         found = [each for _, each in stores.gather(lambda named: self._of_store(named, stores, columns), among)]
         found = _alike(found)

@@ -15,7 +15,7 @@ from command_line.wording import in_switches, said
 from storage_core import find_stores, open_store
 from storage_core.errors import MqStoreError, OptionError, choices
 from storage_core.options.option import RABBITMQ
-from storage_core.options.read import STORAGE
+from storage_core.options.read import STORAGE, check_engine
 from storage_core.store import Store, store_names
 
 T = TypeVar("T")
@@ -137,10 +137,14 @@ def _called(store: Store) -> str:
 
 
 def _of_vhosts(found: Sequence[Store], wanted: Sequence[str]) -> list[Store]:
+    if found and not any(store.engine == RABBITMQ for store in found):
+        check_engine([(RABBITMQ, "vhost", name) for name in wanted], found[0].engine, found[0].path)
     known = sorted(frozenset[str]().union(*(store.virtual_hosts for store in found)))
     for name in wanted:
         if name not in known:
-            raise OptionError("vhost", name, f"there is no such virtual host here; {choices(name, known, 'hosts')}")
+            raise OptionError(
+                "vhost", name, f"there is no such virtual host here; {choices(name, known, 'virtual hosts')}"
+            )
     return [store for store in found if store.virtual_hosts & set(wanted)]
 
 

@@ -16,6 +16,7 @@ from storage_core.files.address import is_remote, normal_path
 from storage_core.files.remote import registry
 from storage_core.files.remote.access import Access, without_access
 from storage_core.options.option import RABBITMQ, ROCKETMQ
+from storage_core.options.read import check_engine, of_one_engine
 from storage_core.remote_store import RemoteStore, searched
 from storage_core.store import Store
 
@@ -78,6 +79,7 @@ def _open_local(root: str, engine: str | None, options: Mapping[str, Any]) -> St
 
 
 def _opened(engine: str, root: str, options: Mapping[str, Any]) -> Store:
+    check_engine(of_one_engine(options), engine, root)
     return rocketmq.open_store(root, options) if engine == ROCKETMQ else rabbitmq.open_store(root, options)
 
 

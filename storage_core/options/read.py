@@ -16,6 +16,7 @@ from storage_core.options import values
 from storage_core.options.offsets import Assignment, Bound, assignment, bound
 from storage_core.options.option import RABBITMQ, READ, ROCKETMQ, SPARK, STREAM, WRITE, Option, by_name
 from storage_core.options.topic_pattern import java_pattern
+from storage_core.options.values import as_text
 from storage_core.store import Mode, Scan, ScanRequest
 
 VIEWS = ("messages", "queues", "topics", "segments", "index", "offsets", "damage", "raft")
@@ -166,6 +167,12 @@ def check_engine(options: Sequence[tuple[str, str, str]], engine: str, path: str
         if wanted != engine:
             belongs, here = _SPOKEN[wanted], _SPOKEN[engine]
             raise OptionError(name, text, f"belongs to {belongs} stores, and {path} is a {here} store; leave it out")
+
+
+def of_one_engine(options: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Those of the options of a read that the stores of one engine alone know: (engine, name as given, text)."""
+    given = [(name, value, _BY_NAME.get(name.lower())) for name, value in options.items() if value is not None]
+    return [(known.engine, name, as_text(value)) for name, value, known in given if known and known.engine]
 
 
 def parse_read_options(

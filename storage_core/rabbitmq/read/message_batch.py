@@ -217,7 +217,7 @@ def _located(terms: TermSpans, reasons: dict[int, str]) -> tuple[Bytes, MessageS
     for row in unusual:
         raw = buffer[int(starts[row]) : int(stops[row])].data
         try:
-            message = basic_message.decode(bytes(_unpadded(raw) if terms.padded[row] else raw))
+            message = basic_message.decode(bytes(_unpadded(raw) if terms.padded[row] else raw), terms.id_size)
             if not terms.id_size:
                 message = replace(message, id=b"")
         except FormatError as error:

@@ -41,9 +41,10 @@ class Message:
     persistent: bool
 
 
-def decode(term: bytes) -> Message:
+def decode(term: bytes, id_size: int = ID_SIZE) -> Message:
     """The parts of one term, however its properties, fragments and atoms are spelled. FormatError.
 
+    Its id has 16 bytes, or `id_size`: a quorum queue leaves the id away.
     A container does not say in which vhost it lies: `vhost` is empty then.
     """
     value = et.decode(term)
@@ -55,7 +56,11 @@ def decode(term: bytes) -> Message:
     exchange = _checked(resource, ("resource", bytes, "exchange", bytes), "the exchange")
     if not isinstance(keys, list) or not all(isinstance(key, bytes) for key in keys):
         raise FormatError(0, "the routing keys are no list of binaries")
-    if not isinstance(message_id, bytes) or len(message_id) not in {0, ID_SIZE} or persistent not in {"true", "false"}:
+    if (
+        not isinstance(message_id, bytes)
+        or len(message_id) not in {id_size, ID_SIZE}
+        or persistent not in {"true", "false"}
+    ):
         raise FormatError(0, "the id is not 16 bytes, or the persistent flag is no boolean")
     listed, body = _content(content)
     return Message(exchange[1], exchange[3], tuple(keys), listed, body, message_id, persistent == "true")
