@@ -62,6 +62,7 @@ class KafkaPiece:
 class ViewPiece:
     """All rows of one view of one store, found on the executor: a view may look at every file.
 
+    A column of `columns` that this store's view does not have, because those of other queues have it, is null.
     `store` is the value of the column of that name, None where the view has none because there is one store.
     """
 
@@ -70,7 +71,7 @@ class ViewPiece:
     store_options: Mapping[str, str] = field(repr=False)
     view: str
     request: ScanRequest
-    columns: tuple[str, ...]
+    columns: pa.Schema
     store: str | None
 
     def read(self) -> Iterator[pa.RecordBatch]:
@@ -81,7 +82,15 @@ class ViewPiece:
                 if self.store is not None:
                     names = pa.repeat(pa.scalar(self.store, pa.string()), kept.num_rows)
                     kept = kept.append_column(pa.field("store", pa.string()), names)
-                yield kept.select(list(self.columns))
+                yield self._arranged(kept)
+
+    def _arranged(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        own = set(batch.schema.names)
+        columns = [
+            batch.column(field.name) if field.name in own else pa.nulls(batch.num_rows, field.type)
+            for field in self.columns
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.columns) if columns else batch.select([])
 
     def _selected(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         request = self.request

@@ -76,9 +76,9 @@ class Load(Closable):
     def available(self) -> pa.Schema:
         """All columns that a row of this load may have, in order."""
         options = self._options
-        first = self._stores[0].store
         if options.view != "messages":
-            self._check_view(schema := first.view_schema(options.view))
+            schema = _union([schema for _, schema in self._with_view()])
+            self._check_view(schema)
             return schema.append(STORE_COLUMN) if self._several and "store" not in schema.names else schema
         if options.kafka:
             return kafka_layout.schema(options.include_headers)
@@ -109,8 +109,19 @@ class Load(Closable):
         """The native columns of messages, whatever the layout."""
         request = replace(self._options.request, columns=None)
         schemas = [named.store.snapshot().schema(request) for named in self._stores[:1] + self._of_other_queues()]
-        fields = {field.name: field for schema in schemas for field in schema}
-        return pa.schema(list(fields.values()))
+        return _union(schemas)
+
+    def _with_view(self) -> list[tuple[NamedStore, pa.Schema]]:
+        """The stores that have the view asked for, and its schema there. OptionError when there are none."""
+        found, refused = [], []
+        for named in self._stores:
+            try:
+                found.append((named, named.store.view_schema(self._options.view)))
+            except OptionError as error:
+                refused.append(error)
+        if not found:
+            raise refused[0]
+        return found
 
     def _of_other_queues(self) -> list[NamedStore]:
         """The first store of each type of queues that the first store does not have."""
@@ -226,16 +237,20 @@ class Load(Closable):
             return all_of_them
         if self._options.kafka:
             refuse_common_topics([(named.name, snapshot.queues(), request) for named, snapshot, request in all_of_them])
+        return all_of_them if self._options.request.scan is Scan.LOG else self._touched(all_of_them)
+
+    def _touched(self, several: list[Chosen]) -> list[Chosen]:
+        """Those of several stores that have a queue or topic asked for by name, each with its own names."""
         if self._options.assign is not None:
-            return [entry for entry in all_of_them if entry[2].assign]
+            return [entry for entry in several if entry[2].assign]
         topics = self._options.request.topics
-        if topics is None or self._options.request.scan is Scan.LOG:
-            return all_of_them
-        found = {named.name: snapshot.topics(topics) for named, snapshot, _ in all_of_them}
+        if topics is None:
+            return several
+        found = {named.name: snapshot.topics(topics) for named, snapshot, _ in several}
         own = topics_by_store(found, topics, self._word)
         return [
             (named, snapshot, replace(request, topics=own[named.name]))
-            for named, snapshot, request in all_of_them
+            for named, snapshot, request in several
             if own[named.name]
         ]
 
@@ -282,16 +297,27 @@ class Load(Closable):
                 )
 
     def _view_pieces(self, columns: tuple[str, ...]) -> list[MqStorePartition]:
-        self.available()
+        available, having = self.available(), self._with_view()
+        wanted = pa.schema([available.field(name) for name in columns])
+        own = {named.name: schema.names for named, schema in having}
+        requests = [(named, self._request(named, None)) for named, _ in having]
+        if self._several and (self._options.assign or self._options.request.topics):
+            touched = self._touched([(named, named.store.snapshot(), request) for named, request in requests])
+            requests = [(named, request) for named, _, request in touched]
         pieces = []
-        for named in self._stores:
-            own = named.store.view_schema(self._options.view).names
+        for named, request in requests:
             piece = ViewPiece(
                 named.store.path, named.store.engine, self._options.store_options, self._options.view,
-                self._request(named, None), columns, named.name if self._several and "store" not in own else None,
+                request, wanted, named.name if self._several and "store" not in own[named.name] else None,
             )  # fmt: skip
             pieces.append(MqStorePartition(named.store.path, piece))
         return pieces
+
+
+def _union(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """The columns of all schemas, each once."""
+    fields = {field.name: field for schema in schemas for field in schema}
+    return pa.schema(list(fields.values()))
 
 
 def _opened(directory: str, options: ReadOptions) -> Store:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,7 @@ from storage_core.errors import OptionError, UnsupportedFormatError
 from storage_core.option_table import read_options
 from storage_core.store import EARLIEST, LATEST, Mode, OffsetBound, Scan
 from tests.connector.fake_store import QUEUES_VIEW, SCHEMA, FakeStore, door
+from tests.rabbitmq import golden, quorum_golden
 
 
 @pytest.fixture
@@ -254,3 +256,27 @@ def test_the_native_columns_come_as_the_engine_has_them(stores) -> None:
     stores(FakeStore("/d/a", {("x", 2): 4}))
     with Load(("/d/a",), read_options({})) as load:
         assert load.available() == SCHEMA
+
+
+def test_a_view_asks_each_store_for_the_topics_it_has(stores) -> None:
+    stores(FakeStore("/d/a", {("x", 0): 5}), FakeStore("/d/b", {("x", 0): 1, ("y", 0): 2}))
+    assert rows(planned("/d", ("maxOffset", "store"), view="queues", topic="y")).to_pylist() == [
+        {"maxOffset": 2, "store": "b"}
+    ]
+    with pytest.raises(OptionError) as caught:
+        planned("/d", view="queues", topic="z")
+    assert str(caught.value) == "OptionError: option 'topic' = 'z': is in none of the 2 stores; the topics are x, y"
+
+
+def test_the_views_of_a_node_have_the_columns_of_all_its_queues(tmp_path: Path) -> None:
+    node = tmp_path / "node"
+    quorum_golden.unpack("q08_dead_letter_at_most_once", node)
+    classic = golden.unpack("s1_mixed_clean_idle", tmp_path / "classic")
+    (node / "msg_stores").mkdir()
+    classic.rename(node / "msg_stores" / "vhosts")
+    columns = ("queue", "type", "ready", "lastIndex")
+    one, two = (rows(planned(str(node), columns, view="queues", queue=name)).to_pylist() for name in ("src", "a.small"))
+    assert one == [{"queue": "src", "type": "quorum", "ready": 14, "lastIndex": 37}]
+    assert two == [{"queue": "a.small", "type": "classic", "ready": two[0]["ready"], "lastIndex": None}]
+    with Load((str(node),), read_options({"view": "raft"})) as load:
+        assert [piece.store_path for piece in load.plan(("queue",))] == [str(node / "quorum" / "qlab@localhost")]
