@@ -19,6 +19,7 @@ from tests.golden import archive
 from tests.real import truth
 from tests.real.case import Variant, prepare
 from tests.real.oracle import Oracle, Settings
+from tests.reference.rocketmq_record import MAGIC_V2, Log
 from tests.reference.served import read
 from tests.support.rocketmq_copies import contents, drop_unused, write_options
 from tests.support.rocketmq_files import records
@@ -47,14 +48,29 @@ def intact(store: Path) -> set[int]:
     return {row["physicalOffset"] for row in read(store, request) if row["sysFlag"] & 0xC in (0, 8)}
 
 
-def check(variant: Variant, settings: Settings, target: Path) -> None:
+def deleted(made: Variant) -> set[int]:
+    """Addresses of the records that the store never served as it was made, because their queue began again at 0 after
+    them.
+    """
+    request = ScanRequest(columns=("topic", "queueId", "queueOffset", "physicalOffset"), scan=Scan.LOG)
+    began = {(row["topic"], row["queueId"]): row["physicalOffset"]
+             for row in read(made.directory, request) if row["queueOffset"] == 0}  # fmt: skip
+    served = {message["physicalOffset"] for told in made.truths for message in told.messages}
+    return {row["physicalOffset"] for row in read(made.directory, request)
+            if row["physicalOffset"] < began.get((row["topic"], row["queueId"]), 0)} - served  # fmt: skip
+
+
+def check(variant: Variant, settings: Settings, target: Path, gone: set[int]) -> None:
     logs = list((variant.directory / "commitlog").glob("*"))
     if not logs:
         return
-    wanted = intact(variant.directory) - variant.harm.touched
+    wanted = intact(variant.directory) - variant.harm.touched - gone
     starts = {row.physical_offset for row in records(variant.directory)} - variant.harm.touched
     done = repaired(variant.directory, settings, target)
+    newest = max((fields["magic"] for fields in Log(variant.directory / "commitlog").right_records()), default=0)
     for told in variant.truths:
+        if told.version == "493" and newest == MAGIC_V2:
+            continue  # it ends the log at the first record of 5.x that a start happens to scan
         served = {} if told.never_answers else {message["physicalOffset"]: message for message in told.messages}
         after = truth.ask(told.version, target, settings)
         story = f"{told.version} {variant.harm.story} {done} {after.notes}"
@@ -73,8 +89,9 @@ def check(variant: Variant, settings: Settings, target: Path) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_is_served_after_a_repair(seed: int, tmp_path: Path) -> None:
     case = prepare(seed, tmp_path)
+    gone = deleted(case.variants[0])
     for number, variant in enumerate(case.variants[1:]):
-        check(variant, case.made.settings, tmp_path / f"repaired-{number}")
+        check(variant, case.made.settings, tmp_path / f"repaired-{number}", gone)
 
 
 @pytest.mark.parametrize(

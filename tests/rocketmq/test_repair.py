@@ -20,7 +20,7 @@ from tests.golden import archive
 from tests.reference.served import AS_BROKER, in_partitions, read
 from tests.support import rocketmq_harm as harms
 from tests.support.rocketmq_copies import contents, drop_unused, write_options
-from tests.support.rocketmq_files import overwrite, records
+from tests.support.rocketmq_files import RecordPlace, overwrite, records
 from tests.support.rocketmq_harm import Harm, Kind
 
 DAMAGED = [name for name in archive.names() if name.startswith("damaged-")]
@@ -202,6 +202,55 @@ def test_groups_stand_before_the_same_message(tmp_path: Path) -> None:
     now = {row["queueOffset"]: row["body"] for row in rows if (row["topic"], row["queueId"]) == ("orders", 0)}
     assert now[found["orders@late"]["0"]] == own[later]
     assert sum("group late" in line for line in done) == 1
+
+
+def begun_again(store: Path, topic: str = "orders", lost: int = 7) -> list[RecordPlace]:
+    """Makes queue 0 of a topic one that was deleted after so many messages and began again at 0. Its records."""
+    rows = read(store, in_partitions(1, columns=("topic", "queueId", "physicalOffset"), **AS_BROKER))
+    own = [row for row in rows if (row["topic"], row["queueId"]) == (topic, 0)]
+    at = {row.physical_offset: row for row in records(store)}
+    for number, row in enumerate(own[lost:]):
+        place = at[row["physicalOffset"]]
+        overwrite(place.path, place.position + 20, number.to_bytes(8, "big"))
+    files = sorted((store / "consumequeue" / topic / "0").iterdir())
+    entries = b"".join(path.read_bytes() for path in files)[lost * 20 :] + bytes(lost * 20)
+    for number, path in enumerate(files):
+        size = path.stat().st_size
+        path.write_bytes(entries[number * size : (number + 1) * size])
+    for path in reversed(files[1:]):
+        if not any(path.read_bytes()):
+            path.unlink()
+    return [at[row["physicalOffset"]] for row in own]
+
+
+def test_a_queue_that_began_again_is_no_damage(tmp_path: Path) -> None:
+    store = archive.unpack("mixed-4.9.3", tmp_path)
+    begun_again(store)
+    with open_store(str(store)) as opened:
+        assert list(opened.verify()) == []
+
+
+@pytest.mark.parametrize("entry", [0, 1, 5], ids=["its first entry", "its second entry", "a later one"])
+def test_a_queue_that_began_again_keeps_what_it_served(entry: int, tmp_path: Path) -> None:
+    """A broker's own rule would list its messages behind those that were deleted, and leave out the smaller numbers."""
+    store = archive.unpack("mixed-4.9.3", tmp_path)
+    own = begun_again(store)
+    before = served(store)
+    overwrite(sorted((store / "consumequeue" / "orders" / "0").iterdir())[0], 20 * entry, b"\7" * 12)
+    repair(store, "mixed-4.9.3")
+    check(store, set(before), before)
+    deleted = {row.physical_offset for row in own[:7]}
+    assert deleted & served(store).keys() == (set() if entry else deleted)
+    assert repair(store, "mixed-4.9.3") == []
+
+
+def test_a_lost_queue_that_began_again_is_listed_whole(tmp_path: Path) -> None:
+    store = archive.unpack("mixed-4.9.3", tmp_path)
+    own = begun_again(store)
+    before = served(store)
+    shutil.rmtree(store / "consumequeue" / "orders" / "0")
+    repair(store, "mixed-4.9.3")
+    check(store, before.keys() | {row.physical_offset for row in own}, before)
 
 
 def test_a_running_broker_and_a_full_target_are_refused(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from storage_core.rocketmq.index.index_files import described, index_paths
 from storage_core.rocketmq.recovery.recovery import Rules, recover
 from storage_core.rocketmq.repair.log_repair import LogRepair
 from storage_core.rocketmq.repair.offset_moves import finish_moves, is_set, remember, set_remembered
+from storage_core.rocketmq.repair.queue_repair import empty_queue, list_in_order
 from storage_core.rocketmq.verify.kinds import Kind, Subject
 from storage_core.rocketmq.verify.verification import verified
 from storage_core.rocketmq.write.job import complete, finish_pending, locked, raise_guard, remove_guard
@@ -75,6 +76,7 @@ class Repair:
     settings: WriteSettings
     rules: Rules | None = None
     done: list[str] = field(default_factory=list)
+    _made: set[QueueKey] = field(default_factory=set)
 
     def run(self) -> list[str]:
         """Mends what can be mended; what was done, a line each.
@@ -151,11 +153,15 @@ class Repair:
         listing = subject.listing
         remember(listing, queues - light)
         self._start_over()
+        again = {key for key in queues - light if key in self._made}
+        if again:
+            list_in_order(subject, again, cut)
         for key in sorted(queues - light):
-            folder = os.path.join(self.root, paths.CONSUME_QUEUE, key[0], str(key[1]))
-            if system.exists(folder):
-                cut.move(folder)
-            self.done.append(f"{paths.CONSUME_QUEUE}/{key[0]}/{key[1]}: made anew from the log")
+            if key not in again:
+                empty_queue(subject, key, cut)
+            said = "made anew, with every message in the order of the log" if key in again else "made anew from the log"
+            self.done.append(f"{paths.CONSUME_QUEUE}/{key[0]}/{key[1]}: {said}")
+        self._made |= queues
         if of_index:
             for path in index_paths(self.root):
                 cut.move(path)

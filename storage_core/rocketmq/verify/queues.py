@@ -18,6 +18,9 @@ from storage_core.finding import Finding
 from storage_core.formats.layout import Mask, Positions
 from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE, QUEUE_ENTRY
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
+from storage_core.rocketmq.disk.record_reader import record_at
+from storage_core.rocketmq.disk.tags_code import tags_codes
+from storage_core.rocketmq.recovery.dispatch import has_entry
 from storage_core.rocketmq.verify.kinds import Kind, Subject
 from storage_core.store import QueueKey
 
@@ -74,6 +77,26 @@ def checked_queue(subject: Subject, queue: ConsumeQueue, edges: Positions) -> Ch
         bounds[bounds < 0] = stop
         findings += _blank_files(subject, queue, stop)
     return CheckedQueue(key, queue, stop, bounds, np.sort(np.concatenate(wrong)), reach, tuple(findings))
+
+
+def began_at(subject: Subject, queue: ConsumeQueue) -> int:
+    """The address of the message with which a queue began at 0; -1 where its entry 0 does not tell.
+
+    Messages of the same topic and queue id before it were deleted with their topic, or with the folder of the queue:
+    a broker begins at 0 where it finds no queue file, and never lists them again (rocketmq.md 3.3).
+    """
+    if not queue.chain.files or queue.start:
+        return -1
+    with OpenFiles() as files:
+        entry = queue.entries(files, 0, 1)
+        address = int(entry["physical_offset"][0])
+        record = record_at(subject.listing.log, files, address, subject.verdict.log_end)
+        if record is None or int(record.column("queue_offset")[0]) or not has_entry(record.column("sys_flag"))[0]:
+            return -1
+        own = record.topics()[0].as_py(), int(record.column("queue_id")[0])
+        size, code = int(record.column("total_size")[0]), int(tags_codes(record)[0])
+    fits = own == (queue.topic, queue.queue_id) and (int(entry["size"][0]), int(entry["tags_code"][0])) == (size, code)
+    return address if fits else -1
 
 
 def _used_stop(queue: ConsumeQueue, files: OpenFiles) -> int:

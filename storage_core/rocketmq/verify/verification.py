@@ -29,7 +29,7 @@ from storage_core.rocketmq.verify.folders import wrong_files, wrong_small_files
 from storage_core.rocketmq.verify.index_chains import CheckedIndex, checked_indexes, index_finding
 from storage_core.rocketmq.verify.kinds import ENDS_HERE, LISTS_AGAIN, Kind, Subject, counted
 from storage_core.rocketmq.verify.log_spans import Expectations, Run, SpanReport, WrongEntry, checked_span
-from storage_core.rocketmq.verify.queues import CheckedQueue, checked_queue, entry_finding
+from storage_core.rocketmq.verify.queues import CheckedQueue, began_at, checked_queue, entry_finding
 from storage_core.store import QueueKey
 
 SPAN_SIZE = 64 << 20
@@ -250,7 +250,10 @@ class _Verification:
         known = {checked.key: checked for checked in self.queues}
         for key, runs in sorted(self.unlisted.items()):
             checked = known.get(key)
+            began = -1 if checked is None else began_at(self.subject, checked.queue)
             for run in runs:
+                if run.stop_address <= began:
+                    continue  # of a queue of this name that was deleted
                 if checked is not None and _is_told(checked, self.wrong_numbers.get(key, []), run):
                     continue
                 will = int(np.searchsorted(again, run.stop_address)) - int(np.searchsorted(again, run.start_address))

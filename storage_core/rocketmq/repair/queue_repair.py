@@ -1,0 +1,130 @@
+"""Clears a queue that is made anew, and lists all of its messages where a broker's own rule leaves some out.
+
+A broker that makes a queue anew skips a message whose number is too small (rocketmq.md 3.3). A log where the numbers of
+a queue began again, because the queue was deleted or lost its newest entries in a crash, has such messages.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import numpy as np
+
+from storage_core.files import system
+from storage_core.files.small_file import names_in, remove_empty_folder
+from storage_core.files.window import OpenFiles
+from storage_core.formats.rocketmq import paths
+from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY, encode_entries
+from storage_core.job import JobFolder
+from storage_core.repair.cut_bytes import CutBytes
+from storage_core.rocketmq.disk.commit_log import RecordRun
+from storage_core.rocketmq.disk.tags_code import tags_codes
+from storage_core.rocketmq.recovery.dispatch import has_entry, queue_keys
+from storage_core.rocketmq.recovery.recovery import dispatched_records
+from storage_core.rocketmq.verify.kinds import Subject
+from storage_core.rocketmq.verify.queues import began_at
+from storage_core.rocketmq.write.prepare import make_file
+from storage_core.rocketmq.write.queue_writer import QueueWriter
+from storage_core.store import QueueKey
+
+NEW = "repair-queues"
+
+
+def empty_queue(subject: Subject, key: QueueKey, cut: CutBytes) -> None:
+    """Leaves nothing of a queue but the entry with which it began at 0, if that is right, for `complete` to go on from:
+    messages of the log before that one belong to a queue that was deleted.
+    """
+    folder = _folder(subject, key)
+    queue = subject.listing.queues.get(key)
+    if queue is None or began_at(subject, queue) < 0 or queue.chain.files[0].size != queue.chain.file_size:
+        if system.exists(folder):
+            cut.move(folder)
+        return
+    first = queue.chain.files[0]
+    for name in system.names(folder):
+        if name != os.path.basename(first.path):
+            cut.move(os.path.join(folder, name))
+    cut.zero(first.path, QUEUE_ENTRY.size, first.size - QUEUE_ENTRY.size)
+
+
+def list_in_order(subject: Subject, keys: Iterable[QueueKey], cut: CutBytes) -> None:
+    """Puts queues in place that list every message of the log, in its order and without gaps.
+
+    Stopped anywhere, a queue is as it was, or gone, or new. Raises OSError.
+    """
+    staging = os.path.join(JobFolder(subject.listing.root).folder, NEW)
+    _drop(staging)
+    _Lists(subject, frozenset(keys), staging).write()
+    for key in keys:
+        source, target = os.path.join(staging, key[0], str(key[1])), _folder(subject, key)
+        if not system.exists(source):
+            continue
+        if system.exists(target):
+            cut.move(target)
+        system.make_folder(os.path.dirname(target))
+        system.sync_folder(source)
+        system.rename(source, target)
+        system.sync_folder(os.path.dirname(target))
+        system.sync_folder(os.path.dirname(os.path.dirname(target)))
+    _drop(staging)
+
+
+def _folder(subject: Subject, key: QueueKey) -> str:
+    return os.path.join(subject.listing.root, paths.CONSUME_QUEUE, key[0], str(key[1]))
+
+
+def _drop(folder: str) -> None:
+    """Removes a staging folder: topics, queues, files."""
+    for topic in names_in(folder):
+        for queue_id in system.names(os.path.join(folder, topic)):
+            inside = os.path.join(folder, topic, queue_id)
+            for name in system.names(inside):
+                system.unlink(os.path.join(inside, name))
+            remove_empty_folder(inside)
+        remove_empty_folder(os.path.join(folder, topic))
+    remove_empty_folder(folder)
+
+
+class _Lists:
+    """The entries of some queues, written below `folder` in one walk through the log."""
+
+    def __init__(self, subject: Subject, keys: frozenset[QueueKey], folder: str) -> None:
+        self._subject, self._keys, self._folder = subject, keys, folder
+        self._entries_per_file = subject.verdict.entries_per_file
+        self._next: dict[QueueKey, int] = {}
+        self._writer = QueueWriter(self._entries_per_file, self._made)
+
+    def write(self) -> None:
+        log, verdict = self._subject.listing.log, self._subject.verdict
+        with OpenFiles() as files:
+            for run in dispatched_records(log, files, log.start, verdict.log_end, verdict.rules):
+                self._add(run)
+        self._writer.finish()
+
+    def _add(self, run: RecordRun) -> None:
+        keys, queue = queue_keys(run.messages)
+        listed, codes = has_entry(run.messages.column("sys_flag")), tags_codes(run.messages)
+        for number in (number for number, key in enumerate(keys) if key in self._keys):
+            rows = np.flatnonzero(listed & (queue == number))
+            if not len(rows):
+                continue
+            key = keys[number]
+            if key not in self._next:
+                self._next[key] = self._begin(key, int(run.messages.column("queue_offset")[rows[0]]))
+            entries = encode_entries(run.physical_offsets[rows], run.sizes[rows], codes[rows])
+            store_ms = int(run.messages.column("store_ms")[rows[-1]])
+            self._writer.write(key, self._next[key], entries, store_ms)
+            self._next[key] += len(rows)
+
+    def _begin(self, key: QueueKey, first: int) -> int:
+        """The number of the first message, with fillers before it in its file as a broker makes them."""
+        self._writer.fill(key, first // self._entries_per_file * self._entries_per_file, first)
+        return first
+
+    def _made(self, target: str) -> str:
+        path = os.path.join(self._folder, os.path.relpath(target, paths.CONSUME_QUEUE))
+        if not system.exists(path):
+            system.make_folder(os.path.dirname(path))
+            make_file(path, self._entries_per_file * QUEUE_ENTRY.size)
+        return path
