@@ -57,16 +57,21 @@ def delivered(found: list[dict[str, Any]]) -> dict[Queue, list[Message]]:
         if row["deliveryCount"]:
             count = (b"x-delivery-count", "l", row["deliveryCount"])
             listed["headers"] = [*listed.get("headers", []), count]
-        message = {
-            "body_sha256": hashlib.sha256(row["body"]).hexdigest(),
-            "body_size": row["size"],
-            "props": _plain(listed),
-            "exchange": row["exchange"],
-            "routing_key": row["routingKeys"][0],
-            "redelivered": row["redelivered"],
-        }
-        queues.setdefault((row["vhost"], row["queue"]), []).append(_sorted(message))
+        queues.setdefault((row["vhost"], row["queue"]), []).append(
+            as_delivered(
+                hashlib.sha256(row["body"]).hexdigest(), row["size"], listed, row["exchange"], row["routingKeys"][0],
+                row["redelivered"],
+            )
+        )  # fmt: skip
     return queues
+
+
+def as_delivered(
+    body_sha256: str, body_size: int, listed: dict[str, Any], exchange: str, routing_key: str, redelivered: bool
+) -> Message:
+    """One message in the words of the truth."""
+    values = (body_sha256, body_size, _plain(listed), exchange, routing_key, redelivered)
+    return _sorted(dict(zip(COMPARED, values, strict=True)))
 
 
 def _sorted(message: Message) -> Message:

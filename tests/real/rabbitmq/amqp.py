@@ -88,8 +88,12 @@ class Client:
             return None
         if (frame, kind, method) != (1, 60, 71):
             raise ConnectionError(f"{payload!r}")
-        tag, redelivered = unpack_from(">QB", payload, 4)
-        place = 13
+        return self._delivered(payload, 4)
+
+    def _delivered(self, payload: bytes, place: int) -> Delivery:
+        """The message whose delivery tag stands at `place`; its body follows."""
+        tag, redelivered = unpack_from(">QB", payload, place)
+        place += 9
         exchange = payload[place + 1 : place + 1 + payload[place]].decode()
         place += 1 + payload[place]
         key = payload[place + 1 : place + 1 + payload[place]].decode()
@@ -99,6 +103,19 @@ class Client:
         while len(body) < size:
             body += self._next()[1]
         return Delivery(exchange, key, bool(redelivered), header[12:], body, tag)
+
+    def consume(self, queue: str) -> list[Delivery]:
+        """All messages that are ready, by a consumer, not acknowledged."""
+        self._send(1, 50, 10, pack(">H", 0) + short(queue) + b"\1" + pack(">I", 0))
+        declared = self._method(50, 11)
+        count = unpack_from(">I", declared, 1 + declared[0])[0]
+        self._send(1, 60, 20, pack(">H", 0) + short(queue) + short("") + b"\0" + pack(">I", 0))
+        self._method(60, 21)
+        found = []
+        while len(found) < count:
+            payload = self._method(60, 60)
+            found.append(self._delivered(payload, 1 + payload[0]))
+        return found
 
     def drain(self, queue: str) -> list[Delivery]:
         """All messages, not acknowledged."""

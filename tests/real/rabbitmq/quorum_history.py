@@ -1,0 +1,149 @@
+"""Random histories of quorum queues on a running node: published, fetched, acknowledged, rejected, returned, purged.
+
+What the queues hold afterwards is the node's to say. Small segments and a small log make it roll over and take
+snapshots within a few hundred messages.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pika
+from pika.adapters.blocking_connection import BlockingChannel
+
+from tests.real.rabbitmq.node import Node
+
+SMALL_LOG = "[{ra,[{segment_max_entries,64},{wal_max_size_bytes,65536}]},{rabbit,[{quorum_snapshot_interval,64}]}].\n"
+DEAD_LETTERS = "dead"
+SETTLE_S = 4.5
+"""Declarations reach the node's disk within this time; a kill before it loses the queue."""
+MOST_HELD = 20
+"""Each message that was fetched and is held is a consumer to the queue. In which order those of a channel that is gone
+return is not known for more than 32 (rabbitmq-quorum.md 10)."""
+QUEUES: tuple[dict[str, object], ...] = (
+    {},
+    {"x-delivery-limit": 2},
+    {"x-max-length": 25},
+    {"x-max-length-bytes": 3000},
+    {"x-message-ttl": 86_400_000},
+    {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": DEAD_LETTERS},
+    {"x-max-length": 40, "x-overflow": "reject-publish"},
+)
+
+
+def with_small_log(node: Node) -> Node:
+    """The node, which has not been started, with small files for its quorum queues."""
+    (Path(node.folder) / "advanced.config").write_text(SMALL_LOG)
+    return node
+
+
+class History:
+    """One random history of a node, `seed` by `seed`; its connections stay open over a kill."""
+
+    def __init__(self, node: Node, seed: int) -> None:
+        self._node, self._chance, self._numbers = node, random.Random(seed), 0
+        self._connections: list[pika.BlockingConnection] = []
+        self._held: dict[str, int] = {}
+        self.queues: list[str] = []
+
+    def channel(self) -> BlockingChannel:
+        """A channel on a connection of its own."""
+        where = pika.ConnectionParameters("127.0.0.1", self._node.port, heartbeat=0, socket_timeout=20)
+        connection = pika.BlockingConnection(where)
+        self._connections.append(connection)
+        return connection.channel()
+
+    def declare(self) -> None:
+        """Makes the queues."""
+        channel = self.channel()
+        for name, arguments in [(DEAD_LETTERS, {}), *((f"q{n}", each) for n, each in enumerate(QUEUES))]:
+            channel.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum", **arguments})
+            self.queues.append(name)
+        time.sleep(SETTLE_S)
+
+    def run(self, steps: int) -> None:
+        """Does random things to each queue but that of the dead letters; some messages stay fetched."""
+        done: list[Callable[[BlockingChannel, str], None]] = [self._publish, self._fetch, self._leave, self._purge]
+        channels = {name: self.channel() for name in self.queues if name != DEAD_LETTERS}
+        for channel in channels.values():
+            channel.confirm_delivery()
+        for _ in range(steps):
+            name = self._chance.choice(sorted(channels))
+            step = self._chance.choices(done, [12, 12, 2, 0.3])[0]
+            step(channels[name], name)
+        time.sleep(2.0)  # dead letters on their way
+
+    def abandon(self) -> None:
+        """Forgets the connections of a node that was killed or stopped."""
+        for connection in self._connections:
+            with suppress(pika.exceptions.AMQPError):
+                connection.close()
+        self._connections.clear()
+        self._held.clear()
+
+    def _publish(self, channel: BlockingChannel, name: str) -> None:
+        chance = self._chance
+        for _ in range(chance.randrange(1, 30)):
+            self._numbers += 1
+            body = f"{name} {self._numbers} ".encode() + chance.randbytes(chance.choice((0, 3, 40, 400)))
+            properties = pika.BasicProperties(
+                delivery_mode=chance.choice((1, 2)),
+                message_id=chance.choice((None, str(self._numbers))),
+                content_type=chance.choice((None, "text/plain")),
+                headers=chance.choice((None, {"n": self._numbers}, {"t": "x", "b": True})),
+                expiration=chance.choice((None, None, None, "90000000")),
+                priority=chance.choice((None, None, 3)),
+            )
+            with suppress(pika.exceptions.NackError):
+                channel.basic_publish("", name, body, properties)
+
+    def _fetch(self, channel: BlockingChannel, name: str) -> None:
+        """Fetches some; each is acknowledged, returned, rejected, or stays with its channel."""
+        if self._held.get(name, 0) > MOST_HELD:
+            channel.basic_ack(0, multiple=True)
+            self._held[name] = 0
+        tags: list[int] = []
+        for _ in range(self._chance.randrange(1, 12)):
+            at_once = self._chance.random() < 0.1
+            found, _, _ = channel.basic_get(name, auto_ack=at_once)
+            if found is None:
+                break
+            if not at_once:
+                tags.append(found.delivery_tag)
+        if tags and self._chance.random() < 0.2:
+            many = self._chance.choice(("ack", "nack"))
+            self._settle(channel, many, tags[-1], multiple=True)
+            return
+        self._chance.shuffle(tags)
+        for tag in tags:
+            how = self._chance.choices(("ack", "nack", "reject", "hold"), (5, 2, 1, 1))[0]
+            self._held[name] = self._held.get(name, 0) + (how == "hold")
+            self._settle(channel, how, tag)
+
+    def _settle(self, channel: BlockingChannel, how: str, tag: int, multiple: bool = False) -> None:
+        if how == "ack":
+            channel.basic_ack(tag, multiple=multiple)
+        elif how == "nack":
+            channel.basic_nack(tag, multiple=multiple, requeue=True)
+        elif how == "reject":
+            channel.basic_reject(tag, requeue=False)
+
+    def _leave(self, channel: BlockingChannel, name: str) -> None:
+        """Takes some on a connection that is closed then: those that were not acknowledged return."""
+        other, taken, most = self.channel(), [], self._chance.randrange(1, 12)
+        other.basic_qos(prefetch_count=most)
+        other.basic_consume(name, lambda _channel, method, _properties, _body: taken.append(method.delivery_tag))
+        other.connection.process_data_events(0.1)
+        for tag in taken:
+            if self._chance.random() < 0.3:
+                other.basic_ack(tag)
+        other.connection.close()
+        self._connections.pop()
+        channel.connection.process_data_events(0.05)
+
+    def _purge(self, channel: BlockingChannel, name: str) -> None:
+        channel.queue_purge(name)
