@@ -101,6 +101,17 @@ def test_a_pull_jumps_from_entries_in_a_file_over_those_that_only_the_log_has(tm
     assert not {("audit", 1, offset) for offset in range(107, 136)} & served
 
 
+@pytest.mark.parametrize("version", RECOVERY)
+def test_a_pull_begins_where_the_broker_finds_the_first_entry(version: str, tmp_path: Path) -> None:
+    """An expired entry with a damaged address misleads 4.9's search for it, not the bisection of 5.x."""
+    directory = archive.unpack("expired-4.9.3", tmp_path)
+    path = queue_files(directory)[0]
+    overwrite(path, 17 * 20, struct.pack(">q", 1 << 39))
+    problems, rows = compare("expired-4.9.3", directory, version, Harm(), 2)
+    assert problems == []
+    assert rows > 500
+
+
 def test_new_files_keep_a_damaged_one_before_them(tmp_path: Path) -> None:
     """A crashed start appends to a queue that ends early; then it drops what lies after the end of the log, from the
     last file on, and that is a new one.

@@ -23,6 +23,7 @@ from storage_core.rocketmq.read.queue_partition import QueuePartition
 from storage_core.rocketmq.read.ranges import QueueRanges
 from storage_core.rocketmq.read.selection import QueueRange, SelectedQueue, log_selection
 from storage_core.rocketmq.recovery.queue_ranges import ServedQueues
+from storage_core.rocketmq.recovery.recovery import Rules
 from storage_core.store import ScanPartition, ScanRequest
 
 SLICE_SIZE = 64 << 20
@@ -68,6 +69,7 @@ def queue_partitions(
         renumbered=renumbered,
         request=request,
         store_name=store_name,
+        bisects=verdict.rules is Rules.V5,
     )
     share = weights.total // max(len(pieces), 1)
     partitions: list[ScanPartition] = [

@@ -36,6 +36,25 @@ def jumped_over(physical_offsets: Positions, readable: npt.NDArray[np.bool_], fi
     return jumped
 
 
+def first_pulled(physical_offsets: Positions, log_start: int, bisects: bool, begins_at_zero: bool) -> int:
+    """The entry of a queue's first file with which consumers begin, as a broker finds it (rocketmq.md 3.5).
+
+    4.9 takes the first that is not expired, 5.x bisects (`bisects`): damaged addresses may mislead either. 0 where none
+    is found. `begins_at_zero`: whether the file is that of entry 0.
+    """
+    if not len(physical_offsets) or (physical_offsets[0] >= log_start and (begins_at_zero or not bisects)):
+        return 0
+    low, high = 0, len(physical_offsets) - 1
+    while bisects and high - low > 1:
+        middle = (low + high) // 2
+        if physical_offsets[middle] >= log_start:
+            high = middle
+        if physical_offsets[middle] <= log_start:
+            low = middle
+    right = np.flatnonzero(physical_offsets[low : high + 1] >= log_start)
+    return low + int(right[0]) if len(right) else 0
+
+
 def left_open(physical_offsets: Positions, readable: npt.NDArray[np.bool_], file_size: int) -> tuple[int, int]:
     """What the last pull over these entries, all of one queue file, goes on to jump over: `(stop, floor)`, entries up
     to number `stop` that point below `floor`. (0, 0) when it jumps over nothing more.

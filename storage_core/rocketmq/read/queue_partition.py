@@ -21,7 +21,13 @@ from storage_core.formats.rocketmq.message import Flaw
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.read.batch_builder import FIRST_ROWS, ROWS, BatchBuilder, batch_bounds
 from storage_core.rocketmq.read.columns import QueueEntries, Queues, joined
-from storage_core.rocketmq.read.pull_gaps import ENTRIES_PER_PULL, jumped_over, jumped_over_fillers, left_open
+from storage_core.rocketmq.read.pull_gaps import (
+    ENTRIES_PER_PULL,
+    first_pulled,
+    jumped_over,
+    jumped_over_fillers,
+    left_open,
+)
 from storage_core.rocketmq.read.ranges import NO_RANGES, QueueRanges
 from storage_core.rocketmq.read.row_filter import may_have_tag
 from storage_core.rocketmq.recovery.recovery import Verdict
@@ -38,7 +44,7 @@ class QueuePartition(ScanPartition):
 
     `cuts` are the addresses at which the ranges are cut into slices of bounded size as they are read. For entries that
     only the log has `verdict` holds the part of the log to dispatch again, and `wanted` the selected queue offsets of
-    every queue. `renumbered` marks queues whose queue offsets need not equal QUEUEOFFSET.
+    every queue. `renumbered` marks queues whose queue offsets need not equal QUEUEOFFSET. `bisects`: as 5.x does.
     """
 
     log: FileChain
@@ -53,6 +59,7 @@ class QueuePartition(ScanPartition):
     wanted: QueueRanges | None = None
     verdict: Verdict | None = None
     weight: int = 0
+    bisects: bool = False
 
     @property
     def estimated_bytes(self) -> int:
@@ -177,9 +184,18 @@ class QueuePartition(ScanPartition):
         return physical_offsets, inside & self.log.contains(physical_offsets, ends)
 
     def _jumped(self, files: OpenFiles, queue: ConsumeQueue, first: int, start: int, entries: npt.NDArray[Any]) -> Mask:
-        """Entries that a pull jumps over. A pull ends with a queue file, so one begins at entry `first`."""
+        """Entries that a pull jumps over. A pull ends with a queue file, so one begins at entry `first`; in the first
+        file with the first entry that the broker does not take for expired.
+        """
         both = np.concatenate((queue.entries(files, first, start), entries))
-        return jumped_over(*self.answered(both), self.log.file_size)[start - first :]
+        begin = 0
+        if first == queue.start:
+            whole = queue.entries(files, first, first + queue.entries_per_file)
+            used = np.flatnonzero(whole["size"])
+            addresses = whole["physical_offset"][: used[-1] + 1 if len(used) else 0].astype(np.int64)
+            begin = min(first_pulled(addresses, self.log_start, self.bisects, not first), len(both))
+        jumped = jumped_over(*self.answered(both[begin:]), self.log.file_size)
+        return np.concatenate((np.zeros(begin, bool), jumped))[start - first :]
 
     # -- entries that only the log has
 
