@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "import": ("import_file", "Writes a Parquet or JSON lines file into a store."),
     "report": ("report", "A page to look at: sizes, times, lag, dead letters."),
     "verify": ("verify", "What is damaged in a store, and what a broker makes of it."),
+    "copy": ("copy", "A store from a URI to a disk, or from a disk to a URI."),
     "repair": ("repair", "Mends what verify finds, in a copy or in place."),
     "definitions": ("definitions", "What a RabbitMQ node must import before it serves a store."),
 }

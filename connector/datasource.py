@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from storage_core.options.read import ReadOptions
 
-WRITES = "mqstore writes to local directories; write there, then upload"
+WRITES = "mqstore writes to local directories; write there, then `mqstore copy` takes the store to a URI"
 SEVERAL = "a write goes to one store; give one path"
 OLD_SPARK = f"streams need Spark 4.2 or newer; this is {pyspark.__version__}"
 NO_RABBITMQ_STREAM = (

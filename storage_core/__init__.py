@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from storage_core.store import Store
+    from storage_core.transfer.copies import CopyReport
 
-__all__ = ["find_stores", "open_store"]
+__all__ = ["copy_store", "find_stores", "open_store"]
 
 
 def open_store(path: str, engine: str | None = None, **options: Any) -> Store:
@@ -30,3 +31,15 @@ def find_stores(path: str, engine: str | None = None, **options: Any) -> list[st
     from storage_core.opening import find_directories
 
     return find_directories(path, engine, options)
+
+
+def copy_store(source: str, target: str, engine: str | None = None, **options: Any) -> CopyReport:
+    """Copies the store at a URI to a new directory, or the one in a directory to a URI where nothing lies yet.
+
+    Run again after a stop, it goes on. `options` are those of `open_store`, for the store at `source`. Raises
+    StoreNotFoundError, StoreLockedError while a broker runs on it, StoreChangedError, CorruptionError where bytes are
+    not those of the copy's manifest, MqStoreError for a target that is not new.
+    """
+    from storage_core.transfer.transfer import copy
+
+    return copy(source, target, engine, options)

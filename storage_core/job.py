@@ -29,6 +29,7 @@ NO_OWNER_S = 60
 MOST_MARKS, MARK_LIFE_S = 1000, 30 * 24 * 3600
 OWNER = "owner.json"
 ASIDE = ".dropped"
+MANIFEST, COPY_NOTE, COPYING = "manifest.json", "copy.json", "copying"
 SPARK_WORKERS = (b"pyspark.daemon", b"pyspark/daemon.py", b"pyspark.worker", b"pyspark.sql.worker")
 
 Intent = dict[str, Any]
@@ -64,6 +65,21 @@ class JobFolder:
     def cut(self) -> str:
         """Where bytes are kept that recovery cut from a file of the store."""
         return os.path.join(self.folder, "cut")
+
+    @property
+    def manifest(self) -> str:
+        """What a finished copy in object storage holds: names, sizes and checksums."""
+        return os.path.join(self.folder, MANIFEST)
+
+    @property
+    def copy_note(self) -> str:
+        """What a copy notes when it begins; without a manifest beside it the copy is not finished."""
+        return os.path.join(self.folder, COPY_NOTE)
+
+    @property
+    def copying(self) -> str:
+        """Where the files of a copy lie until all of them are there."""
+        return os.path.join(self.folder, COPYING)
 
     def staging(self, job: str = "") -> str:
         """The staging folder of a job, or that of all."""

@@ -19,6 +19,7 @@ from storage_core.options.option import RABBITMQ, ROCKETMQ
 from storage_core.options.read import check_engine, of_one_engine
 from storage_core.remote_store import RemoteStore, searched
 from storage_core.store import Store
+from storage_core.transfer.manifest import check_finished
 
 ENGINES = (ROCKETMQ, RABBITMQ)
 LEVELS = 2
@@ -63,6 +64,7 @@ def log_paths_of(options: Mapping[str, Any]) -> list[str]:
 
 
 def _open_local(root: str, engine: str | None, options: Mapping[str, Any]) -> Store:
+    check_finished(root)
     if engine in ENGINES and (_is_new(root) or _is_marked_folder(root)):
         return _opened(engine, root, options)
     _check_directory(root)
@@ -111,6 +113,7 @@ def _find_local(pattern: str, engine: str | None) -> list[str]:
     found: list[str] = []
     for root in roots:
         _check_directory(root)
+        check_finished(root)
         found += _search(root, engine, LEVELS)
     if not found:
         raise _no_store(roots[0], engine)

@@ -103,7 +103,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "pyspark_mqstore": ("pyspark_mqstore", "connector"),
     "mqstore": ("mqstore", "pyspark_mqstore", "storage_core.errors", "storage_core:door"),
 }
-DOOR = {"storage_core", "storage_core.open_store", "storage_core.find_stores"}
+DOOR = {"storage_core", "storage_core.copy_store", "storage_core.open_store", "storage_core.find_stores"}
 # Neither knows the other: an engine and a format of one system may not lean on the other system's.
 STRANGERS = {"rocketmq": "rabbitmq", "rabbitmq": "rocketmq"}
 

@@ -40,6 +40,8 @@ def check_new(path: str) -> None:
 
 
 def _check(path: str, replace: bool) -> None:
+    if "://" in path:
+        raise OptionError("FILE", path, "is a URI; a file goes to a disk, and `mqstore copy` takes a store to a URI")
     folder = os.path.dirname(path) or "."
     if os.path.isdir(path):
         raise OptionError("FILE", path, "is a directory; give the name of a file")

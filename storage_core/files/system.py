@@ -34,7 +34,7 @@ __all__ = [
     "holders", "holders_below", "memory_total", "memory_used", "process_space", "process_start", "session_process",
 ]  # fmt: skip
 
-READ_ONLY = "mqstore writes to local directories; write there, then upload"
+READ_ONLY = "mqstore writes to local directories; write there, then `mqstore copy` takes the store to a URI"
 
 P = ParamSpec("P")
 R = TypeVar("R")

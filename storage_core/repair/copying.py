@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from storage_core.errors import CorruptionError, MqStoreError
 from storage_core.files import system
 from storage_core.files.small_file import names_in, remove_file
-from storage_core.job import FOLDER, JobFolder, drop_tree, read_json, write_json
+from storage_core.files.sparse_write import write_sparse
+from storage_core.job import COPY_NOTE, COPYING, FOLDER, MANIFEST, JobFolder, drop_tree, read_json, write_json
 from storage_core.progress import report
 
-CHUNK_SIZE, BLOCK_SIZE = 8 << 20, 64 << 10
+CHUNK_SIZE = 8 << 20
 NOTE = "repair-copy.json"
 WORK = "copying"
-STAYS = ("lock", "cut", NOTE)
+STAYS = ("lock", "cut", NOTE, COPY_NOTE, COPYING, MANIFEST)
 """What of `.mqstore` is not copied."""
 
 Copies = Iterator[tuple[str, str]]
@@ -75,11 +76,13 @@ def files_below(path: str, target: str) -> Copies:
         yield from files_below(os.path.join(path, name), os.path.join(target, name))
 
 
-def own_files(root: str, target: str) -> Copies:
-    """What mqstore keeps beside a store: a write that is not finished, marks; no lock, nothing cut before."""
+def own_parts(root: str) -> Copies:
+    """What mqstore keeps beside a store, and its name in a copy: a write that is not finished, marks; no lock, nothing
+    cut before.
+    """
     for name in names_in(JobFolder(root).folder):
         if name not in STAYS:
-            yield from files_below(os.path.join(root, FOLDER, name), os.path.join(target, FOLDER, name))
+            yield os.path.join(root, FOLDER, name), os.path.join(FOLDER, name)
 
 
 def _drop(path: str) -> None:
@@ -100,17 +103,6 @@ def _copy_all(files: list[tuple[str, str]]) -> None:
         system.sync_folder(folder)
 
 
-def _write(descriptor: int, data: bytes, position: int, as_it_is: bool) -> None:
-    """Writes bytes; of those from a store that knows no holes, blocks of zeros become holes."""
-    if as_it_is:
-        system.pwrite(descriptor, data, position)
-        return
-    for start in range(0, len(data), BLOCK_SIZE):
-        block = data[start : start + BLOCK_SIZE]
-        if block.count(0) < len(block):
-            system.pwrite(descriptor, block, position + start)
-
-
 def _copy(source: str, target: str) -> None:
     """Copies what is not a hole."""
     found = system.stat(source)
@@ -122,7 +114,10 @@ def _copy(source: str, target: str) -> None:
                 data = system.pread(reading, min(CHUNK_SIZE, stop - at), at)
                 if len(data) < min(CHUNK_SIZE, stop - at):
                     raise CorruptionError(source, at + len(data), "the file ends here, it was longer before")
-                _write(writing, data, at, system.is_local(source))
+                if system.is_local(source):
+                    system.pwrite(writing, data, at)
+                else:
+                    write_sparse(writing, data, at)
         system.fsync(writing)
     finally:
         system.close(reading)

@@ -1,7 +1,8 @@
 """The code on the pages, cut out to be run as printed: blocks, what they print, and where their paths lead.
 
 One rule substitutes paths: the pages use the folders of `FOLDERS`, and in a block each of them, as a whole path
-component at the start of a path, becomes the folder of that name below the test's own. Nothing else is changed.
+component at the start of a path, becomes the folder of that name below the test's own. Nothing else is changed; in a
+shell block, `s3://` is such a folder too (`page_command.py`).
 """
 
 from __future__ import annotations
@@ -118,7 +119,8 @@ def run_shell(block: Block, root: Path) -> str:
         return ""
     shims = root / "bin"
     shims.mkdir(exist_ok=True)
-    for name, arguments in (("mqstore", " -m command_line"), ("python", "")):
+    module = "tests.support.page_command" if "s3://" in block.code else "command_line"
+    for name, arguments in (("mqstore", f" -m {module}"), ("python", "")):
         (shims / name).write_text(f'#!/bin/sh\nexec "{sys.executable}"{arguments} "$@"\n')
         (shims / name).chmod(0o755)
     done = subprocess.run(
@@ -126,7 +128,13 @@ def run_shell(block: Block, root: Path) -> str:
         capture_output=True,
         text=True,
         cwd=root / "data",
-        env={**os.environ, "PATH": f"{shims}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "COLUMNS": "100"},
+        env={
+            **os.environ,
+            "PATH": f"{shims}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "COLUMNS": "100",
+            "MQSTORE_PAGE_BUCKETS": str(root / "data" / "tmp" / "buckets"),
+        },
         check=False,
     )
     assert done.returncode == 0, f"{block}: exit code {done.returncode}: {done.stderr or done.stdout}"

@@ -22,6 +22,7 @@ from storage_core.files.remote.back_end import BackEnd, Changed, Found, Gone, Re
 MISSING = 'reading object storage needs obstore: pip install "mqstore[remote]", on every machine that reads'
 FORKED = "this process was forked from one that had read object storage; start it by spawn instead"
 CHUNK = 1000
+PART_SIZE, PARTS_AT_ONCE = 8 << 20, 4
 _CODE = re.compile(r"<Code>([A-Za-z0-9]{1,60})</Code>")
 _STATUS = re.compile(r"\b([345]\d\d) (?:Moved|Bad|Unauth|Forbid|Not|Conflict|Temporary|Permanent)")
 NO_BUCKET = "NoSuchBucket"
@@ -155,13 +156,13 @@ class Objects(BackEnd):
         return data
 
     def put(self, path: str, source: Callable[[], Iterator[bytes]], size: int, only_new: bool) -> None:
-        """Writes an object in parts, or in one request where it must be new."""
+        """Writes an object in parts; in one request where it is small, or must be new."""
         self._check_process()
-        mode = "create" if only_new else "overwrite"
-        data: Any = b"".join(source()) if only_new else source()
-        self._translated(
-            lambda: self._obstore.put(self._client, path, data, mode=mode, use_multipart=False if only_new else None)
-        )
+        whole = only_new or size <= PART_SIZE
+        data: Any = b"".join(source()) if whole else source()
+        how: dict[str, Any] = {"mode": "create" if only_new else "overwrite", "use_multipart": not whole}
+        parts = {"chunk_size": PART_SIZE, "max_concurrency": PARTS_AT_ONCE}
+        self._translated(lambda: self._obstore.put(self._client, path, data, **how, **parts))
 
     def _check_process(self) -> None:
         if _first_process[0] != os.getpid():

@@ -93,6 +93,11 @@ def found_file(uri: str) -> Found | None:
     return remote.file(path)
 
 
+def get(uri: str, found: Found, start: int, stop: int) -> memoryview:
+    """The bytes [start, stop) of an object as it was listed, asked for now and remembered nowhere."""
+    return _of(uri)[0].requests.get(found, start, stop)
+
+
 def requests_of(uri: str) -> tuple[int, int]:
     """Requests to the bucket of a URI and bytes from it, since this process began to read it."""
     requests = _of(uri)[0].requests

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from storage_core.errors import StorageError, StoreChangedError, StoreNotFoundError
@@ -25,7 +25,7 @@ class Requests:
     def __init__(self, back_end: BackEnd, origin: str) -> None:
         self._back_end, self._origin = back_end, origin
         self._lock = threading.Lock()
-        self.lists = self.gets = self.retries = self.bytes_read = 0
+        self.lists = self.gets = self.puts = self.retries = self.bytes_read = 0
 
     def walk(self, prefix: str) -> list[Found]:
         """Everything below a folder; none when there is nothing."""
@@ -73,6 +73,24 @@ class Requests:
         self._count(bytes_read=len(data))
         return data
 
+    def put(self, path: str, source: Callable[[], Iterator[bytes]], size: int, only_new: bool = False) -> None:
+        """Writes an object, whole or not at all; `source` is called anew for each attempt.
+
+        Raises FileExistsError where `only_new` is said and there is one already, StorageError.
+        """
+
+        def ask() -> None:
+            self._count(puts=1)
+            self._back_end.put(path, source, size, only_new)
+
+        where = f"{self._origin}/{path}"
+        try:
+            self._asked(ask, f"{where}: writing it")
+        except Gone:
+            raise StoreNotFoundError(f"{where}: there is no such bucket; check the address") from None
+        except Changed:
+            raise FileExistsError(17, "File exists", where) from None
+
     def _asked(self, ask: Callable[[], Answer], what: str) -> Answer:
         for attempt in range(ATTEMPTS):
             try:
@@ -87,10 +105,11 @@ class Requests:
             time.sleep(pause * random.uniform(0.5, 1.0))
         raise StorageError(f"{what}: not asked")
 
-    def _count(self, lists: int = 0, gets: int = 0, retries: int = 0, bytes_read: int = 0) -> None:
+    def _count(self, lists: int = 0, gets: int = 0, puts: int = 0, retries: int = 0, bytes_read: int = 0) -> None:
         with self._lock:
             self.lists += lists
             self.gets += gets
+            self.puts += puts
             self.retries += retries
             self.bytes_read += bytes_read
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from storage_core.files import system
 from storage_core.job import FOLDER
 from storage_core.rabbitmq.disk.running_node import check_not_running
-from storage_core.repair.copying import Copies, copy_files, files_below, own_files
+from storage_core.repair.copying import Copies, copy_files, files_below, own_parts
+
+MESSAGES = "msg_store_"
 
 
 def copy_store(root: str, target: str) -> None:
@@ -18,7 +22,13 @@ def copy_store(root: str, target: str) -> None:
 
 
 def _files(root: str, target: str) -> Copies:
-    for entry in system.entries(root):
-        if entry.name != FOLDER:
-            yield from files_below(f"{root}/{entry.name}", f"{target}/{entry.name}")
-    yield from own_files(root, target)
+    for path, name in parts_of(root):
+        yield from files_below(path, f"{target}/{name}")
+
+
+def parts_of(root: str) -> Iterator[tuple[str, str]]:
+    """The files and folders of a store and the name of each in a copy, the messages first."""
+    for name in sorted(system.names(root), key=lambda name: (not name.startswith(MESSAGES), name)):
+        if name != FOLDER:
+            yield f"{root}/{name}", name
+    yield from own_parts(root)

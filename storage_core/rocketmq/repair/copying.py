@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 
 from storage_core.files import system
 from storage_core.files.lock import FileLock
 from storage_core.formats.rocketmq import paths
 from storage_core.job import FOLDER
-from storage_core.repair.copying import Copies, copy_files, files_below, is_copied, own_files
+from storage_core.repair.copying import Copies, copy_files, files_below, is_copied, own_parts
 from storage_core.rocketmq.write.job import raise_guard
 from storage_core.rocketmq.write.store_end import log_folders
+
+LOCK = paths.LOCK
 
 
 def copy_store(root: str, log_paths: Sequence[str], target: str) -> None:
@@ -22,10 +24,21 @@ def copy_store(root: str, log_paths: Sequence[str], target: str) -> None:
     """
     if is_copied(root, target):
         return
-    lock = os.path.join(root, paths.LOCK)
+    lock = os.path.join(root, LOCK)
     advice = "a running broker; stop it, or copy its store first"
     with FileLock(lock, 0, advice) if system.is_local(lock) and system.exists(lock) else nullcontext():
         copy_files(root, target, lambda: _files(root, log_paths, target))
+
+
+def parts_of(root: str, log_paths: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The files and folders of a store and the name of each in a copy, the log first; no lock."""
+    folders = log_folders(root, log_paths)
+    yield from ((folder, paths.COMMIT_LOG) for folder in folders)
+    for entry in sorted(system.entries(root), key=lambda entry: entry.name):
+        path = os.path.join(root, entry.name)
+        if entry.name not in (LOCK, FOLDER) and path not in folders:
+            yield path, entry.name
+    yield from own_parts(root)
 
 
 def _files(root: str, log_paths: Sequence[str], target: str) -> Copies:
@@ -33,11 +46,5 @@ def _files(root: str, log_paths: Sequence[str], target: str) -> Copies:
     commit_log = os.path.join(target, paths.COMMIT_LOG)
     system.make_folder(commit_log)
     raise_guard([commit_log])
-    folders = log_folders(root, log_paths)
-    for folder in folders:
-        yield from files_below(folder, commit_log)
-    for entry in system.entries(root):
-        path = os.path.join(root, entry.name)
-        if entry.name not in (paths.LOCK, FOLDER) and path not in folders:
-            yield from files_below(path, os.path.join(target, entry.name))
-    yield from own_files(root, target)
+    for path, name in parts_of(root, log_paths):
+        yield from files_below(path, os.path.join(target, name))

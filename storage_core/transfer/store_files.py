@@ -1,0 +1,82 @@
+"""Which files a copy of a store has, whatever the engine, and how a broker is kept from them meanwhile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+
+from storage_core.errors import DiskError, MqStoreError, StoreLockedError
+from storage_core.files import system
+from storage_core.files.lock import FileLock, is_locked
+from storage_core.files.small_file import names_in
+from storage_core.job import JobFolder
+from storage_core.options.option import ROCKETMQ
+from storage_core.rabbitmq.disk.running_node import check_not_running
+from storage_core.rabbitmq.repair import copying as rabbitmq
+from storage_core.rocketmq.repair import copying as rocketmq
+
+BROKER = "a running broker; stop it, or copy a snapshot of its disk"
+WRITER = "another writer of mqstore; wait for it"
+
+
+@dataclass(frozen=True)
+class StoreFile:
+    """A file of a store: its path or URI, its name in a copy, whether it holds messages, its length and time."""
+
+    path: str
+    name: str
+    is_log: bool
+    size: int
+    modified_ns: int
+
+
+def files_of(root: str, engine: str, log_paths: Sequence[str]) -> tuple[list[StoreFile], list[str]]:
+    """The files of a store, messages first, and the names of its empty folders."""
+    parts = list(rocketmq.parts_of(root, log_paths) if engine == ROCKETMQ else rabbitmq.parts_of(root))
+    files: list[StoreFile] = []
+    folders: list[str] = []
+    for path, name in parts:
+        is_log = name == parts[0][1] or name.startswith(rabbitmq.MESSAGES)
+        _add(path, name, is_log, files, folders)
+    return files, folders
+
+
+def _add(path: str, name: str, is_log: bool, files: list[StoreFile], folders: list[str]) -> None:
+    if not system.is_folder(path):
+        if system.exists(path):
+            found = system.stat(path)
+            files.append(StoreFile(path, name, is_log, found.size, found.stamp.mtime_ns))
+        return
+    inside = names_in(path)
+    for each in inside:
+        if each in ("", ".", ".."):
+            raise MqStoreError(f"{path}: an object's name has a part '{each}', which is no name of a file; rename it")
+        _add(os.path.join(path, each), os.path.join(name, each), is_log, files, folders)
+    if not inside:
+        folders.append(name)
+
+
+@contextmanager
+def stopped(root: str, engine: str) -> Iterator[None]:
+    """Keeps brokers and writers from a local store while the block runs. StoreLockedError while one is at work."""
+    with ExitStack() as held:
+        if engine == ROCKETMQ:
+            held.enter_context(_locked(os.path.join(root, rocketmq.LOCK), BROKER))
+        else:
+            check_not_running(root)
+        held.enter_context(_locked(JobFolder(root).lock, WRITER))
+        yield
+
+
+def _locked(path: str, who: str) -> AbstractContextManager[object]:
+    """The lock of a file that is there; where it may only be read, a look at it."""
+    if not system.exists(path):
+        return nullcontext()
+    try:
+        return FileLock(path, 0, who)
+    except (DiskError, PermissionError):
+        if is_locked(path):
+            raise StoreLockedError(f"{path} is locked by {who}") from None
+        return nullcontext()
