@@ -19,7 +19,7 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,8 +33,8 @@ from storage_core.errors import MqStoreError
 from storage_core.store import Mode, Scan, ScanRequest, Store
 from tests.golden import archive
 from tests.mutations.harms import copied, harmed
-from tests.mutations.rows import RabbitRows, RocketRows, rabbit_folder
-from tests.rabbitmq import golden
+from tests.mutations.rows import QuorumRows, RabbitRows, RocketRows, rabbit_folder
+from tests.rabbitmq import golden, quorum_golden
 
 CPU_SECONDS, WALL_SECONDS = 10, 120
 """Bounds of one call: the first of its own work, the second of waiting on a busy machine."""
@@ -51,6 +51,9 @@ CALLS_A_CASE = 4
 RARE = {"shop-4.9.3": 0.05, "broker-killed-4.9.3": 0.3, "s5_16384_kill9": 0.1, "s6_2048_clean_busy": 0.5,
         "s11_cqv2_clean": 0.5, "defaults-4.9.3": 0.2}  # fmt: skip
 """Fixtures that take long, by how often they come, where others come once."""
+
+# That of a log damaged in its middle can be read by nothing.
+QUORUM = sorted(set(quorum_golden.NAMES) - {"q24_wal_bad_middle"})
 
 
 class TooLong(BaseException):
@@ -80,7 +83,7 @@ class Fixture:
     name: str
     store: Path
     original: Path
-    rows: RocketRows | RabbitRows
+    rows: RocketRows | RabbitRows | QuorumRows
 
     @classmethod
     def unpacked(cls, name: str, folder: Path) -> Fixture:
@@ -88,7 +91,10 @@ class Fixture:
         folder.mkdir()
         if name in golden.NAMES:
             original = rabbit_folder(name, folder / "original")
-            rows: RocketRows | RabbitRows = RabbitRows(original)
+            rows: RocketRows | RabbitRows | QuorumRows = RabbitRows(original)
+        elif name in quorum_golden.NAMES:
+            original = quorum_golden.unpack(name, folder / "original")
+            rows = QuorumRows(original)
         else:
             original = archive.unpack(name, folder / "original")
             rows = RocketRows(name, original)
@@ -173,9 +179,8 @@ def tried(fixture: Fixture, r: random.Random) -> Outcome:
     return found
 
 
-def run(seed: int, first: int, count: int, folder: Path, only: str | None) -> int:
-    """Runs cases; how many went wrong."""
-    names = [only] if only else [*archive.names(), *golden.NAMES]
+def run(seed: int, first: int, count: int, folder: Path, names: Sequence[str]) -> int:
+    """Runs cases on these fixtures; how many went wrong."""
     fixtures: dict[str, Fixture] = {}
     ends, wrong, kinds = Counter[str](), 0, Counter[str]()
     for number in range(first, first + count):
@@ -210,6 +215,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--only", help="one fixture")
+    parser.add_argument("--quorum", action="store_true", help="quorum queues instead of the other stores")
     given = parser.parse_args()
     signal.signal(signal.SIGPROF, _too_long)
     with tempfile.TemporaryDirectory() as folder:
@@ -217,7 +223,9 @@ def main() -> None:
         warm = Fixture.unpacked("collisions-4.9.3", Path(folder) / "warm")
         tried(warm, random.Random(1))
         _limited()
-        wrong = run(given.seed, given.first, given.count, Path(folder), given.only)
+        whole = QUORUM if given.quorum else [*archive.names(), *golden.NAMES]
+        names = [given.only] if given.only else whole
+        wrong = run(given.seed, given.first, given.count, Path(folder), names)
     sys.exit(1 if wrong else 0)
 
 
