@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from storage_core.errors import CorruptionError, FormatError
+from storage_core.errors import FormatError
 from storage_core.files import system
 from storage_core.formats.rabbitmq.erlang import dets
 from storage_core.formats.rabbitmq.quorum import server_config
 from storage_core.formats.rabbitmq.quorum.server_config import ServerConfig
+from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.disk.span_reader import read_file
 
 WAL, SEGMENT, CONFIG, META, SNAPSHOTS = ".wal", ".segment", "config", "meta.dets", "snapshots"
@@ -44,23 +45,32 @@ def files_named(root: str, suffix: str) -> list[str]:
         return []
 
 
-def list_queues(root: str) -> list[QueueDirectory]:
-    """All quorum queues below `root`, by virtual host and name. CorruptionError for a config that cannot be read."""
-    found = []
+def list_queues(root: str) -> tuple[list[QueueDirectory], list[Damage]]:
+    """All quorum queues below `root`, by virtual host and name, and the folders that do not tell of which queue they
+    are, as damages: their configs are gone, empty or damaged.
+    """
+    found, lost = [], []
     for entry in system.entries(root):
         if not entry.is_directory:
             continue
-        path = f"{root}/{entry.name}/{CONFIG}"
-        data = read_file(path)
+        path = f"{entry.name}/{CONFIG}"
+        data = read_file(f"{root}/{path}")
         if not data:
+            lost.append(Damage(path, 0, 0, "config", "the config is gone or empty: whose log this is nothing tells"))
             continue
         try:
             config = server_config.parse(data)
         except FormatError as error:
-            raise CorruptionError(path, error.position, error.reason) from None
+            lost.append(Damage(path, error.position, 0, "config", f"the config cannot be read: {error.reason}"))
+            continue
         if config is not None:
             found.append(QueueDirectory(entry.name, config))
-    return sorted(found, key=lambda queue: (queue.name, queue.folder))
+    return sorted(found, key=lambda queue: (queue.name, queue.folder)), lost
+
+
+def has_log(folder: str) -> bool:
+    """Whether a queue's folder has more than that of a queue whose entries are all in write-ahead logs, or of none."""
+    return bool(files_named(folder, SEGMENT) or files_named(f"{folder}/{SNAPSHOTS}", ""))
 
 
 def last_applied(root: str) -> Mapping[bytes, int]:

@@ -18,7 +18,7 @@ from storage_core.errors import CorruptionError, DataLossError
 from storage_core.rabbitmq import schema
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.index.entries import Entries, copied, filtered
-from storage_core.rabbitmq.quorum.directory import QueueDirectory, last_applied, list_queues
+from storage_core.rabbitmq.quorum.directory import QueueDirectory, has_log, last_applied, list_queues
 from storage_core.rabbitmq.quorum.partition import QuorumPartition
 from storage_core.rabbitmq.quorum.raft_log import RaftLog, WalEntries, read_log, read_wals
 from storage_core.rabbitmq.quorum.replay import Replay
@@ -60,9 +60,8 @@ class QuorumSnapshot(Snapshot):
 
     def __init__(self, root: str, store: str, reading: Reading, vhost: str | None = None) -> None:
         self.root, self.store, self.reading = root, store, reading
-        self.directories = [
-            queue for queue in list_queues(root) if vhost is None or queue.config.vhost == vhost
-        ]  # fmt: skip
+        queues, self._nameless = list_queues(root)
+        self.directories = [queue for queue in queues if vhost is None or queue.config.vhost == vhost]
         self._applied = last_applied(root)
         self._read: dict[tuple[str, bool], QueueState] = {}
         self._warnings: list[str] = []
@@ -75,6 +74,16 @@ class QuorumSnapshot(Snapshot):
         except FileNotFoundError as error:
             text = "the file vanished while the store was read; read again, or a copy"
             raise DataLossError(f"DataLossError: {error.filename}: {text}") from None
+
+    @cached_property
+    def lost(self) -> list[Damage]:
+        """Logs of which nothing tells whose they are."""
+        folders = [damage.file.partition("/")[0] for damage in self._nameless]
+        return [
+            damage
+            for damage, folder in zip(self._nameless, folders, strict=True)
+            if folder.encode() in self.wals.parts or has_log(f"{self.root}/{folder}")
+        ]
 
     def state(self, queue: QueueDirectory, with_held: bool = False) -> QueueState:
         """What one queue holds, read once."""
@@ -140,7 +149,7 @@ class QuorumSnapshot(Snapshot):
         names = set(selection.queues_of(request, self.topics()))
         chosen = [queue for queue in self.directories if queue.name[1] in names and index_filter.takes(queue)]
         vhosts, queues = tuple(q.name[0] for q in chosen), tuple(q.name[1] for q in chosen)
-        pieces, damages, files = [], [], dict[str, int]()
+        pieces, damages, files = [], self._lost(request), dict[str, int]()
         for number, queue in enumerate(chosen):
             state = self.state(queue, request.include_acked)
             damages += self._checked(queue, state, request)
@@ -157,6 +166,15 @@ class QuorumSnapshot(Snapshot):
         entries = state.rows.entries
         live = np.ones(len(entries), bool)
         return filtered(entries, selection.entries_between(request, self.info(queue), entries["sequence_id"], live))
+
+    def _lost(self, request: ScanRequest) -> list[Damage]:
+        """Logs that may be of queues of the request; of queues that it names and that are there they are not."""
+        if request.topics is not None or request.assign is not None:
+            return []
+        if self.lost and request.mode is Mode.FAILFAST:
+            error = self.lost[0].error(self.root)
+            raise CorruptionError(error.path, error.position, f"{error.reason}; {LEAVE_OUT} and reads the other queues")
+        return list(self.lost)
 
     def _checked(self, queue: QueueDirectory, state: QueueState, request: ScanRequest) -> list[Damage]:
         damages = [replace(damage, queue=queue.name[1]) for damage in state.damages]

@@ -82,6 +82,8 @@ def findings(snapshot: QuorumSnapshot) -> Iterator[Finding]:
 
 def _findings(snapshot: QuorumSnapshot, queues: list[QueueDirectory]) -> Iterator[Finding]:
     told: set[tuple[str, int]] = set()
+    for damage in snapshot.lost:
+        yield Finding(damage.file, damage.position, 0, damage.kind, damage.reason, EFFECT, False)
     for queue in queues:
         state = snapshot.state(queue)
         for damage in state.damages:

@@ -1,0 +1,109 @@
+"""Damaged logs of quorum queues: what a node does of itself is done, the rest is told with file and position."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from storage_core.errors import CorruptionError
+from storage_core.rabbitmq import open_store
+from storage_core.rabbitmq.quorum.directory import list_queues
+from storage_core.store import Mode
+from tests.rabbitmq import quorum_golden as golden
+from tests.support.rabbitmq_damage import edit
+
+NAME = "q06_snapshot_restart"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A queue with twelve segments, of which nothing but the log tells the state."""
+    return golden.unpack(NAME, tmp_path)
+
+
+def segments(folder: Path) -> list[Path]:
+    return sorted(folder.glob("2F_*/*.segment"))
+
+
+def refused(folder: Path) -> str:
+    with pytest.raises(CorruptionError) as caught:
+        golden.rows(folder)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def told(folder: Path) -> list[tuple[str, int]]:
+    with open_store(str(folder)) as store:
+        return [(finding.file, finding.position) for finding in store.verify()]
+
+
+def test_a_lost_segment_is_a_gap(folder: Path) -> None:
+    segments(folder)[5].unlink()
+    assert "00000007.segment at 2056: queue t: entry 320 of the raft log is missing; the next one is 384" in refused(
+        folder
+    )
+    before = golden.rows(folder, mode=Mode.DROPMALFORMED)
+    assert max(row["raftIndex"] for row in before) < 320
+    shown = golden.rows(folder, mode=Mode.PERMISSIVE)
+    assert [row["position"] for row in shown if row["corruption"]] == [2056]
+    assert len(shown) == len(before) + 1
+    assert [file for file, _ in told(folder)] == [f"{segments(folder)[5].parent.name}/00000007.segment"]
+
+
+def test_a_log_that_begins_too_late_is_a_gap(folder: Path) -> None:
+    segments(folder)[0].unlink()
+    assert "entry 0 of the raft log is missing; the next one is 64" in refused(folder)
+    assert golden.rows(folder, mode=Mode.DROPMALFORMED) == []
+
+
+@pytest.mark.parametrize("lost", [1, 4000])
+def test_a_cut_segment(lost: int, folder: Path) -> None:
+    path = segments(folder)[5]
+    os.truncate(path, path.stat().st_size - lost)
+    assert "reaches beyond the end of the segment" in refused(folder)
+    before = golden.rows(folder, mode=Mode.DROPMALFORMED)
+    assert 256 < max(row["raftIndex"] for row in before) < 384
+    assert told(folder)
+
+
+@pytest.mark.parametrize("number", [5, -1])
+def test_a_flipped_bit_of_an_entry(number: int, folder: Path) -> None:
+    path = segments(folder)[number]
+    edit(path, lambda data: data.__setitem__(len(data) - 20, data[-20] ^ 1))
+    assert f"{path.name} at " in refused(folder)
+    assert "queue t: the entry fails its checksum" in refused(folder)
+    assert [file for file, _ in told(folder)] == [f"{path.parent.name}/{path.name}"]
+
+
+def test_without_write_ahead_logs_the_segments_are_read(folder: Path) -> None:
+    for path in folder.glob("*.wal"):
+        path.unlink()
+    assert len(golden.rows(folder)) == 120
+    assert told(folder) == []
+
+
+@pytest.mark.parametrize("harm", ["gone", "empty", "cut"])
+@pytest.mark.parametrize("name", ["q26_random_a", "q01_clean"], ids=["in segments", "in the write-ahead log"])
+def test_a_queue_whose_config_is_lost_is_told(harm: str, name: str, tmp_path: Path) -> None:
+    """A real node starts, serves the other queues, and calls this one down."""
+    folder = golden.unpack(name, tmp_path)
+    whole = golden.rows(folder)
+    assert bool(segments(folder)) == (name == "q26_random_a")
+    queue = next(queue for queue in list_queues(str(folder))[0] if queue.name[1] == whole[-1]["queue"])
+    config = folder / queue.folder / "config"
+    if harm == "gone":
+        config.unlink()
+    else:
+        os.truncate(config, 0 if harm == "empty" else 100)
+    assert f"{queue.folder}/config at " in refused(folder)
+    others = [row for row in whole if row["queue"] != queue.name[1]]
+    assert len(others) < len(whole)
+    assert golden.rows(folder, mode=Mode.DROPMALFORMED) == others
+    assert golden.rows(folder, topics=(others[0]["queue"],)) == [
+        row for row in others if row["queue"] == others[0]["queue"]
+    ]
+    assert [row["corruption"] is not None for row in golden.rows(folder, mode=Mode.PERMISSIVE)].count(True) == 1
+    assert [file for file, _ in told(folder)] == [f"{queue.folder}/config"]
