@@ -112,6 +112,20 @@ def test_a_pull_begins_where_the_broker_finds_the_first_entry(version: str, tmp_
     assert rows > 500
 
 
+@pytest.mark.parametrize("size", [1 << 30, 100_000, 1_000, 91, 1])
+def test_a_dispatcher_goes_on_behind_a_misread_record(size: int, tmp_path: Path) -> None:
+    """4.9 counts by a wrong TOTALSIZE and reads on behind the fields; at the end of the file it is displaced."""
+    name = "damaged-queues-lost-4.9.3"
+    directory = archive.unpack(name, tmp_path)
+    whole = len(read(directory, in_partitions(1, **AS_BROKER), recovery="4.9"))
+    in_one_file = [row for row in records(directory) if row.path == log_files(directory)[1]]
+    overwrite(in_one_file[5].path, in_one_file[5].position, struct.pack(">i", size))
+    overwrite(in_one_file[9].path, in_one_file[9].position, struct.pack(">i", size + 7))
+    problems, rows = compare(name, directory, "493", Harm(), 3)
+    assert problems == []
+    assert 100 < rows < whole - 2
+
+
 def test_new_files_keep_a_damaged_one_before_them(tmp_path: Path) -> None:
     """A crashed start appends to a queue that ends early; then it drops what lies after the end of the log, from the
     last file on, and that is a new one.

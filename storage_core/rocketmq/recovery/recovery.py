@@ -23,6 +23,7 @@ from storage_core.rocketmq.disk.consume_queue import ConsumeQueue, ValidEntries
 from storage_core.rocketmq.disk.directory import Listing
 from storage_core.rocketmq.disk.record_reader import head_at
 from storage_core.rocketmq.recovery.dispatch import Dispatcher, QueueTail
+from storage_core.rocketmq.recovery.dispatch_walk import DispatchWalk
 from storage_core.store import QueueKey
 
 QUEUE_FILES_SCANNED = 3
@@ -313,8 +314,12 @@ def _scan(run: _Simulation, index: int) -> Iterator[RecordRun]:
             break
 
 
-def _dispatch(run: _Simulation, dispatcher: Dispatcher, records: RecordRun, threshold: int) -> None:
-    """Feeds records whose address is larger than `threshold`; remembers where it began to append."""
+def _dispatch(
+    run: _Simulation, dispatcher: Dispatcher, records: RecordRun, threshold: int, misread_at: int | None = None
+) -> None:
+    """Feeds records whose address is larger than `threshold`; remembers where it began to append. What follows a
+    misread record in its file is dispatched again from that record on.
+    """
     if threshold >= 0:
         first = int(np.searchsorted(records.messages.column("physical_offset"), threshold, "right"))
         if first == len(records.sizes):
@@ -324,11 +329,13 @@ def _dispatch(run: _Simulation, dispatcher: Dispatcher, records: RecordRun, thre
     physical_offset = int(records.physical_offsets[0])
     entries = dispatcher.feed(records)
     last = run.replays[-1] if run.replays else None
-    if last is not None and last.stop <= physical_offset < last.start + _replay_size(run):
+    limit = last.start + _replay_size(run) if last is not None and misread_at is None else run.log_end
+    if last is not None and last.stop <= physical_offset < limit:
         run.replays[-1] = replace(last, stop=records.end_offset)
     elif len(entries.rows):
         first_appended = int(records.physical_offsets[entries.rows[0]])
-        run.replays.append(Replay(first_appended, records.end_offset, before))
+        start = first_appended if misread_at is None else min(first_appended, misread_at)
+        run.replays.append(Replay(start, records.end_offset, before))
 
 
 def _replay_size(run: _Simulation) -> int:
@@ -342,14 +349,11 @@ def _dispatch_after_scan(run: _Simulation, dispatcher: Dispatcher) -> None:
     """4.9's start: everything after the furthest queue is dispatched, without checking CRCs (rocketmq.md 5.5)."""
     chain = run.listing.log
     start = max([chain.start, *(tail.reach for tail in dispatcher.tails.values())])
-    for records in dispatched_records(chain, run.files, start, run.log_end, run.rules):
-        _dispatch(run, dispatcher, records, -1)
+    walk = dispatched_records(chain, run.files, start, run.log_end, run.rules)
+    for records in walk:
+        _dispatch(run, dispatcher, records, -1, walk.misread_at)
 
 
-def dispatched_records(chain: FileChain, files: OpenFiles, start: int, stop: int, rules: Rules) -> Iterator[RecordRun]:
-    """Records of the log from `start` to `stop` as the dispatcher walks: it checks no CRC, damage skips the file."""
-    checks = Checks(known_magics(rules), crc=False)
-    for file in chain.files:
-        if file.end > start and file.base_offset < stop:
-            clipped = replace(file, size=min(file.end, stop) - file.base_offset)
-            yield from FileWalk(chain, files, clipped, max(start, file.base_offset), checks)
+def dispatched_records(chain: FileChain, files: OpenFiles, start: int, stop: int, rules: Rules) -> DispatchWalk:
+    """Records of the log from `start` to `stop` as the dispatcher of these rules walks."""
+    return DispatchWalk(chain, files, start, stop, known_magics(rules))
