@@ -5,13 +5,17 @@ from __future__ import annotations
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from storage_core import open_store
 from storage_core.files import system
+from storage_core.rocketmq.recovery import recovery_cache
+from storage_core.rocketmq.recovery.recovery import recover
 from storage_core.rocketmq.stream import tail as tails
+from storage_core.rocketmq.stream.growth import Growth
 from storage_core.store import ScanRequest
 from storage_core.stream.tail import StreamSnapshot, Tail
 from tests.golden.archive import fingerprint
@@ -186,3 +190,47 @@ def test_a_real_store_is_served_as_in_a_batch(tmp_path: Path, name: str) -> None
     root = unpack(name, tmp_path)
     with tail_of(root) as tail:
         assert sorted(rows_between(tail.settled(), {})) == all_rows(root)
+
+
+def test_a_record_that_comes_right_after_the_walk_is_seen(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is there before anything looks at where the next record will begin, and those bytes never change again."""
+    live = GrowingStore(model, tmp_path / "live")
+    live.write(live.records[10]["physicalOffset"])
+    live.list(10)
+    grow = Growth.grow
+    left = [30, 20]
+
+    def late(self: Growth, *arguments: Any) -> None:
+        grow(self, *arguments)
+        if left:
+            live.write(live.records[left.pop()]["physicalOffset"])
+            live.list(1000)
+
+    monkeypatch.setattr(Growth, "grow", late)
+    with tail_of(live.root) as tail:
+        tail.look()
+        for _ in range(4):
+            tail.look()
+        assert sum(stop for _, stop in tail.look().positions.values()) == 30
+        assert tail.look() is tail.look()
+
+
+def test_a_batch_read_sees_a_record_that_came_right_after_the_walk(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = GrowingStore(model, tmp_path / "live")
+    live.write(live.records[10]["physicalOffset"])
+    live.list(10)
+
+    def late(*arguments: Any) -> Any:
+        verdict = recover(*arguments)
+        live.write(live.records[20]["physicalOffset"])
+        live.list(1000)
+        return verdict
+
+    monkeypatch.setattr(recovery_cache, "recover", late)
+    monkeypatch.setattr(recovery_cache, "_has_same_files", lambda *_: True)  # a broker's map changes no time
+    all_rows(live.root)
+    assert len(all_rows(live.root)) == 20

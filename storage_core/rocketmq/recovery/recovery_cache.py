@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from storage_core.files import system
 from storage_core.files.window import OpenFiles, Window
@@ -22,6 +22,8 @@ from storage_core.rocketmq.recovery.recovery import Rules, Verdict, recover
 
 MOST_STORES = 64
 LARGEST_RECORD = 8 << 20
+NOT_SEEN = b""
+"""The bytes after an end that a broker moved between the walk and the look at them: they tell nothing."""
 BYTES_BEFORE = 64 << 10
 WORTH_KEEPING_S = 0.2
 """How long a walk must take to be kept for other processes."""
@@ -44,7 +46,8 @@ def cached_verdict(listing: Listing, rules: Rules | None) -> Verdict:
     """The recovery verdict on a listing.
 
     A broker writes through a map, which changes neither size nor time of a file, so the bytes at the known end are
-    read as well: they change with the next record.
+    read as well: they change with the next record. Where a broker may be running and those bytes are no zeros, the end
+    is looked at again after that, because a record that came before they were read would never change them.
     """
     log_folder = listing.log.files[0].path.rpartition("/")[0] if listing.log.files else ""
     key = (listing.root, log_folder, rules)
@@ -62,6 +65,8 @@ def cached_verdict(listing: Listing, rules: Rules | None) -> Verdict:
     began = time.monotonic()
     verdict = recover(listing, rules, known)
     found = _CachedVerdict(listing, *_around_end(listing, verdict), verdict)
+    if listing.abort and any(found.after_end) and recover(listing, rules, verdict).log_end != verdict.log_end:
+        return _remember(key, replace(found, after_end=NOT_SEEN))
     if time.monotonic() - began > WORTH_KEEPING_S:
         digest = verdict_file.digest_of((found.before_end, found.after_end))
         verdict_file.save(listing, rules, verdict, digest)

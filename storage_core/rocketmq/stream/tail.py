@@ -47,6 +47,7 @@ class RocketTail(Tail):
         self._recovered = recovered
         self._stamps: list[tuple[str, Stamp]] = []
         self._next: tuple[int, int, bytes] | None = None
+        self._watched = -1
         self._growth: Growth | None = None
         self._last: RocketStreamSnapshot | None = None
 
@@ -59,11 +60,14 @@ class RocketTail(Tail):
             jobs = last_jobs(self._root)
             if jobs.intent is not None and self._last is not None:
                 return self._last
+            if self._last is not None:
+                self._watch(self._last.served)
             served = self._found(dict(stamps))
             if last_jobs(self._root) == jobs:
                 break
         self._stamps = stamps
-        self._watch(served)
+        if self._growth is None:
+            self._watch(served)
         if self._last is None or self._last.served is not served:
             self._last = RocketStreamSnapshot(served, self._name)
         return self._last
@@ -96,7 +100,7 @@ class RocketTail(Tail):
         return [(path, system.stamp(path)) for path in watched]
 
     def _is_unchanged(self) -> bool:
-        if self._growth is not None and self._growth.waiting:
+        if self._growth is not None and (self._growth.waiting or self._growth.walked != self._watched):
             return False
         if not system.unchanged(self._stamps):
             return False
@@ -106,9 +110,13 @@ class RocketTail(Tail):
         return system.pread(descriptor, len(known), position) == known
 
     def _watch(self, served: ServedQueues) -> None:
-        """Keeps the bytes where the next record will begin; where one is there in part, all of it and those after."""
+        """Keeps the bytes where the next record will begin; where one is there in part, all of it and those after.
+
+        Of a store that a broker writes to they are read before the walk. Read after it they might be those of a record
+        that came in between, and would never change again. So an end that the walk moved is looked at once more.
+        """
         self.close()
-        end = self._growth.walked if self._growth is not None else served.verdict.log_end
+        end = self._watched = self._growth.walked if self._growth is not None else served.verdict.log_end
         file = served.listing.log.file_at(end)
         if file is None:
             return
@@ -116,10 +124,15 @@ class RocketTail(Tail):
             descriptor = system.open_read(file.path)
         except FileNotFoundError:
             return
-        position = end - file.base_offset
-        size = int.from_bytes(system.pread(descriptor, 4, position), "big")
-        size = END_SIZE + (size if size <= LARGEST_RECORD else 0)
-        self._next = descriptor, position, system.pread(descriptor, size, position)
+        position, size = end - file.base_offset, END_SIZE
+        while True:
+            found = system.pread(descriptor, size, position)
+            stated = int.from_bytes(found[:4], "big")
+            wanted = END_SIZE + (stated if stated <= LARGEST_RECORD else 0)
+            if wanted == size:
+                break
+            size = wanted
+        self._next = descriptor, position, found
 
     # -- what is there now?
 
