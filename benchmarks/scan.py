@@ -80,7 +80,7 @@ def session(folder: Path) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     from benchmarks.sources import DroppingSource, ReadySource, UnpackSource
-    from benchmarks.stream_sources import ReadyStreamSource
+    from benchmarks.stream_sources import DroppingStreamSink, ReadyStreamSource
 
     builder = SparkSession.builder.master("local[2]").appName("mqstore benchmarks")
     for name, value in {
@@ -95,7 +95,7 @@ def session(folder: Path) -> Iterator[SparkSession]:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     try:
-        for source in (ReadySource, UnpackSource, DroppingSource, ReadyStreamSource):
+        for source in (ReadySource, UnpackSource, DroppingSource, ReadyStreamSource, DroppingStreamSink):
             spark.dataSource.register(source)
         yield spark
     finally:

@@ -1,4 +1,4 @@
-"""The Python stream source that ours is compared with: it hands out ready batches.
+"""The Python stream source and sink that ours are compared with: ready batches, and a writer that drops its batches.
 
 Spark's workers import this page.
 """
@@ -11,13 +11,15 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
+    WriterCommitMessage,
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from benchmarks.sources import ReadyPartition, parts_of, ready_batch
+from benchmarks.sources import CountMessage, ReadyPartition, parts_of, ready_batch
 
 Offset = dict[str, Any]
 
@@ -66,3 +68,25 @@ class _ReadyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             batch = ready_batch(partition.path)
             for count in partition.counts:
                 yield batch if count == batch.num_rows else batch.slice(0, count)
+
+
+class DroppingStreamSink(DataSource):
+    """`format("droppingstream")`: what a streaming write costs when the sink does nothing with the rows."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "droppingstream"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        return _DroppingStreamWriter()
+
+
+class _DroppingStreamWriter(DataSourceStreamArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return CountMessage(sum(batch.num_rows for batch in iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing to put anywhere."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing to drop."""

@@ -1,6 +1,6 @@
 """Question 7: what do streams cost over what Spark's Python streams cost at all?
 
-Large micro-batches, small ones, and idle triggers. Times of a micro-batch are those of Spark's own progress:
+Large micro-batches, small ones, idle triggers, and the sink. Times of a micro-batch are those of Spark's own progress:
 a query's start, 1.5 s for any Python source, is in none.
 """
 
@@ -23,27 +23,30 @@ if TYPE_CHECKING:
 
 METHOD = (
     "`readStream` of one store with the eight columns of Spark's Kafka source into Spark's noop sink, against a Python "
-    "stream source that hands out prebuilt batches of the same sizes. One warm session, two cores; contenders take "
-    "turns. The time of a micro-batch is Spark's `triggerExecution`. An idle trigger is the CPU time of our code, "
-    "without Spark."
+    "stream source that hands out prebuilt batches of the same sizes; `writeStream` of such batches into a store, "
+    "against a Python stream writer that drops them. One warm session, two cores; contenders take turns. The time of a "
+    "micro-batch is Spark's `triggerExecution`. An idle trigger is the CPU time of our code, without Spark."
 )
 COUNT, BODY_SIZE = 1_000_000, 98
 SMALL_ROWS, SMALL_TRIGGERS, WARM_TRIGGERS = 100, 40, 10
 IDLE_TRIGGERS = 2000
 KAFKA = {"layout": "kafka", "includeHeaders": "true"}
+WRITTEN = ("topic", "queueId", "key", "body")
 
 Frames = Mapping[str, Callable[[], "DataFrame"]]
 
 
 def streams(folder: Path, scale: float, rounds: int) -> Section:
-    """Measures the source in one Spark session."""
+    """Measures source and sink in one Spark session."""
     section = Section("Streams", METHOD)
     shape = StoreShape(COUNT, BODY_SIZE).scaled(scale)
     store = make_store(str(folder / "store"), shape)
     with session(folder) as spark:
         _ready(folder / "kafka", store, KAFKA)
+        _ready(folder / "native", store, {"columns": ",".join(WRITTEN)})
         _large(section, spark, folder, store, rounds)
         _small(section, spark, folder, store, rounds)
+        _sink(section, spark, folder, rounds)
     _idle(section, store)
     return section
 
@@ -101,22 +104,39 @@ def _small(section: Section, spark: SparkSession, folder: Path, store: str, roun
     )
 
 
+def _sink(section: Section, spark: SparkSession, folder: Path, rounds: int) -> None:
+    def frame() -> DataFrame:
+        return spark.readStream.format("readystream").load(str(folder / "native"))
+
+    targets = {"mqstore": str(folder / "target"), "droppingstream": None}
+    found: dict[str, list[list[int]]] = {name: [] for name in targets}
+    for number in range(rounds + 1):
+        for name, path in targets.items():
+            run = _run(frame(), name, folder / "checkpoint", path)
+            if number:
+                found[name].append(run)
+            shutil.rmtree(folder / "target", ignore_errors=True)
+    share = median(sum(b) / sum(a) for a, b in zip(found["mqstore"], found["droppingstream"], strict=True))
+    note = " and ".join(f"{name} {median(map(sum, runs)):.0f} ms" for name, runs in found.items())
+    section.add(Finding("the sink: of a writer that drops its batches", share, "%", 0.60, note=note))
+
+
 def _in_turns(frames: Frames, rounds: int, folder: Path) -> dict[str, list[list[int]]]:
     """The milliseconds of each micro-batch of each run, after one that does not count."""
     found: dict[str, list[list[int]]] = {name: [] for name in frames}
     for number in range(rounds + 1):
         for name in list(frames) if number % 2 else reversed(list(frames)):
-            run = _run(frames[name](), folder / "checkpoint")
+            run = _run(frames[name](), "noop", folder / "checkpoint")
             if number:
                 found[name].append(run)
     return found
 
 
-def _run(frame: DataFrame, checkpoint: Path) -> list[int]:
+def _run(frame: DataFrame, sink: str, checkpoint: Path, path: str | None = None) -> list[int]:
     """Runs a query to its end; the milliseconds of its micro-batches that had rows."""
     shutil.rmtree(checkpoint, ignore_errors=True)
-    writer = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
-    query = writer.start()
+    writer = frame.writeStream.format(sink).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    query = writer.start(path) if path else writer.start()
     query.awaitTermination()
     return [int(each["durationMs"]["triggerExecution"]) for each in query.recentProgress if each["numInputRows"]]
 
