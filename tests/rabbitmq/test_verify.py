@@ -50,6 +50,20 @@ def test_what_a_node_does_is_said(tmp_path: Path) -> None:
     assert (index.reason, index.effect) == ("1 messages are in no message file", "forgets them when it starts")
 
 
+def test_a_segment_of_zeros_is_told_and_moved_away(clean: Path) -> None:
+    blank = queue_file(clean, "b.large", "77.idx")
+    blank.write_bytes(bytes(3000))
+    (finding,) = found(clean)
+    assert (finding.file, finding.length, finding.kind) == (str(blank.relative_to(clean)), 3000, "unexpected file")
+    assert (finding.reason, finding.effect) == (
+        "only zeros: no node writes such a segment", "takes the segment for empty"
+    )  # fmt: skip
+    with open_store(str(clean)) as opened:
+        opened.repair()
+    assert found(clean) == []
+    assert not blank.exists()
+
+
 def test_a_lost_queue_leaves_references(clean: Path) -> None:
     path, _ = first_record(clean, "b.large")
     assert path.parent.name == "msg_store_persistent"

@@ -10,12 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from storage_core.files import system
+from storage_core.files.small_file import names_in, read_at
 from storage_core.finding import Finding
 from storage_core.formats.layout import Positions
 from storage_core.formats.rabbitmq import paths
 from storage_core.job import FOLDER, pending_intent
 from storage_core.progress import report
 from storage_core.rabbitmq.disk.damage import Damage
+from storage_core.rabbitmq.disk.span_reader import read_file
 from storage_core.rabbitmq.index.entries import ACKED, JOURNAL, MISSING, SEGMENT, SHARED, flagged
 from storage_core.rabbitmq.index.queue_directory import QueueFiles
 from storage_core.rabbitmq.message_store.locations import MessageLocations, file_sizes, scan_file
@@ -28,6 +30,7 @@ STORE_SUFFIXES = (paths.MESSAGE_SUFFIX, paths.COMPACTION_SUFFIX)
 QUEUE_NAMES = frozenset({paths.STUB_FILE, paths.JOURNAL_FILE})
 STORE_NAMES = frozenset({paths.CLEAN_FILE, paths.SUMMARY_FILE, paths.INDEX_FILE})
 WORK = "checking message files"
+BLANK = "only zeros: no node writes such a segment"
 KEPT_FOR_EVER = "never removes the message"
 CRASHES = "crashes the queue"
 HIDES = "shows an empty queue, or crashes it and redelivers all"
@@ -96,6 +99,8 @@ def _of_index(snapshot: VhostSnapshot, files: QueueFiles, name: str) -> Iterator
         place, length = int(entry["position"]), int(entry["length"])
         file = files.files[int(entry["file"])]
         yield Finding(file, place, length, Kind.DANGLING, reason, f"{CRASHES} at this message", True, name)
+    for segment, size in _blank_segments(f"{snapshot.root}/{folder}"):
+        yield Finding(f"{folder}/{segment}", 0, size, Kind.ODD, BLANK, "takes the segment for empty", True, name)
     refused = {} if clean else {paths.SEGMENT_SUFFIX: HANGS}
     yield from _strange_files(f"{snapshot.root}/{folder}", folder, QUEUE_NAMES, QUEUE_SUFFIXES, refused)
 
@@ -135,6 +140,17 @@ def _store_damages(snapshot: VhostSnapshot) -> list[Damage]:
         done += size
         report(WORK, done, sum(sizes.values()))
     return found
+
+
+def _blank_segments(folder: str) -> Iterator[tuple[str, int]]:
+    """Names and lengths of the segments that hold nothing but zeros: what a power failure leaves of a file whose length
+    was on the disk before its bytes.
+    """
+    for name in names_in(folder):
+        if paths.number_of(name, paths.SEGMENT_SUFFIX) is not None and not any(read_at(f"{folder}/{name}", 2)):
+            data = read_file(f"{folder}/{name}")
+            if data and not data.strip(b"\0"):
+                yield name, len(data)
 
 
 def _strange_files(
