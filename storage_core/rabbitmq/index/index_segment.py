@@ -169,19 +169,25 @@ class IndexSegment:
         )
         return status.by_sequence(status.joined([from_file, from_journal]) if len(from_file) else from_journal)
 
-    def flush(self) -> None:
-        """Appends the journal's share to the file and syncs it; a segment without live entries loses its file."""
+    def flush(self) -> bool:
+        """Appends the journal's share to the file and syncs it; a segment without live entries loses its file.
+
+        Returns whether the folder has a name more or less, which is not synced.
+        """
+        share, self._share = self._share, None
+        there = system.exists(self.path)
         if self.unacked == 0:
             remove_file(self.path)
-        elif self._share is not None and self._share.flags.any():
-            block = self._share.block()
-            descriptor = system.open_write(self.path, create=True)
-            try:
-                system.pwrite(descriptor, block, system.stat(self.path).size)
-                system.fsync(descriptor)
-            finally:
-                system.close(descriptor)
-        self._share = None
+            return there
+        if share is None or not share.flags.any():
+            return False
+        descriptor = system.open_write(self.path, create=True)
+        try:
+            system.pwrite(descriptor, share.block(), system.stat(self.path).size)
+            system.fsync(descriptor)
+        finally:
+            system.close(descriptor)
+        return not there
 
 
 def _live(flags: Flags) -> npt.NDArray[np.bool_]:

@@ -5,8 +5,13 @@ What the records mean belongs to `queue_index`. Source: rabbitmq.md 5.2 and 5.3.
 
 from __future__ import annotations
 
+import os
+
 from storage_core.files import system
 from storage_core.formats.rabbitmq import paths
+
+NAMED_ANEW = 3
+"""Folders that gain a name with a queue: its own, the one of all queues, and the store's."""
 
 
 class JournalFile:
@@ -32,12 +37,17 @@ class JournalFile:
                 self._write_stub(self._stub)
             self._descriptor = system.open_write(self.path, create=True)
             self._size = system.stat(self.path).size
+            folder = self.directory
+            for _ in range(NAMED_ANEW):
+                system.sync_folder(folder)
+                folder = os.path.dirname(folder)
         return self._descriptor
 
     def _write_stub(self, stub: bytes) -> None:
         descriptor = system.open_write(f"{self.directory}/{paths.STUB_FILE}", create=True)
         try:
             system.pwrite(descriptor, stub, 0)
+            system.fsync(descriptor)
         finally:
             system.close(descriptor)
 

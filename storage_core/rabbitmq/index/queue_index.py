@@ -135,11 +135,17 @@ class QueueIndex:
             self.flush()
 
     def flush(self) -> None:
-        """Moves the journal into the segments: appends and syncs each, forgets empty ones, empties the journal."""
+        """Moves the journal into the segments: appends and syncs each, forgets empty ones, empties the journal.
+
+        A name that is not on the disk yet would be lost with the power, and the journal may already be empty then.
+        """
+        renamed = False
         for number, segment in list(self.segments.items()):
-            segment.flush()
+            renamed = segment.flush() or renamed
             if segment.unacked == 0:
                 del self.segments[number]
+        if renamed:
+            system.sync_folder(self.directory)
         self.journal.clear()
         self.dirty_count = 0
 

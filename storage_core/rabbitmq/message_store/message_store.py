@@ -6,6 +6,7 @@ Which record lies where in a file is `formats.rabbitmq.message_file`'s, merging 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,12 +39,16 @@ class MessageStore(MessageFiles):
     def start(self, locations: dict[bytes, Location], files: dict[int, MessageFile]) -> None:
         """Takes up what recovery found; the highest file is the one that grows."""
         system.make_folder(self.directory)
+        if self.durable:
+            system.sync_folder(os.path.dirname(self.directory))
         self.locations, self.files = locations, files or {0: MessageFile()}
         self._open(max(self.files))
         self._maybe_combine()
 
     def _open(self, number: int) -> None:
         descriptor = system.open_write(self.path(number), create=True)
+        if self.durable:
+            system.sync_folder(self.directory)
         if self._descriptor is not None:
             system.close(self._descriptor)
         self._descriptor, self.current = descriptor, number

@@ -145,6 +145,8 @@ def _start_stores(shared: Surroundings, terms: dict[str, QueueTerms], directorie
     # From here on the notes of the last stop are wrong as soon as something changes.
     remove_file(f"{shared.root}/{paths.RECOVERY_FILE}")
     startup.forget_clean_stop(persistent.directory)
+    for folder in (persistent.directory, shared.root):
+        system.sync_folder(folder)
     return locations.clean
 
 
