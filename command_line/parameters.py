@@ -18,7 +18,7 @@ BODIES = ("text", "json", "hex", "base64")
 _HELP = {
     "engine": ("auto|rocketmq|rabbitmq", "Only stores of this engine."),
     "vhost": ("NAME,…", "RabbitMQ: only these virtual hosts."),
-    "queueType": ("TYPE", "RabbitMQ: only queues of this type: classic or quorum."),
+    "queueType": ("TYPE", "RabbitMQ: only queues of this type: classic, quorum or stream."),
     "commit": ("WHAT", "Quorum queues: end (the whole log) or applied (only what is committed for sure)."),
     "asOf": ("MS", "Quorum queues: leave out what had expired by then (ms since 1970)."),
     "recovery": ("auto|4.9|5.x|none", "Whose rules say what a crashed store serves."),

@@ -92,6 +92,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
             "queue": "paging write read index message_store disk",
             "stream": "read index message_store disk schema",
             "quorum": "read index disk schema",
+            "stream_queues": "read index disk schema",
             "verify": "read index message_store disk",
             "repair": "verify write read index message_store disk",
             "views": "verify read index message_store disk",

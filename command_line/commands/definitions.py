@@ -36,8 +36,8 @@ def command(store: str, output: str | None, as_json: bool, **given: Any) -> int:
     """The vhosts and queues of STORE as a RabbitMQ node imports them; the steps go to stderr."""
     wanted = selection(given)
     with opened(store, None, wanted.options.vhosts, wanted.store_options) as stores:
-        # A node with quorum queues lists these itself: what it needs of them is in its own tables.
-        classic = [named for named in stores if named.store.queue_type != "quorum"]
+        # A node with quorum queues and streams lists these itself: what it needs of them is in its own tables.
+        classic = [named for named in stores if named.store.queue_type == "classic"]
         found = stores.gather(lambda named: named.store.definitions(), classic)
     text = json.dumps(_merged([each for _, each in found]), indent=None if as_json else 1, ensure_ascii=False)
     if output is None:

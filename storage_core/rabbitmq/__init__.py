@@ -1,5 +1,5 @@
 """The RabbitMQ engine: a vhost directory read as a node would read it, written as a node would write it; quorum
-queues read.
+queues and streams read.
 
 What lies at a path is asked with `looks_like_store` and `stores_below`; `open_store` opens one store.
 """
@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from storage_core.rabbitmq.disk.detect import looks_like_quorum, looks_like_store, other_kind, stores_below
+from storage_core.rabbitmq.disk.detect import (
+    looks_like_quorum,
+    looks_like_store,
+    looks_like_streams,
+    other_kind,
+    stores_below,
+)
 
 if TYPE_CHECKING:
     from storage_core.store import Store
@@ -24,6 +30,10 @@ def open_store(path: str, options: Mapping[str, Any] | None = None) -> Store:
         from storage_core.rabbitmq.quorum.store import QuorumStore
 
         return QuorumStore(path, options)
+    if looks_like_streams(path.rstrip("/")):
+        from storage_core.rabbitmq.stream_queues.store import StreamQueuesStore
+
+        return StreamQueuesStore(path, options)
     from storage_core.rabbitmq.store import VhostStore
 
     return VhostStore(path, options)

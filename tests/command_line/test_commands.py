@@ -101,8 +101,8 @@ def test_stores_of_both_engines(both: Path) -> None:
 
 def test_several_stores_are_told_apart(node: Path) -> None:
     folders = {path.name for path in (node / "msg_stores" / "vhosts").iterdir()}
-    # The node's quorum queues are a store of their own, beside those of the virtual hosts.
-    assert {row["store"] for row in lines(run("ls", node, "--json"))} == folders | {"kinds@localhost"}
+    # The node's quorum queues and its streams are stores of their own, beside those of the virtual hosts.
+    assert {row["store"] for row in lines(run("ls", node, "--json"))} == folders | {"kinds@localhost", "stream"}
     assert "vhost" in words(run("ls", node))[0]
     assert {row["vhost"] for row in lines(run("ls", node, "--vhost", "other", "--json"))} == {"other"}
     every = lines(run("cat", node, "--columns", "queue,store"))

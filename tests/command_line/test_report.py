@@ -119,7 +119,7 @@ def test_a_page_about_a_rabbitmq_store(rabbit: Path, node: Path, tmp_path: Path)
     page = report(rabbit, tmp_path / "r.html")
     assert {row[0]: row[2] for row in page.tables["Queues"][1:]}["m.requeue"] == "27"
     both = report(node, tmp_path / "n.html")
-    assert len(both.loaded) == 3
+    assert len(both.loaded) == 4
     assert "virtual host other" in "".join(both.texts)
 
 

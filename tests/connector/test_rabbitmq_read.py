@@ -221,10 +221,12 @@ def test_the_view_of_queues_of_a_node(load, node: Path) -> None:
     rows = {(row.vhost, row.queue): row for row in load(str(node), view="queues").collect()}
     assert {key: (row.type, row.durable, row.messages) for key, row in rows.items()} == {
         ("/", "plain"): ("classic", True, 3), ("/", "prio"): ("classic", True, 3), ("/", "lazy"): ("classic", True, 0),
-        ("/", "quorum"): ("quorum", True, 3), ("/", "stream"): ("stream", True, None),
+        ("/", "quorum"): ("quorum", True, 3), ("/", "stream"): ("stream", True, 0),
         ("other", "plain"): ("classic", True, 0),
     }  # fmt: skip
     assert rows["/", "prio"].arguments == '{"x-max-priority": 3, "x-message-ttl": 60000}'
+    (stream,) = load(str(node), view="queues", queueType="stream").collect()
+    assert (stream.queue, stream.segments, stream.maxOffset) == ("stream", 1, 0)
     (one,) = load(str(node), view="queues", queueType="quorum").collect()
     assert (one.queue, one.members, one.inDoubt) == ("quorum", 1, 0)
 

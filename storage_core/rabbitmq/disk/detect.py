@@ -6,6 +6,8 @@ streams the data directory of a real 3.10.8 node with both.
 
 from __future__ import annotations
 
+import re
+
 from storage_core.errors import StoreNotFoundError
 from storage_core.files import system
 from storage_core.files.small_file import read_start
@@ -14,13 +16,22 @@ from storage_core.formats.rabbitmq import paths
 RAFT_LOG, STREAM_INDEX = b"RAWA", b"OSII"
 QUORUM_CONFIG = b"friendly_name"
 LEVELS, HEAD_BYTES = 2, 4096
-COORDINATION, QUORUM_FOLDER, WAL_SUFFIX = "coordination", "quorum", ".wal"
+COORDINATION, QUORUM_FOLDER, STREAM_FOLDER, WAL_SUFFIX = "coordination", "quorum", "stream", ".wal"
 RAFT_TABLES = frozenset({"names.dets", "meta.dets"})
+_STREAM_NAME, _STREAM_FILE = re.compile(r".*_\d{16,20}"), re.compile(r"\d{20}\.(segment|index)")
 
 
 def looks_like_store(path: str) -> bool:
     """Whether `path` is a store of any kind of queues."""
-    return looks_like_vhost(path) or looks_like_quorum(path)
+    return looks_like_vhost(path) or looks_like_quorum(path) or looks_like_streams(path)
+
+
+def looks_like_streams(path: str) -> bool:
+    """Whether `path` holds a node's streams: a directory for each, with its segments and indexes."""
+    return any(
+        _STREAM_NAME.fullmatch(name) and any(map(_STREAM_FILE.fullmatch, names_in(f"{path}/{name}")))
+        for name in sorted(names_in(path))
+    )
 
 
 def looks_like_quorum(path: str) -> bool:
@@ -41,18 +52,20 @@ def looks_like_vhost(path: str) -> bool:
 
 
 def stores_below(path: str) -> list[str]:
-    """The stores of a node's data directory: of its vhosts, and of its quorum queues; or the vhosts' alone of the
-    folders between.
+    """The stores of a node's data directory: of its vhosts, of its quorum queues and streams; or the vhosts' alone of
+    the folders between.
     """
     folder = f"{path}/{QUORUM_FOLDER}"
     quorum = [f"{folder}/{name}" for name in sorted(names_in(folder)) if looks_like_quorum(f"{folder}/{name}")]
-    return vhosts_below(path) + quorum
+    streams = f"{path}/{STREAM_FOLDER}"
+    return vhosts_below(path) + quorum + ([streams] if looks_like_streams(streams) else [])
 
 
 def is_read_elsewhere(root: str, kind: str) -> bool:
     """Whether queues of this kind lie beside a vhost's store `root` in the node's data directory as another store."""
     node = root.rsplit("/", 3)[0]
-    return kind == "quorum" and any(not looks_like_vhost(path) for path in stores_below(node))
+    asked = {"quorum": looks_like_quorum, "stream": looks_like_streams}.get(kind)
+    return asked is not None and any(asked(path) for path in stores_below(node))
 
 
 def vhosts_below(path: str) -> list[str]:

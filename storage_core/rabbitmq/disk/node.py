@@ -22,7 +22,7 @@ DISC_COPIES = 4
 """Index in the record `commit` of what one transaction changed in tables that are kept on disk."""
 TABLE = "rabbit_durable_queue"
 
-NAME, DURABLE, ARGUMENTS, TYPE = 1, 2, 5, 19
+NAME, DURABLE, ARGUMENTS, TYPE, TYPE_STATE = 1, 2, 5, 19, 20
 """Indices in the record `amqqueue` that are read."""
 
 _KINDS = {"rabbit_classic_queue": "classic", "rabbit_quorum_queue": "quorum", "rabbit_stream_queue": "stream"}
@@ -30,13 +30,18 @@ _KINDS = {"rabbit_classic_queue": "classic", "rabbit_quorum_queue": "quorum", "r
 
 @dataclass(frozen=True)
 class DeclaredQueue:
-    """A durable queue as the node knows it. `arguments` are JSON text; `kind` is classic, quorum, stream or another."""
+    """A durable queue as the node knows it. `arguments` are JSON text; `kind` is classic, quorum, stream or another.
+
+    Of a stream `directory` is the name of its directory, and `replicas` how many nodes have one.
+    """
 
     vhost: str
     name: str
     durable: bool
     arguments: str
     kind: str
+    directory: str | None = None
+    replicas: int = 1
 
     def columns(self) -> dict[str, Any]:
         """Its part of a row of the view `queues`."""
@@ -50,7 +55,11 @@ def node_directory(root: str) -> str:
 
 def declared_queues(root: str) -> dict[tuple[str, str], DeclaredQueue]:
     """The durable queues by vhost and name; empty when there are no tables beside the store, or unreadable ones."""
-    folder = node_directory(root)
+    return queues_of_node(node_directory(root))
+
+
+def queues_of_node(folder: str) -> dict[tuple[str, str], DeclaredQueue]:
+    """The durable queues by vhost and name that the tables in a node's data directory list."""
     records: dict[Any, Any] = {}
     for term in _terms(f"{folder}/{DUMP_FILE}"):
         if isinstance(term, tuple) and len(term) > TYPE and term[0] == "amqqueue":
@@ -124,7 +133,20 @@ def _queue(record: tuple[Any, ...]) -> DeclaredQueue | None:
         return None
     vhost, name = resource[1].decode("utf-8", "replace"), resource[3].decode("utf-8", "replace")
     kind = _KINDS.get(str(record[TYPE]), str(record[TYPE]))
-    return DeclaredQueue(vhost, name, record[DURABLE] == "true", _arguments(record[ARGUMENTS]), kind)
+    state = record[TYPE_STATE] if len(record) > TYPE_STATE and isinstance(record[TYPE_STATE], dict) else {}
+    nodes, directory = state.get("nodes"), state.get("name")
+    return DeclaredQueue(
+        vhost, name, record[DURABLE] == "true", _arguments(record[ARGUMENTS]), kind,
+        _text(directory) if kind == "stream" else None, len(nodes) if isinstance(nodes, list) else 1,
+    )  # fmt: skip
+
+
+def _text(letters: Any) -> str | None:
+    """A string as a node writes one: a list of bytes, or a binary."""
+    try:
+        return bytes(letters).decode("utf-8", "replace") if isinstance(letters, list | bytes) else None
+    except (TypeError, ValueError):
+        return None
 
 
 def _arguments(listed: Any) -> str:

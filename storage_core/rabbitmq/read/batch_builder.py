@@ -5,8 +5,9 @@ Leaves to `message_batch` the decoding, to `columns` the values. Source: interfa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +17,8 @@ from storage_core.errors import CorruptionError
 from storage_core.formats.columns import masked
 from storage_core.formats.layout import Mask
 from storage_core.rabbitmq.disk.damage import Damage
+from storage_core.rabbitmq.index.entries import Entries
 from storage_core.rabbitmq.read.columns import IndexColumns, message_column
-from storage_core.rabbitmq.read.message_batch import MessageBatch
 from storage_core.rabbitmq.schema import CORRUPTION, READABLE
 from storage_core.store import Mode, Predicate
 
@@ -41,18 +42,34 @@ class RowContext:
     predicates: tuple[Predicate, ...]
 
 
-class BatchBuilder:
-    """Makes record batches; `left_out` counts the messages that DROPMALFORMED left out."""
+class Messages(Protocol):
+    """Messages that were read: an entry for each, reasons of damaged ones by row, rows without one, rows left away."""
 
-    def __init__(self, context: RowContext, index_columns: IndexColumns | None = None) -> None:
+    entries: Entries
+    reasons: dict[int, str]
+    absent: Mask
+    dropped: Mask
+
+
+class BatchBuilder:
+    """Makes record batches; `left_out` counts the messages that DROPMALFORMED left out.
+
+    `message_values` answers a column that is none of `index_columns`, of the messages that it knows.
+    """
+
+    def __init__(
+        self, context: RowContext, index_columns: IndexColumns | None = None,
+        message_values: Callable[[str, Any], pa.Array] = message_column,
+    ) -> None:  # fmt: skip
         self.context = context
         self.left_out = 0
+        self._message_values = message_values
         classic = IndexColumns(context.vhost, context.store, context.queues, context.files)
         self._index_columns = index_columns or classic
         self._conditions = [condition(predicate) for predicate in context.predicates]
         self._late = [one for one in self._conditions if not one.columns <= self._index_columns.names]
 
-    def batch(self, messages: MessageBatch) -> pa.RecordBatch:
+    def batch(self, messages: Messages) -> pa.RecordBatch:
         """The rows of one batch. Raises CorruptionError for the first damaged message with FAILFAST."""
         context = self.context
         damaged = np.zeros(len(messages.entries), bool)
@@ -70,7 +87,7 @@ class BatchBuilder:
         batch = pa.RecordBatch.from_arrays([columns(name) for name in context.schema.names], schema=context.schema)
         return batch if wanted.all() else batch.filter(pa.array(wanted))
 
-    def _columns(self, messages: MessageBatch, damaged: Mask) -> Columns:
+    def _columns(self, messages: Messages, damaged: Mask) -> Columns:
         """Each column made once, whether it is shown or only asked about; null where there is no whole message."""
         made: dict[str, pa.Array] = {}
         whole = ~(damaged | messages.absent)
@@ -82,18 +99,18 @@ class BatchBuilder:
                 elif name == CORRUPTION.name:
                     made[name] = self._corruption(messages, damaged)
                 else:
-                    made[name] = masked(message_column(name, messages), whole)
+                    made[name] = masked(self._message_values(name, messages), whole)
             return made[name]
 
         return column
 
-    def _error(self, messages: MessageBatch, row: int) -> CorruptionError:
+    def _error(self, messages: Messages, row: int) -> CorruptionError:
         entry = messages.entries[row]
         path = f"{self.context.root}/{self.context.files[int(entry['file'])]}"
         name = f"sequence id {int(entry['sequence_id'])} of queue {self.context.queues[int(entry['queue'])]}"
         return CorruptionError(path, int(entry["position"]), f"{name}: {messages.reasons[row]}")
 
-    def _corruption(self, messages: MessageBatch, damaged: Mask) -> pa.Array:
+    def _corruption(self, messages: Messages, damaged: Mask) -> pa.Array:
         texts: list[str | None] = [None] * len(damaged)
         for row in np.flatnonzero(damaged).tolist():
             texts[row] = str(self._error(messages, row))

@@ -1,0 +1,176 @@
+"""What a node makes of a stored message for a consumer of AMQP 0-9-1, one message alone.
+
+Where the node would fail, more is given: no message is lost to a reader. Source: docs/format/rabbitmq-streams.md 6.
+"""
+
+from __future__ import annotations
+
+import uuid
+from base64 import b64encode
+from dataclasses import dataclass
+from typing import Any
+
+from storage_core.errors import FormatError
+from storage_core.formats.rabbitmq.message import properties
+from storage_core.formats.rabbitmq.message.field_table import Item
+from storage_core.formats.rabbitmq.stream_queues import sections
+from storage_core.formats.rabbitmq.stream_queues.sections import Section
+
+EXCHANGE, ROUTING_KEY = b"x-exchange", b"x-routing-key"
+EXPIRATION, DELIVERY_MODE, PRIORITY = b"x-basic-expiration", b"x-basic-delivery-mode", b"x-basic-priority"
+TYPE, APP_ID = b"x-basic-type", b"x-basic-app-id"
+ANNOTATIONS = {EXPIRATION: "expiration", DELIVERY_MODE: "delivery_mode", PRIORITY: "priority"}
+PROPERTY_LIST = (
+    "message_id", "user_id", None, None, "reply_to", "correlation_id", "content_type", "content_encoding", None,
+    "creation_time",
+)  # fmt: skip
+"""The fields of the section `properties` that a consumer gets, in their order."""
+IDS = ("message_id", "correlation_id")
+LETTERS = {
+    "utf8": "S", "symbol": "S", "char": "S", "uuid": "S", "long": "l", "int": "I", "uint": "i", "short": "s",
+    "ushort": "u", "byte": "b", "ubyte": "B", "double": "d", "float": "f", "boolean": "t", "binary": "x",
+    "timestamp": "T", "null": "V", "decimal32": "x", "decimal64": "x", "decimal128": "x",
+}  # fmt: skip
+MOST_ID, MOST_SHORT = 256, 255
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """A message as it is delivered: `properties` is a property list, the others are spans [start, stop) of the stored
+    bytes. No exchange: the default one, whose name is empty; no routing key: the queue's name.
+    """
+
+    exchange: tuple[int, int] | None
+    routing_key: tuple[int, int] | None
+    properties: bytes
+    body: tuple[int, int]
+
+
+def delivered(data: bytes) -> Delivered:
+    """The message whose sections are `data`. FormatError for what no consumer can be given."""
+    found = sections.parse(data)
+    annotations = _pairs(data, found, sections.MESSAGE_ANNOTATIONS)
+    values: dict[str, Any] = {}
+    headers: list[Item] = []
+    for key, name in ANNOTATIONS.items():
+        _put(values, headers, name, *_taken(annotations, key))
+    ids = _listed(data, found, values, headers)
+    applied = _pairs(data, found, sections.APPLICATION_PROPERTIES)
+    for key, name in ((TYPE, "type"), (APP_ID, "app_id")):
+        _put(values, headers, name, *_taken(applied, key))
+    headers = ids + [_header(key, *value) for key, value in applied if value[0] != "compound"] + headers
+    if headers:
+        values["headers"] = headers
+    try:
+        listed = properties.encode(values)
+    except ValueError as error:
+        raise FormatError(0, str(error)) from None
+    return Delivered(_text_of(data, found, EXCHANGE), _text_of(data, found, ROUTING_KEY), listed, body(found))
+
+
+def _text_of(data: bytes, found: list[Section], key: bytes) -> tuple[int, int] | None:
+    """Where the text of an annotation lies."""
+    last = next((section for section in found[::-1] if section.code == sections.MESSAGE_ANNOTATIONS), None)
+    listed = last.inner if last else ()
+    for name, value in zip(listed[::2], listed[1::2], strict=False):
+        if data[name.value : name.stop] == key:
+            return (value.value, value.stop) if value.code in sections.TEXTS else None
+    return None
+
+
+def body(found: list[Section]) -> tuple[int, int]:
+    """Where the body lies: the last data section's bytes, the text of a value, or all sections of another kind."""
+    parts = [section for section in found if section.code in {sections.DATA, sections.VALUE, sections.SEQUENCE}]
+    if not parts:
+        return 0, 0
+    last = parts[-1]
+    if last.code != sections.SEQUENCE and last.value.code in sections.TEXTS:
+        return last.value.value, last.value.stop
+    begin = len(parts)
+    while begin and parts[begin - 1].code == last.code:
+        begin -= 1
+    return parts[begin].start, last.stop
+
+
+def _pairs(data: bytes, found: list[Section], code: int) -> list[tuple[bytes, tuple[str, Any]]]:
+    """Keys and values of the last section of a kind."""
+    last = next((section for section in found[::-1] if section.code == code), None)
+    if last is None:
+        return []
+    values = [sections.value_of(data, element) for element in last.inner]
+    return [(_bytes(key[1]), value) for key, value in zip(values[::2], values[1::2], strict=False)]
+
+
+def _taken(pairs: list[tuple[bytes, tuple[str, Any]]], key: bytes) -> tuple[str, Any]:
+    """The first value of a key, which is taken out; null where there is none."""
+    for index, (name, value) in enumerate(pairs):
+        if name == key:
+            del pairs[index]
+            return value
+    return "null", None
+
+
+def _listed(data: bytes, found: list[Section], values: dict[str, Any], headers: list[Item]) -> list[Item]:
+    """The fields of the last section of properties into `values`; headers that say of which types the ids are."""
+    ids: list[Item] = []
+    listed = next((each for each in found[::-1] if each.code == sections.PROPERTIES), None)
+    for name, element in zip(PROPERTY_LIST, listed.inner if listed else (), strict=False):
+        kind, value = sections.value_of(data, element)
+        if name is None or value is None:
+            continue
+        if name == "creation_time":
+            values["timestamp"] = _seconds(value) if isinstance(value, int) else None
+        elif name in IDS:
+            _put_id(values, ids, name, kind, value)
+        else:
+            _put(values, headers, name, kind, value)
+    return ids
+
+
+def _put_id(values: dict[str, Any], ids: list[Item], name: str, kind: str, value: Any) -> None:
+    header = b"x-" + name.replace("_", "-").encode()
+    text = _text(kind, value)
+    if (kind in {"binary", "utf8"} and len(text) > MOST_ID) or len(text) > MOST_SHORT:
+        ids.insert(0, (header, "S", value if isinstance(value, bytes) else text))
+        return
+    values[name] = text
+    if kind in {"uuid", "ulong", "binary"}:
+        ids.insert(0, (header + b"-type", "S", kind.encode()))
+
+
+def _text(kind: str, value: Any) -> bytes:
+    if kind == "uuid":
+        return str(uuid.UUID(bytes=value)).encode()
+    return b64encode(value) if kind == "binary" else _bytes(value)
+
+
+def _put(values: dict[str, Any], headers: list[Item], name: str, kind: str, value: Any) -> None:
+    """One field; a text that is too long for a property, and a number that fits none, becomes a header."""
+    if value is None:
+        return
+    numeric = name in {"delivery_mode", "priority"}
+    if numeric and kind in {"ubyte", "byte", "ushort", "uint", "ulong", "int", "long", "short"} and 0 <= value < 256:
+        values[name] = value
+    elif not numeric and len(_bytes(value)) <= MOST_SHORT:
+        values[name] = _bytes(value)
+    elif kind != "compound":
+        headers.append(_header(b"x-" + name.replace("_", "-").encode(), kind, value))
+
+
+def _header(key: bytes, kind: str, value: Any) -> Item:
+    if kind == "ulong":
+        return (key, "l", value) if value < 1 << 63 else (key, "S", str(value).encode())
+    if kind == "timestamp":
+        return key, "T", _seconds(value)
+    if kind in {"uuid", "char"}:
+        return key, "S", _text(kind, value) if kind == "uuid" else value.decode("utf-32-be", "replace").encode()
+    return key, LETTERS[kind], value
+
+
+def _seconds(ms: int) -> int:
+    """Whole seconds as the node's division makes them, in the unsigned 64 bits that a property has."""
+    return (ms // 1000 if ms >= 0 else -(-ms // 1000)) & ((1 << 64) - 1)
+
+
+def _bytes(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()

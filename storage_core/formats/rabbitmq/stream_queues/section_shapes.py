@@ -1,0 +1,333 @@
+"""Messages that are spelled like one of them, found as whole stretches of bytes, and their property lists made at once.
+
+The decoder of one message alone is `sections` and `delivered`; both say the same of every message that has a shape.
+Source: docs/format/rabbitmq-streams.md 6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage_core.errors import FormatError
+from storage_core.formats import spans
+from storage_core.formats.layout import Bytes, Mask, Positions, values_at
+from storage_core.formats.rabbitmq.erlang.term_layout import Stretch, stretch
+from storage_core.formats.rabbitmq.message import properties
+from storage_core.formats.rabbitmq.stream_queues import delivered, sections
+from storage_core.formats.rabbitmq.stream_queues.sections import Element, Section
+
+_WIDTHS = {0xA: 1, 0xB: 4, 0xC: 1, 0xD: 4, 0xE: 1, 0xF: 4}
+_PLAIN_KINDS = frozenset(range(sections.HEADER, sections.FOOTER + 1)) - {sections.SEQUENCE}
+_FLAGS = dict(zip((name for name, _ in properties.FIELDS), (1 << (15 - i) for i in range(14)), strict=True))
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value of a shape: its constructor, and where it lies: `at` bytes into stretch `number`, or, with `counted`, the
+    counted bytes behind that stretch.
+    """
+
+    code: int
+    number: int
+    at: int
+    counted: bool
+
+
+@dataclass(frozen=True)
+class _Size:
+    """The length of a list or map: `width` bytes at `at` of stretch `number`, up to `end_at` of stretch `end`."""
+
+    number: int
+    at: int
+    width: int
+    end: int
+    end_at: int
+
+
+@dataclass
+class Matched:
+    """The rows of one shape: where its stretches begin and where the counted bytes behind each of them end."""
+
+    ok: Mask
+    begins: list[Positions]
+    ends: list[Positions]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What messages of one shape share. `widths[i]`: bytes of the length behind stretch i, 0 behind the last.
+
+    `fields` are the values of the property list in its order, `headers` those of the table, with their names.
+    """
+
+    stretches: tuple[Stretch, ...]
+    widths: tuple[int, ...]
+    sizes: tuple[_Size, ...]
+    exchange: Value | None
+    routing_key: Value | None
+    body: Value
+    fields: tuple[tuple[str, Value], ...]
+    headers: tuple[tuple[bytes, Value], ...]
+
+    def matches(self, buffer: Bytes, starts: Positions, stops: Positions) -> Matched:
+        """Which of the messages [start, stop) have this shape. Never raises; rows that are not ok mean nothing."""
+        ok: Mask = np.ones(len(starts), bool)
+        begins, ends = [], []
+        position = starts
+        for part, width in zip(self.stretches, self.widths, strict=True):
+            ok &= part.matches(buffer, position)
+            begins.append(position)
+            position = position + part.size
+            if width:
+                size = values_at(buffer, "u1" if width == 1 else ">u4", position).astype(np.int64)
+                position = position + (size + width)
+            ok &= position <= stops
+            position = np.minimum(position, stops)
+            ends.append(position)
+        ok &= position == stops
+        for each in self.sizes:
+            begin = begins[each.number] + each.at
+            said = values_at(buffer, "u1" if each.width == 1 else ">u4", begin).astype(np.int64)
+            ok &= said + begin + each.width == begins[each.end] + each.end_at
+        return Matched(ok, begins, ends)
+
+    def span(self, value: Value, found: Matched) -> tuple[Positions, Positions]:
+        """Where a counted value lies in each row."""
+        begin = found.begins[value.number] + (self.stretches[value.number].size + self.widths[value.number])
+        return begin, found.ends[value.number]
+
+
+@dataclass
+class _Draft:
+    """A shape while one message is walked through."""
+
+    data: bytes
+    stretches: list[Stretch] = field(default_factory=list)
+    widths: list[int] = field(default_factory=list)
+    sizes: list[_Size] = field(default_factory=list)
+    begin: int = 0
+    free: list[tuple[int, int]] = field(default_factory=list)
+
+    def close(self, stop: int, width: int, after: int) -> None:
+        """Ends a stretch at `stop`; the next begins at `after`, behind a length of `width` and what it counts."""
+        begin = self.begin
+        free = [(a - begin, b - begin) for a, b in self.free]
+        self.stretches.append(stretch(self.data[begin:stop], free))
+        self.widths.append(width)
+        self.begin, self.free = after, []
+
+    def value(self, element: Element) -> Value:
+        """A value that rows may have differently."""
+        width = _WIDTHS.get(element.code >> 4, 0)
+        number = len(self.stretches)
+        if width:
+            self.close(element.value - width, width, element.stop)
+            return Value(element.code, number, 0, True)
+        at = element.value - self.begin
+        if element.value < element.stop:
+            self.free.append((element.value, element.stop))
+        return Value(element.code, number, at, False)
+
+
+def shape_of(data: bytes) -> Shape | None:
+    """The shape of one message; None when it has none: the decoder reads it alone."""
+    try:
+        found = sections.parse(data)
+        sample = delivered.delivered(data)
+    except FormatError:
+        return None
+    codes = [section.code for section in found]
+    bodies = [section for section in found if section.code in {sections.DATA, sections.VALUE}]
+    if len(set(codes)) != len(codes) or not set(codes) <= _PLAIN_KINDS or len(bodies) != 1:
+        return None
+    elements = [each for section in found for each in (section.value, *section.inner)]
+    if any(each.code == sections.DESCRIBED for each in elements):
+        return None
+    if bodies[0].value.code >> 4 not in {0xA, 0xB} or sample.body != (bodies[0].value.value, bodies[0].value.stop):
+        return None
+    draft = _Draft(data)
+    values = {section.code: _walk(draft, section) for section in found}
+    draft.close(len(data), 0, len(data))
+    return _mapped(draft, {section.code: section for section in found}, values, bodies[0].code)
+
+
+def _walk(draft: _Draft, section: Section) -> list[Value | bytes]:
+    """The values of a section; of a map its keys as bytes, which all rows share."""
+    outer = section.value
+    width = _WIDTHS.get(outer.code >> 4, 0)
+    if outer.code == sections.LIST_0:
+        return []
+    if outer.code not in {*sections.LISTS, *sections.MAPS}:
+        return [draft.value(outer)]
+    number, at = len(draft.stretches), outer.value - width - draft.begin
+    draft.free.append((outer.value - width, outer.value))
+    found: list[Value | bytes] = []
+    for index, element in enumerate(section.inner):
+        if outer.code in sections.MAPS and index % 2 == 0:
+            found.append(draft.data[element.value : element.stop])
+        else:
+            found.append(draft.value(element))
+    draft.sizes.append(_Size(number, at, width, len(draft.stretches), outer.stop - draft.begin))
+    return found
+
+
+def _mapped(
+    draft: _Draft, found: dict[int, Section], values: dict[int, list[Value | bytes]], body: int
+) -> Shape | None:
+    """Which value is which field; None where only the decoder knows."""
+    noted = _pairs(values.get(sections.MESSAGE_ANNOTATIONS, []))
+    applied = _pairs(values.get(sections.APPLICATION_PROPERTIES, []))
+    if noted is None or applied is None or len({key for key, _ in noted}) < len(noted):
+        return None
+    maps = [found[code] for code in (sections.MESSAGE_ANNOTATIONS, sections.APPLICATION_PROPERTIES) if code in found]
+    if any(key.code not in sections.TEXTS for each in maps for key in each.inner[::2]):
+        return None
+    texts = dict(noted)
+    fields = [(name, texts[key]) for key, name in delivered.ANNOTATIONS.items() if key in texts]
+    for name, value in zip(delivered.PROPERTY_LIST, values.get(sections.PROPERTIES, []), strict=False):
+        if name is not None and isinstance(value, Value) and value.code != sections.NULL:
+            fields.append(("timestamp" if name == "creation_time" else name, value))
+    for key, name in ((delivered.TYPE, "type"), (delivered.APP_ID, "app_id")):
+        fields += [(name, value) for other, value in applied if other == key]
+    headers = [(key, value) for key, value in applied if key not in {delivered.TYPE, delivered.APP_ID}]
+    places = texts.get(delivered.EXCHANGE), texts.get(delivered.ROUTING_KEY)
+    if len({name for name, _ in fields}) < len(fields) or not all(_is_plain_field(*each) for each in fields):
+        return None
+    if any(value is not None and value.code not in _SHORT for value in places):
+        return None
+    if not all(value.code in _HEADS for _, value in headers) or any(len(key) > 255 for key, _ in headers):
+        return None
+    order = [name for name, _ in properties.FIELDS]
+    fields.sort(key=lambda each: order.index(each[0]))
+    (only,) = values[body]
+    if isinstance(only, bytes):
+        return None
+    return Shape(
+        tuple(draft.stretches), tuple(draft.widths), tuple(draft.sizes), *places, only, tuple(fields), tuple(headers)
+    )  # fmt: skip
+
+
+def _pairs(listed: list[Value | bytes]) -> list[tuple[bytes, Value]] | None:
+    pairs = list(zip(listed[::2], listed[1::2], strict=False))
+    good = [(key, value) for key, value in pairs if isinstance(key, bytes) and isinstance(value, Value)]
+    return good if len(good) == len(pairs) == len(listed) / 2 else None
+
+
+_SHORT = frozenset({0xA1, 0xA3})
+"""Texts that are never too long for a property."""
+_BYTES = frozenset({*_SHORT, 0xA0})
+
+
+def _is_plain_field(name: str, value: Value) -> bool:
+    """Whether a field's bytes go into the property list as they are."""
+    if name == "timestamp":
+        return value.code == 0x83
+    if name in {"delivery_mode", "priority"}:
+        return value.code == 0x50
+    return value.code in (_BYTES if name == "user_id" else _SHORT)
+
+
+_COPIED = {0x81: b"l", 0x71: b"I", 0x70: b"i", 0x61: b"s", 0x60: b"u", 0x51: b"b", 0x50: b"B", 0x82: b"d", 0x72: b"f"}
+"""Constructors of numbers whose bytes are those of a field table, and the letters of these."""
+_GROWN = {0x55: (b"l", ">i8"), 0x54: (b"I", ">i4"), 0x52: (b"i", ">u4")}
+_FIXED_TEXT = {
+    sections.NULL: b"V", sections.TRUE: b"t\1", sections.FALSE: b"t\0", sections.UINT_0: b"i\0\0\0\0",
+}  # fmt: skip
+_LONG_TEXT = {0xA1: b"S", 0xB1: b"S", 0xA3: b"S", 0xB3: b"S", 0xA0: b"x", 0xB0: b"x"}
+_HEADS = frozenset({*_COPIED, *_GROWN, *_FIXED_TEXT, *_LONG_TEXT, 0x56, 0x83})
+
+
+def property_lists(shape: Shape, found: Matched, buffer: Bytes) -> pa.BinaryArray:
+    """The property lists that a node makes of the rows of one shape, all of which are ok. Shape (n,)."""
+    flags = sum(_FLAGS[name] for name, _ in shape.fields) | (_FLAGS["headers"] if shape.headers else 0)
+    parts: list[Any] = [flags.to_bytes(2, "big")]
+    table_done = not shape.headers
+    order = [name for name, _ in properties.FIELDS]
+    for name, value in shape.fields:
+        if not table_done and order.index(name) > order.index("headers"):
+            parts += _table(shape, found, buffer)
+            table_done = True
+        parts += _field(shape, found, buffer, value)
+    if not table_done:
+        parts += _table(shape, found, buffer)
+    return _joined(parts, len(found.ok))
+
+
+def _joined(parts: list[Any], count: int) -> pa.BinaryArray:
+    """Constants and arrays as one array; neighbouring constants are one."""
+    merged: list[Any] = []
+    for part in parts:
+        if isinstance(part, bytes) and merged and isinstance(merged[-1], bytes):
+            merged[-1] += part
+        else:
+            merged.append(part)
+    if all(isinstance(part, bytes) for part in merged):
+        return pa.repeat(pa.scalar(b"".join(merged), pa.binary()), count)
+    scalars = [pa.scalar(part, pa.binary()) if isinstance(part, bytes) else part for part in merged]
+    return pc.binary_join_element_wise(*scalars, pa.scalar(b"", pa.binary()))
+
+
+def _field(shape: Shape, found: Matched, buffer: Bytes, value: Value) -> list[Any]:
+    """A property: a short string with the byte of its length, an octet, or a time in seconds."""
+    if value.counted:
+        start, stop = shape.span(value, found)
+        return [spans.gather(buffer, start - 1, stop)]
+    start = found.begins[value.number] + value.at
+    if value.code == 0x83:
+        return [_numbers(_seconds(buffer, start))]
+    return [_fixed(buffer, start, 1)]
+
+
+def _table(shape: Shape, found: Matched, buffer: Bytes) -> list[Any]:
+    parts: list[Any] = []
+    sizes = np.zeros(len(found.ok), np.int64)
+    for key, value in shape.headers:
+        head = bytes((len(key),)) + key
+        for part in (head, *_item(shape, found, buffer, value)):
+            parts.append(part)
+            sizes += len(part) if isinstance(part, bytes) else np.diff(spans.offsets_of(part))
+    return [_numbers(sizes.astype(">u4")), *parts]
+
+
+def _item(shape: Shape, found: Matched, buffer: Bytes, value: Value) -> list[Any]:
+    """A header's letter and value."""
+    code = value.code
+    if code in _FIXED_TEXT:
+        return [_FIXED_TEXT[code]]
+    if value.counted:
+        start, stop = shape.span(value, found)
+        return [_LONG_TEXT[code], _numbers((stop - start).astype(">u4")), spans.gather(buffer, start, stop)]
+    start = found.begins[value.number] + value.at
+    if code == 0x83:
+        return [b"T", _numbers(_seconds(buffer, start))]
+    if code == 0x56:
+        return [b"t", _numbers((values_at(buffer, "u1", start) != 0).astype("u1"))]
+    if code in _GROWN:
+        letter, wide = _GROWN[code]
+        return [letter, _numbers(values_at(buffer, "u1" if code == 0x52 else "i1", start).astype(wide))]
+    return [_COPIED[code], _fixed(buffer, start, {5: 1, 6: 2, 7: 4, 8: 8}[code >> 4])]
+
+
+def _seconds(buffer: Bytes, start: Positions) -> npt.NDArray[Any]:
+    ms = values_at(buffer, ">i8", start).astype(np.int64)
+    # Towards zero, as the node divides.
+    seconds: npt.NDArray[Any] = ms // 1000 + ((ms < 0) & (ms % 1000 != 0))
+    return seconds.astype(">i8")
+
+
+def _fixed(buffer: Bytes, start: Positions, size: int) -> pa.BinaryArray:
+    return spans.gather(buffer, start, start + size)
+
+
+def _numbers(values: npt.NDArray[Any]) -> pa.BinaryArray:
+    """Numbers as the bytes that they have in memory."""
+    width = values.dtype.itemsize
+    offsets = np.arange(0, width * len(values) + 1, width, dtype=np.int32)
+    data = pa.py_buffer(np.ascontiguousarray(values))
+    return pa.BinaryArray.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(offsets), data])

@@ -1,0 +1,139 @@
+"""One message as AMQP 1.0 sections: where each section and each of its values lies, and the values themselves.
+
+What a node makes of them for AMQP 0-9-1 is `delivered`'s; many messages at once are `section_shapes`'.
+Source: docs/format/rabbitmq-streams.md 6.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from storage_core.errors import FormatError
+
+HEADER, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS, PROPERTIES = 0x70, 0x71, 0x72, 0x73
+APPLICATION_PROPERTIES, DATA, SEQUENCE, VALUE, FOOTER = 0x74, 0x75, 0x76, 0x77, 0x78
+SECTIONS = range(HEADER, FOOTER + 1)
+DESCRIBED = 0
+NULL, TRUE, FALSE, UINT_0, ULONG_0, LIST_0 = 0x40, 0x41, 0x42, 0x43, 0x44, 0x45
+LIST_8, MAP_8, LIST_32, MAP_32 = 0xC0, 0xC1, 0xD0, 0xD1
+LISTS, MAPS = (LIST_0, LIST_8, LIST_32), (MAP_8, MAP_32)
+_MOST_NESTED = 32
+
+_FIXED = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
+_COUNTED = {0xA: 1, 0xB: 4, 0xC: 1, 0xD: 4, 0xE: 1, 0xF: 4}
+NUMBERS = {
+    0x50: ("ubyte", ">B"), 0x51: ("byte", ">b"), 0x52: ("uint", ">B"), 0x53: ("ulong", ">B"), 0x54: ("int", ">b"),
+    0x55: ("long", ">b"), 0x56: ("boolean", ">?"), 0x60: ("ushort", ">H"), 0x61: ("short", ">h"),
+    0x70: ("uint", ">I"), 0x71: ("int", ">i"), 0x72: ("float", ">f"), 0x80: ("ulong", ">Q"), 0x81: ("long", ">q"),
+    0x82: ("double", ">d"), 0x83: ("timestamp", ">q"),
+}  # fmt: skip
+TEXTS = {
+    0xA0: "binary", 0xB0: "binary", 0xA1: "utf8", 0xB1: "utf8", 0xA3: "symbol", 0xB3: "symbol", 0x98: "uuid",
+    0x73: "char", 0x74: "decimal32", 0x84: "decimal64", 0x94: "decimal128",
+}  # fmt: skip
+CONSTANTS: dict[int, tuple[str, Any]] = {
+    NULL: ("null", None), TRUE: ("boolean", True), FALSE: ("boolean", False), UINT_0: ("uint", 0),
+    ULONG_0: ("ulong", 0),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Element:
+    """One value: its constructor at `start`, its bytes [value, stop) without the length before them."""
+
+    code: int
+    start: int
+    value: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section: its descriptor's number, all of its bytes, its value, and of a list or map the values in it."""
+
+    code: int
+    start: int
+    stop: int
+    value: Element
+    inner: tuple[Element, ...]
+
+
+def parse(data: bytes) -> list[Section]:
+    """The sections of a message. FormatError for what is no AMQP 1.0 message."""
+    found, position = [], 0
+    try:
+        while position < len(data):
+            found.append(_section(data, position))
+            position = found[-1].stop
+    except (IndexError, struct.error):
+        raise FormatError(len(data), "the sections are cut") from None
+    return found
+
+
+def _section(data: bytes, position: int) -> Section:
+    if data[position] != DESCRIBED:
+        raise FormatError(position, f"a section begins with 0, here is {data[position]:#04x}")
+    descriptor = _element(data, position + 1)
+    kind, number = value_of(data, descriptor)
+    if kind != "ulong" or number not in SECTIONS:
+        raise FormatError(position + 1, f"no section of a message is described by {kind} {number!r}")
+    value = _element(data, descriptor.stop)
+    return Section(number, position, value.stop, value, inner_of(data, value))
+
+
+def inner_of(data: bytes, value: Element) -> tuple[Element, ...]:
+    """The values in a list or map; none for another value. FormatError."""
+    if value.code not in {LIST_8, MAP_8, LIST_32, MAP_32}:
+        return ()
+    width = 1 if value.code in {LIST_8, MAP_8} else 4
+    count = int.from_bytes(data[value.value : value.value + width], "big")
+    position, found = value.value + width, []
+    if count > value.stop - position:
+        raise FormatError(value.start, f"{count} values in {value.stop - position} bytes")
+    for _ in range(count):
+        element = _element(data, position)
+        found.append(element)
+        position = element.stop
+        if position > value.stop:
+            raise FormatError(value.start, "a value reaches beyond its list")
+    if position != value.stop:
+        raise FormatError(value.start, f"{value.stop - position} bytes behind the last value of a list")
+    if value.code in MAPS and count % 2:
+        raise FormatError(value.start, "a map with a key and no value")
+    return tuple(found)
+
+
+def _element(data: bytes, position: int, depth: int = 0) -> Element:
+    code = data[position]
+    if code == DESCRIBED:
+        if depth > _MOST_NESTED:
+            raise FormatError(position, f"descriptions nested deeper than {_MOST_NESTED}")
+        descriptor = _element(data, position + 1, depth + 1)
+        inner = _element(data, descriptor.stop, depth + 1)
+        return Element(code, position, position + 1, inner.stop)
+    category, start = code >> 4, position + 1
+    if category in _FIXED:
+        stop = start + _FIXED[category]
+    elif category in _COUNTED:
+        width = _COUNTED[category]
+        start += width
+        stop = start + int.from_bytes(data[start - width : start], "big")
+    else:
+        raise FormatError(position, f"unknown constructor {code:#04x}")
+    if stop > len(data) or start > len(data):
+        raise FormatError(position, f"a value of {stop - start} bytes, {max(0, len(data) - start)} are there")
+    return Element(code, position, start, stop)
+
+
+def value_of(data: bytes, element: Element) -> tuple[str, Any]:
+    """Type and value of one that is no list, map or array: bytes for texts. Those others are given as their bytes."""
+    if element.code in NUMBERS:
+        name, layout = NUMBERS[element.code]
+        return name, struct.unpack_from(layout, data, element.value)[0]
+    if element.code in CONSTANTS:
+        return CONSTANTS[element.code]
+    if element.code in TEXTS:
+        return TEXTS[element.code], data[element.value : element.stop]
+    return "compound", data[element.start : element.stop]

@@ -1,0 +1,89 @@
+"""The columns that the messages of streams answer: their own parts, and what their property lists say.
+
+The property lists are those that a node delivers, so that the classic engine's columns read them.
+Source: docs/rabbitmq.md "Streams".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage_core.formats import spans
+from storage_core.formats.layout import values_at
+from storage_core.formats.rabbitmq.message import headers, properties
+from storage_core.formats.rabbitmq.message.basic_message import MessageSpans
+from storage_core.formats.rabbitmq.message.properties import FieldSpans
+from storage_core.rabbitmq.read.columns import message_column
+from storage_core.rabbitmq.read.message_batch import MessageBatch
+from storage_core.rabbitmq.stream_queues.batch import StreamBatch
+
+_PERSISTENT = 2
+
+
+class MessageColumns:
+    """The columns of messages of the queues `queues`. Decodes the property lists of a batch once."""
+
+    def __init__(self, queues: Sequence[str]) -> None:
+        self._queues = pa.array(queues, pa.string())
+        self._made: tuple[StreamBatch, MessageBatch] | None = None
+
+    def __call__(self, name: str, batch: StreamBatch) -> pa.Array:
+        """A column; what it shows of damaged rows means nothing."""
+        if name == "body":
+            return spans.gather(batch.buffer, *batch.parts.body)
+        if name == "size":
+            return pa.array(batch.parts.body[1] - batch.parts.body[0])
+        if name == "rawSections":
+            return spans.gather(batch.buffer, batch.starts, batch.stops)
+        if name == "exchange":
+            return spans.text(spans.gather(batch.buffer, *batch.parts.exchange))
+        if name == "routingKeys":
+            return self._routing_keys(batch)
+        if name == "rawProperties":
+            return batch.parts.property_lists
+        if name == "persistent":
+            return _persistent(self._decoded(batch))
+        return message_column(name, self._decoded(batch))
+
+    def _routing_keys(self, batch: StreamBatch) -> pa.Array:
+        """The key of each message, or the name of its queue."""
+        keys = spans.text(spans.gather(batch.buffer, *batch.parts.routing_key))
+        if not batch.parts.keyed.all():
+            names = self._queues.take(pa.array(batch.entries["queue"]))
+            keys = pc.if_else(pa.array(batch.parts.keyed), keys, names)
+        return pa.ListArray.from_arrays(pa.array(np.arange(len(keys) + 1, dtype=np.int32)), keys)
+
+    def _decoded(self, batch: StreamBatch) -> MessageBatch:
+        if self._made is None or self._made[0] is not batch:
+            self._made = batch, _decoded(batch)
+        return self._made[1]
+
+
+def _decoded(batch: StreamBatch) -> MessageBatch:
+    """The property lists of a batch as the classic engine's columns want them."""
+    lists = batch.parts.property_lists
+    buffer = spans.data_of(lists)
+    offsets = spans.offsets_of(lists).astype(np.int64)
+    found = properties.locate(buffer, offsets[:-1], offsets[1:])
+    nothing = np.zeros(len(lists), np.int64)
+    table = found.fields.get("headers", FieldSpans(nothing[:0], nothing[:0], nothing[:0]))
+    ok = np.ones(len(lists), bool)
+    spare = nothing, nothing, nothing
+    messages = MessageSpans(ok, nothing, nothing, *spare, offsets[:-1], offsets[1:], *spare, ok)
+    located = headers.locate(buffer, table.starts, table.stops)
+    return MessageBatch(
+        batch.entries, buffer, messages, found, table.rows, located, batch.reasons, batch.absent, batch.dropped
+    )
+
+
+def _persistent(messages: MessageBatch) -> pa.Array:
+    """Whether the publisher asked for it; a stream keeps every message."""
+    found = np.zeros(len(messages.entries), bool)
+    modes = messages.properties.fields.get("delivery_mode")
+    if modes is not None:
+        found[modes.rows] = values_at(messages.buffer, "u1", modes.starts) == _PERSISTENT
+    return pa.array(found)

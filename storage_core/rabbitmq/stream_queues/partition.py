@@ -1,0 +1,149 @@
+"""A piece of a plan of streams: ranges of chunks, read and turned into batches wherever it is sent.
+
+Leaves to `snapshot` how pieces are cut, to `batch` how chunks become messages, to `batch_builder` the rows.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from storage_core.conditions import all_hold, condition
+from storage_core.formats.rabbitmq.stream_queues import log_files
+from storage_core.rabbitmq.disk.damage import Damage
+from storage_core.rabbitmq.disk.span_reader import SpanReader
+from storage_core.rabbitmq.index.entries import Entries
+from storage_core.rabbitmq.read.batch_builder import BatchBuilder, RowContext
+from storage_core.rabbitmq.read.partition import BATCH_BYTES, BATCH_ROWS, FIRST_BATCH_ROWS
+from storage_core.rabbitmq.stream_queues.batch import Chunks, MessageReader, StreamBatch, read_chunks
+from storage_core.rabbitmq.stream_queues.columns import MessageColumns
+from storage_core.rabbitmq.stream_queues.rows import StreamColumns
+from storage_core.rabbitmq.stream_queues.stream_log import Segment
+from storage_core.store import Mode, ScanPartition
+
+
+@dataclass(frozen=True)
+class ChunkRange:
+    """The chunks [start, stop) of one segment, by their index, of queue number `queue`; of their messages those with
+    the offsets [first, end). `size`: their bytes, `rows`: the messages.
+    """
+
+    segment: Segment
+    queue: int
+    start: int
+    stop: int
+    first: int
+    end: int
+    size: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class StreamPartition(ScanPartition):
+    """Messages in the order of their offsets, and the damages that PERMISSIVE shows beside them. `vhosts` go with the
+    queues of the context, its files with the ranges.
+    """
+
+    context: RowContext
+    vhosts: tuple[str | None, ...]
+    ranges: tuple[ChunkRange, ...]
+    damages: tuple[Damage, ...]
+    verify_crc: bool
+
+    @property
+    def estimated_bytes(self) -> int:
+        """Bytes of chunks."""
+        return sum(each.size for each in self.ranges)
+
+    @property
+    def estimated_rows(self) -> int:
+        """Messages, of which a filter may leave fewer."""
+        return sum(each.rows for each in self.ranges)
+
+    @property
+    def file_count(self) -> int:
+        """Segments and their indexes."""
+        return 2 * len(self.ranges)
+
+    def files(self) -> Sequence[str]:
+        """Segments that hold the messages."""
+        return [f"{self.context.root}/{each.segment.file}" for each in self.ranges]
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The rows in batches. Raises CorruptionError (FAILFAST), DataLossError when files vanished or shrank."""
+        context = self.context
+        columns = StreamColumns(self.vhosts, context.store, context.queues, context.files)
+        builder = BatchBuilder(context, columns, MessageColumns(context.queues))
+        for batch in self._batches(columns):
+            made = builder.batch(batch)
+            if made.num_rows:
+                yield made
+        if self.damages and context.mode is Mode.PERMISSIVE:
+            yield builder.damage_rows(self.damages)
+        left_out = builder.left_out + (len(self.damages) if context.mode is Mode.DROPMALFORMED else 0)
+        if left_out:
+            sys.stderr.write(f"mqstore: {context.root}: {left_out} damaged messages or chunks were left out\n")
+
+    def _batches(self, columns: StreamColumns) -> Iterator[StreamBatch]:
+        """The messages of the ranges that the predicates on their index leave."""
+        early = [one for one in map(condition, self.context.predicates) if one.columns <= columns.names]
+        messages = MessageReader()
+        reader = SpanReader(self.context.root, list(self.context.files))
+        try:
+            for number, each in enumerate(self.ranges):
+                table = each.segment.chunks()[each.start : each.stop]
+                table = table[table["type"] == log_files.USER]
+                for start, stop in chunk_ranges(table, bool(number)):
+                    part = table[start:stop]
+                    numbers = np.full(len(part), self.context.files.index(each.segment.file), np.int64)
+                    chunks = Chunks(part, numbers, np.full(len(part), each.queue, np.int64))
+                    entries, found = read_chunks(reader, chunks, self.verify_crc)
+                    wanted = _wanted(entries, each, found.reasons)
+                    wanted &= all_hold(early, lambda name: columns.values(name, entries), len(entries))  # noqa: B023
+                    rows = np.flatnonzero(wanted)
+                    reasons = _of_rows(found.reasons, rows)
+                    for begin in range(0, len(rows), BATCH_ROWS):
+                        some = rows[begin : begin + BATCH_ROWS]
+                        own = _of_rows(found.reasons, some) if len(some) < len(rows) else reasons
+                        yield messages.batch(entries[some], found.buffer, found.starts[some], found.stops[some], own)
+        finally:
+            reader.close()
+
+
+def _wanted(entries: Entries, each: ChunkRange, reasons: dict[int, str]) -> npt.NDArray[np.bool_]:
+    wanted: npt.NDArray[np.bool_] = (entries["sequence_id"] >= each.first) & (entries["sequence_id"] < each.end)
+    # A damaged chunk is told by the range in which its first message would be, or the first that is asked for.
+    for row in reasons:
+        wanted[row] |= int(entries["sequence_id"][row]) < each.first
+    return wanted
+
+
+def _of_rows(reasons: dict[int, str], rows: npt.NDArray[np.int64]) -> dict[int, str]:
+    """Reasons by the numbers that their rows have among `rows`, which ascend."""
+    found = {}
+    for row, reason in reasons.items():
+        at = int(np.searchsorted(rows, row))
+        if at < len(rows) and rows[at] == row:
+            found[at] = reason
+    return found
+
+
+def chunk_ranges(table: npt.NDArray[np.void], warm: bool) -> Iterator[tuple[int, int]]:
+    """Half-open ranges of chunks: a small first one, then as many as fit both limits, at least one each."""
+    sizes = np.cumsum(table["stop"] - table["position"])
+    rows = np.cumsum(table["stop_id"] - table["id"])
+    start, most = 0, BATCH_ROWS if warm else FIRST_BATCH_ROWS
+    while start < len(table):
+        before = (int(sizes[start - 1]), int(rows[start - 1])) if start else (0, 0)
+        stop = min(
+            int(np.searchsorted(sizes, before[0] + BATCH_BYTES, side="right")),
+            int(np.searchsorted(rows, before[1] + most, side="right")),
+        )
+        stop = max(start + 1, stop)
+        yield start, stop
+        start, most = stop, BATCH_ROWS

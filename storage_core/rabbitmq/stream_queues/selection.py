@@ -1,0 +1,91 @@
+"""Which chunks of a stream a request asks for, found in the indexes: no segment is read.
+
+Source: docs/format/rabbitmq-streams.md 9. Leaves to `read.selection` what bounds mean, to `planning` the cuts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.errors import OffsetOutOfRangeError
+from storage_core.formats.rabbitmq.stream_queues import log_files
+from storage_core.rabbitmq.read import selection
+from storage_core.rabbitmq.stream_queues.stream_log import StreamLog
+from storage_core.store import OffsetBound, QueueInfo, ScanRequest
+
+_NO_END = 1 << 62
+
+
+def check_request(request: ScanRequest) -> None:
+    """OptionError for what a stream has no answer to: all that other queues have none to, but times."""
+    selection.check_request(replace(request, start_ms=None, stop_ms=None))
+
+
+def bounds(log: StreamLog, info: QueueInfo, request: ScanRequest) -> tuple[int, int]:
+    """The offsets [first, end) that a request asks of one stream. OffsetOutOfRangeError."""
+    first, end = _number(log, "startingOffsets", info, request), _number(log, "endingOffsets", info, request)
+    if request.start_ms is not None:
+        first = max(first, at_time(log, request.start_ms))
+    elif first > end:
+        raise OffsetOutOfRangeError(
+            f"queue {info.topic}: start offset {first} is greater than end offset {end}; "
+            "give a start that is not after the end"
+        )
+    if request.stop_ms is not None:
+        end = min(end, at_time(log, request.stop_ms))
+    return first, max(first, end)
+
+
+def _number(log: StreamLog, option: str, info: QueueInfo, request: ScanRequest) -> int:
+    starts = option == "startingOffsets"
+    bound: OffsetBound = request.start if starts else request.stop
+    if bound.last is not None:
+        return last_messages(log, bound.last)
+    number = selection.resolved(option, bound, info, request.fail_on_data_loss)
+    if number is None:
+        return log.start if starts else log.stop
+    return number
+
+
+def at_time(log: StreamLog, ms: int) -> int:
+    """The id of the first chunk with a timestamp of at least `ms`: segments that end before it are jumped over."""
+    for chunks in log.chunks:
+        if not len(chunks) or int(chunks["time"][-1]) < ms:
+            continue
+        return int(chunks["id"][int(np.argmax(chunks["time"] >= ms))])
+    return log.stop
+
+
+def last_messages(log: StreamLog, count: int) -> int:
+    """The offset of the first of the last `count` messages; the first one's where there are fewer."""
+    left, first = count, log.stop
+    if not count:
+        return first
+    for chunks in reversed(log.chunks):
+        users = chunks[chunks["type"] == log_files.USER]
+        behind = np.cumsum((users["stop_id"] - users["id"])[::-1])
+        at = int(np.searchsorted(behind, left))
+        if at < len(behind):
+            return int(users["id"][::-1][at]) + int(behind[at]) - left
+        left -= int(behind[-1]) if len(behind) else 0
+        first = int(chunks["id"][0]) if len(chunks) else first
+    return first
+
+
+def chunk_span(chunks: npt.NDArray[Any], first: int, end: int) -> tuple[int, int]:
+    """Numbers [start, stop) of the chunks of one segment that hold messages with offsets [first, end)."""
+    if not len(chunks) or first >= end:
+        return 0, 0
+    start = max(0, int(np.searchsorted(chunks["id"], first, side="right")) - 1)
+    stop = int(np.searchsorted(chunks["id"], end, side="left"))
+    return start, max(start, stop)
+
+
+def messages_in(chunks: npt.NDArray[Any], first: int = 0, end: int = _NO_END) -> npt.NDArray[np.int64]:
+    """How many messages with offsets [first, end) each chunk holds; none in one of tracking data."""
+    counts = np.minimum(chunks["stop_id"], end) - np.maximum(chunks["id"], first)
+    return np.where(chunks["type"] == log_files.USER, np.maximum(counts, 0), 0)

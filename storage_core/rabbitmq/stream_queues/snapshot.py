@@ -1,0 +1,215 @@
+"""What the streams of a node serve: their messages, and partitions of them.
+
+A stream's indexes are read at the first question about it and remembered. Source: docs/rabbitmq.md "Streams".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from storage_core.conditions import all_hold, condition
+from storage_core.errors import CorruptionError
+from storage_core.rabbitmq import schema
+from storage_core.rabbitmq.disk.damage import Damage
+from storage_core.rabbitmq.read.batch_builder import LEAVE_OUT, RowContext
+from storage_core.rabbitmq.read.selection import queues_of
+from storage_core.rabbitmq.stream_queues import selection
+from storage_core.rabbitmq.stream_queues.directory import StreamDirectory, list_streams
+from storage_core.rabbitmq.stream_queues.partition import ChunkRange, StreamPartition
+from storage_core.rabbitmq.stream_queues.rows import ENTRY, OWN_COLUMNS, StreamColumns
+from storage_core.rabbitmq.stream_queues.stream_log import StreamLog, read_log
+from storage_core.store import Mode, QueueInfo, QueueKey, ScanPartition, ScanRequest, Snapshot
+
+QUEUE_COLUMNS = frozenset({"vhost", "queue", "store", schema.QUEUE_TYPE.name})
+
+
+class StreamQueuesSnapshot(Snapshot):
+    """The streams in the folder `root`, of one virtual host where one is named."""
+
+    def __init__(self, root: str, store: str, vhost: str | None = None) -> None:
+        self.root, self.store = root, store
+        self.streams = [stream for stream in list_streams(root) if vhost is None or stream.vhost == vhost]
+        self._logs: dict[str, StreamLog] = {}
+        self._warnings = [_unnamed(root, stream) for stream in self.streams if stream.vhost is None]
+
+    def log(self, stream: StreamDirectory) -> StreamLog:
+        """One stream's log, read once."""
+        found = self._logs.get(stream.folder)
+        if found is None:
+            found = self._logs[stream.folder] = read_log(self.root, stream)
+            self._warnings += [f"{self.root}/{note.file} at {note.position}: {note.reason}" for note in found.notes]
+            if stream.replicas > 1:
+                self._warnings.append(
+                    f"{self.root}: stream {stream.queue} has {stream.replicas} replicas, and one disk cannot tell "
+                    "which of its last messages are confirmed; all of them are rows"
+                )
+        return found
+
+    def info(self, stream: StreamDirectory) -> QueueInfo:
+        """The first offset, and the one that the next message would get."""
+        log = self.log(stream)
+        return QueueInfo(stream.queue, 0, log.start, log.stop)
+
+    def queues(self) -> Sequence[QueueInfo]:
+        """All streams with their readable ranges, sorted by name."""
+        return sorted((self.info(stream) for stream in self.streams), key=lambda info: info.topic)
+
+    def topics(self, wanted: Sequence[str] = ()) -> frozenset[str]:
+        """Names of all streams; no log is read."""
+        del wanted
+        return frozenset(stream.queue for stream in self.streams)
+
+    def schema(self, request: ScanRequest) -> pa.Schema:
+        """Arrow schema of the rows of `request`. OptionError for an unknown column."""
+        return schema.message_schema(request, OWN_COLUMNS)
+
+    def warnings(self) -> Sequence[str]:
+        """What was found so far that a user should know before trusting the rows."""
+        return tuple(self._warnings)
+
+    def chosen(self, request: ScanRequest) -> list[StreamDirectory]:
+        """The streams that a request selects, also by its predicates on their names. OptionError."""
+        selection.check_request(request)
+        names = set(queues_of(request, self.topics()))
+        asked = [condition(predicate) for predicate in request.predicates]
+        of_queues = [one for one in asked if one.columns <= QUEUE_COLUMNS]
+        entry, store = np.zeros(1, ENTRY), request.store_name or self.store
+
+        def takes(stream: StreamDirectory) -> bool:
+            columns = StreamColumns((stream.vhost,), store, (stream.queue,), ())
+            return bool(all_hold(of_queues, partial(columns.values, entries=entry), 1)[0])
+
+        return [stream for stream in self.streams if stream.queue in names and takes(stream)]
+
+    def offsets_at(self, request: ScanRequest) -> dict[QueueKey, int]:
+        """Of each stream that a request selects, the offset of the first chunk that is not older than `start_ms`."""
+        moment = request.start_ms if request.start_ms is not None else 0
+        found = self.chosen(replace(request, predicates=()))
+        return {(stream.queue, 0): selection.at_time(self.log(stream), moment) for stream in found}
+
+    def plan(self, request: ScanRequest) -> list[ScanPartition]:
+        """Partitions of whole stretches of streams, cut at equal bytes between chunks; each message once.
+
+        Raises OptionError, OffsetOutOfRangeError, and CorruptionError for a damaged index, with FAILFAST.
+        """
+        wanted, store = self.schema(request), request.store_name or self.store
+        chosen = self.chosen(request)
+        ranges, damages = [], []
+        for number, stream in enumerate(chosen):
+            log = self.log(stream)
+            damages += self._checked(log, request)
+            ranges += _ranges(log, number, *selection.bounds(log, self.info(stream), request))
+        files = tuple(dict.fromkeys(each.segment.file for each in ranges))
+        queues = tuple(stream.queue for stream in chosen)
+        context = RowContext(wanted, request.mode, self.root, store, "", queues, files, request.predicates)
+        vhosts = tuple(stream.vhost for stream in chosen)
+        return _cut(context, vhosts, ranges, tuple(damages), request)
+
+    def _checked(self, log: StreamLog, request: ScanRequest) -> list[Damage]:
+        if log.damages and request.mode is Mode.FAILFAST:
+            error = log.damages[0].error(self.root)
+            text = f"queue {log.stream.queue}: {error.reason}; {LEAVE_OUT} and reads the others"
+            raise CorruptionError(error.path, error.position, text)
+        return log.damages
+
+
+def _unnamed(root: str, stream: StreamDirectory) -> str:
+    return (
+        f"{root}: no table of the node names the stream in {stream.folder}; it is called {stream.queue} by its "
+        "directory, and its virtual host is not known (give the node's data directory)"
+    )
+
+
+def _ranges(log: StreamLog, queue: int, first: int, end: int) -> list[ChunkRange]:
+    """The chunks of each segment that hold messages with offsets [first, end)."""
+    found = []
+    for segment, chunks in zip(log.segments, log.chunks, strict=True):
+        start, stop = selection.chunk_span(chunks, first, end)
+        if start < stop:
+            found.append(_range(ChunkRange(segment, queue, start, stop, first, end, 0, 0), chunks))
+    return [each for each in found if each.rows]
+
+
+def _range(asked: ChunkRange, chunks: npt.NDArray[Any]) -> ChunkRange:
+    """The same with its bytes and messages counted."""
+    part = chunks[asked.start : asked.stop]
+    rows = int(selection.messages_in(part, asked.first, asked.end).sum())
+    return replace(asked, size=int((part["stop"] - part["position"]).sum()), rows=rows)
+
+
+def _cut(
+    context: RowContext, vhosts: tuple[str | None, ...], ranges: list[ChunkRange], damages: tuple[Damage, ...],
+    request: ScanRequest,
+) -> list[ScanPartition]:  # fmt: skip
+    """Cuts at equal bytes between chunks, then at the most messages; damages go with the last partition."""
+    if not ranges:
+        nothing = StreamPartition(context, vhosts, (), damages, request.verify_crc)
+        return [nothing] if damages else []
+    total = sum(each.size for each in ranges)
+    count = max(request.min_partitions, -(-total // max(1, request.max_bytes_per_partition)), 1)
+    shares = [total * share // count for share in range(1, count)]
+    groups: list[list[ChunkRange]] = [[]]
+    base = 0
+    for each in ranges:
+        pieces = _pieces(each, [share - base for share in shares if base < share <= base + each.size])
+        for number, piece in enumerate(pieces):
+            if number or base in shares:
+                groups.append([])
+            groups[-1] += [piece] if piece.rows else []
+        base += each.size
+    if request.max_records_per_partition is not None:
+        groups = [part for group in groups for part in _limited(group, request.max_records_per_partition)]
+    groups = [group for group in groups if group]
+    return [
+        StreamPartition(context, vhosts, tuple(group), damages if group is groups[-1] else (), request.verify_crc)
+        for group in groups
+    ]
+
+
+def _pieces(each: ChunkRange, shares: list[int]) -> list[ChunkRange]:
+    """A range cut behind the chunks that reach so many bytes; one piece more than there are cuts."""
+    if not shares:
+        return [each]
+    chunks = each.segment.chunks()
+    part = chunks[each.start : each.stop]
+    ends = np.cumsum(part["stop"] - part["position"])
+    cuts = np.searchsorted(ends, shares, side="right") + each.start
+    numbers = [each.start, *cuts.tolist(), each.stop]
+    return [_range(replace(each, start=start, stop=stop), chunks) for start, stop in pairwise(numbers)]
+
+
+def _limited(group: list[ChunkRange], most: int) -> list[list[ChunkRange]]:
+    """A group cut so that none has more than `most` messages: also inside of a chunk."""
+    found: list[list[ChunkRange]] = [[]]
+    left = most
+    for each in group:
+        chunks = each.segment.chunks()
+        part = chunks[each.start : each.stop]
+        counts = selection.messages_in(part, each.first, each.end)
+        ends = np.cumsum(counts)
+        done = 0
+        while done < each.rows:
+            take = min(left, each.rows - done)
+            numbers = [int(np.searchsorted(ends, at, side="right")) for at in (done, done + take - 1)]
+            begins = [
+                max(each.first, int(part["id"][n])) + at - int(ends[n] - counts[n])
+                for n, at in zip(numbers, (done, done + take - 1), strict=True)
+            ]
+            piece = replace(
+                each, start=each.start + numbers[0], stop=each.start + numbers[1] + 1, first=begins[0],
+                end=begins[1] + 1,
+            )  # fmt: skip
+            found[-1].append(_range(piece, chunks))
+            done, left = done + take, left - take
+            if not left:
+                found.append([])
+                left = most
+    return found

@@ -1,0 +1,244 @@
+"""One stream's log as the restarted node would have it: which segments count, and the chunks that their indexes list.
+
+Nothing is changed: what the node's start cuts is only left away here. Source: docs/format/rabbitmq-streams.md 7.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.errors import DataLossError, FormatError
+from storage_core.files import system
+from storage_core.files.small_file import read_start
+from storage_core.formats.rabbitmq.stream_queues import log_files
+from storage_core.formats.rabbitmq.stream_queues.log_files import CHUNK, HEAD_SIZE, INDEX_RECORD
+from storage_core.rabbitmq.disk.damage import Damage
+from storage_core.rabbitmq.disk.span_reader import read_file
+from storage_core.rabbitmq.stream_queues.directory import StreamDirectory
+
+Records = npt.NDArray[np.void]
+CHUNKS = np.dtype(
+    [
+        ("id", "i8"), ("stop_id", "i8"), ("time", "i8"), ("epoch", "i8"), ("position", "i8"), ("stop", "i8"),
+        ("type", "u1"),
+    ]
+)  # fmt: skip
+"""A chunk of a segment: offsets [id, stop_id), bytes [position, stop)."""
+
+
+@dataclass
+class Segment:
+    """One segment of a log: its first offset, the file below the store, its bytes, and its index where it was read."""
+
+    root: str
+    file: str
+    first: int
+    size: int
+    index: Records | None = None
+    is_last: bool = False
+    end: int = 0
+    """Of the last segment: where its last chunk that counts ends."""
+    next_id: int = 0
+    """The first offset behind the segment."""
+    count: int = -1
+    """How many records of its index count; -1: all."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Without the index: a task reads it again."""
+        return Segment, (
+            self.root, self.file, self.first, self.size, None, self.is_last, self.end, self.next_id, len(self.records())
+        )  # fmt: skip
+
+    def records(self) -> Records:
+        """The whole records of its index; the last segment's as recovery leaves them. FormatError, DataLossError."""
+        if self.index is None:
+            found = read_index(f"{self.root}/{index_of(self.file)}")
+            self.index = found if self.count < 0 else found[: self.count]
+        return self.index
+
+    def chunks(self) -> npt.NDArray[Any]:
+        """Its chunks, dtype CHUNKS."""
+        records = self.records()
+        found = np.zeros(len(records), CHUNKS)
+        for name in ("id", "time", "epoch", "position", "type"):
+            found[name] = records[name].astype(found[name].dtype)
+        if len(found):
+            found["stop_id"] = np.append(found["id"][1:], self.next_id)
+            stops = np.append(found["position"][1:], self.end if self.is_last else self.size)
+            # A record that points anywhere else has a chunk of no bytes, which is damaged.
+            found["position"] = np.clip(found["position"], 0, self.size)
+            found["stop"] = np.clip(stops, found["position"], self.size)
+        return found
+
+
+@dataclass
+class StreamLog:
+    """The log of one stream. `damages` are those that reads stumble on; `notes` say what a node's start leaves away."""
+
+    root: str
+    stream: StreamDirectory
+    segments: list[Segment]
+    notes: list[Damage] = field(default_factory=list)
+    damages: list[Damage] = field(default_factory=list)
+
+    @property
+    def start(self) -> int:
+        """The first offset of the log."""
+        return self.segments[0].first if self.segments else 0
+
+    @property
+    def stop(self) -> int:
+        """The offset that the next chunk would get."""
+        return self.segments[-1].next_id if self.segments else 0
+
+    @cached_property
+    def chunks(self) -> list[npt.NDArray[Any]]:
+        """The chunks of each segment."""
+        return [segment.chunks() for segment in self.segments]
+
+
+def index_of(segment: str) -> str:
+    """The index that belongs to a segment."""
+    return segment.removesuffix(log_files.SEGMENT_SUFFIX) + log_files.INDEX_SUFFIX
+
+
+def read_index(path: str) -> Records:
+    """The whole records of an index. FormatError for another head."""
+    data = read_file(path)
+    log_files.check_index_head(data[:HEAD_SIZE])
+    return INDEX_RECORD.all(np.frombuffer(data, np.uint8)[HEAD_SIZE:])
+
+
+def read_log(root: str, stream: StreamDirectory) -> StreamLog:
+    """The log of one stream as the node would have it after its start. Raises DataLossError when a file vanished."""
+    folder = f"{root}/{stream.folder}"
+    names = set(system.names(folder))
+    log = StreamLog(root, stream, [])
+    firsts = sorted(
+        name.removesuffix(log_files.INDEX_SUFFIX) for name in names
+        if name.endswith(log_files.INDEX_SUFFIX) and log_files.first_offset(name) is not None
+    )  # fmt: skip
+    _note_unlisted(log, names, firsts)
+    for name in firsts:
+        file = f"{stream.folder}/{name}{log_files.SEGMENT_SUFFIX}"
+        try:
+            size = system.stat(f"{root}/{file}").size
+        except FileNotFoundError:
+            log.damages.append(_damage(log, file, 0, "segment", "the segment of an index is missing"))
+            continue
+        log.segments.append(Segment(root, file, int(name), size))
+    _drop_empty(log)
+    _read_indexes(log)
+    _link(log)
+    return log
+
+
+def _damage(log: StreamLog, file: str, position: int, kind: str, reason: str, length: int = 0) -> Damage:
+    return Damage(file, position, length, kind, reason, log.stream.queue)
+
+
+def _note(log: StreamLog, file: str, position: int, reason: str, length: int = 0, kind: str = "segment") -> None:
+    log.notes.append(Damage(file, position, length, kind, reason, log.stream.queue, served=False))
+
+
+def _note_unlisted(log: StreamLog, names: set[str], firsts: Sequence[str]) -> None:
+    for name in sorted(names):
+        first = name.removesuffix(log_files.SEGMENT_SUFFIX)
+        if name.endswith(log_files.SEGMENT_SUFFIX) and log_files.first_offset(name) is not None and first not in firsts:
+            reason = "the segment has no index; a node lists segments by their indexes and does not see it"
+            _note(log, f"{log.stream.folder}/{name}", 0, reason)
+
+
+def _drop_empty(log: StreamLog) -> None:
+    """A node deletes last segments without a chunk, but the only one."""
+    while len(log.segments) > 1 and log.segments[-1].size <= CHUNK.size:
+        gone = log.segments.pop()
+        if gone.size > HEAD_SIZE:
+            _note(log, gone.file, 0, "the last segment is too short for a chunk; a node's start deletes it", gone.size)
+
+
+def _read_indexes(log: StreamLog) -> None:
+    """The indexes of all segments, the last one as recovery cuts it. Segments that cannot be read become damages."""
+    for number, segment in enumerate(log.segments):
+        try:
+            head = read_start(f"{log.root}/{segment.file}", HEAD_SIZE)
+            log_files.check_segment_head(head)
+            segment.records()
+            segment.is_last = number == len(log.segments) - 1
+            if segment.is_last:
+                _recover_last(log, segment)
+        except FormatError as error:
+            file = segment.file if "segment begins" in error.reason else index_of(segment.file)
+            log.damages.append(_damage(log, file, error.position, "segment", error.reason))
+            segment.index = np.empty(0, INDEX_RECORD.dtype)
+        except FileNotFoundError as error:
+            text = "the file vanished while the store was read; read again, or a copy"
+            raise DataLossError(f"DataLossError: {error.filename}: {text}") from None
+        if segment.index is not None and len(segment.index) and int(segment.index["id"][0]) != segment.first:
+            reason = f"its first chunk is {int(segment.index['id'][0])}, and its name says {segment.first}"
+            log.damages.append(_damage(log, index_of(segment.file), HEAD_SIZE, "index", reason))
+
+
+def _recover_last(log: StreamLog, segment: Segment) -> None:
+    """Drops records from the end of the last index as long as the chunk of the last one is not whole."""
+    records = segment.records()
+    size = system.stat(f"{log.root}/{index_of(segment.file)}").size
+    torn = (size - HEAD_SIZE) % INDEX_RECORD.size
+    if torn:
+        _note(log, index_of(segment.file), size - torn, "half a record at the end; a node cuts it", torn, "index")
+    segment.end, segment.next_id = HEAD_SIZE, segment.first
+    descriptor = system.open_read(f"{log.root}/{segment.file}")
+    try:
+        count = len(records)
+        while count:
+            found = _whole_chunk(descriptor, segment.size, records[count - 1])
+            if isinstance(found, str):
+                position = int(records["position"][count - 1])
+                reason = f"the last chunk that the index lists {found}; a node's start cuts it"
+                _note(log, segment.file, position, reason, max(0, segment.size - position))
+                count -= 1
+                continue
+            segment.end, segment.next_id = found
+            break
+    finally:
+        system.close(descriptor)
+    segment.index = records[:count]
+    if segment.end < segment.size:
+        left = segment.size - segment.end
+        reason = "bytes behind the last chunk that the index lists; a node's start cuts them"
+        if not any(note.file == segment.file and note.position <= segment.end for note in log.notes):
+            _note(log, segment.file, segment.end, reason, left)
+
+
+def _whole_chunk(descriptor: int, size: int, record: Any) -> tuple[int, int] | str:
+    """End of a chunk and the offset behind it, or what is wrong with it. A cut trailer is nothing wrong: zeros do."""
+    position = int(record["position"])
+    if not record.tobytes().strip(b"\0"):
+        return "is a record of zeros"
+    head = system.pread(descriptor, CHUNK.size, position)
+    if len(head) < CHUNK.size:
+        return "lies behind the end of the segment"
+    chunk = np.frombuffer(head, CHUNK.dtype)[0]
+    if chunk["first"] != log_files.FIRST_BYTE or chunk["id"] != record["id"]:
+        return "has a wrong head"
+    begin = position + CHUNK.size + int(chunk["filter_size"])
+    data = system.pread(descriptor, int(chunk["data_size"]), begin) if begin <= size else b""
+    if len(data) < int(chunk["data_size"]):
+        return "is cut"
+    if zlib.crc32(data) != int(chunk["crc"]):
+        return "fails its checksum"
+    end = begin + len(data) + int(chunk["trailer_size"])
+    return end, int(chunk["id"]) + int(chunk["records"])
+
+
+def _link(log: StreamLog) -> None:
+    """Where each segment ends: at the next one."""
+    for segment, following in zip(log.segments, log.segments[1:], strict=False):
+        segment.next_id = following.first
