@@ -29,4 +29,5 @@ def copy(source: str, target: str, engine: str | None, options: dict[str, Any]) 
         try:
             return Upload(store.path, store.engine, logs, end, remote).run()
         finally:
+            remote.forget_names()
             registry.detach(end)

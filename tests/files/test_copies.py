@@ -41,6 +41,15 @@ def test_up_and_down_again_is_the_same_store(bucket: Bucket, store: Path, tmp_pa
     assert served_rows(URI) == served_rows(str(tmp_path / "down")) == served_rows(str(store))
 
 
+def test_a_new_copy_is_seen_at_once(bucket: Bucket, store: Path) -> None:
+    """By a process that listed the folder above it a moment ago."""
+    copy_store(str(store), "memory://backups/all/one")
+    assert find_stores("memory://backups/all") == ["memory://backups/all/one"]
+    copy_store(str(store), "memory://backups/all/two")
+    with open_store("memory://backups/all/two") as opened:
+        assert opened.queues()
+
+
 def test_the_log_goes_first_and_the_manifest_last(bucket: Bucket, store: Path) -> None:
     copy_store(str(store), URI)
     sent = [path.removeprefix(BELOW) for kind, path, *_ in bucket.asked if kind == "put"]

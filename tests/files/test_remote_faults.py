@@ -296,3 +296,19 @@ def test_a_forked_process_says_so_and_does_not_hang(tmp_path: Path) -> None:
     before, after = done.stdout.strip().splitlines()
     assert before.startswith("StorageError: s3://nobody/store: listing it: nobody listens there")
     assert "this process was forked" in after
+
+
+@pytest.mark.parametrize("class_path", ["", "/nowhere/hadoop.jar"])
+def test_without_libhdfs_there_is_one_line(class_path: str, tmp_path: Path) -> None:
+    code = "import sys; from storage_core import open_store; open_store('hdfs://127.0.0.1:9/store')"
+    environment = {
+        **os.environ,
+        "CLASSPATH": class_path,
+        "ARROW_LIBHDFS_DIR": str(tmp_path),
+        "HADOOP_HOME": str(tmp_path),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment, check=False
+    )
+    last = done.stderr.strip().splitlines()[-1]
+    assert "MqStoreError: hdfs://127.0.0.1:9: reading HDFS needs Hadoop's libhdfs and its jars: set HADOOP_HOME" in last

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from storage_core.errors import MqStoreError
@@ -19,6 +19,8 @@ MISSING = (
     "reading HDFS needs Hadoop's libhdfs and its jars: set HADOOP_HOME or ARROW_LIBHDFS_DIR, and CLASSPATH to what "
     "`hadoop classpath --glob` prints, on every machine that reads"
 )
+
+SILENT = "the name node does not answer; check the address"
 
 
 def connect(address: Address, access: Access) -> BackEnd:
@@ -32,7 +34,7 @@ def connect(address: Address, access: Access) -> BackEnd:
     try:
         return Hdfs(arrow, arrow.HadoopFileSystem(name, int(port) if port.isdigit() else 0))
     except OSError as error:
-        why = MISSING if "libhdfs" in str(error) or "libjvm" in str(error) else "the name node does not answer"
+        why = MISSING if "libhdfs" in str(error) or "libjvm" in str(error) else SILENT
         raise MqStoreError(f"{address.origin}: {why}") from None
 
 
@@ -52,6 +54,10 @@ class Hdfs(BackEnd):
         folders = [found.path.rstrip("/").rpartition("/")[2] for found, is_folder in listed if is_folder]
         return folders, [found for found, is_folder in listed if not is_folder]
 
+    def put(self, path: str, source: Callable[[], Iterator[bytes]], size: int, only_new: bool) -> None:
+        """Refused: a copy that is put only if there is none needs more than pyarrow offers."""
+        raise Refused("mqstore writes nothing to HDFS; take the store there by `hdfs dfs -put`, the log first")
+
     def _listed(self, prefix: str, recursive: bool) -> list[tuple[Found, bool]]:
         chosen = self._arrow.FileSelector("/" + prefix, allow_not_found=True, recursive=recursive)
         try:
@@ -59,6 +65,8 @@ class Hdfs(BackEnd):
         except OSError as error:
             raise _translated(error) from None
         is_folder = self._arrow.FileType.Directory
+        if not infos and self._client.get_file_info("/").type == self._arrow.FileType.NotFound:
+            raise Refused(SILENT)  # libhdfs has asked for long, and takes no answer for no file
         return [(_found(info, info.type == is_folder), info.type == is_folder) for info in infos]
 
     def get(self, found: Found, start: int, stop: int) -> bytes:

@@ -25,13 +25,16 @@ CHUNK = 1000
 PART_SIZE, PARTS_AT_ONCE = 8 << 20, 4
 _CODE = re.compile(r"<Code>([A-Za-z0-9]{1,60})</Code>")
 _STATUS = re.compile(r"\b([345]\d\d) (?:Moved|Bad|Unauth|Forbid|Not|Conflict|Temporary|Permanent)")
-NO_BUCKET = "NoSuchBucket"
+NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _HINTS = {
     "InvalidAccessKeyId": "there is no such access key; check storage.accessKey or the environment",
     "SignatureDoesNotMatch": "the secret key does not fit; check storage.secretKey or the environment",
     "ExpiredToken": "the session token has expired; get a new one",
     "InvalidToken": "the session token is wrong; get a new one",
     "AccessDenied": "the right to read or to list it is missing (s3:GetObject, s3:ListBucket)",
+    "AuthorizationFailure": "the key or token is wrong, or the right to read or to list it is missing",
+    "AuthenticationFailed": "the key or token is wrong; check the options or the environment",
+    "AuthorizationPermissionMismatch": "the right to read or to list it is missing (Storage Blob Data Reader)",
     "PermanentRedirect": "the bucket lies in another region; set storage.region",
     "AuthorizationHeaderMalformed": "the bucket lies in another region; set storage.region",
 }
@@ -183,7 +186,7 @@ class Objects(BackEnd):
         except (kinds.BaseError, OSError, ValueError) as error:
             text = str(error)
             code = _CODE.search(text)
-            if code is not None and code[1] == NO_BUCKET:
+            if code is not None and code[1] in NO_BUCKET:
                 raise Gone from None
             if (code is not None and code[1] in _HINTS) or "416 Range" in text:
                 raise (Changed if "416 Range" in text else Refused(_said(error))) from None

@@ -61,6 +61,12 @@ class Remote:
                 self._trees[root] = Tree(root, self.requests.walk(root)), time.monotonic()
                 self._outside.clear()
 
+    def forget_names(self) -> None:
+        """Forgets all listings: something was put there."""
+        with self._lock:
+            self._trees.clear()
+            self._outside.clear()
+
     def pin(self, files: Iterable[Found]) -> None:
         """Files as a plan saw them. StoreChangedError for one of which a listing here says something else."""
         with self._lock:

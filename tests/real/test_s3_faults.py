@@ -1,0 +1,140 @@
+"""A failing way to a real S3 server: the right rows or one named line, no secret; workers that see no local copy."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from storage_core import open_store
+from storage_core.errors import StorageError
+from storage_core.files.remote import registry
+from storage_core.store import ScanRequest
+from tests.golden import archive
+from tests.support.faulty_proxy import FaultyProxy, faulty_proxy
+from tests.support.s3_server import KEY, SECRET, S3Server, s3_server
+
+pytestmark = pytest.mark.real
+
+NAME = "mixed-4.9.3"
+TOKEN = "openSesameToken"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    root = tmp_path_factory.mktemp("s3faults")
+    store = archive.unpack(NAME, root / "buckets" / "backups" / NAME)
+    (root / "jars").mkdir()
+    split = root / "buckets" / "queues" / NAME / "store"
+    split.mkdir(parents=True)
+    for part in store.iterdir():
+        if part.name != "commitlog":
+            (split / part.name).symlink_to(part)
+    with s3_server(root / "buckets", root / "jars") as running:
+        yield running
+
+
+@pytest.fixture
+def proxy(server: S3Server) -> Iterator[FaultyProxy]:
+    registry.forget_all()
+    with faulty_proxy(server.endpoint) as made:
+        yield made
+    registry.forget_all()
+
+
+def options(server: S3Server, proxy: FaultyProxy, **more: str) -> dict[str, str]:
+    return {**server.options, "storage.endpoint": proxy.endpoint, **more}
+
+
+def table(path: str, request: ScanRequest, **given: str) -> pa.Table:
+    with open_store(path, **given) as store:
+        snapshot = store.snapshot()
+        batches = [batch for piece in snapshot.plan(request) for batch in piece.read()]
+        return pa.Table.from_batches(batches, snapshot.schema(request))
+
+
+def local(server: S3Server) -> str:
+    return str(server.folder / "backups" / NAME / "store")
+
+
+@pytest.mark.parametrize("fault", ["", "503", "500", "reset", "short", "stall"])
+def test_each_third_request_fails_and_the_rows_are_right(server: S3Server, proxy: FaultyProxy, fault: str) -> None:
+    proxy.begin(fault, 10 if fault == "stall" else 3)
+    given = options(server, proxy, **{"storage.timeout": "1" if fault == "stall" else "30"})
+    found = table(f"s3://backups/{NAME}/store", ScanRequest(), **given)
+    assert found.equals(table(local(server), ScanRequest()))
+    assert (proxy.struck > 0) == bool(fault)
+
+
+def test_a_token_that_expires_in_mid_scan_is_one_line(server: S3Server, proxy: FaultyProxy) -> None:
+    uri = f"s3://backups/{NAME}/store"
+    with open_store(uri, **options(server, proxy)) as store:
+        plan = store.snapshot().plan(ScanRequest(min_partitions=4))
+        proxy.begin("expired", 1)
+        registry.forget_all()
+        with pytest.raises(
+            StorageError, match=r"bytes \d+ to \d+: ExpiredToken: the session token has expired"
+        ) as caught:
+            [list(piece.read()) for piece in plan]
+    text = str(caught.value)
+    assert text.startswith(f"StorageError: {uri}/")
+    assert "\n" not in text
+    assert not any(secret in text for secret in (KEY, SECRET, TOKEN))
+
+
+def test_a_log_in_another_bucket(server: S3Server) -> None:
+    """The queues lie in one bucket, the log in another."""
+    registry.forget_all()
+    given = {**server.options, "commitLogPath": f"s3://backups/{NAME}/store/commitlog"}
+    assert table(f"s3://queues/{NAME}/store", ScanRequest(), **given).equals(table(local(server), ScanRequest()))
+    registry.forget_all()
+
+
+JOB = """
+import json, os, sys
+import mqstore, pyspark_mqstore
+from pyspark.sql import SparkSession
+endpoint, key, secret, uri = sys.argv[1:]
+spark = (SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false")
+         .config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"]).getOrCreate())
+options = {"storage.endpoint": endpoint, "storage.accessKey": key, "storage.secretKey": secret,
+           "storage.region": "us-east-1"}
+frame = spark.read.format("mqstore").option("minPartitions", 4).options(**options).load(uri)
+def digest(frame):
+    rows = frame.selectExpr("topic", "queueId", "queueOffset", "crc32(body) as crc").collect()
+    return sorted([list(row) for row in rows])
+print("ROWS", json.dumps(digest(frame)))
+frame.createOrReplaceTempView("m")
+print("QUEUES", spark.read.format("mqstore").option("view", "queues").options(**options).load(uri).count())
+workers = spark.sparkContext.parallelize(range(8), 8).map(lambda _: os.getppid()).distinct().count()
+print("WORKERS", workers)
+"""
+
+
+def test_two_workers_of_a_cluster_read_it(server: S3Server, proxy: FaultyProxy, tmp_path: Path) -> None:
+    """Each executor is a process of its own, in a folder of its own, and every third request fails once."""
+    proxy.begin("503")
+    (tmp_path / "job.py").write_text(JOB)
+    call = [sys.executable, str(tmp_path / "job.py"), proxy.endpoint, KEY, SECRET, f"s3://backups/{NAME}/store"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(call, capture_output=True, text=True, timeout=280, check=False, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = dict(
+        line.split(" ", 1) for line in done.stdout.splitlines() if line.split(" ")[0] in ("ROWS", "QUEUES", "WORKERS")
+    )
+    read = table(local(server), ScanRequest(columns=("topic", "queueId", "queueOffset", "body")))
+    expected = sorted(
+        [row["topic"], row["queueId"], row["queueOffset"], zlib.crc32(row["body"])] for row in read.to_pylist()
+    )
+    assert json.loads(said["ROWS"]) == expected
+    assert int(said["QUEUES"]) > 0
+    assert int(said["WORKERS"]) == 2
+    assert proxy.struck > 0
+    assert not any(secret in done.stdout + done.stderr for secret in (KEY, SECRET))
