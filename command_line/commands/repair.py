@@ -9,9 +9,10 @@ import click
 from command_line.outcome import DAMAGED, FINE, exit_code, say
 from command_line.output.lines import line
 from command_line.output.progress import shown_progress
-from command_line.parameters import store_argument, switches
+from command_line.parameters import json_option, store_argument, switches
 from command_line.selection import selection
 from command_line.stores import lone, opened
+from command_line.views import print_json
 from storage_core import open_store
 from storage_core.errors import OptionError
 
@@ -20,6 +21,7 @@ Examples:
   mqstore repair STORE --dry-run
   mqstore repair /disks/dead-broker/store --to /data/repaired
   mqstore repair STORE --in-place        keeps what it cuts below STORE/.mqstore/cut
+  mqstore repair STORE --to DIR --json   what was done and what is left, one JSON object a line
 """
 
 
@@ -31,17 +33,18 @@ Examples:
 @click.option("--index-slots", type=click.IntRange(1), help="maxHashSlotNum of the broker, for an index that is lost.")
 @click.option("--index-entries", type=click.IntRange(2), help="maxIndexNum of the broker.")
 @switches("engine", "recovery", "commitLogPath", "storage")
+@json_option
 @exit_code
 def command(
     store: str, target: str | None, in_place: bool, dry_run: bool, index_slots: int | None, index_entries: int | None,
-    **given: Any,
+    as_json: bool, **given: Any,
 ) -> int:  # fmt: skip
     """Mends STORE: finishes an unfinished write, cuts torn ends, and leads a broker over what is damaged, so that all
     intact messages are served again.
 
     RocketMQ: damaged queues and index are made anew from the log. RabbitMQ: entries of the index whose message is gone
     are dropped. The broker must be stopped. Run it again when it was interrupted. What is left afterwards is printed,
-    with exit code 1.
+    with exit code 1; --json prints a line for each step that is planned or done, and for each finding that is left.
     """
     if [target is not None, in_place, dry_run].count(True) != 1:
         raise OptionError("STORE", store, "give one of --to DIR, --in-place and --dry-run")
@@ -53,16 +56,23 @@ def command(
         lines = found.repair(target, dry_run)
         for text in lines:
             progress.clear()
-            line(text)
+            if as_json:
+                print_json([{"planned" if dry_run else "done": text}])
+            else:
+                line(text)
         if dry_run:
             return FINE
-        return _left(found.path if target is None else target, {} if target is not None else wanted.store_options)
+        path, options = (found.path, wanted.store_options) if target is None else (target, {})
+        return _left(path, options, as_json)
 
 
-def _left(path: str, options: dict[str, str]) -> int:
+def _left(path: str, options: dict[str, str], as_json: bool) -> int:
     """Says what is damaged still."""
     with open_store(path, **options) as store:
         left = list(store.verify())
     for finding in left:
-        say(f"left: {finding.file} at {finding.position}: {finding.kind}: {finding.reason}")
+        if as_json:
+            print_json([{"left": vars(finding)}])
+        else:
+            say(f"left: {finding.file} at {finding.position}: {finding.kind}: {finding.reason}")
     return DAMAGED if left else FINE

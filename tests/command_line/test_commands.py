@@ -338,8 +338,10 @@ def test_repair_mends_a_copy(tmp_path: Path, damaged: Path) -> None:
     assert planned[0].endswith("wrong checksum: keep the message as it is, with the checksum of its present body")
     assert len(planned) == len(lines(run("verify", damaged, "--json", code=1)))
     target = tmp_path / "mended"
+    assert lines(run("repair", damaged, "--dry-run", "--json")) == [{"planned": line} for line in planned]
     (done,) = run("repair", damaged, "--to", target).stdout.splitlines()
     assert done.startswith("commitlog/00000000000000016384 at 936: wrong checksum: kept as it is")
+    assert lines(run("repair", damaged, "--to", tmp_path / "again", "--json")) == [{"done": done}]
     assert run("verify", target).output == ""
     assert len(lines(run("cat", target, "--columns", "topic"))) == 556
     assert fingerprint(damaged) == before
@@ -363,5 +365,7 @@ def test_repair_says_what_is_left(tmp_path: Path, rocket: Path) -> None:
     shutil.copytree(rocket, own)
     shutil.rmtree(own / "index")
     assert "left: index at 0: missing index" in run("repair", own, "--in-place", code=1).stderr
+    (left,) = lines(run("repair", own, "--in-place", "--json", code=1))
+    assert (left["left"]["file"], left["left"]["kind"]) == ("index", "missing index")
     assert run("repair", own, "--in-place", "--index-slots", 5000, "--index-entries", 20000).stdout
     assert run("verify", own).output == ""
