@@ -79,7 +79,8 @@ class Parts:
 
 
 def read_chunks(reader: SpanReader, chunks: Chunks, verify_crc: bool) -> tuple[Entries, Records]:
-    """The messages of whole chunks: entries, and where their records lie. A damaged chunk is one entry, and its reason
+    """The messages of whole chunks, of which those with tracking data have none: entries, and where their records lie.
+    A damaged chunk is one entry, and its reason
     in `Records.reasons` is by the number of that entry. Raises DataLossError.
     """
     table = chunks.table
@@ -93,9 +94,10 @@ def read_chunks(reader: SpanReader, chunks: Chunks, verify_crc: bool) -> tuple[E
             if zlib.crc32(buffer.data[begins[row] : ends[row]]) != int(heads["crc"][row]):
                 reasons[row] = "the checksum of a chunk does not fit"
                 sound[row] = False
-    counts = np.where(sound, heads["entries"].astype(np.int64), 0)
-    records = np.where(sound, heads["records"].astype(np.int64), 0)
-    found = chunk_entries.locate(buffer, begins, np.where(sound, ends, begins), counts, records)
+    users = sound & (heads["type"] == log_files.USER)
+    counts = np.where(users, heads["entries"].astype(np.int64), 0)
+    records = np.where(users, heads["records"].astype(np.int64), 0)
+    found = chunk_entries.locate(buffer, begins, np.where(users, ends, begins), counts, records)
     for row, reason in found.reasons.items():
         reasons.setdefault(row, reason)
     return _with_damaged(chunks, heads, found, starts, reasons)
@@ -112,7 +114,7 @@ def _heads(
     begins = starts + CHUNK.size + heads["filter_size"].astype(np.int64)
     ends = begins + heads["data_size"].astype(np.int64)
     other = heads["first"] != log_files.FIRST_BYTE
-    other |= heads["id"].astype(np.int64) != table["id"]
+    other |= (heads["id"].astype(np.int64) != table["id"]) | (heads["type"] != table["type"])
     for row in np.flatnonzero(long & other).tolist():
         reasons[row] = "the chunk is not the one that the index names here"
     for row in np.flatnonzero(~long | (ends > stops)).tolist():

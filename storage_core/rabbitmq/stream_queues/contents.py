@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from storage_core.formats.rabbitmq.stream_queues import log_files
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.disk.span_reader import SpanReader
 from storage_core.rabbitmq.stream_queues.batch import Chunks, MessageReader, read_chunks
@@ -19,10 +18,9 @@ def damaged_chunks(log: StreamLog) -> Iterator[Damage]:
     reader = SpanReader(log.root, [segment.file for segment in log.segments])
     try:
         for number, every in enumerate(log.chunks):
-            users = every[every["type"] == log_files.USER]
             messages = MessageReader()
-            for start, stop in chunk_ranges(users, True):
-                table = users[start:stop]
+            for start, stop in chunk_ranges(every, True):
+                table = every[start:stop]
                 zeros = np.zeros(len(table), np.int64)
                 entries, found = read_chunks(reader, Chunks(table, zeros + number, zeros), True)
                 batch = messages.batch(entries, found.buffer, found.starts, found.stops, dict(found.reasons))

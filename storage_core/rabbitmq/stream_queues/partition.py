@@ -14,7 +14,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from storage_core.conditions import all_hold, condition
-from storage_core.formats.rabbitmq.stream_queues import log_files
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.disk.span_reader import SpanReader
 from storage_core.rabbitmq.index.entries import Entries
@@ -97,7 +96,6 @@ class StreamPartition(ScanPartition):
         try:
             for number, each in enumerate(self.ranges):
                 table = each.segment.chunks()[each.start : each.stop]
-                table = table[table["type"] == log_files.USER]
                 for start, stop in chunk_ranges(table, bool(number)):
                     part = table[start:stop]
                     numbers = np.full(len(part), self.context.files.index(each.segment.file), np.int64)

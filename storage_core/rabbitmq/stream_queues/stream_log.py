@@ -181,9 +181,24 @@ def _read_indexes(log: StreamLog) -> None:
         except FileNotFoundError as error:
             text = "the file vanished while the store was read; read again, or a copy"
             raise DataLossError(f"DataLossError: {error.filename}: {text}") from None
-        if segment.index is not None and len(segment.index) and int(segment.index["id"][0]) != segment.first:
-            reason = f"its first chunk is {int(segment.index['id'][0])}, and its name says {segment.first}"
-            log.damages.append(_damage(log, index_of(segment.file), HEAD_SIZE, "index", reason))
+        _check_order(log, segment)
+
+
+def _check_order(log: StreamLog, segment: Segment) -> None:
+    """An index whose records do not ascend finds no chunk: its segment becomes a damage."""
+    records = segment.records()
+    if not len(records):
+        return
+    ids, positions = records["id"].astype(np.uint64), records["position"].astype(np.int64)
+    wrong = np.zeros(len(records), bool)
+    wrong[0] = int(ids[0]) != segment.first
+    wrong[1:] = (ids[1:] <= ids[:-1]) | (positions[1:] <= positions[:-1])
+    wrong |= (ids > log_files.LARGEST_OFFSET) | (records["epoch"] > log_files.LARGEST_OFFSET)
+    if wrong.any():
+        position = HEAD_SIZE + int(np.argmax(wrong)) * INDEX_RECORD.size
+        reason = "a record of the index does not follow the one before"
+        log.damages.append(_damage(log, index_of(segment.file), position, "index", reason))
+        segment.index = records[:0]
 
 
 def _recover_last(log: StreamLog, segment: Segment) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from storage_core.errors import OptionError
 from storage_core.finding import FINDINGS, Finding
-from storage_core.formats.columns import TIMESTAMP
+from storage_core.formats.columns import TIMESTAMP, timestamps
 from storage_core.formats.rabbitmq.stream_queues import log_files
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.stream_queues import selection, stored_offsets
@@ -102,9 +102,15 @@ def _queues(snapshot: StreamQueuesSnapshot, request: ScanRequest) -> Iterator[Ro
             "unacknowledged": 0, "bytes": sum(_bytes(chunks) for chunks in whole), "members": log.stream.replicas,
             "directories": [log.stream.folder], "segments": len(log.segments),
             "chunks": sum(len(chunks) for chunks in whole), "epoch": int(whole[-1]["epoch"][-1]) if whole else None,
-            "firstTimestamp": int(whole[0]["time"][0]) * 1000 if whole else None,
-            "lastTimestamp": int(whole[-1]["time"][-1]) * 1000 if whole else None,
+            "firstTimestamp": _moment(whole[0], 0) if whole else None,
+            "lastTimestamp": _moment(whole[-1], -1) if whole else None,
         }  # fmt: skip
+
+
+def _moment(chunks: Any, number: int) -> int | None:
+    """The time of a chunk in microseconds; None where there is no chunk, or no calendar has its time."""
+    found = timestamps(chunks["time"][number : number + 1 or None]).cast(pa.int64()).to_pylist()
+    return found[0] if found else None
 
 
 def _bytes(chunks: Any) -> int:
@@ -119,8 +125,7 @@ def _segments(snapshot: StreamQueuesSnapshot, request: ScanRequest) -> Iterator[
                 **names, "file": segment.file, "kind": "segment", "bytes": segment.size, "liveBytes": used,
                 "garbageBytes": segment.size - used, "messages": int(selection.messages_in(chunks).sum()),
                 "minOffset": segment.first, "maxOffset": segment.next_id, "chunks": len(chunks),
-                "firstTimestamp": int(chunks["time"][0]) * 1000 if len(chunks) else None,
-                "lastTimestamp": int(chunks["time"][-1]) * 1000 if len(chunks) else None,
+                "firstTimestamp": _moment(chunks, 0), "lastTimestamp": _moment(chunks, -1),
             }  # fmt: skip
 
 
@@ -128,9 +133,10 @@ def _offsets(snapshot: StreamQueuesSnapshot, request: ScanRequest) -> Iterator[R
     for names, log in _logs(snapshot, request):
         for stored in stored_offsets.read_stored(log):
             consumer = stored.kind == "consumer"
+            value = stored.value if stored.value <= log_files.LARGEST_OFFSET else None
             yield {
                 **names, "kind": stored.kind, "reference": stored.reference, "chunkId": stored.chunk,
-                "offset": stored.value if consumer else None, "sequence": None if consumer else stored.value,
+                "offset": value if consumer else None, "sequence": None if consumer else value,
                 "maxOffset": log.stop, "lag": max(0, log.stop - stored.value - 1) if consumer else None,
             }  # fmt: skip
 

@@ -17,6 +17,7 @@ HEAD_SIZE = 8
 SEGMENT_SUFFIX, INDEX_SUFFIX = ".segment", ".index"
 FIRST_BYTE = 0x50
 """Magic 5, version 0."""
+LARGEST_OFFSET = (1 << 63) - 1
 USER, TRACKING_DELTA, TRACKING_SNAPSHOT = 0, 1, 2
 
 INDEX_RECORD = struct(
@@ -51,7 +52,7 @@ _NAME = re.compile(r"(\d{20})\.(segment|index)")
 def first_offset(name: str) -> int | None:
     """The first offset of a segment or index by its name; None for a file of another name."""
     found = _NAME.fullmatch(name)
-    return int(found[1]) if found else None
+    return int(found[1]) if found and int(found[1]) <= LARGEST_OFFSET else None
 
 
 def check_index_head(head: bytes) -> None:
