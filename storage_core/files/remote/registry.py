@@ -12,9 +12,9 @@ from storage_core.errors import OptionError
 from storage_core.files.address import address_of
 from storage_core.files.remote.access import Access
 from storage_core.files.remote.back_end import Found
-from storage_core.files.remote.pieces import Reader
+from storage_core.files.remote.pieces import BLOCK_SIZE, Reader
 from storage_core.files.remote.remote import YOUNG_S, Remote, pieces
-from storage_core.files.remote.threads import questions
+from storage_core.files.remote.threads import reads
 from storage_core.files.stamp import NO_STAMP, FileStat, Stamp
 
 FIRST_DESCRIPTOR = 1 << 30
@@ -131,10 +131,18 @@ def pread(descriptor: int, size: int, position: int) -> bytes:
 
 
 def pread_each(wanted: Sequence[tuple[int, int, int]]) -> list[bytes]:
-    """`pread` of each (descriptor, size, position), side by side."""
+    """`pread` of each (descriptor, size, position), side by side; those that begin in one block come by one request."""
     if len(wanted) == 1:
         return [pread(*wanted[0])]
-    return list(questions().map(lambda each: pread(*each), wanted))
+    groups: dict[tuple[int, int], list[int]] = {}
+    for number, (descriptor, _, position) in enumerate(wanted):
+        groups.setdefault((descriptor, position // BLOCK_SIZE), []).append(number)
+    if len(groups) == 1:
+        return [pread(*each) for each in wanted]
+    parts: dict[int, bytes] = {}
+    for found in reads().map(lambda group: [(number, pread(*wanted[number])) for number in group], groups.values()):
+        parts.update(found)
+    return [parts[number] for number in range(len(wanted))]
 
 
 def pread_into(descriptor: int, target: memoryview, position: int) -> int:

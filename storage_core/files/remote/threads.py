@@ -1,4 +1,4 @@
-"""The threads that wait for remote stores: one pool for the bytes, one for questions that go side by side.
+"""The threads that wait for remote stores: a pool for bytes, one for small reads, one for questions.
 
 Made when they are first needed, and again in a process that was forked from one that had them.
 """
@@ -9,7 +9,7 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-TRANSFERS, QUESTIONS = 16, 24
+TRANSFERS, READS, QUESTIONS = 16, 48, 48
 
 _lock = threading.Lock()
 _pools: dict[tuple[str, int], ThreadPoolExecutor] = {}
@@ -18,6 +18,11 @@ _pools: dict[tuple[str, int], ThreadPoolExecutor] = {}
 def transfers() -> ThreadPoolExecutor:
     """The threads that bring bytes."""
     return _pool("mqstore-transfer", TRANSFERS)
+
+
+def reads() -> ThreadPoolExecutor:
+    """The threads in which small reads go side by side; they may wait for transfers, questions for them."""
+    return _pool("mqstore-read", READS)
 
 
 def questions() -> ThreadPoolExecutor:

@@ -82,9 +82,7 @@ def _newest_fit(descriptor: int, geometry: Geometry, header: IndexHeader) -> boo
     if (previous[1:][same] != numbers[:-1][same]).any() or (previous[np.append(True, ~same)] >= first).any():
         return False
     newest = order[np.append(~same, True)]
-    physical_offsets = geometry.slot_positions(hashes[newest])
-    held = [
-        int.from_bytes(system.pread(descriptor, SLOT.size, physical_offset), "big", signed=True)
-        for physical_offset in physical_offsets.tolist()
-    ]
+    positions = geometry.slot_positions(hashes[newest]).tolist()
+    slots = system.pread_each([(descriptor, SLOT.size, position) for position in positions])
+    held = [int.from_bytes(data, "big", signed=True) for data in slots]
     return bool((np.array(held) == newest + first).all())

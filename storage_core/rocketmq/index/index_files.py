@@ -123,14 +123,21 @@ def _read_ahead(
     root: str, log: FileChain, log_start: int, log_end: int, files: OpenFiles, noted: Geometry | None
 ) -> None:
     """Reads what proving takes from all files at once, so that it is there when they are proven one by one."""
+    paths_now = index_paths(root)
+    known = noted
+    if len(paths_now) < 2:
+        return
+    if noted is None:
+        with suppress(FileNotFoundError):
+            known = described(paths_now[0], files, None).geometry
 
     def read(path: str, own: OpenFiles) -> None:
         with suppress(FileNotFoundError):
-            file = described(path, own, noted)
+            file = described(path, own, known)
             if not file.flaw and file.entries and file.header.end_offset >= log_start:
                 _prove(file, log, log_start, log_end, own)
 
-    deque(side_by_side(read, index_paths(root), files, root), 0)
+    deque(side_by_side(read, paths_now, files, root), 0)
 
 
 def hashes_of(messages: Messages) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
@@ -197,11 +204,12 @@ def ends_fit(descriptor: int, geometry: Geometry, header: IndexHeader) -> bool:
     if header.entry_count > geometry.entries:
         return False
     wanted = {1: header.begin_offset, header.count: header.end_offset}
-    for number, offset in wanted.items():
-        data = system.pread(descriptor, ENTRY.size, int(geometry.entry_positions(np.array([number]))[0]))
-        if len(data) < ENTRY.size or int.from_bytes(data[4:12], "big", signed=True) != offset:
-            return False
-    return True
+    positions = geometry.entry_positions(np.array(list(wanted))).tolist()
+    ends = system.pread_each([(descriptor, ENTRY.size, position) for position in positions])
+    return all(
+        len(data) == ENTRY.size and int.from_bytes(data[4:12], "big", signed=True) == offset
+        for data, offset in zip(ends, wanted.values(), strict=True)
+    )
 
 
 def _prove(
