@@ -13,6 +13,7 @@ from benchmarks import machine, report
 from benchmarks.decoder import decoder
 from benchmarks.find import find
 from benchmarks.rabbitmq import rabbitmq
+from benchmarks.remote import remote
 from benchmarks.scan import scan
 from benchmarks.shape import shape
 from benchmarks.streams import streams
@@ -21,7 +22,7 @@ from benchmarks.write import write
 HERE = Path(__file__).resolve().parent
 QUESTIONS: dict[str, Callable[[Path, float, int], report.Section]] = {
     "scan": scan, "decoder": decoder, "shape": shape, "write": write, "find": find, "rabbitmq": rabbitmq,
-    "streams": streams,
+    "streams": streams, "remote": remote,
 }  # fmt: skip
 TOUCHED_BYTES = 8 << 30
 QUICK_SCALE = 0.05
@@ -40,7 +41,8 @@ def main(
     """Measures QUESTIONS, or all of them.
 
     scan (Spark), decoder (one process), shape (kinds of stores), write (Spark, then one process),
-    find (one process, then Spark), rabbitmq (Spark, then one process), streams (Spark).
+    find (one process, then Spark), rabbitmq (Spark, then one process), streams (Spark),
+    remote (one process, a bucket in memory).
     """
     began, scale = perf_counter(), QUICK_SCALE if quick else scale
     lines = machine.description()

@@ -32,7 +32,7 @@ class Bucket(BackEnd):
         self.fault: Callable[[str, str], None] = lambda kind, path: None
         self.cut: Callable[[str], int] = lambda path: 0
         self.asked: list[tuple[str, str, int, int]] = []
-        self.at_once = self.most_at_once = 0
+        self.at_once = self.most_at_once = self.rounds = 0
         self._free_at, self._lock = 0.0, threading.Lock()
 
     def add(self, path: str, content: bytes | Path) -> None:
@@ -56,6 +56,7 @@ class Bucket(BackEnd):
     def _answer(self, kind: str, path: str, start: int = 0, stop: int = 0) -> Iterator[None]:
         with self._lock:
             self.asked.append((kind, path, start, stop))
+            self.rounds += self.at_once == 0
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
             begin = max(time.monotonic() + self.latency_s, self._free_at)
