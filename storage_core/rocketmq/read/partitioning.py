@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,8 @@ from storage_core.store import ScanPartition, ScanRequest
 
 SLICE_SIZE = 64 << 20
 SAMPLES = 20_000
+ENTRIES_PER_SAMPLE = 16
+"""How many entries are read in one go as fast as one of them alone."""
 MOST_QUEUES_TO_ALIGN = 1_000
 NOWHERE: Positions = np.empty(0, np.int64)
 FARTHEST = np.iinfo(np.int64).max
@@ -159,15 +162,24 @@ def sampled(parts: Sequence[QueueRange], files: OpenFiles) -> Weights:
         count = len(part)
         if not count:
             continue
-        queue_offsets = np.unique(np.linspace(part.start, part.stop - 1, min(most, count)).astype(np.int64))
-        entries = [part.queue.entries(files, at, at + 1)[0] for at in queue_offsets.tolist()]
-        physical_offsets.append(np.array([int(entry["physical_offset"]) for entry in entries], np.int64))
-        sizes.append(np.array([int(entry["size"]) for entry in entries], np.float64) * count / len(queue_offsets))
+        entries = _some_entries(part, most, files)
+        physical_offsets.append(entries["physical_offset"].astype(np.int64))
+        sizes.append(entries["size"].astype(np.float64) * count / len(entries))
     if not physical_offsets:
         return Weights(np.empty(0, np.int64), np.empty(0))
     at, size = np.concatenate(physical_offsets), np.concatenate(sizes)
     order = np.argsort(at, kind="stable")
     return Weights(at[order], np.cumsum(size[order]))
+
+
+def _some_entries(part: QueueRange, most: int, files: OpenFiles) -> npt.NDArray[Any]:
+    """At most so many entries, evenly spread over a range that has some."""
+    if len(part) <= most:
+        return part.queue.entries(files, part.start, part.stop)
+    queue_offsets = np.unique(np.linspace(part.start, part.stop - 1, most).astype(np.int64))
+    if len(part) <= most * ENTRIES_PER_SAMPLE:
+        return part.queue.entries(files, part.start, part.stop)[queue_offsets - part.start]
+    return np.concatenate([part.queue.entries(files, at, at + 1) for at in queue_offsets.tolist()])
 
 
 def partition_count(request: ScanRequest, total: int, rows: int) -> int:
