@@ -134,7 +134,8 @@ def _entries(buffer: Bytes, starts: Positions, stops: Positions, counts: npt.NDA
     position = starts.astype(np.int64)
     rows = np.flatnonzero(left > 0)
     steps: list[tuple[npt.NDArray[np.int64], ...]] = []
-    while len(rows) >= _FEWEST_IN_STEP:
+    # A step costs as much as hopping through some entries: it pays where it moves more regions than each has entries.
+    while len(rows) >= max(_FEWEST_IN_STEP, int(left[rows].mean()) if len(rows) else 0):
         step = _step(buffer, position[rows], stops[rows])
         ok[rows[~step[3]]] = False
         good = step[3]
