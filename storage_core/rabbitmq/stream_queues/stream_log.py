@@ -199,6 +199,7 @@ def _check_order(log: StreamLog, segment: Segment) -> None:
         reason = "a record of the index does not follow the one before"
         log.damages.append(_damage(log, index_of(segment.file), position, "index", reason))
         segment.index = records[:0]
+        segment.end, segment.next_id = HEAD_SIZE, segment.first
 
 
 def _recover_last(log: StreamLog, segment: Segment) -> None:
