@@ -20,7 +20,7 @@ from storage_core.errors import CorruptionError
 from storage_core.rabbitmq.queue import live_vhost
 from storage_core.rabbitmq.queue.queue import Queue
 from tests.lost_writes import Change, left_behind, recorded, survivors
-from tests.rabbitmq.test_queue_crash import SMALL, Promises, leave_gaps, served_by_reading, work
+from tests.support.queue_promises import SMALL, Promises, leave_gaps, served_by_reading, work
 from tests.support.sampling import SEED, sample
 
 pytestmark = pytest.mark.sampled

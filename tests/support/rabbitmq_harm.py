@@ -289,7 +289,10 @@ HARMS: dict[str, Harm] = {
     "killed: a mark before its publish": Harm(False, "segment", _segment(LARGE, _mark_first)),
     "killed: a publish twice": Harm(False, "segment", _segment(SMALL, _publish_twice)),
     "killed: a segment of zeros": Harm(
-        False, "", _segment(LARGE, lambda data: data.__setitem__(slice(0, None), bytes(len(data)))), lost=16
+        False,
+        "unexpected file",
+        _segment(LARGE, lambda data: data.__setitem__(slice(0, None), bytes(len(data)))),
+        lost=16,
     ),
     "killed: a journal's torn end": Harm(
         False, "torn journal", _journal(LARGE, lambda data: data.extend(b"\0\0\0\0\0\0\0\x63abc"))
