@@ -1,8 +1,12 @@
-"""Stores in Azure's emulator: the same tables as on disk, copies there and back, a wrong key in one line."""
+"""Stores in Azure's emulator: the same tables as on disk, copies there and back, a wrong key in one line.
+
+`MQSTORE_AZURE=1` runs it (`make test-real-full`): it needs npm, which brings the emulator.
+"""
 
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +22,12 @@ from tests.rabbitmq import golden
 from tests.support.azure_server import KEY, azure_server
 from tests.support.copied_stores import contents
 
-pytestmark = pytest.mark.real
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(
+        "MQSTORE_AZURE" not in os.environ, reason="brings Azurite by npm; make test-real-full sets MQSTORE_AZURE"
+    ),
+]
 
 NAMES = ("mixed-4.9.3", "mixed-5.3.3", "shop-4.9.3", "damaged-flipped-body-abort-4.9.3")
 
