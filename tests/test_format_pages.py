@@ -18,7 +18,7 @@ LAYOUTS = format_pages.layouts()
 
 
 def test_there_is_a_page_for_each_system() -> None:
-    assert list(PAGES) == ["rabbitmq-quorum.md", "rabbitmq.md", "rocketmq.md"]
+    assert list(PAGES) == ["rabbitmq-quorum.md", "rabbitmq-streams.md", "rabbitmq.md", "rocketmq.md"]
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -45,7 +45,7 @@ def test_every_layout_is_on_the_page_of_its_system() -> None:
     assert len(LAYOUTS) == declared > 0
     left = LAYOUTS
     for name in sorted(PAGES, key=len, reverse=True):
-        prefix = name.removesuffix(".md").replace("-", ".") + "."
+        prefix = name.removesuffix(".md").replace("-streams", ".stream_queues").replace("-", ".") + "."
         assert sorted(format_pages.marks(PAGES[name], "table")) == [each for each in left if each.startswith(prefix)]
         left = [each for each in left if not each.startswith(prefix)]
     assert left == []

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from storage_core.errors import CorruptionError
 from storage_core.files import system
 from storage_core.files.window import OpenFiles
 from storage_core.finding import Finding
@@ -83,7 +84,11 @@ def checked_indexes(subject: Subject, edges: Positions) -> Iterator[tuple[list[F
 
 def _entries(file: IndexFile, files: OpenFiles, first: int, stop: int) -> npt.NDArray[Any]:
     position = int(file.geometry.entry_positions(np.array([first]))[0])
-    data = system.pread(files.descriptor(file.path), (stop - first) * ENTRY.size, position)
+    size = (stop - first) * ENTRY.size
+    data = system.pread(files.descriptor(file.path), size, position)
+    if len(data) < size:
+        reason = f"the file ends here, it had {file.entries} entries when the read began; read again, or a copy"
+        raise CorruptionError(file.path, position + len(data), reason)
     return np.frombuffer(data, ENTRY.dtype, len(data) // ENTRY.size)
 
 
