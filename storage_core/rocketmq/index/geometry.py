@@ -70,10 +70,13 @@ def _newest_fit(descriptor: int, geometry: Geometry, header: IndexHeader) -> boo
     count = min(header.count, ENTRIES_CHECKED)
     first = header.count - count + 1
     position = int(geometry.entry_positions(np.array([first]))[0])
-    entries = np.frombuffer(system.pread(descriptor, count * ENTRY.size, position), ENTRY.dtype)
+    data = system.pread(descriptor, count * ENTRY.size, position)
+    if len(data) < count * ENTRY.size:
+        return False
+    entries = np.frombuffer(data, ENTRY.dtype)
     hashes, offsets = entries["key_hash"].astype(np.int32), entries["physical_offset"].astype(np.int64)
     inside = (offsets >= header.begin_offset) & (offsets <= header.end_offset)
-    if len(entries) < count or (hashes < 0).any() or not inside.all() or (np.diff(offsets) < 0).any():
+    if (hashes < 0).any() or not inside.all() or (np.diff(offsets) < 0).any():
         return False
     slot = hashes.astype(np.int64) % geometry.slots
     order = np.argsort(slot, kind="stable")
