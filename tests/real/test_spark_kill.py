@@ -22,8 +22,8 @@ from pathlib import Path
 import pytest
 
 from storage_core import open_store
-from storage_core.job import pending_intent
 from storage_core.rocketmq.write.job import GUARD
+from tests.real.job_phase import phase
 from tests.real.spark_writer import OPTIONS, ROOT, ROWS, SETTINGS
 from tests.real.visit import Visit
 from tests.support.rocketmq_writes import bodies, rows, write
@@ -35,20 +35,6 @@ KILLS = int(os.environ.get("MQSTORE_KILLS", "2"))
 PHASES = ("publish", "prepare", "staging")
 WARM_UP, WATCHED, KILLED = range(3)
 POLL_S = 0.0005
-
-
-def phase(store: Path) -> str:
-    """Where the job that is running, or was killed, stands, as its files tell."""
-    notes = store / ".mqstore"
-    if (notes / "intent.json").exists():
-        return "publish" if pending_intent(str(store)) else "cleaning up"
-    try:
-        jobs = os.listdir(notes / "staging")
-    except FileNotFoundError:
-        jobs = []
-    if (store / "commitlog" / GUARD).exists() or any((notes / "staging" / job / "new").exists() for job in jobs):
-        return "prepare"
-    return "staging" if jobs else "none"
 
 
 class Driver:
