@@ -101,14 +101,38 @@ def _first(lists: pa.ListArray) -> pa.Array:
 
 def _headers(properties: pa.MapArray, without: str | None) -> pa.Array:
     """All properties but `without`; null where none is left, as Kafka's source says of a record without headers."""
-    offsets = properties.offsets.to_numpy()
-    keys, items = properties.keys, properties.items
-    keep = pa.repeat(True, len(keys)) if without is None else pc.not_equal(keys, without)
-    kept_before = np.zeros(len(keys) + 1, np.int32)
-    np.cumsum(keep.to_numpy(zero_copy_only=False), out=kept_before[1:])
-    starts = kept_before[offsets]
-    pairs = pa.StructArray.from_arrays(
-        [keys.filter(keep), items.filter(keep).cast(pa.binary())], fields=[_HEADER.field(0), _HEADER.field(1)]
-    )
+    keys, items, starts = properties.keys, properties.items, properties.offsets.to_numpy()
+    names = [] if without is None else _repeated_names(properties)
+    if without in names:
+        kept = [name for name in names if name != without]
+        keep = np.tile([name != without for name in names], len(properties))
+        keys, items = _repeated(kept, len(properties)), items.filter(pa.array(keep))
+        starts = np.arange(len(properties) + 1, dtype=np.int32) * len(kept)
+    elif without is not None and not names:
+        kept_before = np.zeros(len(keys) + 1, np.int32)
+        keep = pc.not_equal(keys, without)
+        np.cumsum(keep.to_numpy(zero_copy_only=False), out=kept_before[1:])
+        keys, items, starts = keys.filter(keep), items.filter(keep), kept_before[starts]
+    pairs = pa.StructArray.from_arrays([keys, items.cast(pa.binary())], fields=[_HEADER.field(0), _HEADER.field(1)])
     none_left = pa.array(starts[1:] == starts[:-1])
     return pa.ListArray.from_arrays(pa.array(starts), pairs, type=SCHEMA.field("headers").type, mask=none_left)
+
+
+def _repeated_names(properties: pa.MapArray) -> list[str]:
+    """The names of the first message, if every message has just these in this order; else none."""
+    offsets, keys, count = properties.offsets.to_numpy(), properties.keys, len(properties)
+    each = int(offsets[1]) if count else 0
+    if not each or len(keys) != each * count or not np.array_equal(offsets, np.arange(0, len(keys) + 1, each)):
+        return []
+    names: list[str] = keys.slice(0, each).to_pylist()
+    return names if keys.equals(_repeated(names, count)) else []
+
+
+def _repeated(names: Sequence[str], count: int) -> pa.StringArray:
+    """The names so many times over."""
+    texts = [name.encode() for name in names]
+    once = b"".join(texts)
+    offsets = np.zeros(count * len(texts) + 1, np.int32)
+    begins = np.arange(count, dtype=np.int32)[:, None] * len(once)
+    np.add(begins, np.cumsum([len(text) for text in texts], dtype=np.int32), out=offsets[1:].reshape(count, -1))
+    return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(once * count))

@@ -19,6 +19,8 @@ from storage_core.formats.layout import Bytes, Positions
 from storage_core.formats.spans import FEW, data_of, gather, is_text, offsets_of, text
 
 NAME_END, PAIR_END = 0x01, 0x02
+WORD = 8
+MOST_NAMES = 64
 
 KEYS = "KEYS"
 TAGS = "TAGS"
@@ -55,6 +57,27 @@ class Pairs:
     offsets: npt.NDArray[np.int32]
 
 
+@dataclass(frozen=True)
+class SameNames:
+    """The names that each of many messages has, all in this order, and where their values lie.
+
+    `starts` and `stops` have shape (n, len(names)).
+    """
+
+    names: tuple[bytes, ...]
+    starts: Positions
+    stops: Positions
+
+    def column(self) -> pa.StringArray:
+        """The names of all messages one after another."""
+        count, once = len(self.starts), b"".join(self.names)
+        offsets = np.zeros(count * len(self.names) + 1, np.int32)
+        begins = np.arange(0, count * len(once), len(once), dtype=np.int32)[:, None]
+        ends = np.cumsum([len(name) for name in self.names], dtype=np.int32)
+        np.add(begins, ends, out=offsets[1:].reshape(count, -1))
+        return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(once * count))
+
+
 class PropertyColumn:
     """The property bytes of many messages, each with a 0x02 put before it, so that every pair begins with one.
 
@@ -87,6 +110,10 @@ class PropertyColumn:
         """
         if len(self) <= FEW:
             return pa.array([pairs.get(name) for pairs in self._rows], pa.string())
+        same = self.__dict__.get("_same_names")  # for one property alone it costs more than it saves
+        if same is not None and name.encode() in same.names:
+            at = same.names.index(name.encode())
+            return text(gather(self._data, same.starts[:, at], same.stops[:, at]))
         starts, stops = self._pieces_with(np.frombuffer(name.encode() + b"\x01", np.uint8))
         if self._one_in_each(starts):
             return text(gather(self._data, starts, stops))
@@ -118,6 +145,11 @@ class PropertyColumn:
         """All pairs of every message as map<string, string>; empty, never null, where there are none."""
         if len(self) <= FEW:
             return pa.array([list(pairs.items()) for pairs in self._rows], pa.map_(pa.string(), pa.string()))
+        if (same := self._same_names) is not None:
+            values = gather(self._data, same.starts.ravel(), same.stops.ravel())
+            values = values.view(pa.string()) if is_text(self._bytes) else text(values)
+            offsets = np.arange(0, len(values) + 1, len(same.names), dtype=np.int32)
+            return pa.MapArray.from_arrays(pa.array(offsets), same.column(), values)
         # Names whose malformed bytes differ may be the same text, and then repeat each other.
         if not is_text(self._bytes) or self._repeats():
             rows = [list(self.row(index).items()) for index in range(len(self))]
@@ -132,6 +164,26 @@ class PropertyColumn:
     def _rows(self) -> list[dict[str, str]]:
         """The pairs of each of a few messages: looking at them one by one costs less than one question to all."""
         return [self.row(index) for index in range(len(self))]
+
+    @cached_property
+    def _same_names(self) -> SameNames | None:
+        """The names of the first message, if every message has these in this order, and nothing else."""
+        data, separators, offsets = self._data, self._separators, self._offsets
+        count = len(separators) // len(self)
+        # The words that are compared below may reach 7 bytes beyond any message but the last.
+        if not 0 < count <= MOST_NAMES or count * len(self) != len(separators) or offsets[-1] - offsets[-2] < WORD:
+            return None
+        pieces = separators.reshape(-1, count)
+        names = _names(data[: offsets[1]].tobytes())
+        if len(names) != count or not (pieces[:, 0] == offsets[:-1]).all():
+            return None
+        starts = pieces + np.array([len(name) + 2 for name in names], np.int64)
+        stops = self._piece_stops.reshape(-1, count)
+        if _names(data[offsets[-2] :].tobytes()) != names or not (starts < stops).all():
+            return None
+        words = np.ndarray((len(data) - WORD + 1,), "<u8", data, strides=(1,))
+        same = all(_begin_with(words, pieces[:-1, at] + 1, name + b"\x01") for at, name in enumerate(names))
+        return SameNames(names, starts, stops) if same else None
 
     @cached_property
     def _marks(self) -> npt.NDArray[np.int32]:
@@ -191,6 +243,30 @@ class PropertyColumn:
 
     def _names(self, at: npt.NDArray[np.intp]) -> pa.BinaryArray:
         return gather(self._data, self._pairs.starts[at], self._pairs.middles[at])
+
+
+def _names(first: bytes) -> tuple[bytes, ...]:
+    """The names of a message whose pieces all count and have different names of valid text; none for another."""
+    pieces = [piece.partition(b"\x01") for piece in first.split(b"\x02")[1:]]
+    names = tuple(name for name, _, _ in pieces)
+    valid = all(name and separator and value for name, separator, value in pieces)
+    if not valid or len(set(names)) < len(names) or "\ufffd" in b"".join(names).decode("utf-8", "replace"):
+        return ()
+    return names
+
+
+def _begin_with(words: npt.NDArray[np.uint64], starts: Positions, wanted: bytes) -> bool:
+    """Whether `wanted` lies at every start; `words` are the eight bytes at each position."""
+    for at in range(0, len(wanted), WORD):
+        part = wanted[at : at + WORD]
+        word = np.uint64(int.from_bytes(part, "little"))
+        if len(part) == WORD:
+            right = words[starts + at] == word
+        else:
+            right = words[starts + at] & np.uint64((1 << 8 * len(part)) - 1) == word
+        if not right.all():
+            return False
+    return True
 
 
 def _mark(first: npt.ArrayLike, length: npt.ArrayLike) -> npt.NDArray[np.int32]:

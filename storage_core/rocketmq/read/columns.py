@@ -161,6 +161,8 @@ class MessageColumns:
     def shown_columns(self, names: Sequence[str]) -> list[pa.Array]:
         """Several columns as rows show them."""
         told = self.shown if self.messages.flaws.any() else self.column
+        if "properties" in names:
+            self.column("properties")  # what it finds out answers each of them
         return [told(name) for name in names]
 
     @cached_property

@@ -27,6 +27,25 @@ def column(rows: list[bytes]) -> PropertyColumn:
 @given(rows=st.lists(properties, min_size=FEW + 1, max_size=3 * FEW))
 @example(rows=[b""] * FEW + [b"\xe6\x97\x01KEYS\x02\xff\x01KEYS"])  # two malformed names that read the same
 def test_a_few_are_as_many(rows: list[bytes]) -> None:
+    check(rows)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    names=st.lists(st.sampled_from([*NAMES, "日本", "a" * 7, "b" * 8, "c" * 9]), min_size=1, max_size=4),
+    values=st.lists(pieces.filter(lambda piece: piece != b"\x02"), min_size=4 * 3 * FEW, max_size=4 * 3 * FEW),
+    changed=st.none() | st.tuples(st.integers(0, 3 * FEW - 1), properties),
+)
+def test_messages_with_the_same_names(names: list[str], values: list[bytes], changed: tuple[int, bytes] | None) -> None:
+    rest = iter(values)
+    rows = [b"\x02".join(name.encode() + b"\x01v" + next(rest) for name in names) for _ in range(3 * FEW)]
+    if changed is not None:
+        rows[changed[0]] = changed[1]
+    check(rows)
+
+
+def check(rows: list[bytes]) -> None:
+    """All questions about the rows, asked together, before and after the question for all pairs, and of a few."""
     many = column(rows)
     parts = [column(rows[at : at + FEW]) for at in range(0, len(rows), FEW)]
     expected = [parse(row) for row in rows]
@@ -35,5 +54,7 @@ def test_a_few_are_as_many(rows: list[bytes]) -> None:
         assert told == many.values(name).to_pylist() == [pairs.get(name) for pairs in expected]
     told_pairs = [pairs for part in parts for pairs in part.pairs().to_pylist()]
     assert told_pairs == many.pairs().to_pylist() == [list(pairs.items()) for pairs in expected]
+    for name in NAMES:
+        assert many.values(name).to_pylist() == [pairs.get(name) for pairs in expected]
     assert all(part.values("KEYS").type == many.values("KEYS").type for part in parts)
     assert all(part.pairs().type == many.pairs().type for part in parts)
