@@ -15,17 +15,17 @@ from storage_core.formats.rocketmq.config_json import decode_config
 from storage_core.store import QueueKey
 
 MAX_SIZE = 256 << 20
+"""A million topics take as much; what is longer is not read."""
+FIRST_BYTES = 4096
 
 
 def read_config(root: str, name: str) -> dict[str, Any]:
     """A config file as a dictionary; empty when neither it nor its `.bak` can be read."""
     for file_name in (name, f"{name}.bak"):
         try:
-            value = decode_config(read_at(os.path.join(root, paths.CONFIG, file_name), MAX_SIZE))
-        except (OSError, FormatError, RecursionError):
+            return decode_config(_content(os.path.join(root, paths.CONFIG, file_name)))
+        except (OSError, FormatError):
             continue
-        if isinstance(value, dict):
-            return value
     return {}
 
 
@@ -38,7 +38,7 @@ def needed_config(root: str, name: str) -> dict[str, Any]:
     for file_name in (name, f"{name}.bak"):
         path = os.path.join(root, paths.CONFIG, file_name)
         try:
-            data = read_at(path, MAX_SIZE)
+            data = _content(path)
             if data:
                 return decode_config(data)
         except (FileNotFoundError, NotADirectoryError):
@@ -47,11 +47,23 @@ def needed_config(root: str, name: str) -> dict[str, Any]:
             raise StoreNotFoundError(f"{path}: {error.strerror}; read as a user who may, or copy the file") from None
         except FormatError as error:
             broken = broken or error.at(path)
-        except RecursionError:
-            broken = broken or CorruptionError(path, 0, "no JSON: nested too deep")
     if broken is not None:
         raise broken
     return {}
+
+
+def config_problem(path: str) -> str | None:
+    """Why a broker cannot take a config file; None for one that it takes, and for one that is not there.
+
+    Raises OSError when the file cannot be read.
+    """
+    try:
+        decode_config(_content(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except FormatError as error:
+        return error.reason
+    return None
 
 
 def topic_table(root: str) -> dict[str, dict[str, Any]]:
@@ -80,6 +92,17 @@ def delay_offsets(root: str) -> dict[int, int]:
     found = read_config(root, "delayOffset.json").get("offsetTable")
     table = found if isinstance(found, dict) else {}
     return {int(level): offset for level, offset in table.items() if level.isdigit() and isinstance(offset, int)}
+
+
+def _content(path: str) -> bytes:
+    """The bytes of a config file, read only as far as they may be one. Raises FormatError."""
+    start = read_at(path, FIRST_BYTES).lstrip()
+    if start and not start.startswith(b"{"):
+        raise FormatError(0, "no JSON object")
+    data = read_at(path, MAX_SIZE + 1)
+    if len(data) > MAX_SIZE:
+        raise FormatError(MAX_SIZE, f"longer than the {MAX_SIZE >> 20} MiB that mqstore reads of a config file")
+    return data
 
 
 def _dictionaries(value: Any) -> dict[str, dict[str, Any]]:

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from storage_core.files import system
-from storage_core.files.small_file import read_whole, write_whole
+from storage_core.files.small_file import read_start, write_whole
 from storage_core.files.window import OpenFiles
 from storage_core.finding import Finding
 from storage_core.formats.rocketmq import paths
-from storage_core.formats.rocketmq.checkpoint import encode_times
+from storage_core.formats.rocketmq.checkpoint import FILE_SIZE, encode_times
 from storage_core.job import new_job_id
 from storage_core.repair.cut_bytes import CutBytes
 from storage_core.rocketmq.disk.directory import list_store
@@ -174,9 +174,8 @@ class Repair:
     def _start_over(self) -> None:
         """Makes the next start dispatch the whole log: as after a crash, with a checkpoint that knows nothing."""
         abort, checkpoint = (os.path.join(self.root, name) for name in (paths.ABORT, paths.CHECKPOINT))
-        data = read_whole(checkpoint)
-        if data is not None:
-            write_whole(checkpoint, encode_times(data, 0, 0, 0))
+        if system.exists(checkpoint):
+            write_whole(checkpoint, encode_times(read_start(checkpoint, FILE_SIZE), 0, 0, 0))
         if not system.exists(abort):
             write_whole(abort, b"")
 

@@ -10,17 +10,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from storage_core.errors import FormatError
 from storage_core.files import system
 from storage_core.files.file_chain import NAME_LENGTH, FileChain
-from storage_core.files.small_file import read_whole
 from storage_core.files.stamp import FileStat
 from storage_core.finding import Finding
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.checkpoint import FILE_SIZE
-from storage_core.formats.rocketmq.config_json import decode_config
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.job import JobFolder, pending_intent
+from storage_core.rocketmq.disk.config_files import config_problem
 from storage_core.rocketmq.verify.kinds import IGNORES, REFUSES, REMOVES, Kind, Subject
 from storage_core.store import QueueKey
 
@@ -139,13 +137,12 @@ def wrong_small_files(subject: Subject, newest_ms: int) -> Iterator[Finding]:
     """Findings about checkpoint and config; `newest_ms` is the largest store time in the log, 0 when it is empty."""
     root = subject.listing.root
     path = os.path.join(root, paths.CHECKPOINT)
-    data = read_whole(path)
+    size = system.stat(path).size if system.exists(path) else None
     noted = subject.listing.checkpoint
-    if data is None:
+    if size is None:
         yield subject.finding(Kind.CHECKPOINT, path, 0, 0, "the file is missing")
-    elif len(data) != FILE_SIZE:
-        reason = f"it has {len(data)} bytes instead of {FILE_SIZE}"
-        yield subject.finding(Kind.CHECKPOINT, path, 0, len(data), reason)
+    elif size != FILE_SIZE:
+        yield subject.finding(Kind.CHECKPOINT, path, 0, size, f"it has {size} bytes instead of {FILE_SIZE}")
     elif newest_ms and max(noted.physic_ms, noted.logics_ms) > newest_ms:
         reason = f"it notes the store time {max(noted.physic_ms, noted.logics_ms)}, the newest message has {newest_ms}"
         yield subject.finding(Kind.CHECKPOINT, path, 0, 24, reason, "scans too little of the log after a crash")
@@ -154,17 +151,9 @@ def wrong_small_files(subject: Subject, newest_ms: int) -> Iterator[Finding]:
 
 
 def _config(subject: Subject, path: str) -> Iterator[Finding]:
-    data = read_whole(path)
-    if data is None or _parses(data):
+    if config_problem(path) is None:
         return
-    backup = read_whole(f"{path}.bak")
-    good = backup is not None and _parses(backup)
+    backup = f"{path}.bak"
+    good = system.exists(backup) and config_problem(backup) is None
     effect = "takes the .bak file" if good else "starts with an empty table"
-    yield subject.finding(Kind.CONFIG, path, 0, len(data), "it is no JSON", effect, repairable=good)
-
-
-def _parses(data: bytes) -> bool:
-    try:
-        return isinstance(decode_config(data), dict)
-    except (FormatError, RecursionError):
-        return False
+    yield subject.finding(Kind.CONFIG, path, 0, system.stat(path).size, "it is no JSON", effect, repairable=good)

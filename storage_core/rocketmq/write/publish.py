@@ -14,11 +14,11 @@ import numpy as np
 
 from storage_core.files import system
 from storage_core.files.read_ahead import one_ahead
-from storage_core.files.small_file import read_whole, write_whole
+from storage_core.files.small_file import read_start, write_whole
 from storage_core.files.window import OpenFiles
 from storage_core.formats.layout import Bytes
 from storage_core.formats.rocketmq import paths
-from storage_core.formats.rocketmq.checkpoint import decode_checkpoint, encode_times
+from storage_core.formats.rocketmq.checkpoint import FILE_SIZE, decode_checkpoint, encode_times
 from storage_core.formats.rocketmq.config_json import encode_config, merged_topics
 from storage_core.formats.rocketmq.consumequeue import encode_entries
 from storage_core.formats.rocketmq.encode import blank_record, patch
@@ -183,7 +183,7 @@ class Publisher:
 
     def _write_checkpoint(self) -> None:
         path = os.path.join(self._root, paths.CHECKPOINT)
-        before = read_whole(path) or b""
+        before = read_start(path, FILE_SIZE)
         there, newest = decode_checkpoint(before), self._plan.newest_ms
         indexed = max(there.index_ms, newest) if self._plan.ends.index is not None else there.index_ms
         data = encode_times(before, max(there.physic_ms, newest), max(there.logics_ms, newest), indexed)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from storage_core.files import system
-from storage_core.files.small_file import read_at, read_whole
+from storage_core.files.small_file import read_at, read_start
 from storage_core.formats.rocketmq import paths
+from storage_core.formats.rocketmq.checkpoint import CHECKPOINT
 from storage_core.formats.rocketmq.indexfile import Geometry
 from storage_core.job import JobFolder, read_json, write_json
 from storage_core.store import QueueKey
@@ -75,8 +76,7 @@ def log_path(folders: Sequence[str], base_offset: int, file_size: int) -> str:
 
 def save_state(root: str, job: str, ends: Ends) -> None:
     """Notes where the store ends after a job, and the checkpoint, by which a broker's visit is seen."""
-    checkpoint = read_whole(os.path.join(root, paths.CHECKPOINT)) or b""
-    write_json(JobFolder(root).state, {"job": job, "checkpoint": checkpoint[:40].hex(), **ends_to_json(ends)})
+    write_json(JobFolder(root).state, {"job": job, "checkpoint": _noted_times(root), **ends_to_json(ends)})
 
 
 def trusted_ends(root: str, folders: Sequence[str]) -> Ends | None:
@@ -88,7 +88,7 @@ def trusted_ends(root: str, folders: Sequence[str]) -> Ends | None:
     state = read_json(JobFolder(root).state)
     if state is None or system.exists(os.path.join(root, paths.ABORT)):
         return None
-    if (read_whole(os.path.join(root, paths.CHECKPOINT)) or b"")[:40].hex() != state.pop("checkpoint", None):
+    if _noted_times(root) != state.pop("checkpoint", None):
         return None
     state.pop("job", None)
     ends = ends_from_json(state)
@@ -102,6 +102,10 @@ def trusted_ends(root: str, folders: Sequence[str]) -> Ends | None:
     wanted = min(END_SIZE, size - position)
     found = read_at(log_path(folders, base, size), wanted, position)
     return None if len(found) < wanted or any(found) else ends
+
+
+def _noted_times(root: str) -> str:
+    return read_start(os.path.join(root, paths.CHECKPOINT), CHECKPOINT.size).hex()
 
 
 def _has_file(folders: Sequence[str], base_offset: int) -> bool:

@@ -1,0 +1,47 @@
+"""A config file that is none: as long as a log, of which nothing more than its start is read."""
+
+from __future__ import annotations
+
+import os
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from storage_core import open_store
+from storage_core.errors import CorruptionError
+from storage_core.rocketmq.disk import config_files
+from tests.golden import archive
+
+LENGTH = 2 << 30
+
+
+@pytest.mark.parametrize("name", ["topics.json", "consumerOffset.json", "../checkpoint"])
+def test_a_long_file_allocates_nothing(tmp_path: Path, name: str) -> None:
+    store = archive.unpack("mixed-4.9.3", tmp_path)
+    (store / "config").mkdir(exist_ok=True)
+    path = store / "config" / name
+    path.touch()
+    os.truncate(path, LENGTH)
+    tracemalloc.start()
+    try:
+        with open_store(str(store)) as opened:
+            for view in ("topics", "queues"):
+                assert list(opened.view(view))
+            findings = [finding for finding in opened.verify() if finding.file == os.path.relpath(path, store)]
+            if name == "consumerOffset.json":
+                with pytest.raises(CorruptionError, match="no JSON object"):
+                    list(opened.view("offsets"))
+        assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    finally:
+        tracemalloc.stop()
+    assert [finding.length for finding in findings] == [LENGTH]
+
+
+def test_a_long_object_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config_files, "MAX_SIZE", 1 << 20)
+    store = archive.unpack("mixed-4.9.3", tmp_path)
+    (store / "config").mkdir(exist_ok=True)
+    (store / "config" / "consumerOffset.json").write_bytes(b'{"offsetTable":{' + b" " * (1 << 20) + b"}}")
+    with open_store(str(store)) as opened, pytest.raises(CorruptionError, match="longer than the 1 MiB"):
+        list(opened.view("offsets"))
