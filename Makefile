@@ -6,6 +6,7 @@ PYTHON := $(shell for python in python3 python3.14 python3.13 python3.12 python3
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 endif
 SEED ?= 20261121
+SCALE ?= 1
 
 VENV := .venv
 VENV_42 := .venv-spark42
@@ -26,7 +27,7 @@ DIFFERS := $(addprefix tests/connector/,test_errors.py test_schema.py test_filte
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-fast test-real test-real-full bench lint format pages docs clean
+.PHONY: help demo test test-fast test-real test-real-full bench bench-kafka lint format pages docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +63,9 @@ test-real-full: $(VENV)/.ready-test $(VENV_42)/.ready-test ## the same with 200 
 
 bench: $(VENV)/.ready-bench ## measure, print the ratios, write benchmarks/results.md and a plot
 	@$(WITH_JAVA) $(RUN) -m benchmarks
+
+bench-kafka: $(VENV)/.ready-bench ## scan and write beside a Kafka broker and Spark's connector, which Maven fetches
+	@$(WITH_JAVA) $(RUN) -m benchmarks kafka --scale $(SCALE) --results .cache/bench-kafka
 
 lint: $(VENV)/.ready-lint ## ruff and mypy --strict
 	@$(RUN) -m ruff check .

@@ -12,6 +12,7 @@ import click
 from benchmarks import machine, report
 from benchmarks.decoder import decoder
 from benchmarks.find import find
+from benchmarks.kafka import kafka
 from benchmarks.rabbitmq import rabbitmq
 from benchmarks.remote import remote
 from benchmarks.scan import scan
@@ -22,7 +23,7 @@ from benchmarks.write import write
 HERE = Path(__file__).resolve().parent
 QUESTIONS: dict[str, Callable[[Path, float, int], report.Section]] = {
     "scan": scan, "decoder": decoder, "shape": shape, "write": write, "find": find, "rabbitmq": rabbitmq,
-    "streams": streams, "remote": remote,
+    "streams": streams, "remote": remote, "kafka": kafka,
 }  # fmt: skip
 TOUCHED_BYTES = 8 << 30
 QUICK_SCALE = 0.05
@@ -42,7 +43,7 @@ def main(
 
     scan (Spark), decoder (one process), shape (kinds of stores), write (Spark, then one process),
     find (one process, then Spark), rabbitmq (Spark, then one process), streams (Spark),
-    remote (one process, a bucket in memory).
+    remote (one process, a bucket in memory), kafka (Spark, a broker whose jars Maven fetches).
     """
     began, scale = perf_counter(), QUICK_SCALE if quick else scale
     lines = machine.description()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,8 +70,8 @@ def scan(folder: Path, scale: float, rounds: int) -> Section:
 
 
 @contextmanager
-def session(folder: Path) -> Iterator[SparkSession]:
-    """A Spark session on two cores whose workers import this checkout."""
+def session(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """A Spark session on two cores whose workers import this checkout, with some more settings."""
     from pyspark_mqstore.java import ensure_java
 
     ensure_java()
@@ -91,6 +91,7 @@ def session(folder: Path) -> Iterator[SparkSession]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.log.level": "ERROR",
+        **(settings or {}),
     }.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
