@@ -196,6 +196,11 @@ def followed(store: Store) -> FollowedStore:
     """The store, if its engine has streams; else UnsupportedFormatError."""
     if not isinstance(store, FollowedStore) and "://" in store.path:
         raise UnsupportedFormatError(f"{store.path}: a stream needs a store on a local disk; read this one in batches")
+    if store.queue_type == "quorum":
+        raise UnsupportedFormatError(
+            f"{store.path}: quorum queues are not read as a stream, because each message leaves its log as soon as it "
+            "is acknowledged; read them in batches, and streams or classic queues as a stream"
+        )
     if not isinstance(store, FollowedStore):
         raise UnsupportedFormatError(
             f"{store.path}: a {store.engine} store is not read as a stream in this version; read it in batches"

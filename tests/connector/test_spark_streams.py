@@ -14,6 +14,8 @@ from pyspark.errors import StreamingQueryException
 from storage_core import open_store
 from storage_core.store import ScanRequest
 from tests.connector.spark_rows import failure
+from tests.rabbitmq.played_stream import Played
+from tests.rabbitmq.stream_golden import rows as rows_of_streams
 
 NO_COMPLETE = (
     "outputMode('complete') is refused: a message store only grows; use outputMode('append'), or write the result of "
@@ -240,3 +242,25 @@ def test_a_rabbitmq_queue_is_read_while_it_is_consumed(spark, tmp_path: Path) ->
             queue.publish_many([f"{number}" for number in range(30, 45)])
         running.run({"availableNow": True}, maxOffsetsPerTrigger="20")
     assert running.batches == [list(range(20)), list(range(20, 30)), list(range(30, 45))]
+
+
+def test_a_stream_of_rabbitmq_is_read_while_it_grows(spark, tmp_path: Path) -> None:
+    played = Played("s10_torn_segment", tmp_path)
+    whole = [row["body"] for row in rows_of_streams(played.source)]
+    taken: list[list[bytes]] = []
+
+    def run() -> None:
+        options = {"queueType": "stream", "maxOffsetsPerTrigger": "70"}
+        frame = spark.readStream.format("mqstore").options(**options).load(str(played.target))
+        writer = frame.writeStream.foreachBatch(
+            lambda batch, _: taken.append([bytes(row["body"]) for row in batch.select("body").collect()])
+        )
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        writer.start().awaitTermination()
+
+    played.grow(40)
+    run()
+    played.grow(len(played.steps))
+    run()
+    assert [body for batch in taken for body in batch] == whole
+    assert max(map(len, taken)) == 70

@@ -159,7 +159,7 @@ def test_a_chunk_damaged_in_the_middle(tmp_path: Path) -> None:
     with pytest.raises(CorruptionError) as caught:
         golden.rows(folder)
     assert str(caught.value) == (
-        f"CorruptionError: {file} at {position}: sequence id {chunk} of queue flood: the checksum of a chunk does not "
+        f"CorruptionError: {file} at {position}: streamOffset {chunk} of queue flood: the checksum of a chunk does not "
         "fit; option mode=DROPMALFORMED leaves such messages out"
     )
     others = [row for row in whole if row["chunkId"] != chunk]

@@ -107,7 +107,8 @@ class BatchBuilder:
     def _error(self, messages: Messages, row: int) -> CorruptionError:
         entry = messages.entries[row]
         path = f"{self.context.root}/{self.context.files[int(entry['file'])]}"
-        name = f"sequence id {int(entry['sequence_id'])} of queue {self.context.queues[int(entry['queue'])]}"
+        number = self._index_columns.number_name
+        name = f"{number} {int(entry['sequence_id'])} of queue {self.context.queues[int(entry['queue'])]}"
         return CorruptionError(path, int(entry["position"]), f"{name}: {messages.reasons[row]}")
 
     def _corruption(self, messages: Messages, damaged: Mask) -> pa.Array:

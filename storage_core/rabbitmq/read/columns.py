@@ -41,6 +41,8 @@ class IndexColumns:
     """The columns that entries answer without their messages. Entries name their queue and file by index."""
 
     queue_type = "classic"
+    number_name = "sequence id"
+    """What messages about a damaged row call its number."""
     names = schema.INDEX_COLUMNS
     """The columns that `values` answers."""
 

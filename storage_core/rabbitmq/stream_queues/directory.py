@@ -26,6 +26,11 @@ class StreamDirectory:
     declared: DeclaredQueue | None = None
 
     @property
+    def declared_ns(self) -> int:
+        """When it was declared, by the name of its directory."""
+        return int(self.folder.rpartition("_")[2])
+
+    @property
     def replicas(self) -> int:
         """How many nodes have the stream, as far as is known."""
         return 1 if self.declared is None else self.declared.replicas

@@ -31,6 +31,7 @@ class StreamColumns(IndexColumns):
     """The columns that chunks and entries answer. `vhosts` go with `queues`; None where no table names one."""
 
     queue_type = "stream"
+    number_name = "streamOffset"
     names = (IndexColumns.names | {"guid", "expiresAt"}) - OF_MESSAGES
 
     def __init__(self, vhosts: Sequence[str | None], store: str, queues: Sequence[str], files: Sequence[str]) -> None:

@@ -32,11 +32,14 @@ QUEUE_COLUMNS = frozenset({"vhost", "queue", "store", schema.QUEUE_TYPE.name})
 
 
 class StreamQueuesSnapshot(Snapshot):
-    """The streams in the folder `root`, of one virtual host where one is named."""
+    """The streams in the folder `root`, of one virtual host where one is named, or those that are given."""
 
-    def __init__(self, root: str, store: str, vhost: str | None = None) -> None:
+    def __init__(
+        self, root: str, store: str, vhost: str | None = None, streams: list[StreamDirectory] | None = None
+    ) -> None:
         self.root, self.store = root, store
-        self.streams = [stream for stream in list_streams(root) if vhost is None or stream.vhost == vhost]
+        listed = list_streams(root) if streams is None else streams
+        self.streams = [stream for stream in listed if vhost is None or stream.vhost == vhost]
         self._logs: dict[str, StreamLog] = {}
         self._warnings = [_unnamed(root, stream) for stream in self.streams if stream.vhost is None]
 
@@ -100,25 +103,33 @@ class StreamQueuesSnapshot(Snapshot):
 
         Raises OptionError, OffsetOutOfRangeError, and CorruptionError for a damaged index, with FAILFAST.
         """
-        wanted, store = self.schema(request), request.store_name or self.store
         chosen = self.chosen(request)
         ranges, damages = [], []
         for number, stream in enumerate(chosen):
             log = self.log(stream)
-            damages += self._checked(log, request)
-            ranges += _ranges(log, number, *selection.bounds(log, self.info(stream), request))
+            self.refuse_damages(log, log.damages, request)
+            damages += log.damages
+            ranges += chunks_between(log, number, *selection.bounds(log, self.info(stream), request))
+        return self.pieces(request, chosen, ranges, damages)
+
+    def pieces(
+        self, request: ScanRequest, chosen: list[StreamDirectory], ranges: list[ChunkRange], damages: list[Damage]
+    ) -> list[ScanPartition]:
+        """Partitions of ranges of the streams `chosen`, cut as the request wants."""
         files = tuple(dict.fromkeys(each.segment.file for each in ranges))
-        queues = tuple(stream.queue for stream in chosen)
-        context = RowContext(wanted, request.mode, self.root, store, "", queues, files, request.predicates)
-        vhosts = tuple(stream.vhost for stream in chosen)
+        queues, vhosts = tuple(one.queue for one in chosen), tuple(one.vhost for one in chosen)
+        store = request.store_name or self.store
+        context = RowContext(
+            self.schema(request), request.mode, self.root, store, "", queues, files, request.predicates
+        )
         return _cut(context, vhosts, ranges, tuple(damages), request)
 
-    def _checked(self, log: StreamLog, request: ScanRequest) -> list[Damage]:
-        if log.damages and request.mode is Mode.FAILFAST:
-            error = log.damages[0].error(self.root)
+    def refuse_damages(self, log: StreamLog, damages: list[Damage], request: ScanRequest) -> None:
+        """CorruptionError for the first of them, with FAILFAST."""
+        if damages and request.mode is Mode.FAILFAST:
+            error = damages[0].error(self.root)
             text = f"queue {log.stream.queue}: {error.reason}; {LEAVE_OUT} and reads the others"
             raise CorruptionError(error.path, error.position, text)
-        return log.damages
 
 
 def _unnamed(root: str, stream: StreamDirectory) -> str:
@@ -128,10 +139,11 @@ def _unnamed(root: str, stream: StreamDirectory) -> str:
     )
 
 
-def _ranges(log: StreamLog, queue: int, first: int, end: int) -> list[ChunkRange]:
+def chunks_between(log: StreamLog, queue: int, first: int, end: int) -> list[ChunkRange]:
     """The chunks of each segment that hold messages with offsets [first, end)."""
     found = []
-    for segment, chunks in zip(log.segments, log.chunks, strict=True):
+    for segment in log.between(first, end):
+        chunks = segment.chunks()
         start, stop = selection.chunk_span(chunks, first, end)
         if start < stop:
             found.append(_range(ChunkRange(segment, queue, start, stop, first, end, 0, 0), chunks))

@@ -16,13 +16,15 @@ from storage_core.rabbitmq.disk.running_node import is_running
 from storage_core.rabbitmq.disk.settings import Settings
 from storage_core.rabbitmq.stream_queues import views
 from storage_core.rabbitmq.stream_queues.snapshot import StreamQueuesSnapshot
-from storage_core.store import ScanRequest, Store, StoreState, WriteJob
+from storage_core.rabbitmq.stream_queues.tail import StreamsTail
+from storage_core.store import ScanRequest, StoreState, WriteJob
+from storage_core.stream.tail import FollowedStore
 
 OF_OTHER_QUEUES = ("recovery", "commit", "asof", *(name.lower() for name in Settings.__dataclass_fields__))
 """What concerns queues of other types alone may stand in the options of a whole node."""
 
 
-class StreamQueuesStore(Store):
+class StreamQueuesStore(FollowedStore):
     """The streams in the folder `path`, which holds a directory for each. `options`: `vhost`. Raises OptionError."""
 
     engine = "rabbitmq"
@@ -44,9 +46,18 @@ class StreamQueuesStore(Store):
 
     def snapshot(self) -> StreamQueuesSnapshot:
         """What the restarted node would serve from the folder as it is now."""
+        self._check_open()
+        return StreamQueuesSnapshot(self.path, self.name, self._vhost)
+
+    def _check_open(self) -> None:
         if self._closed:
             raise StoreClosedError(f"{self.path}: the store was closed; open it again")
-        return StreamQueuesSnapshot(self.path, self.name, self._vhost)
+
+    def follow(self, names: Sequence[str] = ()) -> StreamsTail:
+        """The store as Structured Streaming sees it."""
+        del names
+        self._check_open()
+        return StreamsTail(self.path, self.name, self._vhost)
 
     def state(self) -> StoreState:
         """Whether a node runs here. The files of a stream do not tell how the node stopped."""

@@ -6,9 +6,10 @@ Nothing is changed: what the node's start cuts is only left away here. Source: d
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,9 @@ CHUNKS = np.dtype(
     ]
 )  # fmt: skip
 """A chunk of a segment: offsets [id, stop_id), bytes [position, stop)."""
+
+
+VANISHED = "the file vanished while the store was read; read again, or a copy"
 
 
 @dataclass
@@ -98,6 +102,10 @@ class StreamLog:
         """The offset that the next chunk would get."""
         return self.segments[-1].next_id if self.segments else 0
 
+    def between(self, first: int, end: int) -> list[Segment]:
+        """The segments that may hold offsets [first, end)."""
+        return [segment for segment in self.segments if segment.first < end and segment.next_id > first]
+
     @cached_property
     def chunks(self) -> list[npt.NDArray[Any]]:
         """The chunks of each segment."""
@@ -110,14 +118,19 @@ def index_of(segment: str) -> str:
 
 
 def read_index(path: str) -> Records:
-    """The whole records of an index. FormatError for another head."""
+    """The whole records of an index. FormatError for another head, DataLossError when it is gone."""
     data = read_file(path)
+    if not data and not system.exists(path):
+        raise DataLossError(f"DataLossError: {path}: {VANISHED}")
     log_files.check_index_head(data[:HEAD_SIZE])
     return INDEX_RECORD.all(np.frombuffer(data, np.uint8)[HEAD_SIZE:])
 
 
-def read_log(root: str, stream: StreamDirectory) -> StreamLog:
-    """The log of one stream as the node would have it after its start. Raises DataLossError when a file vanished."""
+def read_log(root: str, stream: StreamDirectory, known: Mapping[str, Segment] = MappingProxyType({})) -> StreamLog:
+    """The log of one stream as the node would have it after its start. Raises DataLossError when a file vanished.
+
+    `known` are segments by their files that were read before: one that is not the last and has its size is taken as is.
+    """
     folder = f"{root}/{stream.folder}"
     names = set(system.names(folder))
     log = StreamLog(root, stream, [])
@@ -135,6 +148,7 @@ def read_log(root: str, stream: StreamDirectory) -> StreamLog:
             continue
         log.segments.append(Segment(root, file, int(name), size))
     _drop_empty(log)
+    _take_known(log, known)
     _read_indexes(log)
     _link(log)
     return log
@@ -164,9 +178,19 @@ def _drop_empty(log: StreamLog) -> None:
             _note(log, gone.file, 0, "the last segment is too short for a chunk; a node's start deletes it", gone.size)
 
 
+def _take_known(log: StreamLog, known: Mapping[str, Segment]) -> None:
+    """A segment that is followed by another one never changes again."""
+    for number, segment in enumerate(log.segments[:-1]):
+        before = known.get(segment.file)
+        if before is not None and not before.is_last and before.size == segment.size and before.index is not None:
+            log.segments[number] = before
+
+
 def _read_indexes(log: StreamLog) -> None:
     """The indexes of all segments, the last one as recovery cuts it. Segments that cannot be read become damages."""
     for number, segment in enumerate(log.segments):
+        if segment.index is not None:
+            continue
         try:
             head = read_start(f"{log.root}/{segment.file}", HEAD_SIZE)
             log_files.check_segment_head(head)
@@ -178,9 +202,9 @@ def _read_indexes(log: StreamLog) -> None:
             file = segment.file if "segment begins" in error.reason else index_of(segment.file)
             log.damages.append(_damage(log, file, error.position, "segment", error.reason))
             segment.index = np.empty(0, INDEX_RECORD.dtype)
+            segment.end, segment.next_id = HEAD_SIZE, segment.first
         except FileNotFoundError as error:
-            text = "the file vanished while the store was read; read again, or a copy"
-            raise DataLossError(f"DataLossError: {error.filename}: {text}") from None
+            raise DataLossError(f"DataLossError: {error.filename}: {VANISHED}") from None
         _check_order(log, segment)
 
 
@@ -210,6 +234,8 @@ def _recover_last(log: StreamLog, segment: Segment) -> None:
     if torn:
         _note(log, index_of(segment.file), size - torn, "half a record at the end; a node cuts it", torn, "index")
     segment.end, segment.next_id = HEAD_SIZE, segment.first
+    # A node writes a chunk before its record: now the segment has every chunk that the index lists.
+    segment.size = system.stat(f"{log.root}/{segment.file}").size
     descriptor = system.open_read(f"{log.root}/{segment.file}")
     try:
         count = len(records)

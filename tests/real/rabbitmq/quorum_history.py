@@ -6,6 +6,7 @@ snapshots within a few hundred messages.
 
 from __future__ import annotations
 
+import hashlib
 import random
 import time
 from collections.abc import Callable
@@ -48,6 +49,7 @@ class History:
         self._node, self._chance, self._numbers = node, random.Random(seed), 0
         self._connections: list[pika.BlockingConnection] = []
         self._held: dict[str, int] = {}
+        self._bodies: list[bytes] = []
         self.queues: list[str] = []
 
     def channel(self) -> BlockingChannel:
@@ -77,6 +79,10 @@ class History:
             step(channels[name], name)
         time.sleep(2.0)  # dead letters on their way
 
+    def dead_letters(self, sources: tuple[bytes, ...]) -> frozenset[str]:
+        """The SHA-256 of each body published to a queue whose messages may become dead letters."""
+        return frozenset(hashlib.sha256(body).hexdigest() for body in self._bodies if body.startswith(sources))
+
     def abandon(self) -> None:
         """Forgets the connections of a node that was killed or stopped."""
         for connection in self._connections:
@@ -90,6 +96,7 @@ class History:
         for _ in range(chance.randrange(1, 30)):
             self._numbers += 1
             body = f"{name} {self._numbers} ".encode() + chance.randbytes(chance.choice((0, 3, 40, 400)))
+            self._bodies.append(body)
             properties = pika.BasicProperties(
                 delivery_mode=chance.choice((1, 2)),
                 message_id=chance.choice((None, str(self._numbers))),

@@ -1,0 +1,45 @@
+"""A real stream that grows in a folder as it did on its node."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tests.rabbitmq import stream_golden as golden
+
+
+class Played:
+    """The files of a real stream, put into a folder chunk by chunk as a node writes: the chunk, then its record."""
+
+    def __init__(self, name: str, tmp_path: Path) -> None:
+        self.source = golden.unpack(name, tmp_path / "source")
+        self.target = tmp_path / "node" / "stream"
+        for table in self.source.parent.iterdir():
+            if table.is_file():
+                (tmp_path / "node").mkdir(exist_ok=True)
+                shutil.copy(table, tmp_path / "node")
+        (self.folder,) = (each for each in self.source.iterdir())
+        self.stream = self.target / self.folder.name
+        self.stream.mkdir(parents=True)
+        self.segments = sorted(self.folder.glob("*.segment"))
+        self.steps = [
+            (segment, 8 + 29 * number)
+            for segment in self.segments
+            for number in range(1, (segment.with_suffix(".index").stat().st_size - 8) // 29 + 1)
+        ]
+        self.done = 0
+
+    def grow(self, chunks: int) -> None:
+        """So many chunks more. Each file is copied up to where it reaches; the chunk after is already half there."""
+        for segment, stop in self.steps[self.done : self.done + chunks]:
+            index = segment.with_suffix(".index").read_bytes()
+            position = int.from_bytes(index[stop + 24 : stop + 28], "big") if stop + 29 <= len(index) else 1 << 40
+            (self.stream / segment.name).write_bytes(segment.read_bytes()[: position + 30])
+            (self.stream / segment.with_suffix(".index").name).write_bytes(index[: stop + 7])
+        self.done += chunks
+
+    def expire(self) -> None:
+        """Deletes the first segment."""
+        first = min(self.stream.glob("*.segment"))
+        first.with_suffix(".index").unlink()
+        first.unlink()
