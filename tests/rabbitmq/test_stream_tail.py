@@ -82,7 +82,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("acks", [False, True], ids=["growing", "consumed"])
-def test_what_stays_is_read_once_while_a_node_works(tmp_path: Path, seed: int, acks: bool, quick: None) -> None:
+def test_what_stays_is_read_once_while_a_node_works(
+    tmp_path: Path, seed: int, acks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tails, "HOLD_S", 600.0)  # the node works, however slowly: no message is lost in a crash
     node = Node(tmp_path / "vhost", seed)
     node.work(acks)
     for queue in node.queues.values():
@@ -99,6 +102,7 @@ def test_what_stays_is_read_once_while_a_node_works(tmp_path: Path, seed: int, a
             node.work(acks)
         for queue in node.queues.values():
             queue.sync()
+        monkeypatch.setattr(tails, "HOLD_S", 0.05)
         found += rows([*waiting, *planned(tail.settled(), positions)])
         node.close()
         found += rows(planned(tail.settled(), positions))
