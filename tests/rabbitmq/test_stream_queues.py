@@ -152,7 +152,8 @@ def test_torn_tails(tmp_path: Path) -> None:
 def test_a_chunk_damaged_in_the_middle(tmp_path: Path) -> None:
     folder = golden.unpack("s02_kill_publishing", tmp_path)
     whole = golden.rows(folder)
-    record = _records(_index(folder))[3]
+    records = _records(_index(folder))
+    record = records[int(np.argmax(np.diff(records["id"].astype(np.int64))))]
     position, chunk = int(record["position"]), int(record["id"])
     _change(_segment(folder), position + 70)
     file = f"{folder}/{_segment(folder).relative_to(folder)}"
@@ -165,6 +166,15 @@ def test_a_chunk_damaged_in_the_middle(tmp_path: Path) -> None:
     others = [row for row in whole if row["chunkId"] != chunk]
     assert golden.rows(folder, mode=Mode.DROPMALFORMED) == others
     shown = golden.rows(folder, mode=Mode.PERMISSIVE)
+    for start in (0, chunk + 1):  # a chunk that several pieces share is told by one
+        pieces = golden.rows(
+            folder,
+            mode=Mode.PERMISSIVE,
+            max_records_per_partition=1,
+            start=OffsetBound(start),
+            stop=OffsetBound(chunk + 9),
+        )
+        assert [row["streamOffset"] for row in pieces if row["corruption"]] == [chunk]
     (damaged,) = [row for row in shown if row["corruption"]]
     assert (damaged["streamOffset"], damaged["position"], damaged["body"]) == (chunk, position, None)
     assert [row["streamOffset"] for row in shown if not row["corruption"]] == [row["streamOffset"] for row in others]

@@ -29,7 +29,8 @@ from storage_core.store import Mode, ScanPartition
 @dataclass(frozen=True)
 class ChunkRange:
     """The chunks [start, stop) of one segment, by their index, of queue number `queue`; of their messages those with
-    the offsets [first, end). `size`: their bytes, `rows`: the messages.
+    the offsets [first, end). `size`: their bytes, `rows`: the messages. `goes_on`: another piece of the plan has the
+    first messages of the first chunk.
     """
 
     segment: Segment
@@ -40,6 +41,7 @@ class ChunkRange:
     end: int
     size: int
     rows: int
+    goes_on: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def _wanted(entries: Entries, each: ChunkRange, reasons: dict[int, str]) -> npt.
     wanted: npt.NDArray[np.bool_] = (entries["sequence_id"] >= each.first) & (entries["sequence_id"] < each.end)
     # A damaged chunk is told by the range in which its first message would be, or the first that is asked for.
     for row in reasons:
-        wanted[row] |= int(entries["sequence_id"][row]) < each.first
+        wanted[row] |= not each.goes_on and int(entries["sequence_id"][row]) < each.first
     return wanted
 
 

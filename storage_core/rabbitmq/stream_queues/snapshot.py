@@ -217,7 +217,7 @@ def _limited(group: list[ChunkRange], most: int) -> list[list[ChunkRange]]:
             ]
             piece = replace(
                 each, start=each.start + numbers[0], stop=each.start + numbers[1] + 1, first=begins[0],
-                end=begins[1] + 1,
+                end=begins[1] + 1, goes_on=begins[0] > max(each.first, int(part["id"][numbers[0]])),
             )  # fmt: skip
             found[-1].append(_range(piece, chunks))
             done, left = done + take, left - take
