@@ -253,6 +253,22 @@ def test_a_lost_queue_that_began_again_is_listed_whole(tmp_path: Path) -> None:
     check(store, before.keys() | {row.physical_offset for row in own}, before)
 
 
+def test_a_queue_without_its_beginning_begins_at_0(tmp_path: Path) -> None:
+    """A broker would make it anew with fillers, and serve nothing of the log's first file from there on."""
+    store = archive.unpack("mixed-4.9.3", tmp_path)
+    rows = read(store, in_partitions(1, columns=("topic", "queueId", "physicalOffset"), **AS_BROKER))
+    first, *rest = [row["physicalOffset"] for row in rows if (row["topic"], row["queueId"]) == ("orders", 0)]
+    place = next(row for row in records(store) if row.physical_offset == first)
+    overwrite(place.path, place.position + 4, b"\7" * 4)
+    overwrite(sorted((store / "consumequeue" / "orders" / "0").iterdir())[0], 0, b"\7" * 12)
+    done = repair(store, "mixed-4.9.3")
+    assert any("orders/0: made anew, with every message" in line for line in done)
+    request = in_partitions(1, columns=("topic", "queueId", "queueOffset", "physicalOffset"), **AS_BROKER)
+    own = [row for row in read(store, request) if (row["topic"], row["queueId"]) == ("orders", 0)]
+    assert [row["physicalOffset"] for row in own] == rest
+    assert [row["queueOffset"] for row in own] == list(range(len(rest)))
+
+
 def test_a_running_broker_and_a_full_target_are_refused(tmp_path: Path) -> None:
     store = holed(tmp_path)
     (tmp_path / "full").mkdir()

@@ -70,6 +70,34 @@ def list_in_order(subject: Subject, keys: Iterable[QueueKey], cut: CutBytes) -> 
     _drop(staging)
 
 
+def without_beginning(subject: Subject, keys: Iterable[QueueKey]) -> set[QueueKey]:
+    """The queues whose first message in a log that begins at 0 has a larger number: those before it are lost.
+
+    A broker that makes them anew puts fillers there, which name address 0. While the log holds that address, a read
+    from the filler on leaves out every message of the log's first file (rocketmq.md 3.3).
+    """
+    log, verdict = subject.listing.log, subject.verdict
+    wanted = {key for key in keys if _begins_nowhere(subject, key)} if log.start == 0 else set()
+    headless: set[QueueKey] = set()
+    with OpenFiles() as files:
+        for run in dispatched_records(log, files, log.start, verdict.log_end, verdict.rules):
+            if not wanted:
+                break
+            own, queue = queue_keys(run.messages)
+            listed, numbers = has_entry(run.messages.column("sys_flag")), run.messages.column("queue_offset")
+            for number in (number for number, key in enumerate(own) if key in wanted):
+                rows = np.flatnonzero(listed & (queue == number))
+                if len(rows):
+                    wanted.remove(own[number])
+                    headless |= {own[number]} if numbers[rows[0]] > 0 else set()
+    return headless
+
+
+def _begins_nowhere(subject: Subject, key: QueueKey) -> bool:
+    queue = subject.listing.queues.get(key)
+    return queue is None or began_at(subject, queue) < 0
+
+
 def _folder(subject: Subject, key: QueueKey) -> str:
     return os.path.join(subject.listing.root, paths.CONSUME_QUEUE, key[0], str(key[1]))
 
@@ -118,7 +146,11 @@ class _Lists:
             self._next[key] += len(rows)
 
     def _begin(self, key: QueueKey, first: int) -> int:
-        """The number of the first message, with fillers before it in its file as a broker makes them."""
+        """The number of the first message, with fillers before it in its file as a broker makes them; 0 in a log that
+        begins at 0, where fillers would hide messages.
+        """
+        if self._subject.listing.log.start == 0:
+            return 0
         self._writer.fill(key, first // self._entries_per_file * self._entries_per_file, first)
         return first
 

@@ -25,7 +25,7 @@ from storage_core.rocketmq.index.index_files import described, index_paths
 from storage_core.rocketmq.recovery.recovery import Rules, recover
 from storage_core.rocketmq.repair.log_repair import LogRepair
 from storage_core.rocketmq.repair.offset_moves import finish_moves, is_set, remember, set_remembered
-from storage_core.rocketmq.repair.queue_repair import empty_queue, list_in_order
+from storage_core.rocketmq.repair.queue_repair import empty_queue, list_in_order, without_beginning
 from storage_core.rocketmq.verify.kinds import Kind, Subject
 from storage_core.rocketmq.verify.verification import verified
 from storage_core.rocketmq.write.job import complete, finish_pending, locked, raise_guard, remove_guard
@@ -153,7 +153,7 @@ class Repair:
         listing = subject.listing
         remember(listing, queues - light)
         self._start_over()
-        again = {key for key in queues - light if key in self._made}
+        again = {key for key in queues - light if key in self._made} | without_beginning(subject, queues - light)
         if again:
             list_in_order(subject, again, cut)
         for key in sorted(queues - light):
