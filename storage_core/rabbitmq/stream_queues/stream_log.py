@@ -271,7 +271,9 @@ def _whole_chunk(descriptor: int, size: int, record: Any) -> tuple[int, int] | s
     if chunk["first"] != log_files.FIRST_BYTE or chunk["id"] != record["id"]:
         return "has a wrong head"
     begin = position + CHUNK.size + int(chunk["filter_size"])
-    data = system.pread(descriptor, int(chunk["data_size"]), begin) if begin <= size else b""
+    if begin + int(chunk["data_size"]) > size:
+        return "is cut"
+    data = system.pread(descriptor, int(chunk["data_size"]), begin)
     if len(data) < int(chunk["data_size"]):
         return "is cut"
     if zlib.crc32(data) != int(chunk["crc"]):
