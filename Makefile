@@ -59,7 +59,10 @@ test-real-full: $(VENV)/.ready-test $(VENV_42)/.ready-test ## the same with 200 
 		$(RUN) -m pytest -m real tests/real --timeout 0
 	@echo "mqstore: all of what make test takes samples of, and all of the connector's tests on PySpark 4.2"
 	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) MQSTORE_WHOLE=1 $(RUN) -m pytest -m sampled --timeout 0
-	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) PYSPARK_PYTHON="$(CURDIR)/$(RUN_42)" $(RUN_42) -m pytest tests/connector
+	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) MQSTORE_BATCHES=10000 MQSTORE_SPARK_LIMITS=1 \
+		$(RUN) -m pytest tests/rocketmq/test_stream_job.py tests/connector/test_stream_limits.py --timeout 0
+	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) MQSTORE_SPARK_LIMITS=1 PYSPARK_PYTHON="$(CURDIR)/$(RUN_42)" \
+		$(RUN_42) -m pytest tests/connector
 
 bench: $(VENV)/.ready-bench ## measure, print the ratios, write benchmarks/results.md and a plot
 	@$(WITH_JAVA) $(RUN) -m benchmarks

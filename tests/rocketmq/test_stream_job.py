@@ -81,7 +81,9 @@ def test_many_micro_batches_leave_only_what_the_store_needs(tmp_path: Path) -> N
     assert by_folder["consumequeue"] <= 4 * (10 * BATCHES // 4 // 100 + 1)
     assert by_folder["index"] == -(-10 * BATCHES // 399)
     if BATCHES >= 1000:
-        assert median(costs[-100:]) <= 1.3 * median(costs[100:200])
+        first, last = median(costs[:100]), median(costs[-100:])
+        print(f"{BATCHES} commits of 10 rows: the last hundred took {last / first:.2f} of the first hundred")
+        assert last <= 1.3 * first
 
 
 def test_marks_are_pruned_when_they_are_many_and_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
