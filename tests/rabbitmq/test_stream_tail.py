@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from storage_core import open_store
-from storage_core.errors import CheckpointError, DataLossError
+from storage_core.errors import CheckpointError, CorruptionError, DataLossError
 from storage_core.rabbitmq.disk.settings import Settings
 from storage_core.rabbitmq.queue.queue import Queue
 from storage_core.rabbitmq.stream import tail as tails
 from storage_core.rabbitmq.stream.snapshot import VhostStreamSnapshot
 from storage_core.store import QueueKey, ScanPartition, ScanRequest
 from storage_core.stream.offsets import StreamOffset, check_store, from_json, resumed
+from tests.rabbitmq import golden
 
 SMALL = Settings(
     queue_index_segment_entry_count=8,
@@ -132,6 +133,28 @@ def test_an_idle_look_is_the_same_and_a_drained_queue_keeps_its_position(tmp_pat
         assert resumed(offset.positions, tail.settled(), "/s", True, offset.seals) == {("one", 0): 30}
         queue.close()
         assert resumed(offset.positions, tail.settled(), "/s", True, offset.seals) == {("one", 0): 30}
+
+
+@pytest.mark.parametrize("name", ["1.qs", "1.qi"])
+def test_a_message_of_version_2_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A node at work lists a message before its file holds it, and makes a segment before its header."""
+    root = golden.unpack("s11_cqv2_clean", tmp_path) / golden.DEFAULT_VHOST
+    (root / "recovery.dets").unlink()
+    path = next(root.glob(f"queues/*/{name}"))
+    whole, positions = path.read_bytes(), dict[QueueKey, int]()
+    path.write_bytes(whole[: len(whole) // 2] if name == "1.qs" else b"")
+    with open_store(str(root)) as store, store.follow() as tail:
+        monkeypatch.setattr(tails, "HOLD_S", 999.0)
+        before = rows(planned(tail.look(), positions))
+        path.write_bytes(whole)
+        found = before + rows(planned(tail.settled(), positions))
+    with open_store(str(root)) as store, store.follow() as tail:
+        assert found == rows(planned(tail.settled(), {}))
+        assert 0 < len(before) < len(found)
+        path.write_bytes(whole[: len(whole) // 2] if name == "1.qs" else b"")
+        monkeypatch.setattr(tails, "HOLD_S", 0.05)
+        with pytest.raises(CorruptionError, match=r"after the end of its \.qs|a header of"):
+            planned(tail.settled(), {})
 
 
 def test_a_queue_that_is_numbered_anew_is_a_loss_that_is_named(tmp_path: Path, quick: None) -> None:

@@ -12,6 +12,7 @@ class Damage:
     """`file` is relative to the store; `length` bytes from `position` on, 0 when unknown; `queue` None: of no queue.
 
     `served` is False for what a node's own recovery drops without a word: no error of a read, but worth knowing.
+    `awaited` is the sequence id of a message that a node at work may be about to write.
     """
 
     file: str
@@ -21,6 +22,7 @@ class Damage:
     reason: str
     queue: str | None = None
     served: bool = True
+    awaited: int | None = None
 
     def error(self, root: str) -> CorruptionError:
         """The error of a read that does not tolerate damage."""

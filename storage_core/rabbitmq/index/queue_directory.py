@@ -94,6 +94,12 @@ class QueueFiles:
     forgotten: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     ids: npt.NDArray[np.void] | None = None
 
+    @property
+    def absent(self) -> int | None:
+        """The first sequence id that is listed, and whose message is not, or not yet, where it should be."""
+        awaited = [damage.awaited for damage in self.damages if damage.awaited is not None]
+        return min([*awaited, *self.forgotten[:1].tolist()], default=None)
+
     @cached_property
     def served(self) -> Entries:
         """The entries that are not acknowledged."""

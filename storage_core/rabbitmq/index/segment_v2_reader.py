@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from storage_core.errors import FormatError
+from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.classic import queue_v2
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.disk.span_reader import read_file
@@ -32,7 +33,10 @@ def read_segment(path: str, name: str, file: int, own_file: int, own_size: int) 
     try:
         first, following = queue_v2.decode_header(data, queue_v2.INDEX_MAGIC)
     except FormatError as error:
-        return IndexFile(nothing(), none, [Damage(name, error.position, len(data), "segment", error.reason)])
+        number = paths.number_of(name.rpartition("/")[2], paths.INDEX2_SUFFIX)
+        awaited = (number or 0) * queue_v2.SEGMENT_ENTRY_COUNT if len(data) < queue_v2.HEADER.size else None
+        damage = Damage(name, error.position, len(data), "segment", error.reason, awaited=awaited)
+        return IndexFile(nothing(), none, [damage])
     fixed = queue_v2.decode_entries(data, following - first)
     rows = np.flatnonzero(fixed["status"] == 1)
     fixed = fixed[rows]
@@ -46,7 +50,14 @@ def read_segment(path: str, name: str, file: int, own_file: int, own_size: int) 
     address = np.ascontiguousarray(fixed["address"]).view(queue_v2.ADDRESS.dtype)
     stop = address["position"].astype(np.float64) + address["term_size"] + queue_v2.STORED.size
     damages = [
-        Damage(name, int(entries["position"][row]), queue_v2.ENTRY.size, "segment", _behind(entries, row))
+        Damage(
+            name,
+            int(entries["position"][row]),
+            queue_v2.ENTRY.size,
+            "segment",
+            _behind(entries, row),
+            awaited=int(entries["sequence_id"][row]),
+        )
         for row in np.flatnonzero(own & (stop > own_size)).tolist()
     ]
     own &= stop <= own_size

@@ -190,9 +190,14 @@ class VhostSnapshot(Snapshot):
                 raise UnsupportedFormatError(node.elsewhere(self.root, name, found.kind))
         return replace(request, topics=tuple(name for name in topics if name not in absent)) if absent else request
 
+    def _damages(self, queue: NamedQueue, directory: QueueDirectory) -> list[Damage]:
+        """What is wrong in one directory of a queue."""
+        del queue
+        return self.files(directory).damages
+
     def _checked_damages(self, queue: NamedQueue, request: ScanRequest) -> list[Damage]:
         """What is wrong in the index of a queue and concerns served messages; the first one raised with FAILFAST."""
-        found = [damage for directory in queue.directories for damage in self.files(directory).damages]
+        found = [damage for directory in queue.directories for damage in self._damages(queue, directory)]
         damages = [replace(damage, queue=queue.name) for damage in found if damage.served]
         if damages and request.mode is Mode.FAILFAST:
             error = damages[0].error(self.root)

@@ -17,6 +17,7 @@ from storage_core.errors import DataLossError
 from storage_core.files import system
 from storage_core.files.stamp import Stamp
 from storage_core.formats.rabbitmq import paths
+from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.index import queue_directory
 from storage_core.rabbitmq.index.entries import Entries, filtered, joined
 from storage_core.rabbitmq.index.queue_directory import QueueDirectory, QueueFiles
@@ -133,8 +134,13 @@ class VhostStreamSnapshot(VhostSnapshot, StreamSnapshot):
         return found
 
     def forgotten(self) -> Mapping[QueueKey, int]:
-        """The first message of each queue that is listed and in no message file."""
-        return {key: int(queue.forgotten[0]) for key, queue in self._queues.items() if len(queue.forgotten)}
+        """The first message of each queue that is listed and in no file of messages."""
+        return {key: absent for key, queue in self._queues.items() if (absent := queue.absent) is not None}
+
+    def _damages(self, queue: NamedQueue, directory: QueueDirectory) -> list[Damage]:
+        """Without those of messages that are waited for."""
+        held, found = self.held.get((queue.name, _priority(directory))), super()._damages(queue, directory)
+        return found if held is None else [each for each in found if each.awaited is None or each.awaited < held]
 
     def starts(self, request: ScanRequest) -> dict[QueueKey, int]:
         """Where each selected queue starts; one that is not there yet is left out."""
@@ -284,10 +290,15 @@ def _priority(directory: QueueDirectory) -> int:
     return 0 if directory.name is None or directory.name.priority is None else directory.name.priority
 
 
-def _segments(root: str, directory: str) -> list[tuple[str, Stamp]]:
-    """The stamps of a directory's segments: a flush changes them before it cuts the journal."""
+def _segments(root: str, directory: str) -> list[tuple[str, Stamp | None]]:
+    """The stamps of a directory's segments: a flush changes them before it cuts the journal. Of version 2 the names:
+    its files grow with each message, and what of one is not there yet is waited for.
+    """
     try:
         entries = list(system.entries(f"{root}/{paths.QUEUES_FOLDER}/{directory}"))
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted((entry.name, entry.stamp) for entry in entries if entry.name != paths.JOURNAL_FILE)
+    grow = (paths.INDEX2_SUFFIX, paths.STORE2_SUFFIX)
+    found = {entry.name: None if entry.name.endswith(grow) else entry.stamp for entry in entries}
+    found.pop(paths.JOURNAL_FILE, None)
+    return sorted(found.items(), key=lambda each: each[0])

@@ -59,9 +59,10 @@ class VhostTail(Tail):
         return found
 
     def settled(self) -> VhostStreamSnapshot:
-        """The same once every message that is listed is there, or nobody has written for a second."""
+        """The same once every message that is listed now is there, or nobody has written for a second."""
         found = self.look()
-        while self._waits:
+        missing = found.held
+        while any(found.held.get(key, position + 1) <= position for key, position in missing.items()):
             time.sleep(PAUSE_S)
             found = self.look()
         return found
@@ -114,7 +115,7 @@ class VhostTail(Tail):
             known = {
                 name: queue
                 for name, queue in self._last.read_directories.items()
-                if queues.get(name) == self._queues.get(name) and not len(queue.forgotten)
+                if queues.get(name) == self._queues.get(name) and queue.absent is None
             }
         found = VhostStreamSnapshot(self._facts, self._live, self._names, known)
         found.forgotten()
