@@ -206,6 +206,11 @@ def test_an_index_that_lies(tmp_path: Path) -> None:
 def test_lost_files(tmp_path: Path) -> None:
     folder = golden.unpack("s10_torn_segment", tmp_path)
     whole = golden.rows(folder)
+    last = _segment(folder).read_bytes()
+    _segment(folder).write_bytes(b"")
+    with open_store(str(folder)) as store:
+        assert any("is too short for a chunk" in finding.reason for finding in store.verify())
+    _segment(folder).write_bytes(last)
     _index(folder, 0).unlink()
     assert golden.rows(folder) == [row for row in whole if row["streamOffset"] >= 60]
     with open_store(str(folder)) as store:

@@ -174,7 +174,7 @@ def _drop_empty(log: StreamLog) -> None:
     """A node deletes last segments without a chunk, but the only one."""
     while len(log.segments) > 1 and log.segments[-1].size <= CHUNK.size:
         gone = log.segments.pop()
-        if gone.size > HEAD_SIZE:
+        if gone.size > HEAD_SIZE or system.stat(f"{log.root}/{index_of(gone.file)}").size > HEAD_SIZE:
             _note(log, gone.file, 0, "the last segment is too short for a chunk; a node's start deletes it", gone.size)
 
 
