@@ -184,6 +184,52 @@ class QuorumRows:
         return lines[:FEW]
 
 
+class StreamRows:
+    """What the unharmed streams hold, to compare their harmed copies with."""
+
+    SAME = ("queue", "streamOffset", "rawSections", "body", "rawProperties", "exchange", "routingKeys", "size")
+
+    def __init__(self, original: Path) -> None:
+        rows, _ = self._read(original)
+        self._known = {self._key(row) for row in rows}
+        self._offsets = {(row["queue"], row["streamOffset"]) for row in rows}
+        self.keys: list[str] = []
+
+    def _read(self, store: Path) -> tuple[list[dict[str, Any]], bool]:
+        """The whole rows, and whether anything was said beside them."""
+        with open_store(str(store)) as opened:
+            columns = (*self.SAME, "file", "position", "corruption")
+            snapshot = opened.snapshot()
+            plan = snapshot.plan(ScanRequest(columns=columns, mode=Mode.PERMISSIVE))
+            rows = [row for piece in plan for batch in piece.read() for row in batch.to_pylist()]
+            whole = [row for row in rows if row["corruption"] is None]
+            return whole, len(whole) < len(rows) or bool(snapshot.warnings())
+
+    def _key(self, row: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(tuple(row[name]) if name == "routingKeys" else row[name] for name in self.SAME)
+
+    def problems(self, store: Path, version: str) -> list[str]:
+        """Rows of a harmed copy that are none of it, a line each, and messages that are missing without a word."""
+        del version
+        rows, told = self._read(store)
+        lines = []
+        seen = [(row["queue"], row["streamOffset"]) for row in rows]
+        if len(set(seen)) < len(seen):
+            lines.append(f"{len(seen) - len(set(seen))} messages twice")
+        for row in rows:
+            if self._key(row) in self._known:
+                continue
+            there = (store / row["file"]).read_bytes()[row["position"] :][: len(row["rawSections"]) + MOST_HEAD]
+            if row["rawSections"] not in there:
+                lines.append(f"{row['queue']} {row['streamOffset']} is not at {row['position']} of {row['file']}")
+        # A segment without a file is one that retention deleted, where it is the first.
+        first = {queue: min(number for name, number in seen if name == queue) for queue, _ in seen}
+        missing = {each for each in self._offsets - set(seen) if each[1] >= first.get(each[0], 1 << 62)}
+        if missing and not told:
+            lines.append(f"{len(missing)} messages are missing without a word, the first {min(missing)}")
+        return lines[:FEW]
+
+
 def rabbit_folder(name: str, folder: Path) -> Path:
     """The first virtual host of a snapshot that is unpacked below `folder`."""
     return min(path for path in golden.unpack(name, folder).iterdir() if path.is_dir())

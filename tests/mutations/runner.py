@@ -24,17 +24,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import cast
 
 from click.testing import CliRunner
 
 from command_line.main import main as mqstore
 from storage_core import open_store
 from storage_core.errors import MqStoreError
+from storage_core.rabbitmq.stream_queues import tail
 from storage_core.store import Mode, Scan, ScanRequest, Store
+from storage_core.stream.tail import FollowedStore
 from tests.golden import archive
 from tests.mutations.harms import copied, harmed
-from tests.mutations.rows import QuorumRows, RabbitRows, RocketRows, rabbit_folder
-from tests.rabbitmq import golden, quorum_golden
+from tests.mutations.rows import QuorumRows, RabbitRows, RocketRows, StreamRows, rabbit_folder
+from tests.rabbitmq import golden, quorum_golden, stream_golden
 
 CPU_SECONDS, WALL_SECONDS = 10, 120
 """Bounds of one call: the first of its own work, the second of waiting on a busy machine."""
@@ -76,6 +79,9 @@ def bounded() -> Iterator[None]:
         faulthandler.cancel_dump_traceback_later()
 
 
+Rows = RocketRows | RabbitRows | QuorumRows | StreamRows
+
+
 @dataclass
 class Fixture:
     """A store of a real system, a copy of it to harm, and what its rows are."""
@@ -83,7 +89,7 @@ class Fixture:
     name: str
     store: Path
     original: Path
-    rows: RocketRows | RabbitRows | QuorumRows
+    rows: Rows
 
     @classmethod
     def unpacked(cls, name: str, folder: Path) -> Fixture:
@@ -91,10 +97,14 @@ class Fixture:
         folder.mkdir()
         if name in golden.NAMES:
             original = rabbit_folder(name, folder / "original")
-            rows: RocketRows | RabbitRows | QuorumRows = RabbitRows(original)
+            rows: Rows = RabbitRows(original)
         elif name in quorum_golden.NAMES:
             original = quorum_golden.unpack(name, folder / "original")
             rows = QuorumRows(original)
+        elif name in stream_golden.NAMES:
+            original = stream_golden.unpack(name, folder / "original")
+            copied(original.parent, folder / "node")  # with the tables that name the streams
+            return cls(name, folder / "node" / "stream", original, StreamRows(original))
         else:
             original = archive.unpack(name, folder / "original")
             rows = RocketRows(name, original)
@@ -153,6 +163,21 @@ def _read(store: Store, **request: object) -> None:
             batch.validate(full=True)
 
 
+def _followed(store: FollowedStore) -> None:
+    """Everything by two micro-batches."""
+    with store.follow() as follower:
+        snapshot = follower.settled()
+        half = {key: (start + stop) // 2 for key, (start, stop) in snapshot.positions.items()}
+        first = {key: (snapshot.positions[key][0], middle) for key, middle in half.items()}
+        second = {key: (middle, snapshot.positions[key][1]) for key, middle in half.items()}
+        for ranges in (first, second):
+            for key, span in ranges.items():
+                snapshot.fitting(key, *span, snapshot.after(key, span[0], 3))
+            for piece in snapshot.plan_ranges(ScanRequest(mode=Mode.DROPMALFORMED), ranges):
+                for batch in piece.read():
+                    batch.validate(full=True)
+
+
 def tried(fixture: Fixture, r: random.Random) -> Outcome:
     """Everything that reads, called on a harmed store."""
     found, path = Outcome(), str(fixture.store)
@@ -174,6 +199,9 @@ def tried(fixture: Fixture, r: random.Random) -> Outcome:
     found.call("find a key", opened(lambda store: _read(store, keys=tuple(r.sample(fixture.rows.keys or ["k"], 1)))))
     found.call("find an id", opened(lambda store: _read(store, message_ids=("7F00000100002A9F0000000000000000",))))
     found.call("repair", opened(lambda store: store.repair(dry_run=True)))
+    if isinstance(fixture.rows, StreamRows):
+        found.call("DROPMALFORMED", opened(lambda store: _read(store, mode=Mode.DROPMALFORMED)))
+        found.call("followed", opened(lambda store: _followed(cast("FollowedStore", store))))
     for text in r.sample(CALLS, CALLS_A_CASE):
         found.command(text.format(path, path))
     return found
@@ -216,14 +244,17 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--only", help="one fixture")
     parser.add_argument("--quorum", action="store_true", help="quorum queues instead of the other stores")
+    parser.add_argument("--streams", action="store_true", help="streams instead of the other stores")
     given = parser.parse_args()
+    tail.HOLD_S = 0.01
     signal.signal(signal.SIGPROF, _too_long)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder + "/cache"
         warm = Fixture.unpacked("collisions-4.9.3", Path(folder) / "warm")
         tried(warm, random.Random(1))
         _limited()
-        whole = QUORUM if given.quorum else [*archive.names(), *golden.NAMES]
+        whole = [*archive.names(), *golden.NAMES]
+        whole = QUORUM if given.quorum else stream_golden.NAMES if given.streams else whole
         names = [given.only] if given.only else whole
         wrong = run(given.seed, given.first, given.count, Path(folder), names)
     sys.exit(1 if wrong else 0)
