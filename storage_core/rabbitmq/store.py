@@ -20,7 +20,7 @@ from storage_core.rabbitmq.disk import definitions
 from storage_core.rabbitmq.disk.detect import looks_like_vhost, names_in
 from storage_core.rabbitmq.disk.running_node import is_running
 from storage_core.rabbitmq.disk.settings import Settings
-from storage_core.rabbitmq.disk.span_reader import read_file
+from storage_core.rabbitmq.disk.span_reader import read_short_file
 from storage_core.rabbitmq.index.queue_directory import check_versions
 from storage_core.rabbitmq.queue.priority_queue import PriorityQueue, open_queue
 from storage_core.rabbitmq.queue.queue import Queue
@@ -79,23 +79,27 @@ class VhostStore(FollowedStore):
     def _entry_count(self) -> int:
         """Of `.config`; a missing one means 16384."""
         file = f"{self.path}/{paths.CONFIG_FILE}"
-        data = read_file(file)
-        if not data and paths.CONFIG_FILE not in names_in(self.path):
-            return paths.LEGACY_SEGMENT_ENTRY_COUNT
         try:
+            data = read_short_file(file)
+            if not data and paths.CONFIG_FILE not in names_in(self.path):
+                return paths.LEGACY_SEGMENT_ENTRY_COUNT
             return paths.parse_config(data)
         except FormatError as error:
             raise error.at(file) from None
 
     def _vhost_name(self) -> str:
         """Of `.vhost`, else of a queue's stub, else the directory's name (`/` where that is its hash)."""
-        data = read_file(f"{self.path}/{paths.VHOST_FILE}")
+        file = f"{self.path}/{paths.VHOST_FILE}"
+        try:
+            data = read_short_file(file)
+        except FormatError as error:
+            raise error.at(file) from None
         if data:
             return data.decode("utf-8", "replace")
         folder = f"{self.path}/{paths.QUEUES_FOLDER}"
         for name in sorted(names_in(folder)):
             try:
-                return paths.parse_stub(read_file(f"{folder}/{name}/{paths.STUB_FILE}")).vhost.decode(
+                return paths.parse_stub(read_short_file(f"{folder}/{name}/{paths.STUB_FILE}")).vhost.decode(
                     "utf-8", "replace"
                 )
             except (FormatError, NotADirectoryError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -278,3 +279,23 @@ def test_each_bit_of_a_record_flipped(kind: str, tmp_path: Path) -> None:
         assert error is None or path.name in error or "0.idx" in error, (bit, error)
         assert outcome(store, Mode.DROPMALFORMED) is None
         assert outcome(store, Mode.PERMISSIVE) is None
+
+
+@pytest.mark.parametrize("name", [".config", ".vhost", ".queue_name"])
+def test_a_short_file_of_a_gigabyte_takes_no_memory(name: str, clean: Path) -> None:
+    path = min(clean.rglob(name))
+    open_store(str(clean)).close()  # imports what it needs, which is not to be counted
+    with path.open("r+b") as file:
+        file.truncate(1 << 30)
+    tracemalloc.start()
+    try:
+        if name == ".queue_name":
+            with open_store(str(clean)) as store:
+                assert path.parent.name in store.snapshot().named()
+        else:
+            with pytest.raises(CorruptionError, match=f"{name}.* more than 1,048,576 bytes"):
+                open_store(str(clean))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 32 << 20

@@ -8,14 +8,17 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from storage_core.errors import DataLossError, StoreNotFoundError
+from storage_core.errors import DataLossError, FormatError, StoreNotFoundError
 from storage_core.files import system
+from storage_core.files.small_file import read_at
 from storage_core.files.window import OpenFiles
 from storage_core.formats.layout import Bytes, Positions
 
 _FILE_SHIFT = 44
 LARGEST_GAP = 16 << 10
 """Bytes that are rather read than jumped over."""
+SHORT_FILE_SIZE = 1 << 20
+"""More than any `.config`, `.vhost`, `.queue_name` or `config` of a quorum queue has: names have at most 255 bytes."""
 
 
 def read_file(path: str) -> bytes:
@@ -39,6 +42,22 @@ def read_file(path: str) -> bytes:
         return parts[0] if len(parts) == 1 else b"".join(parts)
     finally:
         system.close(descriptor)
+
+
+def read_short_file(path: str) -> bytes:
+    """A file of names or settings; b"" when it does not exist. Of another one in its place no more is read.
+
+    Raises StoreNotFoundError when it may not be read, FormatError when it has more than `SHORT_FILE_SIZE` bytes.
+    """
+    try:
+        data = read_at(path, SHORT_FILE_SIZE + 1)
+    except FileNotFoundError:
+        return b""
+    except PermissionError:
+        raise _forbidden(path) from None
+    if len(data) > SHORT_FILE_SIZE:
+        raise FormatError(SHORT_FILE_SIZE, f"the file has more than {SHORT_FILE_SIZE:,} bytes")
+    return data
 
 
 class FileReader:

@@ -20,7 +20,7 @@ from storage_core.formats.rabbitmq.classic import queue_v2
 from storage_core.formats.rabbitmq.paths import QueueName
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.disk.recovery_terms import QueueTerms
-from storage_core.rabbitmq.disk.span_reader import FileReader, read_file
+from storage_core.rabbitmq.disk.span_reader import FileReader, read_short_file
 from storage_core.rabbitmq.index import journal_reader, segment_reader, segment_v2_reader
 from storage_core.rabbitmq.index.entries import (
     ACKED,
@@ -143,7 +143,7 @@ def list_directory(root: str, directory: str, unseen: frozenset[str] = frozenset
     """One directory below `queues/` of the store `root`, without files whose paths are `unseen`."""
     folder = f"{root}/{paths.QUEUES_FOLDER}"
     try:
-        name = paths.parse_stub(read_file(f"{folder}/{directory}/{paths.STUB_FILE}"))
+        name = paths.parse_stub(read_short_file(f"{folder}/{directory}/{paths.STUB_FILE}"))
     except FormatError:
         name = None
     try:

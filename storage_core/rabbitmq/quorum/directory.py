@@ -14,7 +14,7 @@ from storage_core.formats.rabbitmq.erlang import dets
 from storage_core.formats.rabbitmq.quorum import server_config
 from storage_core.formats.rabbitmq.quorum.server_config import ServerConfig
 from storage_core.rabbitmq.disk.damage import Damage
-from storage_core.rabbitmq.disk.span_reader import read_file
+from storage_core.rabbitmq.disk.span_reader import read_file, read_short_file
 
 WAL, SEGMENT, CONFIG, META, SNAPSHOTS = ".wal", ".segment", "config", "meta.dets", "snapshots"
 
@@ -54,11 +54,13 @@ def list_queues(root: str) -> tuple[list[QueueDirectory], list[Damage]]:
         if not entry.is_directory:
             continue
         path = f"{entry.name}/{CONFIG}"
-        data = read_file(f"{root}/{path}")
-        if not data:
-            lost.append(Damage(path, 0, 0, "config", "the config is gone or empty: whose log this is nothing tells"))
-            continue
         try:
+            data = read_short_file(f"{root}/{path}")
+            if not data:
+                lost.append(
+                    Damage(path, 0, 0, "config", "the config is gone or empty: whose log this is nothing tells")
+                )
+                continue
             config = server_config.parse(data)
         except FormatError as error:
             lost.append(Damage(path, error.position, 0, "config", f"the config cannot be read: {error.reason}"))
