@@ -192,7 +192,7 @@ class StreamRows:
     def __init__(self, original: Path) -> None:
         rows, _ = self._read(original)
         self._known = {self._key(row) for row in rows}
-        self._offsets = {(row["queue"], row["streamOffset"]) for row in rows}
+        self._files = {(row["queue"], row["streamOffset"]): row["file"] for row in rows}
         self.keys: list[str] = []
 
     def _read(self, store: Path) -> tuple[list[dict[str, Any]], bool]:
@@ -222,12 +222,16 @@ class StreamRows:
             there = (store / row["file"]).read_bytes()[row["position"] :][: len(row["rawSections"]) + MOST_HEAD]
             if row["rawSections"] not in there:
                 lines.append(f"{row['queue']} {row['streamOffset']} is not at {row['position']} of {row['file']}")
-        # A segment without a file is one that retention deleted, where it is the first.
-        first = {queue: min(number for name, number in seen if name == queue) for queue, _ in seen}
-        missing = {each for each in self._offsets - set(seen) if each[1] >= first.get(each[0], 1 << 62)}
+        missing = {each for each in self._files.keys() - set(seen) if not _is_gone(store / self._files[each])}
         if missing and not told:
             lines.append(f"{len(missing)} messages are missing without a word, the first {min(missing)}")
         return lines[:FEW]
+
+
+def _is_gone(segment: Path) -> bool:
+    """Whether both files of a segment are gone, before or after all others: nothing there says that it was."""
+    others = [path.stem for path in segment.parent.glob("*.*")]
+    return segment.stem not in others and not min(others, default="") < segment.stem < max(others, default="")
 
 
 def rabbit_folder(name: str, folder: Path) -> Path:

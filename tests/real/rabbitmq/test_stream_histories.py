@@ -1,0 +1,91 @@
+"""Random histories of streams: what a real 3.10.8 node delivers after a kill or a stop is what we read before it.
+
+`MQSTORE_HISTORIES` says how many; without it none is run. A history goes on with the streams of the one before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from storage_core.formats.rabbitmq.message import properties
+from tests.golden.archive import fingerprint
+from tests.rabbitmq import stream_golden as golden
+from tests.rabbitmq.quorum_golden import Message, Queue, as_delivered
+from tests.real.rabbitmq.amqp import Client, Delivery
+from tests.real.rabbitmq.node import Node
+from tests.real.rabbitmq.stream_history import History, node_with_streams
+
+# A client whose node was killed leaves its socket to the garbage collector.
+LEFT = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [pytest.mark.real, pytest.mark.timeout(0), LEFT]
+
+SEED = int(os.environ.get("MQSTORE_SEED", "20261123"))
+HISTORIES = int(os.environ.get("MQSTORE_HISTORIES", "0"))
+OF_ONE_NODE, STEPS = 5, 40
+
+
+def delivered(node: Node, streams: list[str], counts: dict[Queue, int]) -> dict[Queue, list[Message]]:
+    """What the node delivers of each stream, in the words of the fixtures' truth."""
+    found = {}
+    for name in streams:
+        with Client(node.port) as client:
+            rows = [_message(each) for each in client.stream(name, counts.get(("/", name), 0))]
+        if rows:
+            found["/", name] = rows
+    return found
+
+
+def _message(each: Delivery) -> Message:
+    listed = properties.decode(each.properties)
+    offset = next(value for name, _, value in listed["headers"] if name == b"x-stream-offset")
+    body = hashlib.sha256(each.body).hexdigest()
+    message = as_delivered(body, len(each.body), listed, each.exchange, each.routing_key, each.redelivered)
+    return {**message, "offset": offset}
+
+
+@pytest.mark.skipif(not HISTORIES, reason="MQSTORE_HISTORIES says how many")
+def test_what_a_node_delivers_of_streams_after_a_random_history(tmp_path: Path) -> None:
+    compared = 0
+    for first in range(0, HISTORIES, OF_ONE_NODE):
+        node, port = node_with_streams(tmp_path / f"node-{first}")
+        node.start()
+        try:
+            history = History(node, port, SEED + first)
+            history.declare()
+            for number in range(first, min(first + OF_ONE_NODE, HISTORIES)):
+                compared += compare(node, history, number, tmp_path / "copy")
+                print(f"history {number} of seed {SEED}: {compared} messages as delivered", flush=True)
+        finally:
+            node.kill()
+    assert compared > 100 * HISTORIES
+
+
+def compare(node: Node, history: History, number: int, copy: Path) -> int:
+    """Ends the node in the middle of its work, reads its disk, starts it again, and reads its streams."""
+    history.run(STEPS)
+    if number % 3 == 2:
+        node.stop()
+    else:
+        node.kill()
+    history.abandon()
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(node.vhosts.parents[1], copy)
+    before = fingerprint(copy)
+    one, seven = (golden.delivered(golden.rows(copy / "stream", min_partitions=count)) for count in (1, 7))
+    assert fingerprint(copy) == before
+    node.start()
+    time.sleep(4)
+    expected = delivered(node, history.streams, {key: len(rows) for key, rows in one.items()})
+    for key in sorted({*one, *expected}):
+        ours, theirs = one.get(key, []), expected.get(key, [])
+        numbers = [[each["offset"] for each in rows] for rows in (ours, theirs)]
+        assert numbers[0] == numbers[1], f"seed {SEED}, history {number}, {key}: {len(ours)} of {len(theirs)}"
+        assert ours == theirs, f"seed {SEED}, history {number}, {key}"
+    assert seven == one, f"seed {SEED}, history {number}, seven partitions"
+    return sum(map(len, expected.values()))
