@@ -27,6 +27,7 @@ CASES = {98: "100 B", 1060: "1 KB", 10060: "10 KB"}
 COUNTS = {98: 2_000_000, 1060: 1_000_000, 10060: 100_000}
 SHARES = {1060: 0.15, 10060: 0.30}
 MESSAGES_PER_S = 4.0
+OVER_JAVA = {98: (1.5, 2.5), 1060: (1.0, 1.5)}
 
 
 def decoder(folder: Path, scale: float, rounds: int) -> Section:
@@ -68,6 +69,9 @@ def _tell(section: Section, found: Rounds, shape: StoreShape, copied: int) -> No
         gate = SHARES.get(shape.body_size) if name == "unchecked" else None
         section.add(Finding(f"{size}, {title}: log bytes, of memcpy", share, "%", gate, note=rates))
     if "java" in found.runs:
+        must, goal = OVER_JAVA.get(shape.body_size, (None, None))
+        title = f"{size}, CRC checked: over RocketMQ's MessageDecoder"
+        section.add(Finding(title, found.faster("checked", "java"), "×", must, goal=goal))
         note = f"Java {shape.message_count / found.wall_s('java') / 1e6:.2f} M/s, all fields, no CRC"
         section.add(
             Finding(f"{size}: over RocketMQ's MessageDecoder", found.faster("unchecked", "java"), "×", note=note)

@@ -10,7 +10,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Finding:
-    """One figure. `gate` is what it must reach: at least, or at most where `at_most`. `note` says it in other units."""
+    """One figure. `gate` is what it must reach, `goal` what it should: at least, or at most where `at_most`. `note`
+    says it in other units.
+    """
 
     title: str
     value: float
@@ -18,6 +20,7 @@ class Finding:
     gate: float | None = None
     at_most: bool = False
     note: str = ""
+    goal: float | None = None
 
     @property
     def reached(self) -> bool | None:
@@ -29,9 +32,15 @@ class Finding:
     @property
     def gate_text(self) -> str:
         """The gate as text."""
-        if self.gate is None:
-            return ""
-        return f"{'≤' if self.at_most else '≥'} {_figure(self.gate, self.unit)}"
+        return self._bound(self.gate)
+
+    @property
+    def goal_text(self) -> str:
+        """The goal as text."""
+        return self._bound(self.goal)
+
+    def _bound(self, value: float | None) -> str:
+        return "" if value is None else f"{'≤' if self.at_most else '≥'} {_figure(value, self.unit)}"
 
     @property
     def value_text(self) -> str:
@@ -55,7 +64,10 @@ class Section:
 
     def add(self, finding: Finding) -> None:
         """Keeps a finding and prints it."""
-        gate = f"   (must be {finding.gate_text}: {finding.verdict.strip('*')})" if finding.gate is not None else ""
+        goal = f", goal {finding.goal_text}" if finding.goal is not None else ""
+        gate = (
+            f"   (must be {finding.gate_text}: {finding.verdict.strip('*')}{goal})" if finding.gate is not None else ""
+        )
         print(f"  {finding.title:<68} {finding.value_text:>10}{gate}  {finding.note}", flush=True)
         self.findings.append(finding)
 
@@ -75,8 +87,11 @@ def markdown(machine: Sequence[str], sections: Iterable[Section], how: str) -> s
         lines += [f"## {section.title}", "", section.method]
         if section.foreign:
             lines += [f"Others used {max(section.foreign):.1f} cores meanwhile (the worst median of a comparison)."]
-        lines += ["", "| | figure | must be | reached | in other words |", "|---|---:|---:|:---:|---|"]
-        lines += [f"| {f.title} | {f.value_text} | {f.gate_text} | {f.verdict} | {f.note} |" for f in section.findings]
+        lines += ["", "| | figure | must be | reached | goal | in other words |", "|---|---:|---:|:---:|---:|---|"]
+        lines += [
+            f"| {f.title} | {f.value_text} | {f.gate_text} | {f.verdict} | {f.goal_text} | {f.note} |"
+            for f in section.findings
+        ]
         lines.append("")
     return "\n".join(lines)
 

@@ -23,7 +23,7 @@ from storage_core import open_store
 
 SIZES = {100: "100 B", 1024: "1 KB"}
 COUNTS = {100: 1_000_000, 1024: 500_000}
-OVER_PUT = 5.0
+OVER_PUT, OVER_PUT_GOAL = 4.0, 6.0
 SMALL_JOB = 1_000
 STORES = {"small": 20_000, "large": 4_000_000}
 GROWTH = 1.25
@@ -92,8 +92,9 @@ def _compare(section: Section, folder: Path, body_size: int, title: str, count: 
         f"putMessage {count / found.wall_s('putMessage') / 1e6:.2f} M/s, with its dispatch "
         f"{count / median(dispatched) / 1e6:.2f}; again in the same JVM {count / median(warm) / 1e6:.2f}"
     )
+    value = median(theirs / mine.wall_s for theirs, mine in zip(warm, ours, strict=True))
     section.add(
-        Finding(f"{title}, no Spark: over putMessage", found.faster("mqstore", "putMessage"), "×", OVER_PUT, note=note)
+        Finding(f"{title}, no Spark: over putMessage, warmed up", value, "×", OVER_PUT, note=note, goal=OVER_PUT_GOAL)
     )
 
 
