@@ -21,6 +21,7 @@ from storage_core.rabbitmq.disk.detect import looks_like_vhost, names_in
 from storage_core.rabbitmq.disk.running_node import is_running
 from storage_core.rabbitmq.disk.settings import Settings
 from storage_core.rabbitmq.disk.span_reader import read_short_file
+from storage_core.rabbitmq.disk.vhost_config import entry_count
 from storage_core.rabbitmq.index.queue_directory import check_versions
 from storage_core.rabbitmq.queue.priority_queue import PriorityQueue, open_queue
 from storage_core.rabbitmq.queue.queue import Queue
@@ -49,7 +50,7 @@ class VhostStore(FollowedStore):
 
     `options`: `recovery` (`auto`: as a node would serve it; `none`: what the files hold, whatever the terms of the
     last stop say), `vhost` (of a new store, which is made by its first job), and RabbitMQ's own settings. Raises
-    OptionError, StoreNotFoundError, CorruptionError for a `.config` that a node could not read.
+    OptionError, StoreNotFoundError, CorruptionError for a `.config` with which a node would not start the vhost.
     """
 
     engine = "rabbitmq"
@@ -62,7 +63,7 @@ class VhostStore(FollowedStore):
             self.segment_entry_count = self.settings.queue_index_segment_entry_count
             self.vhost = vhost or "/"
             return
-        self.segment_entry_count = self._entry_count()
+        self.segment_entry_count = entry_count(self.path)
         self.vhost = self._vhost_name()
         if vhost is not None and vhost != self.vhost:
             raise OptionError("vhost", vhost, f"{path} is the store of the vhost {self.vhost}")
@@ -75,17 +76,6 @@ class VhostStore(FollowedStore):
             text = f"is no RabbitMQ vhost directory; it has no {paths.PERSISTENT_FOLDER}"
             raise StoreNotFoundError(f"StoreNotFoundError: {self.path} {text}")
         return True
-
-    def _entry_count(self) -> int:
-        """Of `.config`; a missing one means 16384."""
-        file = f"{self.path}/{paths.CONFIG_FILE}"
-        try:
-            data = read_short_file(file)
-            if not data and paths.CONFIG_FILE not in names_in(self.path):
-                return paths.LEGACY_SEGMENT_ENTRY_COUNT
-            return paths.parse_config(data)
-        except FormatError as error:
-            raise error.at(file) from None
 
     def _vhost_name(self) -> str:
         """Of `.vhost`, else of a queue's stub, else the directory's name (`/` where that is its hash)."""

@@ -64,6 +64,22 @@ def test_a_segment_of_zeros_is_told_and_moved_away(clean: Path) -> None:
     assert not blank.exists()
 
 
+@pytest.mark.parametrize("data", [b"\x00\x01garbage", b"%% Edit at your own risk!\n{segment_entry_count, 6", b"{a b}."])
+def test_a_config_without_terms_counts_as_none(tmp_path: Path, data: bytes) -> None:
+    """What a real node does with it: as if it were not there."""
+    store = golden.unpack("s5_16384_kill9", tmp_path) / golden.DEFAULT_VHOST
+    assert b"16384" in (store / ".config").read_bytes()
+    rows = golden.table(store)
+    (store / ".config").write_bytes(data)
+    assert golden.table(store).equals(rows)
+    (finding,) = found(store)
+    assert (finding.file, finding.length, finding.effect) == (".config", len(data), "takes 16384 entries a segment")
+    with open_store(str(store)) as opened:
+        opened.repair()
+    assert found(store) == []
+    assert golden.table(store).equals(rows)
+
+
 def test_a_lost_queue_leaves_references(clean: Path) -> None:
     path, _ = first_record(clean, "b.large")
     assert path.parent.name == "msg_store_persistent"

@@ -25,6 +25,7 @@ from storage_core.rabbitmq.disk.recovery_terms import QueueTerms
 from storage_core.rabbitmq.disk.running_node import check_not_running
 from storage_core.rabbitmq.disk.settings import Settings
 from storage_core.rabbitmq.disk.span_reader import read_file
+from storage_core.rabbitmq.disk.vhost_config import entry_count
 from storage_core.rabbitmq.index.index_recovery import references
 from storage_core.rabbitmq.index.queue_directory import QueueDirectory, check_versions, list_directories
 from storage_core.rabbitmq.message_store import startup
@@ -101,7 +102,7 @@ def _entry_count(root: str, settings: Settings, directories: list[QueueDirectory
     """What `.config` says; written down where there is none."""
     path = f"{root}/{paths.CONFIG_FILE}"
     if system.exists(path):
-        return paths.parse_config(read_file(path))
+        return entry_count(root)
     count = paths.LEGACY_SEGMENT_ENTRY_COUNT if directories else settings.queue_index_segment_entry_count
     write_synced(path, paths.encode_config(count))
     return count
