@@ -144,7 +144,9 @@ def read_log(root: str, stream: StreamDirectory, known: Mapping[str, Segment] = 
         try:
             size = system.stat(f"{root}/{file}").size
         except FileNotFoundError:
-            log.damages.append(_damage(log, file, 0, "segment", "the segment of an index is missing"))
+            effect = "; a node does not start the stream" if name == firsts[-1] else ""
+            reason = f"the segment of an index is missing{effect}"
+            log.damages.append(_damage(log, file, 0, "segment", reason))
             continue
         log.segments.append(Segment(root, file, int(name), size))
     _drop_empty(log)
