@@ -1,6 +1,7 @@
 """Sets what a consumer group has committed: `config/consumerOffset.json` rewritten as a broker writes it.
 
-Source of the rules: rocketmq.md 1.5, 5.2. What was there before stays in the `.bak`, as a broker keeps it.
+Source of the rules: rocketmq.md 1.5, 5.2. What was there before goes into the `.bak`, as a broker keeps it,
+unless it is broken: then the `.bak` was read.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from storage_core.files import system
 from storage_core.files.small_file import read_whole, write_whole
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.config_json import encode_offsets
-from storage_core.rocketmq.disk.config_files import needed_config
+from storage_core.rocketmq.disk.config_files import config_problem, needed_config
 from storage_core.rocketmq.write.job import locked
 from storage_core.store import QueueKey
 
@@ -41,7 +42,7 @@ def set_group_offsets(root: str, group: str, offsets: Mapping[QueueKey, int]) ->
             content = needed_config(root, FILE)
             changed = encode_offsets(_with_offsets(content, group, offsets))
             system.make_folder(folder)
-            before = read_whole(path)
+            before = read_whole(path) if config_problem(path) is None else None
             if before is not None:
                 write_whole(f"{path}.bak", before)
             write_whole(path, changed)

@@ -45,3 +45,17 @@ def test_a_long_object_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (store / "config" / "consumerOffset.json").write_bytes(b'{"offsetTable":{' + b" " * (1 << 20) + b"}}")
     with open_store(str(store)) as opened, pytest.raises(CorruptionError, match="longer than the 1 MiB"):
         list(opened.view("offsets"))
+
+
+def test_a_broken_file_does_not_replace_its_backup(tmp_path: Path) -> None:
+    store = archive.unpack("broker-4.9.3", tmp_path)
+    path, backup = store / "config" / "consumerOffset.json", store / "config" / "consumerOffset.json.bak"
+    good = path.read_bytes()
+    backup.write_bytes(good)
+    path.write_bytes(b"\0" * 100)
+    with open_store(str(store)) as opened:
+        (before,) = opened.view("offsets")
+        opened.set_group_offsets("new-group", {("any", 0): 7})
+        (after,) = opened.view("offsets")
+        assert len(after) == len(before) + 1
+    assert backup.read_bytes() == good
