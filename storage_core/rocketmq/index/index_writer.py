@@ -92,8 +92,14 @@ class IndexWriter:
     def finish(self) -> None:
         """Writes the header and the slots of the last file, and forces it to the disk."""
         if self._file is not None:
-            self._file.finish(self.header)
-            self._file = None
+            file, self._file = self._file, None
+            file.finish(self.header)
+
+    def close(self) -> None:
+        """Closes what an error left open."""
+        if self._file is not None:
+            file, self._file = self._file, None
+            file.close()
 
     @property
     def _slot_file(self) -> _SlotFile:
@@ -144,6 +150,10 @@ class _SlotFile:
             system.fsync(self._descriptor)
         finally:
             system.close(self._descriptor)
+
+    def close(self) -> None:
+        """Closes the file as it is."""
+        system.close(self._descriptor)
 
     def _values_of(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
         values = self._slots[slots]

@@ -51,12 +51,9 @@ class Publisher:
         plan = self._plan
         if plan.recover or plan.index_from is not None:
             self._store = find_store(self._root, plan.folders, plan_to_json(plan, self._root))
-        self._write_log()
-        self._rename_new(lambda target: not target.startswith((paths.INDEX + os.sep, paths.CONSUME_QUEUE + os.sep)))
-        self._write_queues()
-        self._rename_new(lambda target: target.startswith(paths.CONSUME_QUEUE + os.sep))
-        self._write_index()
-        self._rename_new(lambda target: True)
+        self._write_messages()
+        for wanted in (_is_log, _is_queue, _is_any):
+            self._rename_new(wanted)
         self._merge_topics()
         for folder in sorted(self._folders):
             system.sync_folder(folder)
@@ -75,29 +72,41 @@ class Publisher:
                 system.unlink(path)
                 system.sync_folder(os.path.dirname(path))
 
-    # -- the log
+    # -- log, queues, index: one walk, so that what one of them waits for is another's time
 
-    def _write_log(self) -> None:
+    def _write_messages(self) -> None:
+        course = Course(self._plan, self._staging)
+        queues, index = self._queue_writer(), self._index_writer()
+        filled: set[int] = set()
         descriptors: dict[str, int] = {}
         try:
-            for physical_offset, data in one_ahead(self._log_writes()):
-                self._write_at(descriptors, physical_offset, data)
+            for item in one_ahead(self._pieces(course)):
+                if isinstance(item, Chunk):
+                    self._write_entries(queues, course, item, filled)
+                    if index is not None:
+                        index.add(Keys(item.hashes, item.key_counts, item.physical_offsets, item.store_ms))
+                else:
+                    self._write_at(descriptors, *item)
             for descriptor in descriptors.values():
                 system.fsync(descriptor)
+            queues.finish()
+            if index is not None:
+                index.finish()
         finally:
             for descriptor in descriptors.values():
                 system.close(descriptor)
+            queues.close()
+            if index is not None:
+                index.close()
 
-    def _log_writes(self) -> Iterator[tuple[int, bytes | memoryview]]:
-        """Addresses and bytes, in the order of the log; none crosses a file's end."""
-        for chunk in Course(self._plan, self._staging):
-            yield from self._chunk_writes(chunk)
+    def _pieces(self, course: Course) -> Iterator[tuple[int, bytes | memoryview] | Chunk]:
+        """Addresses and bytes in the order of the log, none across a file's end; each chunk after its own."""
+        for chunk in course:
+            for first, _, data in patched(self._plan, self._staging, chunk):
+                yield int(chunk.physical_offsets[first]), data.data
             for blank in chunk.blanks:
                 yield blank.offset, blank_record(blank.size)
-
-    def _chunk_writes(self, chunk: Chunk) -> Iterator[tuple[int, memoryview]]:
-        for first, _, data in patched(self._plan, self._staging, chunk):
-            yield int(chunk.physical_offsets[first]), data.data
+            yield chunk
 
     def _write_at(self, descriptors: dict[str, int], physical_offset: int, data: bytes | memoryview) -> None:
         size = self._plan.ends.log_file_size
@@ -112,29 +121,26 @@ class Publisher:
         written_from = max(physical_offset % size - LAG, 0)
         system.release(descriptors[path], written_from, physical_offset % size + len(data) - written_from)
 
-    # -- queues
-
-    def _write_queues(self) -> None:
-        plan = self._plan
-        writer = QueueWriter(plan.ends.queue_entries, self._resolve)
-        if self._store is not None and plan.recover:
+    def _queue_writer(self) -> QueueWriter:
+        """A writer that has put in what the queues lack."""
+        writer = QueueWriter(self._plan.ends.queue_entries, self._resolve)
+        if self._store is not None and self._plan.recover:
             self._write_missing(self._store, writer)
-        course = Course(plan, self._staging)
-        filled: set[int] = set()
-        for chunk in one_ahead(iter(course)):
-            for number in chunk.numbering.queues.tolist():
-                if number in course.firsts and number not in filled:
-                    filled.add(number)
-                    first = course.firsts[number]
-                    writer.fill(course.keys[number], first // plan.ends.queue_entries * plan.ends.queue_entries, first)
-            numbering = chunk.numbering
-            order = numbering.order
-            entries = encode_entries(chunk.physical_offsets[order], chunk.sizes[order], chunk.tags_codes[order])
-            bounds = numbering.bounds.tolist()
-            for queue, start, stop in zip(numbering.queues.tolist(), bounds[:-1], bounds[1:], strict=True):
-                first = int(numbering.values[order[start]])
-                writer.write(course.keys[queue], first, entries[start:stop], int(chunk.store_ms[order[stop - 1]]))
-        writer.finish()
+        return writer
+
+    def _write_entries(self, writer: QueueWriter, course: Course, chunk: Chunk, filled: set[int]) -> None:
+        numbering, size = chunk.numbering, self._plan.ends.queue_entries
+        for number in numbering.queues.tolist():
+            if number in course.firsts and number not in filled:
+                filled.add(number)
+                first = course.firsts[number]
+                writer.fill(course.keys[number], first // size * size, first)
+        order = numbering.order
+        entries = encode_entries(chunk.physical_offsets[order], chunk.sizes[order], chunk.tags_codes[order])
+        bounds = numbering.bounds.tolist()
+        for queue, start, stop in zip(numbering.queues.tolist(), bounds[:-1], bounds[1:], strict=True):
+            first = int(numbering.values[order[start]])
+            writer.write(course.keys[queue], first, entries[start:stop], int(chunk.store_ms[order[stop - 1]]))
 
     def _write_missing(self, store: StoreState, writer: QueueWriter) -> None:
         for key, verdict in store.verdict.queues.items():
@@ -144,25 +150,21 @@ class Publisher:
             entries = encode_entries(missing.physical_offsets, missing.sizes, missing.tags_codes)
             writer.write(missing.key, missing.first, entries, missing.store_ms)
 
-    # -- the index
-
-    def _write_index(self) -> None:
+    def _index_writer(self) -> IndexWriter | None:
+        """A writer that has put in what the index lacks; None where no index is kept."""
         plan = self._plan
-        geometry = plan.ends.index
-        if geometry is None:
-            return
+        if plan.ends.index is None:
+            return None
         names = iter(plan.index_names)
         path = None if plan.index_name is None else os.path.join(self._root, paths.INDEX, plan.index_name)
         writer = IndexWriter(
-            geometry, path, plan.index_header,
+            plan.ends.index, path, plan.index_header,
             lambda: self._resolve(os.path.join(paths.INDEX, next(names))),
         )  # fmt: skip
         if self._store is not None and plan.index_from is not None:
             for keys in unindexed(self._store, plan.index_from):
                 writer.add(keys)
-        for chunk in one_ahead(iter(Course(plan, self._staging))):
-            writer.add(Keys(chunk.hashes, chunk.key_counts, chunk.physical_offsets, chunk.store_ms))
-        writer.finish()
+        return writer
 
     # -- the rest
 
@@ -224,6 +226,18 @@ class Publisher:
         while folder.startswith(self._root + os.sep):
             folder = os.path.dirname(folder)
             self._folders.add(folder)
+
+
+def _is_log(target: str) -> bool:
+    return not target.startswith((paths.INDEX + os.sep, paths.CONSUME_QUEUE + os.sep))
+
+
+def _is_queue(target: str) -> bool:
+    return target.startswith(paths.CONSUME_QUEUE + os.sep)
+
+
+def _is_any(_target: str) -> bool:
+    return True
 
 
 def patched(plan: Plan, staging: str, chunk: Chunk) -> Iterator[tuple[int, int, Bytes]]:

@@ -67,6 +67,11 @@ class QueueWriter:
         for path, store_ms in self._times.items():
             system.set_times(path, store_ms * 1_000_000, store_ms * 1_000_000)
 
+    def close(self) -> None:
+        """Closes what an error left open."""
+        while self._open:
+            system.close(self._open.popitem()[1])
+
     def _descriptor(self, path: str) -> int:
         if path not in self._open:
             while len(self._open) >= OPEN_FILES:
