@@ -17,6 +17,7 @@ from command_line.output.target import new_file
 from command_line.parameters import store_argument, switches
 from command_line.selection import selection
 from command_line.stores import opened
+from storage_core.errors import OptionError
 from storage_core.store import Definitions
 
 EXAMPLES = """\b
@@ -38,6 +39,9 @@ def command(store: str, output: str | None, as_json: bool, **given: Any) -> int:
     with opened(store, None, wanted.options.vhosts, wanted.store_options) as stores:
         # A node with quorum queues and streams lists these itself: what it needs of them is in its own tables.
         classic = [named for named in stores if named.store.queue_type == "classic"]
+        if not classic and stores.stores:
+            text = "is for classic queues; a node finds streams and quorum queues only with its own tables beside them"
+            raise OptionError("STORE", store, text)
         found = stores.gather(lambda named: named.store.definitions(), classic)
     text = json.dumps(_merged([each for _, each in found]), indent=None if as_json else 1, ensure_ascii=False)
     if output is None:

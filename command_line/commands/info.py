@@ -90,6 +90,8 @@ def _state(facts: Row) -> str:
         text = "a broker has it open"
     elif facts["version"].startswith("raft"):
         text = "a raft log, which reads alike after a stop and after a kill"
+    elif facts["version"].startswith("stream"):
+        text = "a stream's log, which reads alike after a stop and after a kill"
     elif facts["clean"]:
         text = "stopped cleanly"
     elif facts["engine"] == RABBITMQ:
