@@ -367,7 +367,7 @@ class Store(Closable):
 
     def repair(self, target: str | None = None, dry_run: bool = False) -> Sequence[str]:
         """Mends what `verify` finds, here or in a copy at `target`: a line for each thing done, or to be done."""
-        raise UnsupportedFormatError(f"{self.path}: {self.engine} stores are not repaired")
+        raise UnsupportedFormatError(f"{self.path}: no {self.queue_type} queue is repaired; use mode=DROPMALFORMED")
 
     def definitions(self) -> Definitions:
         """What a node must import before it serves this store. UnsupportedFormatError where nothing needs that."""

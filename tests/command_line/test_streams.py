@@ -56,10 +56,13 @@ def test_what_streams_have_not_is_one_line(streams: Path, arguments: list[str], 
     assert text.count("\n") == 1
 
 
-def test_damage_is_named(streams: Path) -> None:
+def test_damage_is_named_and_not_repaired(streams: Path, tmp_path: Path) -> None:
     (segment,) = streams.rglob("*.segment")
     data = bytearray(segment.read_bytes())
     data[70] ^= 1
     segment.write_bytes(data)
     (row,) = lines(run("verify", streams, "--json", code=1))
     assert row["file"] == str(segment.relative_to(streams))
+    text = run("repair", streams, "--to", tmp_path / "repaired", code=2).stderr
+    assert "no stream queue is repaired; use --mode DROPMALFORMED" in text
+    assert not (tmp_path / "repaired").exists()
