@@ -283,10 +283,14 @@ def is_marked(root: str, query: str, version: int) -> bool:
 def set_mark(root: str, query: str, version: int) -> None:
     """Notes that this version was written, and all before it. A query's first mark prunes those of others."""
     path = JobFolder(root).mark(query)
-    system.make_folder(os.path.dirname(path))
+    folder = os.path.dirname(path)
+    if not system.exists(folder):
+        system.make_folder(folder)
+        for above in (os.path.dirname(folder), root):
+            system.sync_folder(above)
     if not is_marked(root, query, version):
         if not system.exists(path):
-            _prune_marks(os.path.dirname(path))
+            _prune_marks(folder)
         write_json(path, {"query": query, "version": version})
 
 

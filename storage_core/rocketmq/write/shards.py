@@ -95,13 +95,15 @@ class ShardJob(WriteJob):
                 system.rename(os.path.join(self.folder, store), os.path.join(self._made, f"{self.job}-{number}"))
             if self.settings.query is not None:
                 set_mark(self._made, self.settings.query, self.settings.version)
-            system.sync_folder(self._made)
+            for folder in (self._made, self.folder):
+                system.sync_folder(folder)
             _clear_target(self.root)
             try:
                 system.rename(self._made, self.root)
             except OSError as error:
                 raise MqStoreError(f"{self.root}: the stores could not be put there ({error.strerror})") from error
-            system.sync_folder(os.path.dirname(self.root))
+            for folder in (os.path.dirname(self.root), self.folder):
+                system.sync_folder(folder)
         # The stores are in place: what a late attempt still holds is removed by the next job.
         with suppress(OSError):
             self.abort()
