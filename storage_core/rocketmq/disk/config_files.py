@@ -21,10 +21,19 @@ FIRST_BYTES = 4096
 
 def read_config(root: str, name: str) -> dict[str, Any]:
     """A config file as a dictionary; empty when neither it nor its `.bak` can be read."""
+    return _first(root, name, (OSError, FormatError))
+
+
+def config_to_change(root: str, name: str) -> dict[str, Any]:
+    """The same for who writes the file anew: what cannot be read now may not pass for nothing. Raises OSError."""
+    return _first(root, name, (FileNotFoundError, NotADirectoryError, FormatError))
+
+
+def _first(root: str, name: str, passed_over: tuple[type[Exception], ...]) -> dict[str, Any]:
     for file_name in (name, f"{name}.bak"):
         try:
             return decode_config(_content(os.path.join(root, paths.CONFIG, file_name)))
-        except (OSError, FormatError):
+        except passed_over:
             continue
     return {}
 

@@ -17,7 +17,7 @@ from storage_core.files.window import OpenFiles
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.config_json import encode_offsets
 from storage_core.job import JobFolder, read_json, write_json
-from storage_core.rocketmq.disk.config_files import committed_offsets, delay_offsets, read_config
+from storage_core.rocketmq.disk.config_files import committed_offsets, config_to_change, delay_offsets
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.disk.directory import Listing
 from storage_core.store import QueueKey
@@ -76,7 +76,7 @@ def set_remembered(listing: Listing) -> list[str]:
     if moved:
         contents = {}
         for name, change in ((GROUPS, _moved_groups), (DELAYS, _moved_delays)):
-            content = read_config(root, name)
+            content = config_to_change(root, name)
             said = list(change(content, moved))
             if said:
                 contents[name] = encode_offsets(content).decode()

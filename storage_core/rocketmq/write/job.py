@@ -36,7 +36,7 @@ from storage_core.job import (
     sync_staged,
     write_json,
 )
-from storage_core.rocketmq.disk.config_files import read_config
+from storage_core.rocketmq.disk.config_files import config_to_change
 from storage_core.rocketmq.disk.directory import looks_like_store
 from storage_core.rocketmq.recovery.unfinished import find_store
 from storage_core.rocketmq.write.commit_plan import Plan, plan_from_json, plan_to_json
@@ -240,7 +240,7 @@ def _queue_counts(root: str) -> dict[str, int]:
         ids = [int(name) for name in names_in(os.path.join(folder, topic)) if name.isascii() and name.isdigit()]
         if ids:
             counts[topic] = max(ids) + 1
-    return {**counts, **queue_counts(read_config(root, "topics.json"))}
+    return {**counts, **queue_counts(config_to_change(root, "topics.json"))}
 
 
 # -- what a repair does of a write

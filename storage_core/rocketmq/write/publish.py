@@ -24,7 +24,7 @@ from storage_core.formats.rocketmq.consumequeue import encode_entries
 from storage_core.formats.rocketmq.encode import blank_record, patch
 from storage_core.formats.rocketmq.message import BORN_HOST_V6
 from storage_core.job import JobFolder, set_mark
-from storage_core.rocketmq.disk.config_files import read_config
+from storage_core.rocketmq.disk.config_files import config_to_change
 from storage_core.rocketmq.index.index_writer import IndexWriter, Keys
 from storage_core.rocketmq.recovery.unfinished import StoreState, find_store
 from storage_core.rocketmq.write.backfill import missing_entries, unindexed
@@ -171,7 +171,7 @@ class Publisher:
     def _merge_topics(self) -> None:
         folder = os.path.join(self._root, paths.CONFIG)
         path = os.path.join(folder, "topics.json")
-        merged = merged_topics(read_config(self._root, "topics.json"), self._plan.queue_ids, self._plan.store_ms)
+        merged = merged_topics(config_to_change(self._root, "topics.json"), self._plan.queue_ids, self._plan.store_ms)
         if merged is not None:
             system.make_folder(folder)
             write_whole(path, encode_config(merged))
