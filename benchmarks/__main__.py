@@ -18,12 +18,13 @@ from benchmarks.remote import remote
 from benchmarks.scan import scan
 from benchmarks.shape import shape
 from benchmarks.streams import streams
+from benchmarks.verify import verify
 from benchmarks.write import write
 
 HERE = Path(__file__).resolve().parent
 QUESTIONS: dict[str, Callable[[Path, float, int], report.Section]] = {
     "scan": scan, "decoder": decoder, "shape": shape, "write": write, "find": find, "rabbitmq": rabbitmq,
-    "streams": streams, "remote": remote, "kafka": kafka,
+    "streams": streams, "verify": verify, "remote": remote, "kafka": kafka,
 }  # fmt: skip
 TOUCHED_BYTES = 8 << 30
 QUICK_SCALE = 0.05
@@ -43,6 +44,7 @@ def main(
 
     scan (Spark), decoder (one process), shape (kinds of stores), write (Spark, then one process),
     find (one process, then Spark), rabbitmq (Spark, then one process), streams (Spark),
+    verify (one process),
     remote (one process, a bucket in memory), kafka (Spark, a broker whose jars Maven fetches).
     """
     began, scale = perf_counter(), QUICK_SCALE if quick else scale

@@ -1,14 +1,14 @@
-"""A commit-log record: its layout, the walk from record to record, and the decode of many at once.
+"""A commit-log record: its layout, and the decode of many at once.
 
-What the property bytes hold belongs to `properties`; which records are served is decided by the engine.
-Source of the rules: rocketmq.md 2.
+How records are found belongs to `record_walk`, what the property bytes hold to `properties`; which records are served
+is decided by the engine. Source of the rules: rocketmq.md 2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from struct import Struct as PackedStruct
 from typing import Any
 
@@ -83,67 +83,6 @@ HEAD_SIZE = STORE_MS_AT_V6 + 8
 
 _MEMORY = {field.name: field.memory for field in HEADER_V4.fields}
 _HEAD = PackedStruct(">4xI12xqqi")
-
-
-class Stop(Enum):
-    """Why a walk ended."""
-
-    END = "zeros"
-    BLANK = "blank record"
-    TORN = "a record that reaches beyond the bytes given"
-    CORRUPT = "bytes that begin no record"
-
-
-@dataclass(frozen=True)
-class Walk:
-    """Consecutive records: their positions and sizes, where the walk stopped and why."""
-
-    starts: Positions
-    sizes: Positions
-    stop: int
-    reason: Stop
-
-
-_size = PackedStruct(">i").unpack_from
-
-
-def _steps(buffer: Bytes, position: int) -> Iterator[int]:
-    """Positions reached by adding up TOTALSIZE, the first one that cannot begin a record included."""
-    view = buffer.data
-    last = len(view) - BLANK.size
-    while position <= last:
-        yield position
-        (size,) = _size(view, position)
-        if size < MIN_SIZE:
-            return
-        position += size
-
-
-def walk(buffer: Bytes, start: int = 0) -> Walk:
-    """Steps from record to record by TOTALSIZE; looks at size and magic only.
-
-    `stop` is the position of the first byte that is not part of a record. TORN also when fewer than 8 bytes are left.
-    """
-    # The loop only adds sizes; what it stepped on is checked for all at once, and the first wrong one ends the walk.
-    starts = np.fromiter(_steps(buffer, start), np.int64)
-    if not len(starts):
-        return Walk(starts, starts, start, Stop.TORN)
-    heads = structs_at(buffer, BLANK.dtype, starts)
-    sizes = heads["size"].astype(np.int64)
-    magics = heads["magic"].astype(np.uint32)
-    right = ((magics == MAGIC_V1) | (magics == MAGIC_V2)) & (sizes >= MIN_SIZE) & (starts + sizes <= len(buffer))
-    if right.all():
-        return Walk(starts, sizes, int(starts[-1] + sizes[-1]), Stop.TORN)
-    wrong = int(right.argmin())
-    return Walk(starts[:wrong], sizes[:wrong], int(starts[wrong]), _reason(int(sizes[wrong]), int(magics[wrong])))
-
-
-def _reason(size: int, magic: int) -> Stop:
-    if magic == MAGIC_BLANK:
-        return Stop.BLANK
-    if magic in (MAGIC_V1, MAGIC_V2) and size >= MIN_SIZE:
-        return Stop.TORN
-    return Stop.CORRUPT if size or magic else Stop.END
 
 
 class Flaw(Enum):
@@ -239,16 +178,16 @@ class Messages:
         return gather(self.buffer, self.body_start, self.body_start + self.body_size)
 
     def topics(self) -> pa.StringArray:
-        """The topic that each record states."""
-        return text(gather(self.buffer, self.topic_start, self.topic_start + self.topic_size))
+        """The topic that each record states; gathered once."""
+        return self._topics
 
     def properties(self) -> pa.BinaryArray:
         """Property bytes as stored."""
         return gather(self.buffer, self.properties_start, self.properties_start + self.properties_size)
 
     def property_column(self) -> PropertyColumn:
-        """The properties, to be asked by name."""
-        return PropertyColumn(self.buffer, self.properties_start, self.properties_size)
+        """The properties, to be asked by name; gathered once."""
+        return self._property_column
 
     def hosts(self, which: str) -> pa.BinaryArray:
         """Packed `born` or `store` hosts: 4 or 16 address bytes and 4 bytes of port."""
@@ -259,6 +198,14 @@ class Messages:
         right = self.flaws == 0
         starts, width = np.where(right, starts, 0), np.where(right, width, 0)
         return gather(self.buffer, starts, starts + width)
+
+    @cached_property
+    def _topics(self) -> pa.StringArray:
+        return text(gather(self.buffer, self.topic_start, self.topic_start + self.topic_size))
+
+    @cached_property
+    def _property_column(self) -> PropertyColumn:
+        return PropertyColumn(self.buffer, self.properties_start, self.properties_size)
 
 
 _SPANS = tuple(f"{part}_{edge}" for part in ("body", "topic", "properties") for edge in ("start", "size"))
@@ -359,18 +306,3 @@ def _decode_v6(out: Messages, rows: Mask, flags: npt.NDArray[np.int32]) -> None:
 
 def _host_width(flags: npt.NDArray[np.int32], bit: int) -> Positions:
     return np.where(flags & bit, HOST_V6, HOST_V4).astype(np.int64)
-
-
-def find_records(buffer: Bytes, base: int, start: int = 0) -> Positions:
-    """Positions >= `start` where a record may begin: right magic, and PHYSICALOFFSET = base + position.
-
-    For reading on after damage (interface.md 4); lengths are left to `decode`.
-    """
-    matches: list[Positions] = []
-    for last in (0xA7, 0xAB):
-        at = np.flatnonzero(buffer[start + 7 :] == last) + start
-        for shift, byte in ((6, 0x20), (5, 0xA3), (4, 0xDA)):
-            at = at[buffer[at + shift] == byte]
-        at = at[at + HEADER.size <= len(buffer)]
-        matches.append(at[values_at(buffer, ">i8", at + PHYSICAL_OFFSET_AT) == at + base] if len(at) else at)
-    return np.sort(np.concatenate(matches))

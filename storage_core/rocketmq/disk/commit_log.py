@@ -19,12 +19,11 @@ from storage_core.formats.rocketmq.message import (
     MAGIC_V1,
     MAGIC_V2,
     Messages,
-    Stop,
     decode,
-    walk,
 )
 from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
 from storage_core.formats.rocketmq.properties import property_of
+from storage_core.formats.rocketmq.record_walk import Stop, walk
 
 WINDOW_SIZE = 8 << 20
 
@@ -72,7 +71,8 @@ class RecordRun:
 class FileWalk:
     """Walks one file of the log. After iteration `end_offset` and `reason` say where it stopped and why.
 
-    Each run is valid until the next step.
+    `guesses`: addresses where an index says that records begin, ascending; they only make it faster. Each run is valid
+    until the next step.
     """
 
     chain: FileChain
@@ -81,6 +81,7 @@ class FileWalk:
     start: int
     checks: Checks
     window_size: int = WINDOW_SIZE
+    guesses: Positions | None = None
     end_offset: int = 0
     reason: Stop = Stop.END
 
@@ -91,7 +92,7 @@ class FileWalk:
         while self.end_offset < self.file.end:
             stop = min(self.end_offset + size, self.file.end)
             buffer = window.load(self.end_offset, stop)
-            records = walk(buffer)
+            records = walk(buffer, guesses=self._guesses(self.end_offset, stop))
             self.reason = records.reason
             run = RecordRun(decode(buffer, records.starts, records.sizes), records.sizes, self.end_offset)
             valid = _leading_valid(run, self.checks)
@@ -106,6 +107,12 @@ class FileWalk:
                 return
             # A record larger than the window: read on with a larger one.
             size = self.window_size if valid else size * 4
+
+    def _guesses(self, start: int, stop: int) -> Positions | None:
+        if self.guesses is None:
+            return None
+        low, high = np.searchsorted(self.guesses, (start, stop))
+        return self.guesses[low:high] - start
 
 
 def _leading_valid(run: RecordRun, checks: Checks) -> int:

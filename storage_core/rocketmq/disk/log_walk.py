@@ -14,9 +14,14 @@ import numpy as np
 from storage_core.files import system
 from storage_core.files.file_chain import ChainFile, FileChain
 from storage_core.files.window import OpenFiles, Window
-from storage_core.formats.rocketmq.message import HEADER_V4, Stop, find_records
+from storage_core.formats.layout import Positions
+from storage_core.formats.rocketmq.message import HEADER_V4
+from storage_core.formats.rocketmq.record_walk import Stop, find_records
 from storage_core.rocketmq.disk.commit_log import WINDOW_SIZE, Checks, FileWalk, RecordRun
 from storage_core.rocketmq.disk.record_reader import record_at
+
+FIRST_LOOK = 16 << 10
+"""Bytes in which the next record is looked for first: it is near where a span begins, and far behind damage."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +52,8 @@ class SpanWalk:
 
     A record is right when magic and lengths are and it states its own address; body checksums are the caller's. What
     follows a blank record is no gap, and neither is a stretch at the start of a span that is not `at_record`: it
-    belongs to the span before. Without `gaps_of_zeros` those are left out, and no zeros after the span are read. Each
-    run is valid until the next step.
+    belongs to the span before. Without `gaps_of_zeros` those are left out, and no zeros after the span are read.
+    `guesses` are FileWalk's. Each run is valid until the next step.
     """
 
     log: FileChain
@@ -56,13 +61,15 @@ class SpanWalk:
     file: ChainFile
     span: LogSpan
     gaps_of_zeros: bool = True
+    guesses: Positions | None = None
 
     def __iter__(self) -> Iterator[RecordRun | Gap]:
         at: int | None = self.span.start
         if not self.span.at_record:
             at = self._next_record(self.span.start, self.span.stop)
         while at is not None and at < self.span.stop:
-            walk = FileWalk(self.log, self.files, self.file, at, Checks(crc=False, physical_offset=True, broker=False))
+            checks = Checks(crc=False, physical_offset=True, broker=False)
+            walk = FileWalk(self.log, self.files, self.file, at, checks, guesses=self.guesses)
             for run in walk:
                 count = int(np.searchsorted(run.physical_offsets, self.span.stop))
                 if count:
@@ -92,9 +99,9 @@ class SpanWalk:
 
     def _next_in(self, start: int, end: int) -> int | None:
         window = Window(self.log, self.files)
-        end = min(end + HEADER_V4.size, self.file.end)
+        end, size = min(end + HEADER_V4.size, self.file.end), FIRST_LOOK
         while start + HEADER_V4.size <= end:
-            stop = min(start + WINDOW_SIZE, end)
+            stop, size = min(start + size, end), min(4 * size, WINDOW_SIZE)
             buffer = window.load(start, stop)
             candidates: list[int] = find_records(buffer, start).tolist() if buffer.any() else []
             for position in candidates:

@@ -14,7 +14,8 @@ import pyarrow as pa
 from storage_core.files.file_chain import FileChain
 from storage_core.files.window import OpenFiles, Window
 from storage_core.formats.layout import Mask
-from storage_core.formats.rocketmq.message import BLANK, Messages, Stop
+from storage_core.formats.rocketmq.message import BLANK, Messages
+from storage_core.formats.rocketmq.record_walk import Stop
 from storage_core.rocketmq.disk.commit_log import WINDOW_SIZE, RecordRun
 from storage_core.rocketmq.disk.log_walk import Gap, LogSpan, SpanWalk
 from storage_core.rocketmq.read.batch_builder import FIRST_ROWS, ROWS, BatchBuilder, batch_bounds

@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from storage_core.errors import OptionError, UnsupportedFormatError
 from storage_core.files.window import OpenFiles, Window
-from storage_core.formats.rocketmq.message import BLANK, Stop
+from storage_core.formats.rocketmq.message import BLANK
+from storage_core.formats.rocketmq.record_walk import Stop
 from storage_core.rocketmq.disk.directory import Listing
 from storage_core.rocketmq.read.key_search import parts_to_read
 from storage_core.rocketmq.read.partitioning import log_partitions, queue_partitions

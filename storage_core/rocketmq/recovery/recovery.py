@@ -17,7 +17,8 @@ from storage_core.files.ahead import side_by_side
 from storage_core.files.file_chain import ChainFile, FileChain
 from storage_core.files.window import OpenFiles
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
-from storage_core.formats.rocketmq.message import BLANK, MAGIC_V1, MAGIC_V2, Stop
+from storage_core.formats.rocketmq.message import BLANK, MAGIC_V1, MAGIC_V2
+from storage_core.formats.rocketmq.record_walk import Stop
 from storage_core.rocketmq.disk.commit_log import Checks, FileWalk, RecordRun
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue, ValidEntries
 from storage_core.rocketmq.disk.directory import Listing

@@ -20,7 +20,7 @@ from typing import Any
 from storage_core.files import system
 from storage_core.files.small_file import names_in, read_whole
 from storage_core.files.stamp import Stamp
-from storage_core.formats.rocketmq.message import Stop
+from storage_core.formats.rocketmq.record_walk import Stop
 from storage_core.rocketmq.disk.directory import Listing
 from storage_core.rocketmq.recovery.directory_cache import SETTLED_NS
 from storage_core.rocketmq.recovery.dispatch import QueueTail

@@ -19,8 +19,8 @@ from storage_core.files.file_chain import ChainFile
 from storage_core.files.window import OpenFiles
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE, QUEUE_ENTRY
-from storage_core.formats.rocketmq.message import Stop
 from storage_core.formats.rocketmq.paths import LIGHT_QUEUE_PREFIX
+from storage_core.formats.rocketmq.record_walk import Stop
 from storage_core.rocketmq.disk.commit_log import Checks, FileWalk, RecordRun
 from storage_core.rocketmq.disk.directory import Listing, with_log, with_queues
 from storage_core.rocketmq.recovery.dispatch import has_entry, queue_keys

@@ -138,7 +138,7 @@ def checked_span(wanted: Expectations, span: LogSpan, number: int) -> SpanReport
         listed = _queue_entries(wanted, span, number, files)
         indexed = _index_entries(wanted, span, number, files)
         seen = span.start
-        for item in SpanWalk(log, files, file, span):
+        for item in SpanWalk(log, files, file, span, guesses=listed.physical_offset):
             start = item.start if isinstance(item, Gap) else int(item.physical_offsets[0])
             stop = item.stop if isinstance(item, Gap) else item.end_offset
             _note_nowhere(report, listed.part(seen, start), indexed.part(seen, start))

@@ -21,7 +21,8 @@ from storage_core.files.window import OpenFiles, Window
 from storage_core.finding import Finding
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
-from storage_core.formats.rocketmq.message import BLANK, MAGIC_BLANK, Stop
+from storage_core.formats.rocketmq.message import BLANK, MAGIC_BLANK
+from storage_core.formats.rocketmq.record_walk import Stop
 from storage_core.progress import report as report_progress
 from storage_core.rocketmq.disk.log_walk import Gap, LogSpan
 from storage_core.rocketmq.recovery.redispatch import redispatched
