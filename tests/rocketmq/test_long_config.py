@@ -47,6 +47,23 @@ def test_a_long_object_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         list(opened.view("offsets"))
 
 
+def test_a_write_does_not_replace_long_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = archive.unpack("broker-4.9.3", tmp_path)
+    monkeypatch.setattr(config_files, "MAX_SIZE", 1 << 20)
+    before = {}
+    for name in ("topics.json", "consumerOffset.json"):
+        path = store / "config" / name
+        before[path] = path.read_bytes().rstrip() + b" " * (1 << 20)
+        (store / "config" / f"{name}.bak").write_bytes(path.read_bytes())
+        path.write_bytes(before[path])
+    with open_store(str(store)) as opened:
+        with pytest.raises(CorruptionError, match=r"topics\.json.*longer than the 1 MiB.*move it away"):
+            opened.begin_job()
+        with pytest.raises(CorruptionError, match=r"consumerOffset\.json.*longer than the 1 MiB"):
+            opened.set_group_offsets("group", {("any", 0): 7})
+    assert {path: path.read_bytes() for path in before} == before
+
+
 def test_a_broken_file_does_not_replace_its_backup(tmp_path: Path) -> None:
     store = archive.unpack("broker-4.9.3", tmp_path)
     path, backup = store / "config" / "consumerOffset.json", store / "config" / "consumerOffset.json.bak"

@@ -19,29 +19,41 @@ MAX_SIZE = 256 << 20
 FIRST_BYTES = 4096
 
 
+class _LongFileError(FormatError):
+    """A config file that is not read because of its length; whether a broker would take it is not known."""
+
+
 def read_config(root: str, name: str) -> dict[str, Any]:
     """A config file as a dictionary; empty when neither it nor its `.bak` can be read."""
     return _first(root, name, (OSError, FormatError))
 
 
 def config_to_change(root: str, name: str) -> dict[str, Any]:
-    """The same for who writes the file anew: what cannot be read now may not pass for nothing. Raises OSError."""
-    return _first(root, name, (FileNotFoundError, NotADirectoryError, FormatError))
+    """The same for who writes the file anew: what cannot be read now may not pass for nothing.
+
+    Raises OSError, CorruptionError for a file that is too long to be read.
+    """
+    try:
+        return _first(root, name, (FileNotFoundError, NotADirectoryError, FormatError), refuse_long=True)
+    except _LongFileError as error:
+        raise error.at(os.path.join(root, paths.CONFIG, name)) from None
 
 
-def _first(root: str, name: str, passed_over: tuple[type[Exception], ...]) -> dict[str, Any]:
+def _first(root: str, name: str, passed_over: tuple[type[Exception], ...], refuse_long: bool = False) -> dict[str, Any]:
     for file_name in (name, f"{name}.bak"):
         try:
             return decode_config(_content(os.path.join(root, paths.CONFIG, file_name)))
-        except passed_over:
-            continue
+        except passed_over as error:
+            if refuse_long and isinstance(error, _LongFileError):
+                raise
     return {}
 
 
 def needed_config(root: str, name: str) -> dict[str, Any]:
     """The same for who asks for nothing else than this file; empty when there is none, as a broker takes it.
 
-    Raises StoreNotFoundError when it may not be read, CorruptionError when neither it nor its `.bak` is JSON.
+    Raises StoreNotFoundError when it may not be read, CorruptionError when neither it nor its `.bak` is JSON, or one
+    before is too long to be read.
     """
     broken: CorruptionError | None = None
     for file_name in (name, f"{name}.bak"):
@@ -56,6 +68,8 @@ def needed_config(root: str, name: str) -> dict[str, Any]:
             raise StoreNotFoundError(f"{path}: {error.strerror}; read as a user who may, or copy the file") from None
         except FormatError as error:
             broken = broken or error.at(path)
+            if isinstance(error, _LongFileError):
+                break
     if broken is not None:
         raise broken
     return {}
@@ -110,7 +124,8 @@ def _content(path: str) -> bytes:
         raise FormatError(0, "no JSON object")
     data = read_at(path, MAX_SIZE + 1)
     if len(data) > MAX_SIZE:
-        raise FormatError(MAX_SIZE, f"longer than the {MAX_SIZE >> 20} MiB that mqstore reads of a config file")
+        reason = f"longer than the {MAX_SIZE >> 20} MiB that mqstore reads of a config file; move it away or shorten it"
+        raise _LongFileError(MAX_SIZE, reason)
     return data
 
 
