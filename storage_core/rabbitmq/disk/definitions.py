@@ -10,9 +10,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from storage_core.files.small_file import read_whole, write_whole
+from storage_core.errors import FormatError
+from storage_core.files.small_file import write_whole
+from storage_core.rabbitmq.disk.span_reader import read_table
 
 FILE = "definitions.json"
+MOST_BYTES = 256 << 20
 
 
 def definitions_path(root: str) -> str:
@@ -39,17 +42,27 @@ def merged(known: bytes | None, vhost: str, queues: Mapping[str, Mapping[str, An
 
 def arguments(root: str, vhost: str) -> dict[str, dict[str, Any]]:
     """Arguments by queue name of the vhost's queues, as the file beside the store has them; empty without one."""
-    found = _parsed(read_whole(definitions_path(root)))
+    try:
+        found = _parsed(read_table(definitions_path(root), most=MOST_BYTES))
+    except FormatError:
+        return {}
     listed = [item for item in found.get("queues", []) if isinstance(item, dict) and item.get("vhost") == vhost]
     return {item["name"]: dict(item.get("arguments") or {}) for item in listed if isinstance(item.get("name"), str)}
 
 
 def write(root: str, vhost: str, queues: Mapping[str, Mapping[str, Any]]) -> None:
-    """Adds queues to the definitions beside the store; nothing to add writes nothing."""
+    """Adds queues to the definitions beside the store; nothing to add writes nothing.
+
+    Raises CorruptionError for a file that is too long to be read, which would be lost.
+    """
     if not queues:
         return
     path = definitions_path(root)
-    write_whole(path, merged(read_whole(path), vhost, queues))
+    try:
+        known = read_table(path, most=MOST_BYTES)
+    except FormatError as error:
+        raise error.at(path) from None
+    write_whole(path, merged(known, vhost, queues))
 
 
 def _parsed(known: bytes | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from storage_core.errors import FormatError
 from storage_core.formats.rabbitmq.erlang import disk_log, external_term
-from storage_core.rabbitmq.disk.span_reader import read_file
+from storage_core.rabbitmq.disk.span_reader import read_table
 
 DUMP_FILE, LOG_FILE = "rabbit_durable_queue.DCD", "rabbit_durable_queue.DCL"
 TRANSACTION_FILES = ("PREVIOUS.LOG", "LATEST.LOG")
@@ -98,11 +98,9 @@ def elsewhere(root: str, name: str, kind: str) -> str:
 
 
 def _terms(path: str) -> list[Any]:
-    data = read_file(path)
-    if not data:
-        return []
     found = []
     try:
+        data = read_table(path, disk_log.MAGIC_BYTES)
         starts, stops, _ = disk_log.items(data)
     except FormatError:
         return []

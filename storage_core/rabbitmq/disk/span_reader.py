@@ -19,6 +19,9 @@ LARGEST_GAP = 16 << 10
 """Bytes that are rather read than jumped over."""
 SHORT_FILE_SIZE = 1 << 20
 """More than any `.config`, `.vhost`, `.queue_name` or `config` of a quorum queue has: names have at most 255 bytes."""
+TABLE_SIZE = 512 << 20
+"""More than the tables of millions of queues have; those that grow with the messages are read further."""
+PIECE_SIZE, MOST_ZEROS = 1 << 20, 4096
 
 
 def read_file(path: str) -> bytes:
@@ -58,6 +61,44 @@ def read_short_file(path: str) -> bytes:
     if len(data) > SHORT_FILE_SIZE:
         raise FormatError(SHORT_FILE_SIZE, f"the file has more than {SHORT_FILE_SIZE:,} bytes")
     return data
+
+
+def read_table(path: str, head: bytes = b"", head_position: int = 0, most: int = TABLE_SIZE) -> bytes:
+    """A file of tables or terms; b"" when it does not exist. Of one without its `head`, some first bytes only.
+
+    Of a longer run of zeros behind its content `MOST_ZEROS` are kept. Raises StoreNotFoundError when it may not be
+    read, FormatError when it has content behind `most` bytes.
+    """
+    try:
+        size = min(system.stat(path).size + 1, PIECE_SIZE)
+        descriptor = system.open_read(path)
+    except FileNotFoundError:
+        return b""
+    except PermissionError:
+        raise _forbidden(path) from None
+    parts: list[bytes] = []
+    position = zero_count = 0
+    try:
+        while data := system.pread(descriptor, size, position):
+            if not position and data[head_position : head_position + len(head)] != head:
+                return data
+            position += len(data)
+            if not np.frombuffer(data, np.uint8).any():
+                zero_count += len(data)
+            elif position > most:
+                raise FormatError(most, f"longer than the {most >> 20} MiB that mqstore reads of such a file")
+            else:
+                parts += [bytes(zero_count), data]
+                zero_count = 0
+            if len(data) < size:
+                break
+            size = PIECE_SIZE
+    finally:
+        system.close(descriptor)
+    if zero_count > MOST_ZEROS:
+        parts = [*parts[:-1], *(part.rstrip(b"\0") for part in parts[-1:]), bytes(MOST_ZEROS)]
+        zero_count = 0
+    return b"".join([*parts, bytes(zero_count)])
 
 
 class FileReader:

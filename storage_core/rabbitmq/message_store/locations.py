@@ -16,12 +16,14 @@ from storage_core.files import system
 from storage_core.formats.layout import Positions
 from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.classic import message_file
-from storage_core.formats.rabbitmq.erlang import erlang_text, ets_dump
+from storage_core.formats.rabbitmq.erlang import disk_log, erlang_text, ets_dump
 from storage_core.formats.spans import structs_at
 from storage_core.rabbitmq.disk.damage import Damage
-from storage_core.rabbitmq.disk.span_reader import read_file
+from storage_core.rabbitmq.disk.span_reader import TABLE_SIZE, read_table
 
 INDEX_MODULE = "rabbit_msg_store_ets_index"
+ROW_SHARE = 8
+"""At most so many bytes of a row of the index for a byte of a record."""
 _WINDOW_SIZE = 8 << 20
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
@@ -97,9 +99,11 @@ def read_locations(root: str, clients: Iterable[bytes], tables: str | None = Non
     why = why or _unclean(tables, set(clients))
     if not why:
         try:
-            rows = ets_dump.decode_index(read_file(f"{tables}/{paths.INDEX_FILE}"))
             files = _message_files(names)
-            return MessageLocations(rows, files, _sizes(root, files), True)
+            sizes = _sizes(root, files)
+            most = TABLE_SIZE + ROW_SHARE * sum(sizes.values())
+            data = read_table(f"{tables}/{paths.INDEX_FILE}", disk_log.MAGIC_BYTES, most=most)
+            return MessageLocations(ets_dump.decode_index(data), files, sizes, True)
         except FormatError as error:
             why = f"{paths.INDEX_FILE} cannot be read ({error.reason})"
     return _scanned(root, names, why)
@@ -124,8 +128,8 @@ def _unclean(folder: str, clients: set[bytes]) -> str:
         if not system.exists(f"{folder}/{name}"):
             return f"there is no {name}: the store was not stopped cleanly"
     try:
-        ets_dump.decode_summary(read_file(f"{folder}/{paths.SUMMARY_FILE}"))
-        terms = erlang_text.parse(read_file(f"{folder}/{paths.CLEAN_FILE}").decode("utf-8", "replace"))
+        ets_dump.decode_summary(read_table(f"{folder}/{paths.SUMMARY_FILE}", disk_log.MAGIC_BYTES))
+        terms = erlang_text.parse(read_table(f"{folder}/{paths.CLEAN_FILE}").decode("utf-8", "replace"))
     except FormatError as error:
         return f"the store was not stopped cleanly ({error.reason})"
     values = {term[0]: term[1] for term in terms if isinstance(term, tuple) and len(term) == 2}

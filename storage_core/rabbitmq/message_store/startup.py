@@ -15,9 +15,9 @@ import numpy.typing as npt
 from storage_core.files import system
 from storage_core.files.small_file import remove_file, write_synced
 from storage_core.formats.rabbitmq import paths
-from storage_core.formats.rabbitmq.erlang import erlang_text, ets_dump
+from storage_core.formats.rabbitmq.erlang import disk_log, erlang_text, ets_dump
 from storage_core.formats.rabbitmq.erlang.external_term import Atom
-from storage_core.rabbitmq.disk.span_reader import read_file
+from storage_core.rabbitmq.disk.span_reader import read_table
 from storage_core.rabbitmq.message_store.locations import INDEX_MODULE, MessageLocations, scan_file
 from storage_core.rabbitmq.message_store.message_files import MERGED_SUFFIX, Location, MessageFile
 from storage_core.rabbitmq.message_store.message_store import MessageStore
@@ -57,7 +57,7 @@ def finish_compactions(folder: str) -> None:
 
 def start_clean(store: MessageStore, locations: MessageLocations) -> None:
     """Takes up the tables of a clean stop."""
-    summary = ets_dump.decode_summary(read_file(f"{store.directory}/{paths.SUMMARY_FILE}"))
+    summary = ets_dump.decode_summary(read_table(f"{store.directory}/{paths.SUMMARY_FILE}", disk_log.MAGIC_BYTES))
     files = {int(row["file"]): MessageFile(int(row["valid_size"]), int(row["file_size"])) for row in summary}
     store.start(_locations(locations.rows, locations.rows["references"], files), files)
 

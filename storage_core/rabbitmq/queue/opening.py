@@ -19,12 +19,13 @@ from storage_core.files import system
 from storage_core.files.lock import FileLock
 from storage_core.files.small_file import remove_file, write_synced
 from storage_core.formats.rabbitmq import paths
+from storage_core.formats.rabbitmq.erlang import dets
 from storage_core.job import JobFolder, drop_orphans
 from storage_core.rabbitmq.disk import recovery_terms
 from storage_core.rabbitmq.disk.recovery_terms import QueueTerms
 from storage_core.rabbitmq.disk.running_node import check_not_running
 from storage_core.rabbitmq.disk.settings import Settings
-from storage_core.rabbitmq.disk.span_reader import read_file
+from storage_core.rabbitmq.disk.span_reader import read_file, read_table
 from storage_core.rabbitmq.disk.vhost_config import entry_count
 from storage_core.rabbitmq.index.index_recovery import references
 from storage_core.rabbitmq.index.queue_directory import QueueDirectory, check_versions, list_directories
@@ -123,7 +124,7 @@ def _monitor(settings: Settings) -> MemoryMonitor:
 def _read_terms(root: str) -> dict[str, QueueTerms]:
     """Terms by directory; none when there are none to be trusted."""
     try:
-        return recovery_terms.decode(read_file(f"{root}/{paths.RECOVERY_FILE}"))
+        return recovery_terms.decode(read_table(f"{root}/{paths.RECOVERY_FILE}", *dets.HEAD))
     except FormatError:
         return {}
 

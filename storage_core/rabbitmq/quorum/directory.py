@@ -14,7 +14,7 @@ from storage_core.formats.rabbitmq.erlang import dets
 from storage_core.formats.rabbitmq.quorum import server_config
 from storage_core.formats.rabbitmq.quorum.server_config import ServerConfig
 from storage_core.rabbitmq.disk.damage import Damage
-from storage_core.rabbitmq.disk.span_reader import read_file, read_short_file
+from storage_core.rabbitmq.disk.span_reader import read_short_file, read_table
 
 WAL, SEGMENT, CONFIG, META, SNAPSHOTS = ".wal", ".segment", "config", "meta.dets", "snapshots"
 
@@ -78,7 +78,7 @@ def has_log(folder: str) -> bool:
 def last_applied(root: str) -> Mapping[bytes, int]:
     """Last applied index by uid, as the node noted it last; empty where its table is gone or cannot be read."""
     try:
-        rows = dets.decode(read_file(f"{root}/{META}"))
+        rows = dets.decode(read_table(f"{root}/{META}", *dets.HEAD))
     except FormatError:
         return {}
     return {

@@ -16,7 +16,7 @@ from storage_core.files import system
 from storage_core.formats.rabbitmq.quorum import raft_segment, snapshot_file, wal
 from storage_core.formats.rabbitmq.quorum.snapshot_file import SnapshotFile
 from storage_core.rabbitmq.disk.damage import Damage
-from storage_core.rabbitmq.disk.span_reader import read_file
+from storage_core.rabbitmq.disk.span_reader import read_table
 from storage_core.rabbitmq.quorum.directory import SEGMENT, SNAPSHOTS, WAL, QueueDirectory, files_named
 
 WINDOW = 32 << 20
@@ -197,10 +197,10 @@ def _newest_snapshot(root: str, queue: QueueDirectory, notes: list[str]) -> Snap
         return None
     for name in names:
         path = f"{folder}/{name}/snapshot.dat"
-        data = read_file(path)
-        if not data:
-            continue
         try:
+            data = read_table(path, snapshot_file.MAGIC)
+            if not data:
+                continue
             return snapshot_file.decode(data)
         except FormatError as error:
             notes.append(f"{path}: {error.reason}; as for a node, an older one is taken, or none")

@@ -15,10 +15,11 @@ import pyarrow as pa
 
 from storage_core.errors import CorruptionError, FormatError, UnsupportedFormatError
 from storage_core.formats.rabbitmq import paths
+from storage_core.formats.rabbitmq.erlang import dets
 from storage_core.rabbitmq.disk import node, recovery_terms, unfinished
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.disk.recovery_terms import QueueTerms
-from storage_core.rabbitmq.disk.span_reader import read_file
+from storage_core.rabbitmq.disk.span_reader import read_table
 from storage_core.rabbitmq.index import queue_directory
 from storage_core.rabbitmq.index.entries import ACKED, Entries, filtered, flagged, joined
 from storage_core.rabbitmq.index.queue_directory import QueueDirectory, QueueFiles
@@ -53,11 +54,9 @@ class VhostSnapshot(Snapshot):
     @cached_property
     def terms(self) -> dict[str, QueueTerms]:
         """What the queues wrote down at the last clean stop, by directory."""
-        data = read_file(f"{self._pending.before or self.root}/{paths.RECOVERY_FILE}")
-        if not data:
-            return {}
         try:
-            return recovery_terms.decode(data)
+            data = read_table(f"{self._pending.before or self.root}/{paths.RECOVERY_FILE}", *dets.HEAD)
+            return recovery_terms.decode(data) if data else {}
         except FormatError as error:
             text = f"cannot be read ({error.reason}); as for a node, the stop counts as unclean"
             self._warnings.append(f"{self.root}/{paths.RECOVERY_FILE} {text}")

@@ -21,7 +21,7 @@ from storage_core.files.small_file import read_start
 from storage_core.formats.rabbitmq.stream_queues import log_files
 from storage_core.formats.rabbitmq.stream_queues.log_files import CHUNK, HEAD_SIZE, INDEX_RECORD
 from storage_core.rabbitmq.disk.damage import Damage
-from storage_core.rabbitmq.disk.span_reader import read_file
+from storage_core.rabbitmq.disk.span_reader import read_table
 from storage_core.rabbitmq.stream_queues.directory import StreamDirectory
 
 Records = npt.NDArray[np.void]
@@ -119,7 +119,7 @@ def index_of(segment: str) -> str:
 
 def read_index(path: str) -> Records:
     """The whole records of an index. FormatError for another head, DataLossError when it is gone."""
-    data = read_file(path)
+    data = read_table(path)
     if not data and not system.exists(path):
         raise DataLossError(f"DataLossError: {path}: {VANISHED}")
     log_files.check_index_head(data[:HEAD_SIZE])

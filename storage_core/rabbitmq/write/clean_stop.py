@@ -17,7 +17,7 @@ from storage_core.formats.rabbitmq.erlang import erlang_text, ets_dump
 from storage_core.formats.rabbitmq.erlang.external_term import Atom
 from storage_core.rabbitmq.disk import recovery_terms
 from storage_core.rabbitmq.disk.recovery_terms import QueueTerms
-from storage_core.rabbitmq.disk.span_reader import read_file
+from storage_core.rabbitmq.disk.span_reader import read_table
 from storage_core.rabbitmq.message_store.locations import INDEX_MODULE
 from storage_core.rabbitmq.read.snapshot import VhostSnapshot
 from storage_core.rabbitmq.write.placement import PlacedQueue, Placement
@@ -47,7 +47,7 @@ def files(
 
 def _summary(snapshot: VhostSnapshot, placement: Placement) -> npt.NDArray[np.void]:
     path = f"{snapshot.root}/{paths.PERSISTENT_FOLDER}/{paths.SUMMARY_FILE}"
-    old = ets_dump.decode_summary(read_file(path)) if snapshot.locations.clean else _empty_files(placement)
+    old = ets_dump.decode_summary(read_table(path)) if snapshot.locations.clean else _empty_files(placement)
     new = np.array([(number, size, size) for number, size in placement.file_sizes.items()], ets_dump.SUMMARY_ROW)
     return np.sort(np.concatenate([old, new]), order="file")
 

@@ -42,6 +42,8 @@ COLLECTION = struct(
     size=8,
 )
 COOKIE, VERSION, ACTIVE = 0x00ABCDEF, 9, 0x12345678
+HEAD = (COOKIE.to_bytes(4, "big"), HEADER.field("cookie").offset)
+"""What a table has, and at which position."""
 PARTS_POSITION, PART_COUNT, PART_SIZE, SLOT_COUNT = 312, 256, 512, 256
 OBJECTS_POSITION, ALIGNMENT = 1336, 16
 

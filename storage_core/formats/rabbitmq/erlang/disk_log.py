@@ -28,6 +28,7 @@ ITEM = struct(
 MAGIC, CLOSED, OPENED, ITEM_MAGIC = 0x01020304, 0x63584D0B, 0x06070809, 0x62574C41
 LONG_ITEM_SIZE = 65528
 """From this length on 16 bytes, the MD5 of the four length bytes, stand before the term."""
+MAGIC_BYTES = MAGIC.to_bytes(4, "big")
 
 _ITEM = Packer(">II")
 

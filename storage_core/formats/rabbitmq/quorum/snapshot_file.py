@@ -22,6 +22,7 @@ HEADER = struct(
     ("meta_size", ">u4", "length of the meta term"),
     size=13,
 )
+MAGIC = b"RASN"
 _HEADER = Packer(">4sBII")
 _CHECKED_FROM = 9
 
@@ -42,7 +43,7 @@ def decode(data: bytes) -> SnapshotFile:
     if len(data) < HEADER.size:
         raise FormatError(len(data), "the snapshot is cut")
     magic, version, crc, size = _HEADER.unpack_from(data)
-    if magic != b"RASN" or version != 1:
+    if magic != MAGIC or version != 1:
         raise FormatError(0, "a snapshot begins with RASN and version 1")
     if crc32(memoryview(data)[_CHECKED_FROM:]) != crc:
         raise FormatError(5, "the snapshot fails its checksum")
