@@ -11,6 +11,7 @@ import pytest
 from storage_core import open_store
 from tests.golden import archive
 
+STORE_TIME_POSITION = 56
 NAMES = [name for name in archive.names() if not name.startswith(("defaults", "damaged-index-lost"))]
 
 
@@ -93,3 +94,19 @@ def test_a_time_that_no_calendar_holds_is_null(tmp_path: Path) -> None:
         file.write(struct.pack(">qq", 2**63 - 1, 10**15))
     found = [row for row in rows(directory, "segments") if row["file"].endswith(path.name)]
     assert [(row["firstStoreTimestamp"], row["lastStoreTimestamp"]) for row in found] == [(None, None)]
+
+
+def test_a_store_time_of_no_calendar_is_null(tmp_path: Path) -> None:
+    store = archive.unpack("broker-4.9.3", tmp_path)
+    with open_store(str(store)) as opened:
+        (before,) = opened.view("queues")
+        row = next(row for row in before.to_pylist() if row["messages"] and row["minOffset"] == 0)
+    entry = (store / "consumequeue" / row["topic"] / str(row["queueId"]) / f"{0:020}").read_bytes()[:8]
+    with (store / "commitlog" / f"{0:020}").open("r+b") as log:
+        log.seek(int.from_bytes(entry, "big") + STORE_TIME_POSITION)
+        log.write((1 << 62).to_bytes(8, "big"))
+    with open_store(str(store)) as opened:
+        (after,) = opened.view("queues")
+        assert list(opened.view("topics"))
+    (now,) = (each for each in after.to_pylist() if (each["topic"], each["queueId"]) == (row["topic"], row["queueId"]))
+    assert now == {**row, "firstStoreTimestamp": None}

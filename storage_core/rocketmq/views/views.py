@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from storage_core.errors import OptionError, closest
 from storage_core.finding import FINDINGS
-from storage_core.formats.columns import TIMESTAMP
+from storage_core.formats.columns import TIMESTAMP, YEAR_1_MS, YEAR_10000_MS
 from storage_core.rocketmq.disk.config_files import committed_offsets, topic_table
 from storage_core.rocketmq.read.selection import takes
 from storage_core.rocketmq.read.snapshot import RocketSnapshot
@@ -133,7 +133,8 @@ def _queues(snapshot: RocketSnapshot, request: ScanRequest) -> list[dict[str, An
 
 
 def _micros(ms: int | None) -> int | None:
-    return None if ms is None else ms * 1000
+    """None for a time that no calendar has, as in the rows of messages."""
+    return ms * 1000 if ms is not None and YEAR_1_MS <= ms < YEAR_10000_MS else None
 
 
 def _topics(snapshot: RocketSnapshot, request: ScanRequest) -> list[dict[str, Any]]:
