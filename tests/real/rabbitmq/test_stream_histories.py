@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from storage_core.errors import MqStoreError
 from storage_core.formats.rabbitmq.message import properties
 from tests.golden.archive import fingerprint
 from tests.rabbitmq import stream_golden as golden
@@ -34,11 +35,19 @@ def delivered(node: Node, streams: list[str], counts: dict[Queue, int]) -> dict[
     """What the node delivers of each stream, in the words of the fixtures' truth."""
     found = {}
     for name in streams:
-        with Client(node.port) as client:
-            rows = [_message(each) for each in client.stream(name, counts.get(("/", name), 0))]
+        try:
+            rows = attached(node, name, counts.get(("/", name), 0))
+        except ConnectionError:
+            time.sleep(20)
+            rows = attached(node, name, counts.get(("/", name), 0))
         if rows:
             found["/", name] = rows
     return found
+
+
+def attached(node: Node, name: str, count: int) -> list[Message]:
+    with Client(node.port) as client:
+        return [_message(each) for each in client.stream(name, count)]
 
 
 def _message(each: Delivery) -> Message:
@@ -76,6 +85,7 @@ def compare(node: Node, history: History, number: int, copy: Path) -> int:
     history.abandon()
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(node.vhosts.parents[1], copy)
+    remove_lost_indexes(node.vhosts.parents[1] / "stream", copy / "stream")
     before = fingerprint(copy)
     one, seven = (golden.delivered(golden.rows(copy / "stream", min_partitions=count)) for count in (1, 7))
     assert fingerprint(copy) == before
@@ -84,8 +94,32 @@ def compare(node: Node, history: History, number: int, copy: Path) -> int:
     expected = delivered(node, history.streams, {key: len(rows) for key, rows in one.items()})
     for key in sorted({*one, *expected}):
         ours, theirs = one.get(key, []), expected.get(key, [])
+        # A start that begins a segment drops those over the stream's limits, before or while they are read.
+        dropped, delivered_now = first_offset(node, key[1]), {each["offset"] for each in theirs}
+        ours = [each for each in ours if each["offset"] >= dropped or each["offset"] in delivered_now]
         numbers = [[each["offset"] for each in rows] for rows in (ours, theirs)]
         assert numbers[0] == numbers[1], f"seed {SEED}, history {number}, {key}: {len(ours)} of {len(theirs)}"
         assert ours == theirs, f"seed {SEED}, history {number}, {key}"
     assert seven == one, f"seed {SEED}, history {number}, seven partitions"
     return sum(map(len, expected.values()))
+
+
+def first_offset(node: Node, name: str) -> int:
+    """The first offset that a node's disk has of a stream now."""
+    (folder,) = (node.vhosts.parents[1] / "stream").glob(f"__{name}_*")
+    return min(int(path.stem) for path in folder.glob("*.segment"))
+
+
+def remove_lost_indexes(of_node: Path, of_copy: Path) -> None:
+    """Removes the last index of a stream whose segment a kill did not leave; a read of it says what a node does.
+
+    The node starts no such stream until the index is gone (docs/format/rabbitmq-streams.md 7).
+    """
+    for folder in filter(Path.is_dir, of_copy.iterdir()):
+        indexes = sorted(folder.glob("*.index"))
+        if indexes and not indexes[-1].with_suffix(".segment").exists():
+            with pytest.raises(MqStoreError, match="a node does not start the stream"):
+                golden.rows(of_copy)
+            print(f"{folder.name}: the last index has no segment", flush=True)
+            indexes[-1].unlink()
+            (of_node / folder.name / indexes[-1].name).unlink()
