@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ from storage_core.errors import CorruptionError, OptionError, UnsupportedFormatE
 from storage_core.formats.rabbitmq.erlang import external_term
 from storage_core.formats.rabbitmq.quorum import log_entry
 from storage_core.rabbitmq import open_store
-from storage_core.rabbitmq.quorum import map_order
+from storage_core.rabbitmq.quorum import map_order, raft_log, replay
+from storage_core.rabbitmq.quorum.message_table import MessageTable
 from storage_core.rabbitmq.quorum.raft_log import read_log
 from storage_core.rabbitmq.quorum.snapshot import QuorumSnapshot, Reading
 from storage_core.store import Mode, OffsetBound, Predicate, ScanRequest
@@ -36,6 +38,29 @@ def test_what_the_restarted_node_delivered(name: str, partitions: int, tmp_path:
         expected["/", "rnd-dl"] = expected["/", "rnd-dl"][: len(found["/", "rnd-dl"])]
     assert found == expected
     assert fingerprint(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_what_is_kept_of_a_long_log(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows are the same where the log is read three entries at a time, and what left a queue is dropped at once."""
+    folder = golden.unpack(name, tmp_path)
+    expected = golden.rows(folder)
+    most = 0
+
+    def keep(table: MessageTable, held: Iterable[int]) -> None:
+        nonlocal most
+        there = set(held)
+        dropping(table, there)
+        most = max(most, table.count)
+        assert table.count <= len(there)
+
+    dropping = MessageTable.keep
+    monkeypatch.setattr(MessageTable, "keep", keep)
+    monkeypatch.setattr(MessageTable, "is_full", True)
+    monkeypatch.setattr(raft_log, "CHUNK", 3)
+    monkeypatch.setattr(replay, "batch_ranges", lambda sizes: [(at, at + 3) for at in range(0, len(sizes), 3)])
+    assert golden.rows(folder) == expected
+    assert most
 
 
 def test_one_disk_of_three(tmp_path: Path) -> None:
@@ -147,7 +172,8 @@ def test_templates_against_the_decoder(name: str, tmp_path: Path) -> None:
         log = read_log(str(folder), queue, snapshot.wals)
         parts = [
             (folder / log.files[entry["file"]]).read_bytes()[entry["position"] : entry["position"] + entry["size"]]
-            for entry in log.entries
+            for chunk in log.chunks()
+            for entry in chunk
         ]
         buffer = np.frombuffer(b"".join(parts), np.uint8)
         stops = np.cumsum([len(part) for part in parts])

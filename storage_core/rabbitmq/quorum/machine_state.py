@@ -6,7 +6,9 @@ A message is its raft index. Source: docs/format/rabbitmq-quorum.md 5, 7 and 10.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from storage_core.errors import FormatError
@@ -74,6 +76,14 @@ class State:
     sizes: dict[int, int] = field(default_factory=dict)
     expiries: dict[int, int] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)
+
+    def held(self) -> Iterator[int]:
+        """Every message of the queue: ready, with a consumer, or held for the dead-letter worker."""
+        consumers = (*self.consumers.values(), *(consumer for _, consumer in self.waiting))
+        workers = () if self.worker is None else (self.worker,)
+        return chain(
+            self.messages, self.returns, self.discards, *(one.checked_out.values() for one in (*consumers, *workers))
+        )
 
     def learn(self, index: int, header: Any) -> None:
         """What a message's header says: its size, when it expires, how often it was returned. FormatError."""

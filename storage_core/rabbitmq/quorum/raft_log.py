@@ -5,13 +5,14 @@ Source: docs/format/rabbitmq-quorum.md 3, 4, 5 and 8. Leaves to `replay` what th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from storage_core.errors import FormatError
+from storage_core.errors import DataLossError, FormatError
 from storage_core.files import system
 from storage_core.formats.rabbitmq.quorum import raft_segment, snapshot_file, wal
 from storage_core.formats.rabbitmq.quorum.snapshot_file import SnapshotFile
@@ -21,6 +22,8 @@ from storage_core.rabbitmq.quorum.directory import SEGMENT, SNAPSHOTS, WAL, Queu
 
 WINDOW = 32 << 20
 SHORTEST_SEGMENT = 8
+CHUNK = 1 << 16
+"""Entries that are looked at together, at least: a segment has 4,096 of them."""
 
 ENTRY = np.dtype([("index", "i8"), ("term", "i8"), ("position", "i8"), ("size", "i8"), ("crc", "u4"), ("file", "i4")])
 """One entry of a log: `size` bytes of data at `position` of the file; `crc` 0 where nothing is to be checked."""
@@ -28,15 +31,48 @@ ENTRY = np.dtype([("index", "i8"), ("term", "i8"), ("position", "i8"), ("size", 
 LogEntries = npt.NDArray[np.void]
 
 
+@dataclass(frozen=True)
+class LogPiece:
+    """The entries [first, stop) of a log, without a hole, that one file has. `part` are all entries of a write-ahead
+    log; those of a segment are read when they are asked for.
+    """
+
+    root: str
+    file: str
+    number: int
+    first: int
+    stop: int
+    part: LogEntries | None = None
+
+    def between(self, first: int, stop: int) -> LogPiece:
+        """Those of [first, stop)."""
+        return replace(self, first=max(self.first, first), stop=min(self.stop, stop))
+
+    def entries(self) -> LogEntries:
+        """The entries in index order. DataLossError when the file is not what it was."""
+        part = self.part
+        if part is None:
+            try:
+                part = _rising(_read_segment(f"{self.root}/{self.file}"))
+            except (FileNotFoundError, FormatError):
+                part = np.empty(0, ENTRY)
+            part["file"] = self.number
+        low, high = np.searchsorted(part["index"], (self.first, self.stop))
+        if high - low != self.stop - self.first:
+            text = "the file changed while the store was read; read again, or a copy"
+            raise DataLossError(f"DataLossError: {self.root}/{self.file}: {text}")
+        return part[low:high]
+
+
 @dataclass
 class RaftLog:
-    """The log of one queue behind its snapshot: entries in index order without a hole, up to the first damage.
+    """The log of one queue behind its snapshot: pieces that follow each other without a hole, up to the first damage.
 
     `files` are paths below the store; `damages` say where the log cannot be read on.
     """
 
     snapshot: SnapshotFile | None
-    entries: LogEntries
+    pieces: list[LogPiece]
     files: tuple[str, ...]
     damages: list[Damage] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -49,7 +85,20 @@ class RaftLog:
     @property
     def last_index(self) -> int:
         """Last index of the log."""
-        return int(self.entries["index"][-1]) if len(self.entries) else self.snapshot_index
+        return self.pieces[-1].stop - 1 if self.pieces else self.snapshot_index
+
+    def chunks(self, last: int | None = None) -> Iterator[LogEntries]:
+        """The entries up to the index `last`, so many at a time that a column of them pays. Raises DataLossError."""
+        stop = self.last_index + 1 if last is None else last + 1
+        waiting: list[LogEntries] = []
+        for piece in self.pieces:
+            if piece.first < stop:
+                waiting.append(piece.between(0, stop).entries())
+            if sum(map(len, waiting)) >= CHUNK:
+                yield _joined(waiting)
+                waiting = []
+        if waiting:
+            yield _joined(waiting)
 
 
 @dataclass
@@ -138,33 +187,46 @@ def read_log(root: str, queue: QueueDirectory, wals: WalEntries) -> RaftLog:
     notes: list[str] = []
     snapshot = _newest_snapshot(root, queue, notes)
     files = [*wals.files]
-    parts, damages = [], list(wals.damages)
+    pieces: list[LogPiece] = []
+    damages = list(wals.damages)
     for name in files_named(f"{root}/{queue.folder}", SEGMENT):
         path = f"{queue.folder}/{name}"
         try:
-            part = _read_segment(f"{root}/{path}")
+            part = _rising(_read_segment(f"{root}/{path}"))
         except FormatError as error:
             damages.append(Damage(path, error.position, 0, "segment", error.reason))
             continue
         if len(part):
-            part["file"] = len(files)
+            pieces = _over(pieces, part, LogPiece(root, path, len(files), 0, 0))
             files.append(path)
-            parts.append(_rising(part))
-    parts += [_rising(part) for part in wals.parts.get(queue.config.uid, []) if len(part)]
-    log = np.empty(0, ENTRY)
-    for part in parts:
-        before = log[: int(np.searchsorted(log["index"], part["index"][0]))]
-        log = np.concatenate([before, part]) if len(before) else part
+    for part in wals.parts.get(queue.config.uid, []):
+        if len(part):
+            number = int(part["file"][0])
+            part = _rising(part)
+            pieces = _over(pieces, part, LogPiece(root, files[number], number, 0, 0, part))
     first = (-1 if snapshot is None else snapshot.index) + 1
-    log = log[int(np.searchsorted(log["index"], first)) :]
-    holes = np.flatnonzero(log["index"] != np.arange(first, first + len(log)))
-    if len(holes):
-        at = log[int(holes[0])]
-        wanted = first + int(holes[0])
-        reason = f"entry {wanted} of the raft log is missing; the next one is {int(at['index'])}"
-        damages.append(Damage(files[int(at["file"])], int(at["position"]), 0, "gap", reason))
-        log = log[: int(holes[0])]
-    return RaftLog(snapshot, log, tuple(files), damages, notes)
+    pieces = [piece.between(first, piece.stop) for piece in pieces if piece.stop > first]
+    wanted = first
+    for number, piece in enumerate(pieces):
+        if piece.first != wanted:
+            position = int(piece.entries()["position"][0])
+            reason = f"entry {wanted} of the raft log is missing; the next one is {piece.first}"
+            damages.append(Damage(piece.file, position, 0, "gap", reason))
+            pieces = pieces[:number]
+            break
+        wanted = piece.stop
+    return RaftLog(snapshot, pieces, tuple(files), damages, notes)
+
+
+def _over(pieces: list[LogPiece], part: LogEntries, new: LogPiece) -> list[LogPiece]:
+    """A log whose entries from the first of `part` on are replaced by it; `new` says of which file that is."""
+    index = part["index"]
+    first = int(index[0])
+    before = [piece.between(piece.first, first) for piece in pieces if piece.first < first]
+    edges = [0, *(np.flatnonzero(np.diff(index) != 1) + 1).tolist(), len(index)]
+    return before + [
+        replace(new, first=int(index[low]), stop=int(index[high - 1]) + 1) for low, high in pairwise(edges)
+    ]
 
 
 def _read_segment(path: str) -> LogEntries:

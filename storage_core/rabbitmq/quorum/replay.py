@@ -1,6 +1,7 @@
 """A queue's log run through its state machine: what is left in the queue, and where each message lies.
 
-Source: docs/format/rabbitmq-quorum.md 8 to 11. Entries are read a window at a time; of each remain a few numbers.
+Source: docs/format/rabbitmq-quorum.md 8 to 11. Entries are read a window at a time; of messages that the
+queue holds remain a few numbers.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from storage_core.rabbitmq.disk.span_reader import SpanReader
 from storage_core.rabbitmq.quorum.commands import Command, apply, message_facts
 from storage_core.rabbitmq.quorum.machine import Machine
 from storage_core.rabbitmq.quorum.machine_state import State, from_snapshot
+from storage_core.rabbitmq.quorum.message_table import MESSAGE, MessageTable
 from storage_core.rabbitmq.quorum.raft_log import LogEntries, RaftLog
 from storage_core.rabbitmq.read.partition import batch_ranges
 
@@ -33,24 +35,18 @@ _VERSIONS = {0: "3.8", 1: "3.9", 3: "3.11 to 3.13"}
 class Replay:
     """The machine of one queue after the entries of `log` up to the index `stop`.
 
-    `positions`, `sizes` (of the message term), `times` (ms) are by row of the log; size 0 where an entry has no
-    message. `damages` are those that ended the run early.
+    `messages` says where those lie that the machine holds. `damages` are those that ended the run early.
     """
 
     def __init__(self, root: str, name: str, log: RaftLog, stop: int) -> None:
         self.root, self.name, self.log = root, name, log
-        self.entries = log.entries[: int(np.searchsorted(log.entries["index"], stop, "right"))]
-        self.base = log.snapshot_index + 1
-        count = len(self.entries)
-        self.positions = np.zeros(count, np.int64)
-        self.sizes = np.zeros(count, np.int64)
-        self.times = np.zeros(count, np.int64)
-        self.body_sizes = np.zeros(count, np.int64)
+        self.messages = MessageTable()
+        self._window = np.zeros(0, MESSAGE)
         self.damages: list[Damage] = []
         self.members: tuple[Any, ...] | None = None
         self.deleted = False
         self.machine = Machine(self._first_state(), self._body_size)
-        self._run()
+        self._run(stop)
 
     def _first_state(self) -> State:
         snapshot = self.log.snapshot
@@ -72,39 +68,52 @@ class Replay:
             )
 
     def _body_size(self, index: int) -> int:
-        row = index - self.base
-        return int(self.body_sizes[row]) if 0 <= row < len(self.body_sizes) else 0
+        window = self._window
+        row = index - int(window["index"][0]) if len(window) else -1
+        return int(window["size"][row]) if 0 <= row < len(window) else self.messages.body_size(index)
 
-    def _run(self) -> None:
+    def _run(self, last: int) -> None:
         reader = SpanReader(self.root, list(self.log.files))
-        entries = self.entries
         try:
-            for start, stop in batch_ranges(entries["size"]):
-                rows = entries[start:stop]
-                where = rows["file"].astype(np.int64), rows["position"], rows["position"] + rows["size"]
-                try:
-                    buffer, starts = reader.load(*where)
-                except DataLossError as error:
-                    self._broken(start, str(error))
-                    return
-                if not self._window(start, rows, buffer, starts):
-                    return
+            for chunk in self.log.chunks(last):
+                for start, stop in batch_ranges(chunk["size"]):
+                    if not self._read(reader, chunk[start:stop]):
+                        return
         finally:
             reader.close()
 
-    def _window(self, first: int, rows: LogEntries, buffer: Bytes, starts: Positions) -> bool:
+    def _read(self, reader: SpanReader, rows: LogEntries) -> bool:
+        """Reads and applies some entries; False at one that is damaged."""
+        window = np.zeros(len(rows), MESSAGE)
+        for name in ("index", "term", "file"):
+            window[name] = rows[name]
+        self._window = window
+        where = rows["file"].astype(np.int64), rows["position"], rows["position"] + rows["size"]
+        try:
+            buffer, starts = reader.load(*where)
+        except DataLossError as error:
+            self._broken(rows[0], str(error))
+            return False
+        whole = self._apply(rows, buffer, starts)
+        self.messages.add(window[window["length"] > 0])
+        self._window = window[:0]
+        if self.messages.is_full:
+            self.messages.keep(self.machine.state.held())
+        return whole
+
+    def _apply(self, rows: LogEntries, buffer: Bytes, starts: Positions) -> bool:
         """Applies a window of entries; False at a damaged one."""
         stops = starts + rows["size"]
         wrong = _wrong_sums(rows, buffer, starts, stops)
-        if wrong is not None:
-            rows, starts, stops = rows[:wrong], starts[:wrong], stops[:wrong]
+        damaged = rows[wrong] if wrong is not None else None
+        rows, starts, stops = rows[:wrong], starts[:wrong], stops[:wrong]
         found = log_entry.find_enqueues(buffer, starts, stops)
-        ttls = self._note(first, rows, buffer, found, starts)
+        ttls = self._note(rows, buffer, found, starts)
         pids = [et.Opaque(term) for term in found.publisher_terms]
         for begin, end in _runs(found, ttls):
             if not found.ok[begin]:
                 for row in range(begin, end):
-                    if not self._command(first + row, buffer[starts[row] : stops[row]].tobytes()):
+                    if not self._command(row, rows[row], buffer[starts[row] : stops[row]].tobytes()):
                         return False
                 continue
             pid, indexes = pids[int(found.publishers[begin])], rows["index"][begin:end].tolist()
@@ -113,23 +122,21 @@ class Replay:
                 continue
             for row, index in zip(range(begin, end), indexes, strict=True):
                 ttl = None if ttls[row] == NO_TTL else int(ttls[row])
-                size = int(self.body_sizes[first + row])
+                size = int(self._window["size"][row])
                 self.machine.enqueue(int(found.times[row]), index, pid, int(found.sequences[row]), ttl, size)
-        if wrong is not None:
-            self._broken(first + wrong, "the entry fails its checksum")
-        return wrong is None
+        if damaged is not None:
+            self._broken(damaged, "the entry fails its checksum")
+        return damaged is None
 
-    def _note(
-        self, first: int, rows: LogEntries, buffer: Bytes, found: Enqueues, starts: Positions
-    ) -> npt.NDArray[np.int64]:
-        """Keeps where the messages of enqueues lie and how large they are. Returns the time to live of each."""
+    def _note(self, rows: LogEntries, buffer: Bytes, found: Enqueues, starts: Positions) -> npt.NDArray[np.int64]:
+        """Notes where the messages of enqueues lie and how large they are. Returns the time to live of each."""
         ttls = np.full(len(rows), NO_TTL, np.int64)
         chosen = np.flatnonzero(found.ok)
         begin, end = found.message_starts[chosen], found.message_stops[chosen]
-        kept = slice(first, first + len(rows))
-        self.positions[kept][chosen] = rows["position"][chosen] + (begin - starts[chosen])
-        self.sizes[kept][chosen] = end - begin
-        self.times[kept][chosen] = found.times[chosen]
+        window = self._window
+        window["position"][chosen] = rows["position"][chosen] + (begin - starts[chosen])
+        window["length"][chosen] = end - begin
+        window["enqueued_ms"][chosen] = found.times[chosen]
         # The term has no version byte of its own; the byte before it was read already.
         buffer[begin - 1] = et.VERSION
         spans = basic_message.locate(buffer, begin - 1, end, 0)
@@ -139,12 +146,12 @@ class Replay:
             sizes[place] = facts.size
             if facts.ttl is not None:
                 ttls[chosen[place]] = facts.ttl
-        self.body_sizes[kept][chosen] = sizes
+        window["size"][chosen] = sizes
         return ttls
 
-    def _command(self, row: int, data: bytes) -> bool:
+    def _command(self, row: int, entry: np.void, data: bytes) -> bool:
         """Applies one entry that is no plain enqueue; False when it cannot be read."""
-        index = int(self.entries["index"][row])
+        index = int(entry["index"])
         try:
             term = log_entry.decode(data)
             if isinstance(term, tuple) and term[0] == "noop":
@@ -162,24 +169,19 @@ class Replay:
                 return True
             if command.carries_message:
                 start, stop = log_entry.message_span(data)
-                self.positions[row] = int(self.entries["position"][row]) + start
-                self.sizes[row], self.times[row] = stop - start, command.time
-                self.body_sizes[row] = command.message_size
+                at = self._window[row]
+                at["position"], at["length"] = int(entry["position"]) + start, stop - start
+                at["enqueued_ms"], at["size"] = command.time, command.message_size
             apply(self.machine, command)
         except (FormatError, TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
             reason = error.reason if isinstance(error, FormatError) else "it is spelled in no known way"
-            self._broken(row, f"entry {index} of the raft log cannot be applied: {reason}")
+            self._broken(entry, f"entry {index} of the raft log cannot be applied: {reason}")
             return False
         return True
 
-    def _broken(self, row: int, reason: str) -> None:
-        at = self.entries[row]
-        place = self.log.files[int(at["file"])], int(at["position"]), int(at["size"])
+    def _broken(self, entry: np.void, reason: str) -> None:
+        place = self.log.files[int(entry["file"])], int(entry["position"]), int(entry["size"])
         self.damages.append(Damage(*place, "entry", reason))
-
-    def row_of(self, indexes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Rows of the log by raft index; what lies outside is moved inside."""
-        return np.clip(indexes - self.base, 0, max(len(self.entries) - 1, 0))
 
 
 def _wrong_sums(rows: LogEntries, buffer: Bytes, starts: Positions, stops: Positions) -> int | None:

@@ -13,7 +13,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from storage_core.formats.columns import TIMESTAMP
-from storage_core.formats.layout import Mask
 from storage_core.rabbitmq.index.entries import ENTRY as CLASSIC_ENTRY
 from storage_core.rabbitmq.index.entries import MISSING, REDELIVERED, SHARED, Entries, flagged
 from storage_core.rabbitmq.quorum import consumers
@@ -97,17 +96,10 @@ def _fill_sparse(column: npt.NDArray[np.generic], order: npt.NDArray[np.int64], 
 def _locate(replay: Replay, entries: Entries, order: npt.NDArray[np.int64]) -> None:
     """Where the messages lie. One whose entry is behind the snapshot, or has no message, is missing."""
     entries["sequence_id"], entries["kind"] = order, SHARED
-    if not len(replay.entries):
-        entries["flags"] |= MISSING
-        return
-    rows = replay.row_of(order)
-    known: Mask = (replay.entries["index"][rows] == order) & (replay.sizes[rows] > 0)
+    found, known = replay.messages.find(order)
     entries["flags"] |= np.where(known, 0, MISSING).astype(np.uint8)
-    for name, values in (
-        ("position", replay.positions), ("length", replay.sizes), ("size", replay.body_sizes),
-        ("file", replay.entries["file"]), ("term", replay.entries["term"]), ("enqueued_ms", replay.times),
-    ):  # fmt: skip
-        entries[name] = np.where(known, values[rows], 0)
+    for name in ("position", "length", "size", "file", "term", "enqueued_ms"):
+        entries[name] = np.where(known, found[name], 0)
 
 
 class QuorumColumns(IndexColumns):

@@ -6,6 +6,7 @@ Source: docs/rabbitmq.md "Views". Leaves to `snapshot` what the logs hold.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from storage_core.formats.columns import TIMESTAMP
 from storage_core.formats.rabbitmq.quorum import log_entry
 from storage_core.rabbitmq.disk.span_reader import SpanReader
 from storage_core.rabbitmq.quorum.directory import QueueDirectory
+from storage_core.rabbitmq.quorum.raft_log import LogPiece
 from storage_core.rabbitmq.quorum.snapshot import QuorumSnapshot
 from storage_core.rabbitmq.read import selection
 from storage_core.store import ScanRequest
@@ -123,14 +125,18 @@ def _queues(snapshot: QuorumSnapshot, request: ScanRequest) -> Iterator[Row]:
         }  # fmt: skip
 
 
+def _number(piece: LogPiece) -> int:
+    return piece.number
+
+
 def _segments(snapshot: QuorumSnapshot, request: ScanRequest) -> Iterator[Row]:
     for queue in _chosen(snapshot, request):
         state = snapshot.state(queue)
-        entries, rows = state.log.entries, state.rows.entries
-        for number, file in enumerate(state.log.files):
-            inside, live = entries[entries["file"] == number], rows[rows["file"] == number]
-            if not len(inside):
-                continue
+        rows = state.rows.entries
+        for number, pieces in groupby(sorted(state.log.pieces, key=_number), _number):
+            parts = [piece.entries() for piece in pieces]
+            inside, live = np.concatenate(parts), rows[rows["file"] == number]
+            file = state.log.files[number]
             size, used = int(inside["size"].sum()), int(live["length"].sum())
             yield {
                 "vhost": queue.name[0], "queue": queue.name[1], "file": file,
@@ -146,8 +152,9 @@ def _raft(snapshot: QuorumSnapshot, request: ScanRequest) -> Iterator[Row]:
         log = snapshot.state(queue).log
         reader = SpanReader(snapshot.root, list(log.files))
         try:
-            for start in range(0, len(log.entries), RAFT_ROWS):
-                part = log.entries[start : start + RAFT_ROWS]
+            for part in (
+                chunk[at : at + RAFT_ROWS] for chunk in log.chunks() for at in range(0, len(chunk), RAFT_ROWS)
+            ):
                 stops = part["position"] + part["size"]
                 buffer, starts = reader.load(part["file"].astype(np.int64), part["position"], stops)
                 for entry, at in zip(part, starts.tolist(), strict=True):

@@ -1,0 +1,73 @@
+"""Where the messages lie that a queue still holds, by raft index, while its log runs through its machine.
+
+What left the queue is dropped from time to time, so the table grows with the messages that are held, not with the log.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.formats.layout import Mask
+
+MESSAGE = np.dtype(
+    [
+        ("index", "i8"), ("term", "i8"), ("file", "i4"), ("position", "i8"), ("length", "i8"), ("size", "i8"),
+        ("enqueued_ms", "i8"),
+    ]
+)  # fmt: skip
+"""One message: the term that holds it is `length` bytes at `position` of the file, its body `size` bytes."""
+SMALLEST_LIMIT = 1 << 17
+
+Messages = npt.NDArray[np.void]
+
+
+class MessageTable:
+    """Messages in the order of their raft indexes; `count` says how many."""
+
+    def __init__(self) -> None:
+        self._parts: list[Messages] = []
+        self._firsts: list[int] = []
+        self.count, self._limit = 0, SMALLEST_LIMIT
+
+    def add(self, messages: Messages) -> None:
+        """Adds messages, dtype MESSAGE, whose indexes are above all before."""
+        if len(messages):
+            self._parts.append(messages)
+            self._firsts.append(int(messages["index"][0]))
+            self.count += len(messages)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether most of the table may be of messages that left."""
+        return self.count > self._limit
+
+    def keep(self, held: Iterable[int]) -> None:
+        """Drops all messages but those of these indexes."""
+        wanted = np.unique(np.fromiter(held, np.int64))
+        found, known = self.find(wanted)
+        self._parts, self._firsts, self.count = [], [], 0
+        self.add(found[known])
+        self._limit = max(2 * self.count, SMALLEST_LIMIT)
+
+    def find(self, indexes: npt.NDArray[np.int64]) -> tuple[Messages, Mask]:
+        """A row for each index, and whether it is that of a message of the table. Shapes (n,)."""
+        if not self._parts:
+            return np.zeros(len(indexes), MESSAGE), np.zeros(len(indexes), bool)
+        if len(self._parts) > 1:
+            self._parts, self._firsts = [np.concatenate(self._parts)], self._firsts[:1]
+        (table,) = self._parts
+        found = table[np.minimum(np.searchsorted(table["index"], indexes), len(table) - 1)]
+        return found, found["index"] == indexes
+
+    def body_size(self, index: int) -> int:
+        """Bytes of one message's body; 0 for one that is not there."""
+        at = bisect_right(self._firsts, index) - 1
+        if at < 0:
+            return 0
+        part = self._parts[at]
+        row = int(np.searchsorted(part["index"], index))
+        return int(part["size"][row]) if row < len(part) and part["index"][row] == index else 0
