@@ -44,6 +44,9 @@ OF_OTHER_QUEUES = frozenset({"commit", "asof"})
 """Options of quorum queues, which may stand in those of a whole node."""
 NEW_STORE_NAMES = frozenset({".mqstore"})
 
+LONGEST_NAME = 255
+"""Bytes of a vhost's name, which AMQP 0-9-1 has as a short string."""
+
 
 class VhostStore(FollowedStore):
     """The store in the directory `path`. Opening reads two small files.
@@ -84,7 +87,7 @@ class VhostStore(FollowedStore):
             data = read_short_file(file)
         except FormatError as error:
             raise error.at(file) from None
-        if data:
+        if 0 < len(data) <= LONGEST_NAME:  # a node writes it anew at each start: what is longer is no name
             return data.decode("utf-8", "replace")
         folder = f"{self.path}/{paths.QUEUES_FOLDER}"
         for name in sorted(names_in(folder)):

@@ -160,6 +160,9 @@ def test_the_vhost_without_its_file(tmp_path: Path) -> None:
         (path / ".vhost").unlink()
         with open_store(str(path)) as store:
             assert store.vhost == name
+        (path / ".vhost").write_bytes(b"\x81" * 5000)  # longer than any name
+        with open_store(str(path)) as store:
+            assert store.vhost == name
     moved = vhosts / "backup"
     (vhosts / golden.DEFAULT_VHOST).rename(moved)
     rows = golden.table(moved, columns=("vhost", "store"), store_name="mine").to_pylist()
