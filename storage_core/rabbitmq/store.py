@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage_core.errors import FormatError, OptionError, StoreClosedError, StoreNotFoundError, closest
+from storage_core.errors import OptionError, StoreClosedError, StoreNotFoundError, closest
 from storage_core.finding import Finding
 from storage_core.formats.rabbitmq import paths
 from storage_core.job import pending_intent
@@ -20,8 +20,8 @@ from storage_core.rabbitmq.disk import definitions
 from storage_core.rabbitmq.disk.detect import looks_like_vhost, names_in
 from storage_core.rabbitmq.disk.running_node import is_running
 from storage_core.rabbitmq.disk.settings import Settings
-from storage_core.rabbitmq.disk.span_reader import read_short_file
 from storage_core.rabbitmq.disk.vhost_config import entry_count
+from storage_core.rabbitmq.disk.vhost_name import vhost_name
 from storage_core.rabbitmq.index.queue_directory import check_versions
 from storage_core.rabbitmq.queue.priority_queue import PriorityQueue, open_queue
 from storage_core.rabbitmq.queue.queue import Queue
@@ -44,9 +44,6 @@ OF_OTHER_QUEUES = frozenset({"commit", "asof"})
 """Options of quorum queues, which may stand in those of a whole node."""
 NEW_STORE_NAMES = frozenset({".mqstore"})
 
-LONGEST_NAME = 255
-"""Bytes of a vhost's name, which AMQP 0-9-1 has as a short string."""
-
 
 class VhostStore(FollowedStore):
     """The store in the directory `path`. Opening reads two small files.
@@ -67,7 +64,7 @@ class VhostStore(FollowedStore):
             self.vhost = vhost or "/"
             return
         self.segment_entry_count = entry_count(self.path)
-        self.vhost = self._vhost_name()
+        self.vhost = vhost_name(self.path).decode("utf-8", "replace")
         if vhost is not None and vhost != self.vhost:
             raise OptionError("vhost", vhost, f"{path} is the store of the vhost {self.vhost}")
 
@@ -79,25 +76,6 @@ class VhostStore(FollowedStore):
             text = f"is no RabbitMQ vhost directory; it has no {paths.PERSISTENT_FOLDER}"
             raise StoreNotFoundError(f"StoreNotFoundError: {self.path} {text}")
         return True
-
-    def _vhost_name(self) -> str:
-        """Of `.vhost`, else of a queue's stub, else the directory's name (`/` where that is its hash)."""
-        file = f"{self.path}/{paths.VHOST_FILE}"
-        try:
-            data = read_short_file(file)
-        except FormatError as error:
-            raise error.at(file) from None
-        if 0 < len(data) <= LONGEST_NAME:  # a node writes it anew at each start: what is longer is no name
-            return data.decode("utf-8", "replace")
-        folder = f"{self.path}/{paths.QUEUES_FOLDER}"
-        for name in sorted(names_in(folder)):
-            try:
-                return paths.parse_stub(read_short_file(f"{folder}/{name}/{paths.STUB_FILE}")).vhost.decode(
-                    "utf-8", "replace"
-                )
-            except (FormatError, NotADirectoryError):
-                continue
-        return "/" if self.name == paths.vhost_directory(b"/") else self.name
 
     @property
     def virtual_host(self) -> str:

@@ -218,3 +218,21 @@ def test_views(store: Path, tmp_path: Path) -> None:
     for row in messages.values():
         assert row["liveBytes"] + row["garbageBytes"] == row["bytes"] == (path / row["file"]).stat().st_size
     assert sum(row["messages"] for row in messages.values()) == 30
+
+
+def test_the_folder_tells_the_vhost_of_another_one_s_file(tmp_path: Path) -> None:
+    vhosts = golden.unpack("s9_vhosts_kill9", tmp_path)
+    for path in sorted(vhosts.iterdir()):
+        name = (path / ".vhost").read_text()
+        (path / ".vhost").write_text("another")
+        with open_store(str(path)) as store:
+            assert store.vhost == name
+            found = [finding for finding in store.verify() if finding.file == ".vhost"]
+            assert [(each.kind, each.effect) for each in found] == [("unexpected file", "writes it anew")]
+            assert name in found[0].reason
+            store.repair()
+        assert not (path / ".vhost").exists()
+        moved = path.rename(path.parent / f"copy of {path.name}")
+        (moved / ".vhost").write_text("another")
+        with open_store(str(moved)) as store:  # nothing tells that it is wrong
+            assert store.vhost == "another"

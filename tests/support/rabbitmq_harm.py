@@ -299,6 +299,8 @@ HARMS: dict[str, Harm] = {
     ),
     "killed: a deliver twice": Harm(False, "journal", _journal(LARGE, _deliver_twice)),
     "killed: a deliver of nothing": Harm(False, "journal", _journal(LARGE, _lone_deliver)),
+    "clean: .vhost is garbage": Harm(True, "unexpected file", _replace(".vhost", bytes(range(256)))),
+    "killed: .vhost is garbage": Harm(False, "unexpected file", _replace(".vhost", bytes(range(256)))),
     "killed: a journal of zeros": Harm(
         False, "", _journal(LARGE, lambda data: data.__setitem__(slice(0, None), bytes(len(data)))), lost=LATER
     ),

@@ -25,8 +25,9 @@ from storage_core.rabbitmq.disk import recovery_terms
 from storage_core.rabbitmq.disk.recovery_terms import QueueTerms
 from storage_core.rabbitmq.disk.running_node import check_not_running
 from storage_core.rabbitmq.disk.settings import Settings
-from storage_core.rabbitmq.disk.span_reader import read_file, read_table
+from storage_core.rabbitmq.disk.span_reader import read_table
 from storage_core.rabbitmq.disk.vhost_config import entry_count
+from storage_core.rabbitmq.disk.vhost_name import vhost_flaw, vhost_name
 from storage_core.rabbitmq.index.index_recovery import references
 from storage_core.rabbitmq.index.queue_directory import QueueDirectory, check_versions, list_directories
 from storage_core.rabbitmq.message_store import startup
@@ -87,8 +88,10 @@ def open_vhost(
 
 
 def _vhost_name(root: str, wanted: bytes | None, directories: list[QueueDirectory]) -> bytes:
-    """What `.vhost` says, else a queue's stub, else what is `wanted`; written down where it was not."""
-    known = read_file(f"{root}/{paths.VHOST_FILE}")
+    """What `.vhost` says, else a queue's stub, else what is `wanted`; written down where it was not, or wrongly."""
+    known = vhost_name(root) if system.exists(f"{root}/{paths.VHOST_FILE}") else b""
+    if known and vhost_flaw(root) is not None:
+        write_synced(f"{root}/{paths.VHOST_FILE}", known)
     if not known:
         stubs = (directory.name.vhost for directory in directories if directory.name is not None)
         known = next(stubs, b"/" if wanted is None else wanted)

@@ -19,6 +19,7 @@ from storage_core.progress import report
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.disk.span_reader import read_file
 from storage_core.rabbitmq.disk.vhost_config import config_flaw
+from storage_core.rabbitmq.disk.vhost_name import vhost_flaw
 from storage_core.rabbitmq.index.entries import ACKED, JOURNAL, MISSING, SEGMENT, SHARED, flagged
 from storage_core.rabbitmq.index.queue_directory import QueueFiles
 from storage_core.rabbitmq.message_store.locations import MessageLocations, file_sizes, scan_file
@@ -43,7 +44,7 @@ REMOVED_EARLY = "may remove the message while a queue needs it"
 def findings(snapshot: VhostSnapshot, queues: Sequence[NamedQueue], every_queue: bool) -> Iterator[Finding]:
     """What is wrong in some queues and in the message store; counts are compared when these are all queues."""
     yield from _unfinished(snapshot.root)
-    yield from _config(snapshot.root)
+    yield from _names_and_settings(snapshot.root)
     listed: list[QueueFiles] = []
     for queue in queues:
         for directory in queue.directories:
@@ -64,18 +65,22 @@ def findings(snapshot: VhostSnapshot, queues: Sequence[NamedQueue], every_queue:
 def seen_at_a_glance(snapshot: VhostSnapshot) -> Iterator[Finding]:
     """What is wrong as far as it can be told without reading messages, or message files after a clean stop."""
     yield from _unfinished(snapshot.root)
-    yield from _config(snapshot.root)
+    yield from _names_and_settings(snapshot.root)
     for directory in snapshot.directories:
         files = snapshot.files(directory)
         yield from _of_index(snapshot, files, directory.directory)
     yield from (_finding(damage, snapshot.locations.clean, None) for damage in snapshot.locations.damages)
 
 
-def _config(root: str) -> Iterator[Finding]:
+def _names_and_settings(root: str) -> Iterator[Finding]:
     flaw = config_flaw(root)
     if flaw is not None:
         size = system.stat(f"{root}/{paths.CONFIG_FILE}").size
         yield Finding(paths.CONFIG_FILE, 0, size, Kind.ODD, flaw, "takes 16384 entries a segment", True)
+    flaw = vhost_flaw(root)
+    if flaw is not None:
+        size = system.stat(f"{root}/{paths.VHOST_FILE}").size
+        yield Finding(paths.VHOST_FILE, 0, size, Kind.ODD, flaw, "writes it anew", True)
 
 
 def _unfinished(root: str) -> Iterator[Finding]:

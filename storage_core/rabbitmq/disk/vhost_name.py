@@ -1,0 +1,59 @@
+"""The name of a vhost's directory: of `.vhost`, where nothing proves another one.
+
+A node knows its vhosts from its tables, names their folders by a hash, and writes `.vhost` anew at each start
+(rabbitmq.md 1.3, 4.1): a name whose hash the folder has is the vhost's, whatever `.vhost` says.
+"""
+
+from __future__ import annotations
+
+import re
+
+from storage_core.errors import FormatError
+from storage_core.formats.rabbitmq import paths
+from storage_core.rabbitmq.disk.detect import names_in
+from storage_core.rabbitmq.disk.span_reader import read_short_file
+
+LONGEST_NAME = 255
+"""Bytes of a vhost's name, which AMQP 0-9-1 has as a short string."""
+_HASH = re.compile("[0-9A-Z]{1,25}")
+
+
+def vhost_name(root: str) -> bytes:
+    """The name, by the folder's hash, else of `.vhost`, else of a queue's stub, else the folder's own name.
+
+    Raises CorruptionError for a `.vhost` that is too long to be read.
+    """
+    folder, said = root.rpartition("/")[2], _said(root)
+    if said and paths.vhost_directory(said) == folder:
+        return said
+    stub = None if said and not _HASH.fullmatch(folder) else _of_a_stub(root)
+    proven = next((name for name in (stub, b"/") if name is not None and paths.vhost_directory(name) == folder), None)
+    return proven or said or stub or folder.encode()
+
+
+def vhost_flaw(root: str) -> str | None:
+    """Why a node does not keep what `.vhost` says; None where it does, or where there is no such file."""
+    if paths.VHOST_FILE not in names_in(root):
+        return None
+    said, name = _said(root), vhost_name(root)
+    return None if said == name else f"it does not name the vhost {name.decode('utf-8', 'replace')!r}"
+
+
+def _said(root: str) -> bytes:
+    """What `.vhost` says; b"" where it is missing, or longer than a name."""
+    file = f"{root}/{paths.VHOST_FILE}"
+    try:
+        data = read_short_file(file)
+    except FormatError as error:
+        raise error.at(file) from None
+    return data if len(data) <= LONGEST_NAME else b""
+
+
+def _of_a_stub(root: str) -> bytes | None:
+    folder = f"{root}/{paths.QUEUES_FOLDER}"
+    for name in sorted(names_in(folder)):
+        try:
+            return paths.parse_stub(read_short_file(f"{folder}/{name}/{paths.STUB_FILE}")).vhost
+        except (FormatError, NotADirectoryError):
+            continue
+    return None
