@@ -1,7 +1,7 @@
 """Messages per second of `queue()` and of the real rabbit_variable_queue, in batches of 100, in one run.
 
 Prints the rates and their ratio (`-s`). The real queue's time includes building its message terms, as ours does.
-The limit is on the time that this process had a processor: what else runs on the machine must not decide it.
+The limit is on the ratio: how fast the machine is, and what else runs on it, must not decide it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 BATCH, SIZE = 100, 200
 BATCHES = int(os.environ.get("MQSTORE_BATCHES", "2000"))
 ROUNDS = 3
-WANTED = 200_000
-"""Messages per second of processor time."""
+WANTED = 2
+"""Times the rate of the real queue."""
 
 
 def real_speed(queue: BackingQueue, folder: Path, number: int) -> tuple[float, float]:
@@ -77,4 +77,4 @@ def test_publish_and_fetch_in_batches(tmp_path: Path) -> None:
         print(
             f"{what}: {wall:,.0f}/s ({cpu:,.0f} per CPU second), the real queue {theirs:,.0f}/s, {wall / theirs:.2f}x"
         )
-        assert max(own[at][1] for own, _ in pairs) > WANTED
+        assert max(own[at][0] / other[at] for own, other in pairs) > WANTED
