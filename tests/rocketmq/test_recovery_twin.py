@@ -152,6 +152,19 @@ def test_an_entry_of_no_length_hides_nothing(tmp_path: Path) -> None:
         assert compare(name, directory, version, Harm(), 1)[0] == []
 
 
+@pytest.mark.parametrize("version", RECOVERY)
+def test_stale_entries_are_served_again(version: str, tmp_path: Path) -> None:
+    """The one wrong answer of 10,000 mutations (seed 100, case 2001); more in test_stale_entries.py."""
+    name = "damaged-queue-tail-lost-abort-4.9.3"
+    directory = archive.unpack(name, tmp_path)
+    overwrite(directory / "consumequeue" / "audit" / "1" / f"{0:020}", 238, struct.pack("<q", 2147483647))
+    overwrite(directory / "commitlog" / f"{16384:020}", 6625, bytes(8))
+    problems, rows = compare(name, directory, version, Harm(), 3)
+    assert problems == []
+    assert rows > 80
+    assert ("audit", 1, 21) in {place(row) for row in read(directory, in_partitions(1, **AS_BROKER))}
+
+
 def _harm(directory: Path, r: random.Random) -> Harm:
     files = log_files(directory)
     expired = files[: r.randrange(len(files))] if r.random() < 0.4 else []

@@ -112,16 +112,16 @@ class ConsumeQueue:
         last = len(self.chain.files) - 1
         return self.chain.files[last].base_offset // QUEUE_ENTRY.size + self.valid_entries(files, last).count
 
-    def truncated_stop(self, files: OpenFiles, index: int, log_end: int) -> tuple[int, int]:
-        """How many entries of file number `index` a broker keeps when the log ends at `log_end`, and the address after
-        the last one's record; (0, -1) when it removes the file.
+    def truncated_stop(self, files: OpenFiles, index: int, log_end: int, begin: int = 0) -> tuple[int, int]:
+        """How many entries of file number `index` from its entry `begin` on a broker keeps when the log ends at
+        `log_end`, and the address after the last one's record; (0, -1) when it keeps none.
 
-        The first entry is kept whatever its size is (rocketmq.md 3.4).
+        The file's first entry is kept whatever its size is (rocketmq.md 3.4).
         """
         count, reach = 0, -1
-        for entries in self._chunks(files, index):
+        for entries in self._chunks(files, index, begin):
             right = (entries["physical_offset"] >= 0) & (entries["size"] > 0)
-            if not count:
+            if not begin and not count:
                 right[0] = True
             right &= entries["physical_offset"] < log_end
             valid = int(right.argmin()) if not right.all() else len(entries)
@@ -222,12 +222,12 @@ class ConsumeQueue:
         """Physical offsets of the entries [start, stop), native byte order."""
         return self.entries(files, start, stop)["physical_offset"].astype(np.int64)
 
-    def _chunks(self, files: OpenFiles, index: int) -> Iterator[npt.NDArray[Any]]:
-        """The entries of file number `index`, a few at first: most of a young file is empty."""
+    def _chunks(self, files: OpenFiles, index: int, begin: int = 0) -> Iterator[npt.NDArray[Any]]:
+        """Entries of file number `index` from its entry `begin` on, a few at first: most of a young file is empty."""
         file = self.chain.files[index]
         descriptor = files.descriptor(file.path)
         total = min(file.size, self.chain.file_size or file.size) // QUEUE_ENTRY.size * QUEUE_ENTRY.size
-        position, chunk = 0, FIRST_CHUNK
+        position, chunk = begin * QUEUE_ENTRY.size, FIRST_CHUNK
         while position < total:
             entries = decode_entries(system.pread(descriptor, min(chunk, total - position), position))
             if not len(entries):

@@ -78,7 +78,8 @@ def queue_partitions(
     partitions: list[ScanPartition] = [
         narrowed(replace(base, ranges=piece, cuts=tuple(inner.tolist()), weight=share)) for piece, inner in pieces
     ]
-    return partitions + _log_only_partitions(base, served, selected)
+    partitions += _log_only_partitions(base, served, selected)
+    return partitions + _stale_partitions(base, served, selected, files)
 
 
 def _pieces(
@@ -116,6 +117,23 @@ def _log_only_partitions(
             replace(base, wanted=wanted, verdict=verdict, renumbered=renumbered, weight=whole.stop - whole.start)
         )
     return partitions
+
+
+def _stale_partitions(
+    base: QueuePartition, served: ServedQueues, selected: Sequence[SelectedQueue], files: OpenFiles
+) -> list[ScanPartition]:
+    """A partition for entries in queue files that lie behind some which only the log has, when there are such."""
+    numbers = [number for number, queue in enumerate(selected) if len(queue.stale)]
+    if not numbers:
+        return []
+    parts = [selected[number].stale for number in numbers]
+    ranges = QueueRanges(
+        np.array(numbers, np.int32), np.array([part.start for part in parts]), np.array([part.stop for part in parts])
+    )
+    keys = [(part.queue.topic, part.queue.queue_id) for part in parts]
+    verdict = replace(served.verdict, queues={key: served.verdict.queues[key] for key in keys}, replays=())
+    renumbered, weight = np.ones(len(base.queues), bool), sampled(parts, files).total
+    return [narrowed(replace(base, ranges=ranges, verdict=verdict, renumbered=renumbered, weight=weight))]
 
 
 def narrowed(partition: QueuePartition) -> QueuePartition:

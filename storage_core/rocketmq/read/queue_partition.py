@@ -44,7 +44,8 @@ class QueuePartition(ScanPartition):
 
     `cuts` are the addresses at which the ranges are cut into slices of bounded size as they are read. For entries that
     only the log has `verdict` holds the part of the log to dispatch again, and `wanted` the selected queue offsets of
-    every queue. `renumbered` marks queues whose queue offsets need not equal QUEUEOFFSET. `bisects`: as 5.x does.
+    every queue; for stale entries it says where a start appends before them. `renumbered` marks queues whose queue
+    offsets need not equal QUEUEOFFSET. `bisects`: as 5.x does.
     """
 
     log: FileChain
@@ -156,7 +157,7 @@ class QueuePartition(ScanPartition):
         """Entries [start, stop), all in the queue file that begins with queue offset `first`."""
         queue = self.queues[index]
         back = min(start - first, ENTRIES_PER_PULL)
-        entries = queue.entries(files, start - back, stop)
+        entries = self._started(files, queue, start - back, stop)
         physical_offsets, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
         readable = self.readable(physical_offsets, sizes)
         served = (physical_offsets >= self.log_start) & (sizes != BLANK_SIZE)
@@ -169,6 +170,17 @@ class QueuePartition(ScanPartition):
         numbers = np.full(len(queue_offsets), index, np.int32)
         own = QueueEntries(numbers, queue_offsets, physical_offsets, sizes, bool(readable.all()))
         return own.take(slice(back, None)) if served[back:].all() else own.take(served)
+
+    def _started(self, files: OpenFiles, queue: ConsumeQueue, start: int, stop: int) -> npt.NDArray[Any]:
+        """Entries [start, stop) of a queue file as a pull meets them after the start. In place of what that appends
+        before stale entries the last record of it stands: a pull gets this one, or jumps over all of them.
+        """
+        entries = queue.entries(files, start, stop)
+        bounds = None if self.verdict is None else self.verdict.queues[queue.topic, queue.queue_id]
+        if bounds is not None and bounds.stale is not None:
+            appended = entries[max(bounds.disk_stop - start, 0) : max(bounds.stale.start - start, 0)]
+            appended["physical_offset"], appended["size"] = bounds.stale.reach - 1, 1
+        return entries
 
     def readable(self, physical_offsets: Positions, sizes: Positions) -> Mask:
         """Whose record lies inside of one log file, below the end of the log (rocketmq.md 6.1)."""
@@ -187,10 +199,10 @@ class QueuePartition(ScanPartition):
         """Entries that a pull jumps over. A pull ends with a queue file, so one begins at entry `first`; in the first
         file with the first entry that the broker does not take for expired.
         """
-        both = np.concatenate((queue.entries(files, first, start), entries))
+        both = np.concatenate((self._started(files, queue, first, start), entries))
         begin = 0
         if first == queue.start:
-            whole = queue.entries(files, first, first + queue.entries_per_file)
+            whole = self._started(files, queue, first, first + queue.entries_per_file)
             used = np.flatnonzero(whole["size"])
             addresses = whole["physical_offset"][: used[-1] + 1 if len(used) else 0].astype(np.int64)
             begin = min(first_pulled(addresses, self.log_start, self.bisects, not first), len(both))

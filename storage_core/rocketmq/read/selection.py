@@ -41,7 +41,9 @@ class QueueRange:
 
 @dataclass(frozen=True)
 class SelectedQueue:
-    """A queue and its selected queue offsets [start, stop): the first of them in its files, the rest in the log."""
+    """A queue and its selected queue offsets [start, stop): the first of them in its files, the rest in the log, but
+    for those in `stale`.
+    """
 
     info: QueueInfo
     queue: ConsumeQueue
@@ -60,6 +62,14 @@ class SelectedQueue:
     def in_log(self) -> tuple[int, int]:
         """The part [start, stop) that only the log has; empty when start >= stop."""
         return max(self.start, self.bounds.disk_stop, self.bounds.first), self.stop
+
+    @property
+    def stale(self) -> QueueRange:
+        """The part in the queue's last file that lies behind entries which only the log has."""
+        stale = self.bounds.stale
+        if stale is None:
+            return QueueRange(self.queue, 0, 0)
+        return QueueRange(self.queue, max(self.start, self.bounds.disk_stop, stale.start), min(self.stop, stale.stop))
 
     @property
     def is_whole(self) -> bool:

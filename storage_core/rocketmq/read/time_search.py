@@ -39,7 +39,7 @@ class TimeSearch:
         if in_log:
             firsts = self._first_in_log(in_log, time_ms)
             for key, row in in_log.items():
-                offsets[row] = firsts.get(key, queues[row].stop)
+                offsets[row] = min(firsts.get(key, queues[row].stop), self._first_stale(key, time_ms))
         return offsets
 
     def lower_bound(self, queue: ConsumeQueue, start: int, stop: int, time_ms: int) -> int:
@@ -69,6 +69,14 @@ class TimeSearch:
             if len(firsts) == len(queues):
                 break
         return firsts
+
+    def _first_stale(self, key: QueueKey, time_ms: int) -> int:
+        """The same of entries behind these in a queue's file, or the queue's end."""
+        bounds = self._served.verdict.queues[key]
+        if bounds.stale is None:
+            return bounds.stop
+        at = self.lower_bound(self._served.files_of(key), bounds.stale.start, bounds.stale.stop, time_ms)
+        return at if at < bounds.stale.stop else bounds.stop
 
     def _file_with(self, queue: ConsumeQueue, start: int, stop: int, time_ms: int) -> tuple[int, int]:
         """First and last queue offset of the first queue file whose last message is not before the time."""

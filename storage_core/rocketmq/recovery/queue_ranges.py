@@ -86,10 +86,10 @@ def served_after(
 
 def _first_readable(listing: Listing, verdict: Verdict, key: QueueKey, bounds: QueueVerdict, files: OpenFiles) -> int:
     queue = listing.queues.get(key)
+    if queue is not None and queue.chain.files and _all_expired(queue, verdict, bounds, files):
+        return bounds.stop
     if queue is None or not queue.chain.files or bounds.disk_stop <= bounds.first:
         return max(bounds.first, bounds.disk_stop)
-    if _all_expired(queue, verdict, bounds, files):
-        return bounds.stop
     if bounds.head is not None and bounds.head[0] >= verdict.log_start and bounds.head[1] != BLANK_SIZE:
         return queue.start
     return queue.first_readable(files, bounds.disk_stop, verdict.log_start)
@@ -97,6 +97,7 @@ def _first_readable(listing: Listing, verdict: Verdict, key: QueueKey, bounds: Q
 
 def _all_expired(queue: ConsumeQueue, verdict: Verdict, bounds: QueueVerdict, files: OpenFiles) -> bool:
     """5.x looks at the last entry first: when that is expired, none counts (rocketmq.md 3.5)."""
-    if verdict.rules is not Rules.V5 or not verdict.log_start or bounds.stop != bounds.disk_stop:
+    last_in_files = bounds.stop == (bounds.disk_stop if bounds.stale is None else bounds.stale.stop)
+    if verdict.rules is not Rules.V5 or not verdict.log_start or not last_in_files:
         return False
     return queue.physical_offset(files, bounds.stop - 1) < verdict.log_start

@@ -46,12 +46,24 @@ class Rules(Enum):
 
 
 @dataclass(frozen=True)
+class StaleEntries:
+    """Entries [start, stop) that lie in a queue's last file behind those that a start appends, and that it serves too
+    (rocketmq.md 3.4). The last record that it appends before them ends at `reach`.
+    """
+
+    start: int
+    stop: int
+    reach: int
+
+
+@dataclass(frozen=True)
 class QueueVerdict:
-    """One queue after a broker's start: entries [.., disk_stop) are in its files, [disk_stop, stop) only in the log.
+    """One queue after a broker's start: entries [.., disk_stop) are in its files, [disk_stop, stop) only in the log,
+    but for the `stale` ones among these, which are in its last file.
 
     `first` is the first queue offset that is no filler; from `filler` on the start itself would write filler entries.
-    `head` (physical offset and size of the first entry) and `last_physical_offset` (of the last entry in its files)
-    save reading them again, where recovery saw them.
+    `head` (physical offset and size of the first entry) and `last_physical_offset` (of the last entry before
+    `disk_stop`) save reading them again, where recovery saw them.
     """
 
     disk_stop: int
@@ -60,6 +72,7 @@ class QueueVerdict:
     first: int = 0
     head: tuple[int, int] | None = None
     last_physical_offset: int = -1
+    stale: StaleEntries | None = None
 
 
 @dataclass(frozen=True)
@@ -111,6 +124,7 @@ class _QueueState:
     peak: int = -1
     head: tuple[int, int] | None = None
     last_physical_offset: int = -1
+    stale: StaleEntries | None = None
 
     @property
     def last_file_end(self) -> int:
@@ -206,8 +220,9 @@ def _queue_verdict(state: _QueueState | None, tail: QueueTail) -> QueueVerdict:
     if state is None or not state.tail.has_files:
         return QueueVerdict(tail.first, tail.queue_offset, tail.filler, tail.first)
     return QueueVerdict(
-        state.tail.queue_offset, tail.queue_offset, tail.filler, tail.first, state.head, state.last_physical_offset
-    )
+        state.tail.queue_offset, tail.queue_offset, tail.filler, tail.first, state.head, state.last_physical_offset,
+        state.stale,
+    )  # fmt: skip
 
 
 def _entries_per_file(listing: Listing) -> int:
@@ -256,10 +271,11 @@ def _truncate(run: _Simulation, key: QueueKey, state: _QueueState, dispatcher: D
     """
     end = run.log_end
     appended = dispatcher.tails[key].queue_offset > state.tail.queue_offset
-    if state.file_count and state.peak < end and (state.peak >= 0 or appended):
-        return False
     if state.file_count and dispatcher.tails[key].queue_offset * QUEUE_ENTRY.size > state.last_file_end:
         return False  # the last file is a new one, which the scan filled with right entries
+    if state.file_count and state.peak < end and (state.peak >= 0 or appended):
+        _add_stale(run, key, state, dispatcher)
+        return False
     for index in range(state.file_count - 1, -1, -1):
         count, reach = state.queue.truncated_stop(run.files, index, end)
         if count:
@@ -271,6 +287,17 @@ def _truncate(run: _Simulation, key: QueueKey, state: _QueueState, dispatcher: D
     if not appended or state.file_count:
         dispatcher.tails[key] = state.tail
     return appended and state.file_count > 0
+
+
+def _add_stale(run: _Simulation, key: QueueKey, state: _QueueState, dispatcher: Dispatcher) -> None:
+    """Adds the valid entries that the file's old bytes hold right behind what the scan appended."""
+    tail = dispatcher.tails[key]
+    index = state.file_count - 1
+    first = state.queue.chain.files[index].base_offset // QUEUE_ENTRY.size
+    count, reach = state.queue.truncated_stop(run.files, index, run.log_end, tail.queue_offset - first)
+    if count:
+        state.stale = StaleEntries(tail.queue_offset, tail.queue_offset + count, tail.reach)
+        dispatcher.tails[key] = replace(tail, queue_offset=state.stale.stop, reach=reach)
 
 
 # -- the log

@@ -24,7 +24,7 @@ from storage_core.formats.rocketmq.record_walk import Stop
 from storage_core.rocketmq.disk.directory import Listing
 from storage_core.rocketmq.recovery.directory_cache import SETTLED_NS
 from storage_core.rocketmq.recovery.dispatch import QueueTail
-from storage_core.rocketmq.recovery.recovery import QueueVerdict, Replay, Rules, Verdict
+from storage_core.rocketmq.recovery.recovery import QueueVerdict, Replay, Rules, StaleEntries, Verdict
 from storage_core.store import QueueKey
 
 FOLDER = "mqstore"
@@ -70,7 +70,7 @@ def save(listing: Listing, rules: Rules | None, verdict: Verdict, around_end: st
     if folder is None or files is None or not _is_settled(listing):
         return
     kept = {"files": files, "around_end": around_end, "verdict": _as_json(verdict)}
-    text = json.dumps(kept, separators=(",", ":")).encode()
+    text = json.dumps(kept, separators=(",", ":"), default=_stale_as_json).encode()
     if len(text) > LARGEST_FILE:
         return
     with suppress(OSError):
@@ -156,6 +156,10 @@ def _as_json(verdict: Verdict) -> dict[str, Any]:
     }
 
 
+def _stale_as_json(stale: StaleEntries) -> list[int]:
+    return [*vars(stale).values()]
+
+
 def _tails_as_json(tails: Mapping[QueueKey, QueueTail]) -> list[list[Any]]:
     return [[*key, *vars(tail).values()] for key, tail in tails.items()]
 
@@ -163,8 +167,10 @@ def _tails_as_json(tails: Mapping[QueueKey, QueueTail]) -> list[list[Any]]:
 def _verdict(kept: Mapping[str, Any]) -> Verdict:
     log_start, log_end, reason, entries_per_file = kept["log"]
     queues = {
-        (topic, queue_id): QueueVerdict(disk_stop, stop, filler, first, None if head is None else (*head,), last)
-        for topic, queue_id, disk_stop, stop, filler, first, head, last in kept["queues"]
+        (topic, queue_id): QueueVerdict(
+            disk_stop, stop, filler, first, None if head is None else (*head,), last, stale and StaleEntries(*stale)
+        )
+        for topic, queue_id, disk_stop, stop, filler, first, head, last, stale in kept["queues"]
     }
     replays = tuple(
         Replay(

@@ -36,7 +36,7 @@ NO_QUEUE: QueueKey = ("", -1)
 def as_listed(served: ServedQueues) -> ServedQueues:
     """Only what the queues' files list."""
     queues = {
-        key: replace(bounds, stop=bounds.disk_stop, filler=0, first=min(bounds.first, bounds.disk_stop))
+        key: replace(bounds, stop=bounds.disk_stop, filler=0, first=min(bounds.first, bounds.disk_stop), stale=None)
         for key, bounds in served.verdict.queues.items()
     }
     return served_after(served, served.listing, replace(served.verdict, queues=queues, replays=()), set(queues))

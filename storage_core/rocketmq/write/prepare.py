@@ -35,7 +35,7 @@ from storage_core.rocketmq.write.commit_plan import Course, Plan
 from storage_core.rocketmq.write.options import DEFAULT_LOG_FILE_SIZE, WriteSettings
 from storage_core.rocketmq.write.queue_writer import file_parts, queue_file
 from storage_core.rocketmq.write.store_end import Ends, log_path, trusted_ends
-from storage_core.rocketmq.write.truncate import cut, refuse_intact_records
+from storage_core.rocketmq.write.truncate import cut, refuse_intact_records, refuse_stale_entries
 from storage_core.store import QueueKey, StagedPart
 
 HARMLESS = frozenset({".mqstore", "lock"})
@@ -72,6 +72,7 @@ def store_ends(
         return Ends(0, 0, 0, {}, settings.log_file_size, entries, settings.index, 0), None
     store = find_store(root, folders)
     refuse_intact_records(store)
+    refuse_stale_entries(store)
     log, verdict = store.listing.log, store.verdict
     queues = {key: bounds.stop for key, bounds in verdict.queues.items()}
     entries = verdict.entries_per_file if store.listing.queues else settings.queue_entries

@@ -62,6 +62,19 @@ def refuse_intact_records(store: StoreState) -> None:
                     )  # fmt: skip
 
 
+def refuse_stale_entries(store: StoreState) -> None:
+    """Raises CorruptionError for a queue with stale entries (rocketmq.md 3.4): a write would lose them."""
+    for key, bounds in store.verdict.queues.items():
+        if bounds.stale is not None:
+            queue, position = store.listing.queues[key], bounds.disk_stop * QUEUE_ENTRY.size
+            path, inside = queue.chain.name_of(position), position % queue.chain.file_size
+            raise CorruptionError(
+                path, inside, f"the entry of queue offset {bounds.disk_stop} is not valid; a broker would append there "
+                f"and serve those from {bounds.stale.start} on again, and a write would lose them; run `mqstore repair "
+                "STORE --to DIR`",
+            )  # fmt: skip
+
+
 def _magics(descriptor: int, start: int, stop: int) -> Iterator[int]:
     """Positions where a record may begin: four bytes before each record magic."""
     for first, last in system.data_spans(descriptor, start, stop):
