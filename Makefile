@@ -38,8 +38,8 @@ demo: $(VENV)/.ready-demo ## read a real RocketMQ store as a table, with a plot,
 test: $(VENV)/.ready-test $(VENV_42)/.ready-test ## every test but the real ones, on PySpark 4.3, and the connector's on 4.2
 	@echo "mqstore: all tests, PySpark 4.3, seed $(SEED)"
 	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) $(RUN) -m pytest $(TWO_PROCESSES)
-	@echo "mqstore: what differs between versions of Spark, PySpark 4.2"
-	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) PYSPARK_PYTHON="$(CURDIR)/$(RUN_42)" \
+	@echo "mqstore: what differs between versions of Spark, PySpark 4.2, with the compiled loops"
+	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) MQSTORE_COMPILED=always PYSPARK_PYTHON="$(CURDIR)/$(RUN_42)" \
 		$(RUN_42) -m pytest $(TWO_PROCESSES) $(DIFFERS)
 
 test-fast: $(VENV)/.ready-test ## the tests that need no Java but the long ones, in a minute and a half
@@ -58,7 +58,7 @@ test-real-full: $(VENV)/.ready-test $(VENV_42)/.ready-test ## the same with 200 
 		MQSTORE_SPARKS="3.5 4.0 4.1 4.2 4.3" MQSTORE_CONTAINER=1 MQSTORE_AZURE=1 MQSTORE_HDFS=1 \
 		$(RUN) -m pytest -m real tests/real --timeout 0
 	@echo "mqstore: all of what make test takes samples of, and all of the connector's tests on PySpark 4.2"
-	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) MQSTORE_WHOLE=1 $(RUN) -m pytest -m sampled --timeout 0
+	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) MQSTORE_COMPILED=always MQSTORE_WHOLE=1 $(RUN) -m pytest -m sampled --timeout 0
 	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) MQSTORE_BATCHES=10000 MQSTORE_SPARK_LIMITS=1 \
 		$(RUN) -m pytest tests/rocketmq/test_stream_job.py tests/connector/test_stream_limits.py --timeout 0
 	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) MQSTORE_SPARK_LIMITS=1 PYSPARK_PYTHON="$(CURDIR)/$(RUN_42)" \

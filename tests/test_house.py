@@ -49,7 +49,8 @@ def rooms_of(engine: str, rooms: dict[str, str]) -> dict[str, tuple[str, ...]]:
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "storage_core.errors": (),
     "storage_core.closable": (),
-    "storage_core.formats": ("storage_core.formats", "storage_core.errors"),
+    "storage_core.compiled": ("storage_core.compiled",),
+    "storage_core.formats": ("storage_core.formats", "storage_core.compiled", "storage_core.errors"),
     "storage_core.files": ("storage_core.files", "storage_core.closable", "storage_core.errors"),
     "storage_core.finding": (),
     "storage_core.frame": ("storage_core.errors",),

@@ -10,9 +10,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from storage_core.compiled.loading import CompiledLoops
 from storage_core.formats.layout import Bytes, Positions
 
 WORD = 8
+
+_loops = CompiledLoops("storage_core.compiled.span_loops")
 
 
 class KnownTexts:
@@ -27,12 +30,18 @@ class KnownTexts:
         self._words = np.frombuffer(padded, "<u8").reshape(len(texts), self._count).T.copy()
         self._masks = np.frombuffer(filled, "<u8").reshape(len(texts), self._count).T.copy()
         self._sizes = np.array([len(text) for text in texts], np.int64)
+        self._packed = np.frombuffer(b"".join(texts), np.uint8)
+        self._offsets = np.append(0, np.cumsum(self._sizes))
 
     def equal(
         self, buffer: Bytes, starts: Positions, sizes: Positions, which: npt.NDArray[np.int32]
     ) -> npt.NDArray[np.bool_]:
         """Whether each span [start, start + size) of `buffer`, which must lie inside of it, is text `which`. (n,)"""
-        same: npt.NDArray[np.bool_] = sizes == self._sizes[which]
+        same: npt.NDArray[np.bool_]
+        if (loops := _loops.after()) is not None:
+            same = loops.equal(buffer, starts, sizes, self._packed, self._offsets, which)
+            return same
+        same = sizes == self._sizes[which]
         last = len(buffer) - self._count * WORD
         near_end = np.flatnonzero(starts > last)
         inside = np.minimum(starts, max(last, 0)) if len(near_end) else starts

@@ -13,10 +13,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_core.compiled.loading import CompiledLoops
 from storage_core.errors import FormatError
 from storage_core.formats.layout import Bytes, Positions
 
 FEW = 6
+GUESSED_SIZE = 100
+
+_loops = CompiledLoops("storage_core.compiled.span_loops")
 
 
 @lru_cache(maxsize=64)
@@ -47,6 +51,9 @@ def gather(buffer: Bytes | pa.Buffer, starts: Positions, stops: Positions) -> pa
         view = memoryview(_as_buffer(buffer))
         spans = zip(starts.tolist(), stops.tolist(), strict=True)
         return pa.array([view[start:stop] for start, stop in spans], pa.binary())
+    if (loops := _loops.after(len(starts) * GUESSED_SIZE)) is not None:
+        whole = np.frombuffer(buffer, np.uint8) if isinstance(buffer, pa.Buffer) else buffer
+        return loops.gather(whole, starts, stops)
     return pc.take(with_gaps(buffer, starts, stops), _even_numbers(len(starts)), boundscheck=False)
 
 

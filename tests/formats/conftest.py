@@ -4,5 +4,9 @@ from __future__ import annotations
 
 from hypothesis import settings
 
+from tests.support.compiled import either_loops
+
+__all__ = ["either_loops"]
+
 settings.register_profile("mqstore", deadline=None)
 settings.load_profile("mqstore")

@@ -10,6 +10,8 @@ import pytest
 
 from storage_core.formats.checksum import MASK, body_crcs, span_crcs
 
+pytestmark = pytest.mark.usefixtures("either_loops")
+
 
 @pytest.mark.parametrize("most", [0, 1, 200, 5_000])
 def test_each_span_has_the_sum_of_its_bytes(most: int) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.formats.span_equals import KnownTexts
+
+pytestmark = pytest.mark.usefixtures("either_loops")
 
 LETTERS = st.lists(st.sampled_from(b"ab\x00\xff"), max_size=20).map(bytes)
 

@@ -8,6 +8,8 @@ import pytest
 from storage_core.errors import FormatError
 from storage_core.formats.spans import FEW, structs_at
 
+pytestmark = pytest.mark.usefixtures("either_loops")
+
 PAIR = np.dtype([("a", ">i4"), ("b", "u1")])
 BUFFER = np.arange(200, dtype=np.uint8)
 

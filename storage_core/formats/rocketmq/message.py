@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from storage_core.compiled.loading import CompiledLoops
 from storage_core.formats.layout import Bytes, Mask, Positions, struct, values_at
 from storage_core.formats.rocketmq.properties import PropertyColumn
-from storage_core.formats.spans import gather, structs_at, text
+from storage_core.formats.spans import FEW, gather, structs_at, text
 
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
@@ -83,6 +84,7 @@ HEAD_SIZE = STORE_MS_AT_V6 + 8
 
 _MEMORY = {field.name: field.memory for field in HEADER_V4.fields}
 _HEAD = PackedStruct(">4xI12xqqi")
+_loops = CompiledLoops("storage_core.formats.rocketmq.compiled.record_parts")
 
 
 class Flaw(Enum):
@@ -223,9 +225,27 @@ def decode(buffer: Bytes, starts: Positions, sizes: Positions) -> Messages:
         readable = np.where(short, 0, starts)
         buffer = buffer if len(buffer) >= HEADER_V4.size else np.zeros(HEADER_V4.size, np.uint8)
         out = Messages(buffer, starts, structs_at(buffer, HEADER_V4.dtype, readable))
-        out.mark(short, Flaw.TOO_SHORT)
     else:
         out = Messages(buffer, starts, structs_at(buffer, HEADER_V4.dtype, starts))
+    if len(starts) <= FEW or (loops := _loops.after()) is None:
+        _place_parts(out, sizes)
+    else:
+        _place_parts_at_once(out, sizes, loops)
+    return out
+
+
+def _place_parts_at_once(out: Messages, sizes: Positions, loops: Any) -> None:
+    parts = np.empty((len(_SPANS), len(out)), np.int64)
+    sixes = loops.place_parts(out.buffer, out.starts, sizes, out.flaws, parts)
+    for name, part in zip(_SPANS, parts, strict=True):
+        setattr(out, name, part)
+    if sixes is not None:
+        _decode_v6(out, sixes, out.column("sys_flag"))
+
+
+def _place_parts(out: Messages, sizes: Positions) -> None:
+    """Checks magic and size, finds body, topic and properties of each record and checks that they fill it."""
+    out.mark(sizes < MIN_SIZE, Flaw.TOO_SHORT)
     magic = out.column("magic")
     second = magic == MAGIC_V2
     out.mark((magic != MAGIC_V1) & ~second, Flaw.MAGIC)
@@ -234,12 +254,10 @@ def decode(buffer: Bytes, starts: Positions, sizes: Positions) -> Messages:
     if differs.any():
         sizes = np.where((total >= MIN_SIZE) & (total < sizes), total, sizes)
         out.mark(total != sizes, Flaw.SIZE)
-    _place_parts(out, sizes, second if second.any() else None)
-    return out
+    _place_behind_header(out, sizes, second if second.any() else None)
 
 
-def _place_parts(out: Messages, sizes: Positions, second: Mask | None) -> None:
-    """Finds body, topic and properties of each record and checks that they fill it."""
+def _place_behind_header(out: Messages, sizes: Positions, second: Mask | None) -> None:
     flags = out.column("sys_flag")
     hosts: Positions | int = 2 * HOST_V4
     sixes = (flags & (BORN_HOST_V6 | STORE_HOST_V6)) != 0

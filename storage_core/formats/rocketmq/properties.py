@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_core.compiled.loading import CompiledLoops
 from storage_core.formats.layout import Bytes, Positions
 from storage_core.formats.spans import FEW, data_of, gather, is_text, offsets_of, text
 
@@ -26,6 +27,8 @@ KEYS = "KEYS"
 TAGS = "TAGS"
 UNIQ_KEY = "UNIQ_KEY"
 MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
+
+_loops = CompiledLoops("storage_core.formats.rocketmq.compiled.property_loops")
 
 
 def parse(data: bytes) -> dict[str, str]:
@@ -86,18 +89,29 @@ class PropertyColumn:
 
     def __init__(self, buffer: Bytes, starts: Positions, sizes: Positions) -> None:
         """`starts` and `sizes`: property bytes in `buffer`, shape (n,); never at position 0 unless empty."""
+        self._buffer, self._starts, self._sizes = buffer, starts, sizes
+
+    @cached_property
+    def _bytes(self) -> pa.BinaryArray:
+        buffer, starts, sizes = self._buffer, self._starts, self._sizes
         filled = sizes > 0
         stops = np.where(filled, starts + sizes, 0)
         stops -= filled & (buffer[stops - 1] == PAIR_END)
         packed = gather(buffer, np.where(filled, starts - 1, 0), stops)
-        self._offsets = offsets_of(packed)
-        self._data = data_of(packed)
         # The byte before the properties (the low byte of their length) is ours in this fresh copy.
-        self._data[self._offsets[:-1][filled]] = PAIR_END
-        self._bytes = packed
+        data_of(packed)[offsets_of(packed)[:-1][filled]] = PAIR_END
+        return packed
+
+    @cached_property
+    def _offsets(self) -> npt.NDArray[np.int32]:
+        return offsets_of(self._bytes)
+
+    @cached_property
+    def _data(self) -> Bytes:
+        return data_of(self._bytes)
 
     def __len__(self) -> int:
-        return len(self._offsets) - 1
+        return len(self._starts)
 
     def row(self, index: int) -> dict[str, str]:
         """The pairs of one message."""
@@ -114,6 +128,11 @@ class PropertyColumn:
         if same is not None and name.encode() in same.names:
             at = same.names.index(name.encode())
             return text(gather(self._data, same.starts[:, at], same.stops[:, at]))
+        if (loops := _loops.after()) is not None:
+            wanted = np.frombuffer(name.encode(), np.uint8)
+            starts, stops, found = loops.property_spans(self._buffer, self._starts, self._sizes, wanted)
+            values = text(gather(self._buffer, starts, stops))
+            return values if found == len(self) else with_nulls(values, stops > 0)
         starts, stops = self._pieces_with(np.frombuffer(name.encode() + b"\x01", np.uint8))
         if self._one_in_each(starts):
             return text(gather(self._data, starts, stops))
@@ -145,6 +164,11 @@ class PropertyColumn:
         """All pairs of every message as map<string, string>; empty, never null, where there are none."""
         if len(self) <= FEW:
             return pa.array([list(pairs.items()) for pairs in self._rows], pa.map_(pa.string(), pa.string()))
+        if (loops := _loops.after()) is not None:
+            found = loops.property_pairs(self._buffer, self._starts, self._sizes)
+            if found is not None and is_text(found[0]) and is_text(found[1]):
+                names, values, offsets = found
+                return pa.MapArray.from_arrays(pa.array(offsets), names.view(pa.string()), values.view(pa.string()))
         if (same := self._same_names) is not None:
             values = gather(self._data, same.starts.ravel(), same.stops.ravel())
             values = values.view(pa.string()) if is_text(self._bytes) else text(values)

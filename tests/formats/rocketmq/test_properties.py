@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from storage_core.formats.rocketmq.properties import PropertyColumn, parse
 from storage_core.formats.spans import FEW
+
+pytestmark = pytest.mark.usefixtures("either_loops")
 
 NAMES = ("KEYS", "TAGS", "UNIQ_KEY", "KEY", "K")
 pieces = st.sampled_from(

@@ -1,0 +1,79 @@
+"""C functions called from compiled loops, on bytes of an array: copy, compare, find a byte, and ISA-L's CRC-32.
+
+Positions are not checked here: the loops do it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from isal import isal_zlib
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+CRC32_ADDRESS = ctypes.cast(ctypes.CDLL(isal_zlib.__file__).crc32_gzip_refl, ctypes.c_void_p).value
+"""ISA-L's crc32_gzip_refl(uint32 start, const uint8 *data, uint64 size); the address differs by process."""
+
+_INT32, _INT64 = ir.IntType(32), ir.IntType(64)
+
+
+def _pointer(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
+    return builder.gep(context.make_array(kind)(context, builder, value=array).data, [at])
+
+
+def _libc(builder: Any, name: str, returned: Any, *arguments: Any) -> Any:
+    kind = ir.FunctionType(returned, [argument.type for argument in arguments])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
+
+
+@intrinsic
+def copy(_typing: Any, target: Any, target_at: Any, source: Any, source_at: Any, size: Any) -> Any:
+    """Copies `size` bytes from `source[source_at]` on to `target[target_at]` on."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        to = _pointer(context, builder, signature.args[0], args[0], args[1])
+        cgutils.raw_memcpy(builder, to, _pointer(context, builder, signature.args[2], args[2], args[3]), args[4], 1)
+        return context.get_dummy_value()
+
+    return types.void(target, types.int64, source, types.int64, types.int64), generate
+
+
+@intrinsic
+def differ(_typing: Any, left: Any, left_at: Any, right: Any, right_at: Any, size: Any) -> Any:
+    """Not zero where the `size` bytes of two arrays differ."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        one = _pointer(context, builder, signature.args[0], args[0], args[1])
+        other = _pointer(context, builder, signature.args[2], args[2], args[3])
+        return _libc(builder, "memcmp", _INT32, one, other, args[4])
+
+    return types.int32(left, types.int64, right, types.int64, types.int64), generate
+
+
+@intrinsic
+def position_of(_typing: Any, data: Any, start: Any, stop: Any, byte: Any) -> Any:
+    """The first position in [start, stop) of `data` that holds `byte`; stop where none does."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        begin = _pointer(context, builder, signature.args[0], args[0], args[1])
+        found = _libc(builder, "memchr", begin.type, begin, args[3], builder.sub(args[2], args[1]))
+        distance = builder.sub(builder.ptrtoint(found, _INT64), builder.ptrtoint(begin, _INT64))
+        none = builder.icmp_unsigned("==", builder.ptrtoint(found, _INT64), _INT64(0))
+        return builder.select(none, args[2], builder.add(args[1], distance))
+
+    return types.int64(data, types.int64, types.int64, types.int32), generate
+
+
+@intrinsic
+def crc32(_typing: Any, address: Any, data: Any, start: Any, size: Any) -> Any:
+    """CRC-32 of `size` bytes from `data[start]` on, by the function at `address`."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        begin = _pointer(context, builder, signature.args[1], args[1], args[2])
+        kind = ir.FunctionType(_INT32, [_INT32, begin.type, _INT64])
+        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), [_INT32(0), begin, args[3]])
+
+    return types.uint32(types.int64, data, types.int64, types.int64), generate

@@ -1,0 +1,63 @@
+"""Whether compiled loops are used: where numba is installed, and from so many bytes on that loading it pays.
+
+Loading takes half a second in each process, and some seconds more the first time on a machine, when the loops are
+compiled and kept beside the code. The environment variable MQSTORE_COMPILED says `always`, `never` or `auto`.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import Any
+
+SETTING = "MQSTORE_COMPILED"
+WORTH_LOADING = 256 << 20
+"""Bytes that a process has copied or summed up before it loads any loops."""
+
+
+class Process:
+    """How many bytes this process has handled so far, and whether loops can be loaded in it."""
+
+    def __init__(self, setting: str) -> None:
+        """`setting`: `always`, `never`, or anything else for `auto`."""
+        self.must = setting == "always"
+        self._can = setting != "never"
+        self._handled = 0
+
+    def wants(self, size: int) -> bool:
+        """Whether loops are to be used, now that `size` more bytes are handled."""
+        self._handled += size
+        return self._can and (self.must or self._handled >= WORTH_LOADING)
+
+    def cannot(self) -> None:
+        """Says that loops cannot be loaded: it is not tried again."""
+        self._can = False
+
+
+process = Process(os.environ.get(SETTING, "auto"))
+
+
+class CompiledLoops:
+    """The loops of one module, loaded when they are first used. Each has a twin in numpy where it is called."""
+
+    def __init__(self, module: str) -> None:
+        """`module`: dotted name; it imports numba."""
+        self._module = module
+        self._loaded: Any = None
+
+    def after(self, size: int = 0) -> Any:
+        """The module, or None when numpy does the work. `size`: bytes that the caller is about to handle.
+
+        Raises ImportError and RuntimeError, of numba, when MQSTORE_COMPILED says `always` and they cannot be loaded.
+        """
+        if not process.wants(size):
+            return None
+        if self._loaded is None:
+            try:
+                self._loaded = import_module(self._module)
+            # numba is not there, knows not this numpy, or has no folder for what it compiles; or ISA-L hides its sum.
+            except (ImportError, RuntimeError, AttributeError, OSError):
+                if process.must:
+                    raise
+                process.cannot()
+        return self._loaded

@@ -1,0 +1,106 @@
+"""Spans copied, summed up, compared and searched, each in one pass over all messages.
+
+No loop reads or writes outside of the arrays that it is given.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from numba import njit, types
+
+from storage_core.compiled.calls import CRC32_ADDRESS, copy, crc32, differ
+
+Bytes = npt.NDArray[np.uint8]
+Positions = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.int32]
+
+BYTES = types.Array(types.uint8, 1, "C", readonly=True)
+POSITIONS = types.Array(types.int64, 1, "C", readonly=True)
+OUT_POSITIONS, OUT_BYTES, OUT_NUMBERS = types.int64[::1], types.uint8[::1], types.int32[::1]
+NUMBERS = types.Array(types.int32, 1, "C", readonly=True)
+
+
+def gather(buffer: Bytes, starts: Positions, stops: Positions) -> pa.BinaryArray:
+    """`spans.gather`."""
+    starts, stops = positions(starts), positions(stops)
+    offsets = np.empty(len(starts) + 1, np.int32)
+    size = _add_up(starts, stops, len(buffer), offsets)
+    if size < 0:
+        raise ValueError("a span lies outside of its buffer, or all are larger than 2 GiB")
+    packed = pa.allocate_buffer(size)
+    _gather(buffer, starts, stops, np.frombuffer(packed, np.uint8))
+    return pa.BinaryArray.from_buffers(pa.binary(), len(starts), [None, pa.py_buffer(offsets), packed])
+
+
+def crcs(buffer: Bytes, starts: npt.NDArray[Any], stops: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
+    """CRC-32 of each span. Shape (n,)."""
+    sums = np.empty(len(starts), np.uint32)
+    if not _crcs(CRC32_ADDRESS, buffer, positions(starts), positions(stops), sums):
+        raise ValueError("a span lies outside of its buffer")
+    return sums
+
+
+def equal(buffer: Bytes, starts: Positions, sizes: Positions, texts: Bytes, offsets: Positions, which: Numbers) -> Mask:
+    """`span_equals.KnownTexts.equal`; text i is [offsets[i], offsets[i + 1]) of `texts`."""
+    same = np.empty(len(starts), bool)
+    _equal(buffer, positions(starts), positions(sizes), texts, offsets, np.ascontiguousarray(which, np.int32), same)
+    return same
+
+
+def positions(array: npt.NDArray[Any]) -> Positions:
+    """The same numbers as the loops take them."""
+    return np.ascontiguousarray(array, np.int64)
+
+
+@njit(types.int64(POSITIONS, POSITIONS, types.int64, OUT_NUMBERS), nogil=True, cache=True)
+def _add_up(starts: Positions, stops: Positions, length: int, offsets: Numbers) -> int:
+    at = 0
+    offsets[0] = 0
+    for row in range(len(starts)):
+        if not 0 <= starts[row] <= stops[row] <= length:
+            return -1
+        at += stops[row] - starts[row]
+        if at > 0x7FFFFFFF:
+            return -1
+        offsets[row + 1] = at
+    return at
+
+
+@njit(types.void(BYTES, POSITIONS, POSITIONS, OUT_BYTES), nogil=True, cache=True)
+def _gather(buffer: Bytes, starts: Positions, stops: Positions, packed: Bytes) -> None:
+    at = 0
+    for row in range(len(starts)):
+        size = stops[row] - starts[row]
+        copy(packed, at, buffer, starts[row], size)
+        at += size
+
+
+@njit(types.boolean(types.int64, BYTES, POSITIONS, POSITIONS, types.uint32[::1]), nogil=True, cache=True)
+def _crcs(address: int, buffer: Bytes, starts: Positions, stops: Positions, sums: npt.NDArray[np.uint32]) -> bool:
+    for row in range(len(starts)):
+        if not 0 <= starts[row] <= stops[row] <= len(buffer):
+            return False
+        sums[row] = crc32(address, buffer, starts[row], stops[row] - starts[row])
+    return True
+
+
+@njit(types.void(BYTES, POSITIONS, POSITIONS, BYTES, POSITIONS, NUMBERS, types.boolean[::1]), nogil=True, cache=True)
+def _equal(
+    buffer: Bytes,
+    starts: Positions,
+    sizes: Positions,
+    texts: Bytes,
+    offsets: Positions,
+    which: Numbers,
+    same: Mask,
+) -> None:
+    for row in range(len(starts)):
+        text = offsets[which[row]]
+        size = offsets[which[row] + 1] - text
+        inside = 0 <= starts[row] <= len(buffer) - size
+        same[row] = inside and sizes[row] == size and differ(buffer, starts[row], texts, text, size) == 0

@@ -1,0 +1,118 @@
+"""The properties of many messages, each message searched once: one of them by its name, or all pairs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numba import njit, types
+
+from storage_core.compiled.calls import copy, differ, position_of
+from storage_core.compiled.span_loops import (
+    BYTES,
+    OUT_BYTES,
+    OUT_NUMBERS,
+    OUT_POSITIONS,
+    POSITIONS,
+    Numbers,
+    positions,
+)
+from storage_core.formats.layout import Bytes, Positions
+from storage_core.formats.rocketmq.properties import NAME_END, PAIR_END
+
+SHORTEST_PAIR = len("a\x01b\x02")
+OUTSIDE, REPEATED = -1, -2
+
+
+def property_spans(buffer: Bytes, starts: Positions, sizes: Positions, name: Bytes) -> tuple[Positions, Positions, int]:
+    """Where the property `name` of each message lies, [0, 0) where it has none, and how many have it."""
+    begins, ends = np.empty(len(starts), np.int64), np.empty(len(starts), np.int64)
+    found = _property_spans(buffer, positions(starts), positions(sizes), name, begins, ends)
+    if found < 0:
+        raise ValueError("properties lie outside of their buffer")
+    return begins, ends, found
+
+
+def property_pairs(
+    buffer: Bytes, starts: Positions, sizes: Positions
+) -> tuple[pa.BinaryArray, pa.BinaryArray, Numbers] | None:
+    """Names, values, and the first pair of each message and the end, shape (n + 1,); None when a name repeats."""
+    starts, sizes = positions(starts), positions(sizes)
+    size = int(sizes.sum())
+    most = size // SHORTEST_PAIR + len(sizes) + 1
+    offsets, name_offsets, value_offsets = (np.empty(count, np.int32) for count in (len(sizes) + 1, most, most))
+    names, values = pa.allocate_buffer(size), pa.allocate_buffer(size)
+    count = _property_pairs(
+        buffer, starts, sizes, np.frombuffer(names, np.uint8), name_offsets, np.frombuffer(values, np.uint8),
+        value_offsets, offsets,
+    )  # fmt: skip
+    if count == OUTSIDE:
+        raise ValueError("properties lie outside of their buffer")
+    if count == REPEATED:
+        return None
+    return _binary(names, name_offsets, count), _binary(values, value_offsets, count), offsets
+
+
+def _binary(data: pa.Buffer, offsets: Numbers, count: int) -> pa.BinaryArray:
+    return pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets[: count + 1]), data])
+
+
+@njit(types.int64(BYTES, POSITIONS, POSITIONS, BYTES, OUT_POSITIONS, OUT_POSITIONS), nogil=True, cache=True)
+def _property_spans(
+    buffer: Bytes, starts: Positions, sizes: Positions, name: Bytes, begins: Positions, ends: Positions
+) -> int:
+    found = 0
+    for row in range(len(starts)):
+        at, stop = starts[row], starts[row] + sizes[row]
+        begins[row], ends[row] = 0, 0
+        if sizes[row] <= 0:
+            continue
+        if at < 0 or stop > len(buffer):
+            return -1
+        while at < stop:
+            end = position_of(buffer, at, stop, PAIR_END)
+            value = at + len(name) + 1
+            if value < end and buffer[value - 1] == NAME_END and differ(buffer, at, name, 0, len(name)) == 0:
+                begins[row], ends[row] = value, end
+            at = end + 1
+        found += ends[row] > 0
+    return found
+
+
+@njit(
+    types.int64(BYTES, POSITIONS, POSITIONS, OUT_BYTES, OUT_NUMBERS, OUT_BYTES, OUT_NUMBERS, OUT_NUMBERS),
+    nogil=True,
+    cache=True,
+)
+def _property_pairs(
+    buffer: Bytes,
+    starts: Positions,
+    sizes: Positions,
+    names: Bytes,
+    name_offsets: Numbers,
+    values: Bytes,
+    value_offsets: Numbers,
+    offsets: Numbers,
+) -> int:
+    count = 0
+    name_offsets[0] = value_offsets[0] = offsets[0] = 0
+    for row in range(len(starts)):
+        at, stop = starts[row], starts[row] + max(sizes[row], 0)
+        if at < stop and (at < 0 or stop > len(buffer)):
+            return OUTSIDE
+        while at < stop:
+            end = position_of(buffer, at, stop, PAIR_END)
+            middle = position_of(buffer, at, end, NAME_END)
+            if at < middle and middle + 1 < end:
+                size, begin = middle - at, name_offsets[count]
+                for pair in range(offsets[row], count):
+                    other = name_offsets[pair]
+                    if name_offsets[pair + 1] - other == size and differ(names, other, buffer, at, size) == 0:
+                        return REPEATED
+                copy(names, begin, buffer, at, size)
+                copy(values, value_offsets[count], buffer, middle + 1, end - middle - 1)
+                name_offsets[count + 1] = begin + size
+                value_offsets[count + 1] = value_offsets[count] + end - middle - 1
+                count += 1
+            at = end + 1
+        offsets[row + 1] = count
+    return count

@@ -1,0 +1,161 @@
+"""The compiled loops say what their twins say, refuse what lies outside of a buffer, and are loaded when it pays."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage_core.compiled import loading, span_loops
+from storage_core.formats.rocketmq.compiled import property_loops
+from storage_core.formats.rocketmq.compiled.record_parts import place_parts
+from storage_core.formats.rocketmq.message import (
+    BORN_HOST_V6,
+    HEADER_V4,
+    MAGIC_V1,
+    MAGIC_V2,
+    STORE_HOST_V6,
+    Messages,
+    decode,
+)
+from storage_core.formats.spans import FEW, gather
+
+MAGICS = st.sampled_from([MAGIC_V1, MAGIC_V1, MAGIC_V2, 0, 0xCBD43194])
+FLAGS = st.sampled_from([0, 0, 1, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6])
+
+
+@pytest.fixture(scope="module")
+def both() -> Callable[[Callable[[], object]], tuple[object, object]]:
+    """What a function returns on numpy, and on the compiled loops."""
+
+    def run(function: Callable[[], object]) -> tuple[object, object]:
+        found = []
+        for setting in ("never", "always"):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(loading, "process", loading.Process(setting))
+                found.append(function())
+        return found[0], found[1]
+
+    return run
+
+
+def record(
+    flags: int, magic: int, body: bytes, topic: bytes, properties: bytes, off: tuple[int, ...] = (0,) * 4
+) -> bytes:
+    """A record with nothing but its parts; `off` is added to the lengths of body, topic, properties and the whole."""
+    hosts = (20 if flags & BORN_HOST_V6 else 8) + (20 if flags & STORE_HOST_V6 else 8)
+    wide = 2 if magic == MAGIC_V2 else 1
+    data = magic.to_bytes(4, "big") + bytes(28) + flags.to_bytes(4, "big") + bytes(8 + hosts + 8 + 12)
+    data += (len(body) + off[0]).to_bytes(4, "big", signed=True) + body
+    data += ((len(topic) + off[1]) % (1 << 8 * wide)).to_bytes(wide, "big") + topic
+    data += ((len(properties) + off[2]) % (1 << 16)).to_bytes(2, "big") + properties
+    return (4 + len(data) + off[3]).to_bytes(4, "big", signed=True) + data
+
+
+@st.composite
+def records(draw: st.DrawFn) -> tuple[bytes, int]:
+    """A record, right or not quite, and the size that its index gives."""
+    parts = [draw(st.binary(max_size=12)) for _ in range(3)]
+    off = tuple(draw(st.sampled_from([0, 0, 0, 0, 0, 0, 1, -1, -200])) for _ in range(4))
+    data = record(draw(FLAGS), draw(MAGICS), *parts, off)
+    size = len(data)
+    if draw(st.integers(0, 5)) == 0:
+        at = draw(st.integers(0, size - 1))
+        data = data[:at] + bytes([draw(st.integers(0, 255))]) + data[at + 1 :]
+    return data, size + draw(st.sampled_from([0, 0, 0, 1, 30, -1, -60]))
+
+
+@settings(max_examples=300, deadline=None)
+@given(made=st.lists(records(), min_size=FEW + 1, max_size=20), behind=st.integers(60, 90))
+def test_records_have_the_same_parts_and_flaws(
+    both: Callable[[Callable[[], object]], tuple[Messages, Messages]],
+    made: list[tuple[bytes, int]],
+    behind: int,
+) -> None:
+    buffer = np.frombuffer(b"".join(data for data, _ in made) + bytes(behind), np.uint8)
+    starts = np.cumsum([0, *(len(data) for data, _ in made[:-1])])
+    sizes = np.array([size for _, size in made])
+    plain, compiled = both(lambda: decode(buffer, starts, sizes))
+    assert compiled.flaws.tolist() == plain.flaws.tolist()
+    for part in ("body", "topic", "properties"):
+        for edge in ("start", "size"):
+            assert getattr(compiled, f"{part}_{edge}").tolist() == getattr(plain, f"{part}_{edge}").tolist()
+    for name in HEADER_V4.dtype.names or ():
+        assert compiled.column(name).tolist() == plain.column(name).tolist()
+
+
+@pytest.mark.parametrize("magic", [MAGIC_V1, MAGIC_V2])
+@pytest.mark.parametrize("flags", [0, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6])
+def test_right_records_are_right(
+    both: Callable[[Callable[[], object]], tuple[Messages, Messages]], magic: int, flags: int
+) -> None:
+    made = [record(flags, magic, b"b" * count, b"t" * 3, b"p" * 5) for count in range(2 * FEW)]
+    sizes = np.array([len(data) for data in made])
+    for messages in both(lambda: decode(np.frombuffer(b"".join(made), np.uint8), np.cumsum(sizes) - sizes, sizes)):
+        assert not messages.flaws.any()
+        assert messages.bodies().to_pylist() == [b"b" * count for count in range(2 * FEW)]
+        assert set(messages.topics().to_pylist()) == {"ttt"}
+        assert set(messages.properties().to_pylist()) == {b"ppppp"}
+
+
+@given(st.binary(max_size=80), st.data())
+def test_spans_are_gathered_in_any_order(
+    both: Callable[[Callable[[], object]], tuple[pa.Array, pa.Array]], data: bytes, draws: st.DataObject
+) -> None:
+    edges = st.tuples(st.integers(0, len(data)), st.integers(0, len(data))).map(sorted)
+    spans = np.array(draws.draw(st.lists(edges, min_size=FEW + 1, max_size=20)), np.int64)
+    buffer = np.frombuffer(data, np.uint8)
+    plain, compiled = both(lambda: gather(buffer, spans[:, 0], spans[:, 1]))
+    assert compiled.equals(plain)
+    assert compiled.to_pylist() == [data[start:stop] for start, stop in spans.tolist()]
+
+
+@pytest.mark.parametrize("span", [(-1, 3), (5, 4), (3, 11), (1 << 40, 1 << 41)])
+def test_what_lies_outside_is_refused(span: tuple[int, int]) -> None:
+    buffer, starts, stops = np.zeros(10, np.uint8), np.array([0, span[0]]), np.array([10, span[1]])
+    for refusing in (span_loops.gather, span_loops.crcs):
+        with pytest.raises(ValueError, match="outside"):
+            refusing(buffer, starts, stops)
+    same = span_loops.equal(buffer, starts, stops - starts, buffer[:3], np.array([0, 3]), np.zeros(2, np.int32))
+    assert not same[1]
+    if span[1] <= 10:
+        return
+    with pytest.raises(ValueError, match="outside"):
+        property_loops.property_spans(buffer, starts, stops - starts, np.frombuffer(b"KEYS", np.uint8))
+    with pytest.raises(ValueError, match="outside"):
+        property_loops.property_pairs(buffer, starts, np.array([0, 11]))
+    with pytest.raises(ValueError, match="outside"):
+        place_parts(buffer, starts, np.array([0, 1 << 30]), np.zeros(2, np.uint8), np.zeros((6, 2), np.int64))
+
+
+def test_they_are_loaded_from_so_many_bytes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "process", loading.Process("auto"))
+    loops = loading.CompiledLoops("storage_core.compiled.span_loops")
+    assert loops.after(loading.WORTH_LOADING - 1) is None
+    assert loops.after() is None
+    assert loops.after(1) is span_loops
+    assert loops.after() is span_loops
+
+
+@pytest.mark.parametrize(("setting", "code"), [("auto", 0), ("always", 1), ("never", 0)])
+def test_without_numba_numpy_does_it(tmp_path: Path, setting: str, code: int) -> None:
+    (tmp_path / "numba.py").write_text("raise ImportError('not here')\n")
+    program = """
+import numpy as np
+from storage_core.compiled import loading
+from storage_core.formats.spans import gather
+loading.process.wants(1 << 40)
+print(gather(np.arange(9, dtype=np.uint8), np.arange(8), np.arange(1, 9)).to_pylist()[7])
+"""
+    environment = {**os.environ, loading.SETTING: setting, "PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert ("not here" in done.stderr) if code else (done.stdout == "b'\\x07'\n")

@@ -1,0 +1,17 @@
+"""Tests on the compiled loops and on their twins in numpy: `either_loops` runs a module's tests on both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from storage_core.compiled import loading
+
+
+@pytest.fixture(scope="module", params=["never", "always"])
+def either_loops(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each of both in turn, whatever this process has handled before."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loading, "process", loading.Process(request.param))
+        yield request.param
