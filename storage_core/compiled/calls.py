@@ -42,6 +42,18 @@ def copy(_typing: Any, target: Any, target_at: Any, source: Any, source_at: Any,
 
 
 @intrinsic
+def copy_from(_typing: Any, target: Any, target_at: Any, address: Any, size: Any) -> Any:
+    """Copies `size` bytes from an address in memory to `target[target_at]` on."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        to = _pointer(context, builder, signature.args[0], args[0], args[1])
+        cgutils.raw_memcpy(builder, to, builder.inttoptr(args[2], to.type), args[3], 1)
+        return context.get_dummy_value()
+
+    return types.void(target, types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
 def differ(_typing: Any, left: Any, left_at: Any, right: Any, right_at: Any, size: Any) -> Any:
     """Not zero where the `size` bytes of two arrays differ."""
 

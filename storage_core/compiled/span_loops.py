@@ -5,6 +5,7 @@ No loop reads or writes outside of the arrays that it is given.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from numba import njit, types
 
-from storage_core.compiled.calls import CRC32_ADDRESS, copy, crc32, differ
+from storage_core.compiled.calls import CRC32_ADDRESS, copy, copy_from, crc32, differ
 
 Bytes = npt.NDArray[np.uint8]
 Positions = npt.NDArray[np.int64]
@@ -23,6 +24,7 @@ BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 POSITIONS = types.Array(types.int64, 1, "C", readonly=True)
 OUT_POSITIONS, OUT_BYTES, OUT_NUMBERS = types.int64[::1], types.uint8[::1], types.int32[::1]
 NUMBERS = types.Array(types.int32, 1, "C", readonly=True)
+NUMBERS_OF_ALL = types.Array(types.int32, 2, "C", readonly=True)
 
 
 def gather(buffer: Bytes, starts: Positions, stops: Positions) -> pa.BinaryArray:
@@ -35,6 +37,30 @@ def gather(buffer: Bytes, starts: Positions, stops: Positions) -> pa.BinaryArray
     packed = pa.allocate_buffer(size)
     _gather(buffer, starts, stops, np.frombuffer(packed, np.uint8))
     return pa.BinaryArray.from_buffers(pa.binary(), len(starts), [None, pa.py_buffer(offsets), packed])
+
+
+def joined(columns: Sequence[pa.Array | pa.Scalar], count: int) -> pa.BinaryArray:
+    """`spans.joined`."""
+    if not count:
+        return pa.array([], pa.binary())
+    addresses = np.empty(len(columns), np.int64)
+    starts, sizes = np.empty((len(columns), count), np.int32), np.empty((len(columns), count), np.int32)
+    for number, column in enumerate(columns):
+        if isinstance(column, pa.Scalar):
+            addresses[number], starts[number], sizes[number] = column.as_buffer().address, 0, len(column.as_buffer())
+            continue
+        _, offsets, data = column.buffers()
+        bounds = np.frombuffer(offsets, np.int32, count + 1, column.offset * 4)
+        addresses[number] = data.address if data else 0
+        starts[number] = bounds[:-1]
+        np.subtract(bounds[1:], bounds[:-1], out=sizes[number])
+    offsets = np.empty(count + 1, np.int32)
+    size = _add_up_all(sizes, offsets)
+    if size < 0:
+        raise ValueError("the joined columns are larger than 2 GiB")
+    packed = pa.allocate_buffer(size)
+    _join(addresses, starts, sizes, np.frombuffer(packed, np.uint8))
+    return pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), packed])
 
 
 def crcs(buffer: Bytes, starts: npt.NDArray[Any], stops: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
@@ -78,6 +104,29 @@ def _gather(buffer: Bytes, starts: Positions, stops: Positions, packed: Bytes) -
         size = stops[row] - starts[row]
         copy(packed, at, buffer, starts[row], size)
         at += size
+
+
+@njit(types.int64(NUMBERS_OF_ALL, OUT_NUMBERS), nogil=True, cache=True)
+def _add_up_all(sizes: Numbers, offsets: Numbers) -> int:
+    at = 0
+    offsets[0] = 0
+    for row in range(sizes.shape[1]):
+        for column in range(len(sizes)):
+            at += sizes[column, row]
+        if at > 0x7FFFFFFF:
+            return -1
+        offsets[row + 1] = at
+    return at
+
+
+@njit(types.void(POSITIONS, NUMBERS_OF_ALL, NUMBERS_OF_ALL, OUT_BYTES), nogil=True, cache=True)
+def _join(addresses: Positions, starts: Numbers, sizes: Numbers, packed: Bytes) -> None:
+    at = 0
+    for row in range(sizes.shape[1]):
+        for column in range(len(sizes)):
+            size = sizes[column, row]
+            copy_from(packed, at, addresses[column] + starts[column, row], size)
+            at += size
 
 
 @njit(types.boolean(types.int64, BYTES, POSITIONS, POSITIONS, types.uint32[::1]), nogil=True, cache=True)

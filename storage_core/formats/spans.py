@@ -5,6 +5,7 @@ Where they lie belongs to the formats; this module only copies them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -55,6 +56,16 @@ def gather(buffer: Bytes | pa.Buffer, starts: Positions, stops: Positions) -> pa
         whole = np.frombuffer(buffer, np.uint8) if isinstance(buffer, pa.Buffer) else buffer
         return loops.gather(whole, starts, stops)
     return pc.take(with_gaps(buffer, starts, stops), _even_numbers(len(starts)), boundscheck=False)
+
+
+def joined(columns: Sequence[pa.Array | pa.Scalar], count: int) -> pa.BinaryArray:
+    """The elements of binary or string columns of `count` elements without nulls, row by row in one; a scalar is in
+    every row. Together they must be shorter than 2 GiB.
+    """
+    if (loops := _loops.after(count * GUESSED_SIZE)) is not None:
+        return loops.joined(columns, count)
+    as_bytes = [column.cast(pa.binary()) for column in columns]
+    return pc.binary_join_element_wise(*as_bytes, pa.scalar(b"", pa.binary()))
 
 
 def structs_at(buffer: Bytes, dtype: np.dtype[Any], positions: Positions) -> npt.NDArray[Any]:

@@ -26,7 +26,7 @@ from storage_core.formats.rocketmq.message import (
     Messages,
     decode,
 )
-from storage_core.formats.spans import FEW, gather
+from storage_core.formats.spans import FEW, gather, joined
 
 MAGICS = st.sampled_from([MAGIC_V1, MAGIC_V1, MAGIC_V2, 0, 0xCBD43194])
 FLAGS = st.sampled_from([0, 0, 1, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6])
@@ -116,6 +116,18 @@ def test_spans_are_gathered_in_any_order(
     plain, compiled = both(lambda: gather(buffer, spans[:, 0], spans[:, 1]))
     assert compiled.equals(plain)
     assert compiled.to_pylist() == [data[start:stop] for start, stop in spans.tolist()]
+
+
+@given(rows=st.lists(st.tuples(st.text(max_size=5), st.binary(max_size=9)), max_size=12), skipped=st.integers(0, 3))
+def test_columns_are_joined_row_by_row(
+    both: Callable[[Callable[[], object]], tuple[pa.Array, pa.Array]], rows: list[tuple[str, bytes]], skipped: int
+) -> None:
+    left = pa.array([text for text, _ in rows], pa.string())[skipped:]
+    right = pa.array([data for _, data in rows], pa.binary())[skipped:]
+    columns = [pa.scalar("a"), left, pa.scalar(b""), right, right]
+    plain, compiled = both(lambda: joined(columns, len(left)))
+    assert compiled.to_pylist() == plain.to_pylist()
+    assert compiled.to_pylist() == [b"a" + text.encode() + data + data for text, data in rows[skipped:]]
 
 
 @pytest.mark.parametrize("span", [(-1, 3), (5, 4), (3, 11), (1 << 40, 1 << 41)])

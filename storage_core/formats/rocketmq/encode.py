@@ -1,4 +1,4 @@
-"""Many messages as commit-log bytes: one C++ join for a whole batch.
+"""Many messages as commit-log bytes: one join for a whole batch.
 
 Which rows may be written, and where the records go, belongs to the engine. Source of the rules: rocketmq.md 2.
 """
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from storage_core.formats.checksum import body_crcs
 from storage_core.formats.layout import Bytes, Positions
@@ -28,7 +27,7 @@ from storage_core.formats.rocketmq.message import (
     MIN_SIZE,
     STORE_HOST_V6,
 )
-from storage_core.formats.spans import offsets_of
+from storage_core.formats.spans import joined, offsets_of
 
 LONGEST_V1_TOPIC = 127
 QUEUE_OFFSET_AT, PHYSICAL_OFFSET_AT = 20, 28
@@ -102,9 +101,9 @@ def encode(rows: Rows) -> Encoded:
     mixed = bool((flags & (BORN_HOST_V6 | STORE_HOST_V6)).any())
     heads = _mixed_heads(rows, flags) if mixed else [_v4_heads(rows, flags)]
     sized = fixed_width(lengths(rows.properties).astype(">i2"))
-    joined = pc.binary_join_element_wise(*heads, rows.bodies, _sized_topics(rows.topics), sized, rows.properties, b"")
-    bounds = offsets_of(joined)
-    data = joined.buffers()[2]
+    records = joined([*heads, rows.bodies, _sized_topics(rows.topics), sized, rows.properties], len(rows))
+    bounds = offsets_of(records)
+    data = records.buffers()[2]
     if bounds[0]:
         data = data.slice(int(bounds[0]))
         bounds = bounds - bounds[0]

@@ -13,6 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_core.formats.spans import joined
+
 NAME_END, PAIR_END = "\x01", "\x02"
 
 
@@ -95,8 +97,7 @@ def encode_pairs(pairs: PairColumn, extra: list[tuple[str, pa.StringArray]]) -> 
         before |= wanted
     if not parts:
         return pa.repeat(pa.scalar(b"", pa.binary()), count)
-    # All parts go into one join; a lone text is no column, so one of the parts is always an array.
-    return pc.binary_join_element_wise(*parts, "").cast(pa.binary())
+    return joined([pa.scalar(part) if isinstance(part, str) else part for part in parts], count)
 
 
 def _where(wanted: npt.NDArray[np.bool_], text: str) -> pa.StringArray | str:
