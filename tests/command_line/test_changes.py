@@ -18,6 +18,8 @@ from storage_core.files.lock import FileLock
 from storage_core.formats.rocketmq.config_json import decode_config, encode_offsets
 from tests.command_line.calls import lines, run
 from tests.golden.archive import fingerprint, unpack
+from tests.rabbitmq import stream_golden as golden
+from tests.rabbitmq.played_stream import Played
 
 SMALL = ["--set", "commitLogFileSize=4000000", "--set", "indexSlots=50", "--set", "indexEntries=9000"]
 KEPT = "topic,queueId,queueOffset,key,tags,body,properties,bornTimestamp,bornHost,flag,reconsumeTimes"
@@ -229,6 +231,23 @@ def test_following_a_queue_that_is_consumed(tmp_path: Path) -> None:
         thread.join(60)
         assert not thread.is_alive()
     assert [row["body"] for row in done[0]] == [str(number) for number in range(8)]
+
+
+def test_following_a_stream(tmp_path: Path) -> None:
+    """What is there, and then what comes, in the order of the stream, until so many are printed."""
+    played = Played("s10_torn_segment", tmp_path)
+    wanted = [row["streamOffset"] for row in golden.rows(played.source)]
+    played.grow(2)
+    done: list[list[dict[str, Any]]] = []
+    switches = ("--follow", "--interval", 0.02, "-n", len(wanted), "--columns", "streamOffset")
+    thread = threading.Thread(target=lambda: done.append(lines(run("cat", played.target, *switches))))
+    thread.start()
+    while played.done < len(played.steps):
+        time.sleep(0.05)
+        played.grow(1)
+    thread.join(60)
+    assert not thread.is_alive()
+    assert [row["streamOffset"] for row in done[0]] == wanted
 
 
 def test_what_cannot_be_followed(rocket: Path, rabbit: Path) -> None:
