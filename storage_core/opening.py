@@ -172,6 +172,11 @@ def _several(root: str, nested: Sequence[str]) -> StoreNotFoundError:
 
 
 def _no_store(root: str, engine: str | None) -> StoreNotFoundError | UnsupportedFormatError:
+    if inside := _search(root, engine, LEVELS):
+        return StoreNotFoundError(
+            f"StoreNotFoundError: {root}: this is a folder of stores ({len(inside)}) and none itself; "
+            f"name one of them, such as {inside[0]}, or a new path"
+        )
     kind = rabbitmq.other_kind(root)
     if kind is not None:
         return UnsupportedFormatError(
@@ -181,11 +186,6 @@ def _no_store(root: str, engine: str | None) -> StoreNotFoundError | Unsupported
     names = system.names(root)
     if not names:
         return StoreNotFoundError(f"StoreNotFoundError: {root}: the directory is empty; give the directory of a store")
-    if inside := _search(root, engine, LEVELS):
-        return StoreNotFoundError(
-            f"StoreNotFoundError: {root}: this is a folder of stores ({len(inside)}) and none itself; "
-            f"name one of them, such as {inside[0]}, or a new path"
-        )
     shown = ", ".join(names[:MOST_SHOWN]) + (f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else "")
     return StoreNotFoundError(
         f"StoreNotFoundError: {root}: no store lies here or two levels below; a RocketMQ store holds commitlog, "

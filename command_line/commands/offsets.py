@@ -14,6 +14,7 @@ from command_line.output.units import counted
 from command_line.parameters import json_option, store_argument, switches
 from command_line.selection import Chosen, Given, Selection, selection
 from command_line.stores import lone, opened
+from command_line.stream_offsets import keep_streams, print_stream_offsets
 from command_line.switches import STORE_OPTIONS, parameter_of
 from command_line.views import Row, print_json, several_column, view_rows
 from storage_core.errors import OptionError, choices
@@ -47,7 +48,8 @@ def command(
 ) -> int:  # fmt: skip
     """Where the consumer groups of a RocketMQ STORE stand: committed offset, end of the queue, and lag between them.
 
-    Totals by group and topic; --json has a line for each queue.
+    Totals by group and topic; --json has a line for each queue. Of a RabbitMQ node: the consumers and publishers that
+    its streams track.
     """
     if at is not None and group is not None:
         raise OptionError("--at", at, "is about queues, not about a group; leave out --group")
@@ -59,6 +61,11 @@ def command(
         opened(store, wanted.options.engine, wanted.options.vhosts, wanted.store_options) as stores,
         shown_progress() as progress,
     ):
+        if keep_streams(stores, group, at):
+            progress.clear()
+            found = print_stream_offsets(stores, wanted, as_json)
+            wanted.warn(stores)
+            return stores.code(found)
         stores.keep_rocketmq(store, "consumer groups" if at is None else "times of messages")
         rows = _at(wanted.chosen(stores)) if at is not None else _of_group(view_rows(stores, wanted, "offsets"), group)
         progress.clear()

@@ -45,7 +45,8 @@ def test_the_store_at_a_glance(streams: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["offsets"], "RabbitMQ has no consumer groups"),
+        (["offsets", "--group", "g"], "a stream has consumers, leave it out"),
+        (["offsets", "--at", "2026-01-01"], "a stream has consumers, leave it out"),
         (["topics"], "RabbitMQ has no topics"),
         (["definitions"], "is for classic queues"),
     ],
@@ -54,6 +55,13 @@ def test_what_streams_have_not_is_one_line(streams: Path, arguments: list[str], 
     text = run(*arguments, streams, code=2).stderr
     assert said in text
     assert text.count("\n") == 1
+
+
+def test_who_consumes_and_who_publishes(tmp_path: Path) -> None:
+    node = golden.unpack("s01_clean", tmp_path)
+    (row,) = lines(run("offsets", node, "--json"))
+    assert (row["kind"], row["queue"], row["sequence"], row["maxOffset"]) == ("publisher", "evénts/1", 54, 54)
+    assert words(run("offsets", node.parent))[1][:2] == ["evénts/1", "publisher"]
 
 
 def test_damage_is_named_and_not_repaired(streams: Path, tmp_path: Path) -> None:
