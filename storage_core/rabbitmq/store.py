@@ -20,7 +20,7 @@ from storage_core.rabbitmq.disk import definitions
 from storage_core.rabbitmq.disk.detect import looks_like_vhost, names_in
 from storage_core.rabbitmq.disk.running_node import is_running
 from storage_core.rabbitmq.disk.settings import Settings
-from storage_core.rabbitmq.disk.vhost_config import entry_count
+from storage_core.rabbitmq.disk.vhost_config import check_writable, entry_count
 from storage_core.rabbitmq.disk.vhost_name import vhost_name
 from storage_core.rabbitmq.index.queue_directory import check_versions
 from storage_core.rabbitmq.queue.priority_queue import PriorityQueue, open_queue
@@ -176,6 +176,7 @@ class VhostStore(FollowedStore):
         parsed = WriteOptions.parsed(options, {} if snapshot is None else declared.priorities(snapshot))
         if snapshot is not None:
             check_versions(self.path, snapshot.directories)
+            check_writable(self.path, self.segment_entry_count)
         facts = StoreFacts(self.path, self.vhost, self.segment_entry_count, self.settings)
         return begin(facts, parsed, columns, application)
 

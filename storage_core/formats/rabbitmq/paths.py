@@ -28,6 +28,8 @@ SEGMENT_SUFFIX, INDEX2_SUFFIX, STORE2_SUFFIX = ".idx", ".qi", ".qs"
 MESSAGE_SUFFIX, COMPACTION_SUFFIX = ".rdq", ".rdt"
 
 LEGACY_SEGMENT_ENTRY_COUNT = 16384
+LARGEST_SEGMENT_ENTRY_COUNT = 10_000_000
+"""A node was tried with no more. Of a segment of more than 16384 entries it uses the first 16384 (rabbitmq.md 1.3)."""
 MAX_PRIORITY = 255
 
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -90,13 +92,13 @@ def encode_stub(name: QueueName) -> bytes:
 
 
 def parse_config(data: bytes) -> int:
-    """Segment entry count of `.config`; FormatError when the file does not say one from 1 to 16384."""
+    """Segment entry count of `.config`; FormatError when the file does not say one from 1 to 10,000,000."""
     for term in erlang_text.parse(data.decode("utf-8", "replace")):
         if isinstance(term, tuple) and len(term) == 2 and term[0] == "segment_entry_count":
             count = term[1]
-            if isinstance(count, int) and 1 <= count <= LEGACY_SEGMENT_ENTRY_COUNT:
+            if isinstance(count, int) and 1 <= count <= LARGEST_SEGMENT_ENTRY_COUNT:
                 return count
-            raise FormatError(0, f"segment_entry_count {count!r} is not 1 to {LEGACY_SEGMENT_ENTRY_COUNT}")
+            raise FormatError(0, f"segment_entry_count {count!r} is not 1 to {LARGEST_SEGMENT_ENTRY_COUNT}")
     raise FormatError(0, "no segment_entry_count")
 
 

@@ -5,7 +5,7 @@ Source of the rule: rabbitmq.md 1.3; what a node makes of a broken one was seen 
 
 from __future__ import annotations
 
-from storage_core.errors import FormatError
+from storage_core.errors import FormatError, UnsupportedFormatError
 from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.erlang import erlang_text
 from storage_core.rabbitmq.disk.detect import names_in
@@ -23,6 +23,15 @@ def entry_count(root: str) -> int:
         return paths.LEGACY_SEGMENT_ENTRY_COUNT if data is None or _flaw(data) else paths.parse_config(data)
     except FormatError as error:
         raise error.at(file) from None
+
+
+def check_writable(root: str, count: int) -> None:
+    """UnsupportedFormatError where a segment of `count` entries has some that its 14 bits cannot name."""
+    if count > paths.LEGACY_SEGMENT_ENTRY_COUNT:
+        raise UnsupportedFormatError(
+            f"{root}/{paths.CONFIG_FILE}: segment_entry_count {count} is more than the "
+            f"{paths.LEGACY_SEGMENT_ENTRY_COUNT} entries that a segment can hold; such a store is read, not written"
+        )
 
 
 def config_flaw(root: str) -> str | None:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from storage_core.errors import FormatError, UnsupportedFormatError
 from storage_core.files import system
+from storage_core.formats.layout import Positions
 from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.classic import queue_v2
 from storage_core.formats.rabbitmq.paths import QueueName
@@ -172,6 +173,9 @@ def read_queue(
     files, found = _read_files(root, directory, entry_count)
     damages = [damage for file in found for damage in file.damages]
     entries, ids, stored, transient = _combined(found, with_ids)
+    told, unacked = verdict, entries["sequence_id"][~flagged(entries, ACKED)]
+    if directory.version == 1 and _crashes_at_start(told, unacked, entry_count):
+        verdict = verdict_on(None, locations.clean, trust)
     _locate(entries, ids, stored, locations, files)
     entries["flags"] |= np.uint8(DIRTY if verdict.dirty else 0)
     below = verdict.redelivered_below
@@ -179,7 +183,7 @@ def read_queue(
     entries["flags"] |= np.where(redelivered, REDELIVERED, 0).astype(np.uint8)
     queue = QueueFiles(directory, entries, files, 0, verdict, transient, _end(found), damages)
     queue.ids = ids if with_ids else None
-    _apply(queue, root)
+    _apply(queue, told, root)
     last = int(queue.served["sequence_id"][-1]) if len(queue.served) else None
     count = queue_v2.SEGMENT_ENTRY_COUNT if directory.version == 2 else entry_count
     queue.next_sequence_id = _next_sequence_id(verdict, last, count)
@@ -196,6 +200,21 @@ def verdict_on(terms: QueueTerms | None, store_clean: bool, trust_terms: bool = 
     hidden = trust_terms and terms.persistent_count == 0
     count = terms.persistent_count if trust_terms else None
     return Verdict(dirty, terms.next_deliver_sequence_id, terms.next_sequence_id, hidden, count)
+
+
+def _crashes_at_start(verdict: Verdict, unacked: Positions, entry_count: int) -> bool:
+    """Whether the terms of a clean stop do not fit the messages so that the queue crashes as it starts, and comes up as
+    after a crash (rabbitmq.md 1.3). `unacked` are sequence ids, ascending, shape (n,).
+
+    It reads the first segment, and the rest of the messages that the terms count must have room up to the next id.
+    """
+    count, following = verdict.expected_count, verdict.next_sequence_id
+    if verdict.hidden or count is None or following is None or not len(unacked):
+        return False
+    first = int(unacked[0]) // entry_count * entry_count
+    end = min(first + entry_count, following)
+    read = int(np.searchsorted(unacked, end))
+    return first + count > following or not read or not 0 <= count - read <= following - end
 
 
 def _next_sequence_id(verdict: Verdict, last_live: int | None, entry_count: int) -> int:
@@ -295,27 +314,42 @@ def _locate(
     entries["kind"][wanted] = SHARED
 
 
-def _apply(queue: QueueFiles, root: str) -> None:
-    """Drops what a node drops without calling it damage, and says so."""
-    entries, verdict = queue.entries, queue.verdict
+def _apply(queue: QueueFiles, told: Verdict, root: str) -> None:
+    """Drops what a node drops without calling it damage, and says so. `told` is the verdict by the terms alone."""
+    entries = queue.entries
     path = f"{root}/{paths.QUEUES_FOLDER}/{queue.directory.directory}"
     missing = flagged(entries, MISSING) & ~flagged(entries, ACKED)
     queue.forgotten = entries["sequence_id"][missing]
-    if verdict.dirty and missing.any():
+    if queue.verdict.dirty and missing.any():
         count = int(missing.sum())
         queue.warnings.append(f"{path}: {count} messages are in no message file; a node forgets them when it starts")
         queue.entries = entries = entries[~missing]
         queue.ids = None if queue.ids is None else filtered(queue.ids, ~missing)
     live = int((~flagged(entries, ACKED)).sum())
-    if verdict.hidden and live:
+    if told.hidden and live:
         queue.warnings.append(
             f"{path}: {paths.RECOVERY_FILE} says that the queue is empty, so a node shows none of its {live} messages; "
             "the option recovery=none reads them"
         )
         queue.entries = new_entries(0)
         queue.ids = None if queue.ids is None else queue.ids[:0]
-    elif verdict.expected_count not in {None, live}:
+    elif (disagreement := _disagreement(queue, told)) is not None:
         queue.warnings.append(
-            f"{path}: {live} messages, and {paths.RECOVERY_FILE} says {verdict.expected_count}; "
-            "a node crashes this queue when it finds that out, then redelivers all of it"
+            f"{path}: {disagreement}; a node crashes this queue when it finds that out, then redelivers all of it"
         )
+
+
+def _disagreement(queue: QueueFiles, told: Verdict) -> str | None:
+    """How the terms of the last stop and the messages of a queue disagree."""
+    count, following = told.expected_count, told.next_sequence_id
+    if count is None:
+        return None
+    unacked = queue.entries["sequence_id"][~flagged(queue.entries, ACKED)]
+    if count != len(unacked):
+        return f"{len(unacked)} messages, and {paths.RECOVERY_FILE} says {count}"
+    if queue.directory.version == 1 and following is not None and len(unacked) and unacked[-1] >= following:
+        return (
+            f"a message of sequence id {unacked[-1]}, and {paths.RECOVERY_FILE} says that the next one gets "
+            f"{following}: is {paths.CONFIG_FILE} the one of this store?"
+        )
+    return None

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from storage_core.formats.layout import Mask, Positions, values_at
 from storage_core.formats.rabbitmq.classic import segment as format_segment
 from storage_core.formats.rabbitmq.classic.index_records import ACKED, DELIVERED, PERSISTENT, PUBLISHED, Flags
+from storage_core.formats.rabbitmq.classic.journal import MAX_SEQUENCE_ID
 from storage_core.formats.rabbitmq.classic.segment import SegmentRecords
 from storage_core.formats.spans import structs_at
 from storage_core.rabbitmq.disk.damage import Damage
@@ -25,7 +26,8 @@ Sequences = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class SegmentContent:
-    """A segment file by relative sequence, shape (entry_count,): the records and the first publish of each entry.
+    """A segment file by relative sequence, shape (entry_count,) and at most (16384,): the records and the first publish
+    of each entry.
 
     Positions mean nothing where `flags` hold no publish. `torn_at` is where an unfinished last record starts.
     """
@@ -41,6 +43,7 @@ def decode(data: bytes | memoryview, name: str, entry_count: int) -> SegmentCont
     vhost) is a damage; the records before it count.
     """
     records = format_segment.walk(data)
+    entry_count = min(entry_count, format_segment.RELATIVE_MASK + 1)
     flags, positions = np.zeros(entry_count, np.uint8), np.zeros(entry_count, np.int64)
     if records.reason == "blank" or not len(data):
         return SegmentContent(flags, positions, [], None)
@@ -69,6 +72,9 @@ def read_segment(data: memoryview, name: str, number: int, entry_count: int, fil
 
     The file is called `name` below the store and has the number `file` in its list; nothing of the answer keeps `data`.
     """
+    if (number + 1) * entry_count > MAX_SEQUENCE_ID:
+        reason = f"sequence ids of a segment with number {number} have more than the 62 bits of a journal"
+        return IndexFile(nothing(), np.empty(0, np.int64), [Damage(name, 0, len(data), "segment", reason)])
     content = decode(data, name, entry_count)
     relative_sequences = np.flatnonzero(content.flags & PUBLISHED)
     if not len(relative_sequences):

@@ -26,7 +26,7 @@ from storage_core.rabbitmq.disk.recovery_terms import QueueTerms
 from storage_core.rabbitmq.disk.running_node import check_not_running
 from storage_core.rabbitmq.disk.settings import Settings
 from storage_core.rabbitmq.disk.span_reader import read_table
-from storage_core.rabbitmq.disk.vhost_config import entry_count
+from storage_core.rabbitmq.disk.vhost_config import check_writable, entry_count
 from storage_core.rabbitmq.disk.vhost_name import vhost_flaw, vhost_name
 from storage_core.rabbitmq.index.index_recovery import references
 from storage_core.rabbitmq.index.queue_directory import QueueDirectory, check_versions, list_directories
@@ -106,7 +106,9 @@ def _entry_count(root: str, settings: Settings, directories: list[QueueDirectory
     """What `.config` says; written down where there is none."""
     path = f"{root}/{paths.CONFIG_FILE}"
     if system.exists(path):
-        return entry_count(root)
+        count = entry_count(root)
+        check_writable(root, count)
+        return count
     count = paths.LEGACY_SEGMENT_ENTRY_COUNT if directories else settings.queue_index_segment_entry_count
     write_synced(path, paths.encode_config(count))
     return count

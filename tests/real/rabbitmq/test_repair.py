@@ -23,7 +23,9 @@ from storage_core.store import Mode
 from tests.rabbitmq import golden
 from tests.real.rabbitmq.amqp import Client
 from tests.real.rabbitmq.node import Node
+from tests.support import rabbitmq_counts
 from tests.support.rabbitmq_harm import HARMS, LARGE, SMALL, make
+from tests.support.sampling import WHOLE
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
@@ -149,3 +151,18 @@ def test_a_node_on_damaged_and_repaired_stores(node: Node, tmp_path: Path) -> No
         elif expected == "served" and delivered != ours(damaged[vhost]):
             wrong.append(f"{names[vhost]}: the node serves other messages than mqstore reads")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.sampled
+@pytest.mark.skipif(not WHOLE, reason="a node and ten vhosts; make test-real-full sets MQSTORE_WHOLE")
+def test_a_node_on_stores_with_another_segment_count(node: Node, tmp_path: Path) -> None:
+    stores = {
+        f"s{number}": rabbitmq_counts.make(tmp_path / "stores" / f"s{number}", f"s{number}", case)
+        for number, case in enumerate(rabbitmq_counts.CASES.values())
+    }
+    declare(node, list(stores), tmp_path)
+    outcomes = started(node, stores)
+    for (vhost, store), (name, case) in zip(stores.items(), rabbitmq_counts.CASES.items(), strict=True):
+        wanted = rabbitmq_counts.expected(case)
+        assert outcomes[vhost] == "served", name
+        assert drained(node, vhost) == wanted == ours(store), name
