@@ -40,6 +40,7 @@ def copy_files(root: str, target: str, files: Callable[[], Copies]) -> None:
             _drop(os.path.join(target, name))
     system.make_folder(os.path.dirname(note))
     write_json(note, {"source": own, "whole": False})
+    system.sync_folder(target)
     _copy_all(list(files()))
     write_json(note, {"source": own, "whole": True})
 
