@@ -43,6 +43,7 @@ RECOVERIES = ("auto", "none")
 OF_OTHER_QUEUES = frozenset({"commit", "asof"})
 """Options of quorum queues, which may stand in those of a whole node."""
 NEW_STORE_NAMES = frozenset({".mqstore"})
+FIRST_NAMES = frozenset({paths.VHOST_FILE, paths.CONFIG_FILE})
 
 
 class VhostStore(FollowedStore):
@@ -69,10 +70,14 @@ class VhostStore(FollowedStore):
             raise OptionError("vhost", vhost, f"{path} is the store of the vhost {self.vhost}")
 
     def _is_new(self) -> bool:
-        """Whether nothing lies there yet. StoreNotFoundError when something does that is no store."""
+        """Whether nothing lies there yet, or only what a write that is not finished put there first.
+
+        StoreNotFoundError when something does that is no store.
+        """
         if looks_like_vhost(self.path):
             return False
-        if names_in(self.path) - NEW_STORE_NAMES:
+        found = names_in(self.path) - NEW_STORE_NAMES
+        if found and not (found <= FIRST_NAMES and pending_intent(self.path) is not None):
             text = f"is no RabbitMQ vhost directory; it has no {paths.PERSISTENT_FOLDER}"
             raise StoreNotFoundError(f"StoreNotFoundError: {self.path} {text}")
         return True

@@ -320,3 +320,45 @@ def test_a_new_store_is_made_by_its_first_job(tmp_path: Path) -> None:
     assert open_store(str(tmp_path / "new"), {"vhost": "é"}).vhost == "é"
     with pytest.raises(OptionError, match="is the store of the vhost é"):
         open_store(str(tmp_path / "new"), {"vhost": "/"})
+
+
+def test_a_new_store_whose_first_files_are_there(tmp_path: Path) -> None:
+    """A write of a new store that stopped after .vhost or .config is finished by the next one, and read as none yet."""
+    for count, moved in enumerate((paths.VHOST_FILE, paths.CONFIG_FILE)):
+        folder = tmp_path / str(count)
+        stopped_behind(folder, moved)
+        assert {path.name for path in folder.iterdir()} <= {".mqstore", paths.VHOST_FILE, paths.CONFIG_FILE}
+        with open_store(str(folder)) as store:
+            with pytest.raises(StoreNotFoundError, match="no store yet"):
+                store.snapshot()
+            store.append(rows(5, 2))
+        assert golden.table(folder).num_rows == 25
+
+
+def test_a_new_store_that_another_write_made_meanwhile(tmp_path: Path) -> None:
+    """The staged segments of this job have another count of entries than the store has by now: nothing is written."""
+    folder = tmp_path / "v"
+    with open_store(str(folder), {"queue_index_segment_entry_count": 64}) as mine:
+        job = mine.begin_job(rows(10).schema.names)
+        part = job.stage(iter(rows(10).to_batches()))
+        with open_store(str(folder), {"queue_index_segment_entry_count": 32}) as other:
+            other.append(rows(20))
+        with pytest.raises(MqStoreError, match="32 entries a segment; nothing was written"):
+            job.commit([part])
+        job.abort()
+    assert golden.table(folder).num_rows == 20
+
+
+def stopped_behind(folder: Path, moved: str) -> None:
+    """A write of 20 rows into a new store whose process is gone once it has put `moved` in place."""
+    rename = system.rename
+
+    def last(source: str, target: str) -> None:
+        rename(source, target)
+        if target == f"{folder}/{moved}":
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch, open_store(str(folder)) as store:
+        patch.setattr(system, "rename", last)
+        with pytest.raises(KeyboardInterrupt):
+            store.append(rows(20))

@@ -19,6 +19,8 @@ from storage_core.files.lock import FileLock
 from storage_core.job import JobFolder
 from storage_core.rabbitmq.disk.detect import looks_like_vhost
 from storage_core.rabbitmq.disk.running_node import check_not_running
+from storage_core.rabbitmq.disk.vhost_config import entry_count
+from storage_core.rabbitmq.disk.vhost_name import vhost_name
 from storage_core.rabbitmq.write.input_rows import InputRows, check_columns
 from storage_core.rabbitmq.write.options import WriteOptions
 from storage_core.rabbitmq.write.prepare import StoreFacts, prepare
@@ -93,6 +95,7 @@ class VhostWriteJob(WriteJob):
         ):
             check_not_running(root)
             finish_pending(root)
+            self._check_facts()
             jobs.drop_orphans(job_folder, {self.job})
             jobs.check_staged(job_folder, self.job, list(parts), crc=False)
             placement = prepare(self.facts, self.options, job_folder.staging(self.job), parts)
@@ -108,6 +111,18 @@ class VhostWriteJob(WriteJob):
                     f"{root}: the job is committed but not finished ({error}); do not run it again: the next write to "
                     "this store finishes it first"
                 ) from error
+
+    def _check_facts(self) -> None:
+        """MqStoreError when another write made the new store meanwhile, otherwise than this one was staged for."""
+        facts, root = self.facts, self.facts.root
+        if not looks_like_vhost(root):
+            return
+        vhost, count = vhost_name(root).decode("utf-8", "replace"), entry_count(root)
+        if (vhost, count) != (facts.vhost, facts.entry_count):
+            raise MqStoreError(
+                f"{root}: another write made this store meanwhile, for the vhost {vhost} with {count} entries a "
+                "segment; nothing was written: run this write again"
+            )
 
     def abort(self) -> None:
         """Drops what was staged, unless the job passed its commit point, and the folders of a store that has nothing
