@@ -14,6 +14,7 @@ import pytest
 from storage_core.errors import CorruptionError, UnsupportedFormatError
 from storage_core.formats.rabbitmq import paths
 from storage_core.rabbitmq import open_store
+from storage_core.store import Store
 from tests.golden.archive import fingerprint
 from tests.rabbitmq import golden
 from tests.support.rabbitmq_counts import CASES, expected, make
@@ -70,3 +71,20 @@ def test_a_segment_whose_sequence_ids_are_too_large(tmp_path: Path) -> None:
     last.rename(last.with_name(f"{'9' * 18}.idx"))
     with pytest.raises(CorruptionError, match=f"{'9' * 18}.idx at 0: .*more than the 62 bits"):
         rows(store)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.config in (17, 20)])
+def test_a_queue_whose_count_is_not_there_is_no_endless_loop(name: str, tmp_path: Path) -> None:
+    store = make(tmp_path / "store", "v", CASES[name])
+    with open_store(str(store)) as opened:
+        with pytest.raises(CorruptionError, match=r"recovery.dets counts \d+ more messages .*repair"):
+            drained(opened)
+        opened.repair()
+        assert list(opened.verify()) == []
+        assert drained(opened) == [data for data, _ in expected(CASES[name])[SMALL]]
+
+
+def drained(store: Store) -> list[bytes]:
+    """Bodies that the live queue gives."""
+    with store.queue(SMALL) as queue:
+        return [message.body for message in queue]

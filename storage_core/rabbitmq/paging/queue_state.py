@@ -11,7 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from storage_core.errors import CorruptionError
 from storage_core.formats.layout import Mask
+from storage_core.formats.rabbitmq.paths import RECOVERY_FILE
 from storage_core.rabbitmq.disk.settings import Settings
 from storage_core.rabbitmq.index.message_run import (
     IN_RAM,
@@ -195,10 +197,18 @@ class QueueState:
             self.next_deliver_sequence_id += len(follows) if follows.all() else int(follows.argmin())
 
     def load_chunk(self, drop: bool = True) -> None:
-        """Loads the next chunk of delta into q3; transient messages from before a restart are acked (if `drop`)."""
+        """Loads the next chunk of delta into q3; transient messages from before a restart are acked (if `drop`).
+
+        Raises CorruptionError where the terms of the last stop count messages that the index does not have.
+        """
         while not self.delta.blank and self.delta.start is not None and self.delta.stop is not None:
             start, stop = self.delta.start, self.delta.stop
             upper = min(self.index.boundary_after(start), start + CHUNK, stop)
+            if upper <= start and self.delta.count:
+                raise CorruptionError(
+                    self.index.directory, 0, f"{RECOVERY_FILE} counts {self.delta.count} more messages than the index "
+                    f"has up to sequence id {stop}; run `mqstore repair STORE --to DIR`",
+                )  # fmt: skip
             kept = self._without_lost(self.index.read(start, upper), drop)
             if len(self.pending):
                 kept = kept[~self.pending.find(kept.sequence_ids)]
