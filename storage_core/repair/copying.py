@@ -42,6 +42,7 @@ def copy_files(root: str, target: str, files: Callable[[], Copies]) -> None:
     write_json(note, {"source": own, "whole": False})
     system.sync_folder(target)
     _copy_all(list(files()))
+    _sync_folders(target)
     write_json(note, {"source": own, "whole": True})
 
 
@@ -100,8 +101,14 @@ def _copy_all(files: list[tuple[str, str]]) -> None:
             report(WORK, done, sum(sizes))
     finally:
         system.need_no_more(asked)
-    for folder in sorted({os.path.dirname(target) for _, target in files}):
-        system.sync_folder(folder)
+
+
+def _sync_folders(path: str) -> None:
+    """A folder and all below it, also those that hold folders only: what is in each stays after a power failure."""
+    for entry in system.entries(path):
+        if entry.is_directory:
+            _sync_folders(os.path.join(path, entry.name))
+    system.sync_folder(path)
 
 
 def _copy(source: str, target: str) -> None:
