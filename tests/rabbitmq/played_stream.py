@@ -30,12 +30,12 @@ class Played:
         self.done = 0
 
     def grow(self, chunks: int) -> None:
-        """So many chunks more. Each file is copied up to where it reaches; the chunk after is already half there."""
+        """So many chunks more. Each file grows up to where it reaches; the chunk after is already half there."""
         for segment, stop in self.steps[self.done : self.done + chunks]:
             index = segment.with_suffix(".index").read_bytes()
             position = int.from_bytes(index[stop + 24 : stop + 28], "big") if stop + 29 <= len(index) else 1 << 40
-            (self.stream / segment.name).write_bytes(segment.read_bytes()[: position + 30])
-            (self.stream / segment.with_suffix(".index").name).write_bytes(index[: stop + 7])
+            append(self.stream / segment.name, segment.read_bytes()[: position + 30])
+            append(self.stream / segment.with_suffix(".index").name, index[: stop + 7])
         self.done += chunks
 
     def expire(self) -> None:
@@ -43,3 +43,9 @@ class Played:
         first = min(self.stream.glob("*.segment"))
         first.with_suffix(".index").unlink()
         first.unlink()
+
+
+def append(path: Path, whole: bytes) -> None:
+    """Writes what a file lacks of `whole`. It is never shorter meanwhile: somebody may be reading it."""
+    with path.open("ab") as file:
+        file.write(whole[path.stat().st_size :])
