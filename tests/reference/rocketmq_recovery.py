@@ -7,6 +7,7 @@ directories. It knows no light queues.
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
 from collections.abc import Iterator
@@ -378,7 +379,8 @@ class Recovered:
                 continue
             if self._readable(phy, size):
                 return offset, (phy, size)
-            hidden = phy + self.log.size - phy % self.log.size
+            # As Java counts: the remainder of a negative address is not positive.
+            hidden = phy + self.log.size - int(math.fmod(phy, self.log.size))
         return offset, None
 
     def _readable(self, phy: int, size: int) -> bool:

@@ -26,6 +26,7 @@ READ_WHOLE = 65_536
 ENTRIES_PER_READ = 64
 """How many entries can be read one after another in the time of one read anywhere."""
 ENTRIES_AT_ONCE = 1 << 18
+LOOK_BACK = 4096
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,8 @@ class ConsumeQueue:
     def first_readable(self, files: OpenFiles, stop: int, log_start: int) -> int:
         """The first queue offset below `stop` whose entry is no filler and whose record is not expired, else `stop`.
 
-        Fillers and expired entries come first in a queue, so this bisects (rocketmq.md 3.5, the robust reader).
+        Fillers and expired entries come first in a queue, so this bisects (rocketmq.md 3.5, the robust reader). A
+        damaged entry may lead the bisection past readable ones: it looks back until LOOK_BACK entries have none.
         """
 
         def is_readable(queue_offset: int) -> bool:
@@ -159,7 +161,16 @@ class ConsumeQueue:
 
         if self.start < stop and is_readable(self.start):
             return self.start
-        return first_where(self.start, max(stop, self.start), is_readable)
+        found = first_where(self.start, max(stop, self.start), is_readable)
+        while found > self.start:
+            begin = max(self.start, found - LOOK_BACK)
+            entries = self.entries(files, begin, found)
+            sizes = entries["size"]
+            readable = (entries["physical_offset"] >= log_start) & (sizes > 0) & (sizes != BLANK_SIZE)
+            if not readable.any():
+                break
+            found = begin + int(readable.argmax())
+        return found
 
     def last_physical_offset(self, files: OpenFiles, stop: int) -> int:
         """The physical offset of the last entry before `stop` that names a record."""

@@ -88,7 +88,9 @@ def jumped_over_fillers(
 
 
 def _next_file(physical_offsets: Positions, file_size: int) -> Positions:
-    return physical_offsets + file_size - physical_offsets % file_size
+    """As Java counts: the remainder of an address below 0 is not positive, so its next file is the second one."""
+    following: Positions = physical_offsets + file_size - np.fmod(physical_offsets, file_size)
+    return following
 
 
 def _pull_from(

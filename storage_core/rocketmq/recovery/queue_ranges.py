@@ -96,8 +96,13 @@ def _first_readable(listing: Listing, verdict: Verdict, key: QueueKey, bounds: Q
 
 
 def _all_expired(queue: ConsumeQueue, verdict: Verdict, bounds: QueueVerdict, files: OpenFiles) -> bool:
-    """5.x looks at the last entry first: when that is expired, none counts (rocketmq.md 3.5)."""
+    """5.x looks at the last entry first: when that is expired, none counts (rocketmq.md 3.5).
+
+    In a log from 0 on only an entry that is not valid counts as expired: the first one of a file (rocketmq.md 3.4).
+    """
     last_in_files = bounds.stop == (bounds.disk_stop if bounds.stale is None else bounds.stale.stop)
-    if verdict.rules is not Rules.V5 or not verdict.log_start or not last_in_files:
+    if verdict.rules is not Rules.V5 or not last_in_files or bounds.stop <= 0:
+        return False
+    if not verdict.log_start and (bounds.stop - 1) % queue.entries_per_file:
         return False
     return queue.physical_offset(files, bounds.stop - 1) < verdict.log_start
