@@ -32,7 +32,7 @@ from storage_core.rabbitmq.repair.repairing import Repair, planned
 from storage_core.rabbitmq.stream.snapshot import VhostFacts
 from storage_core.rabbitmq.stream.tail import VhostTail
 from storage_core.rabbitmq.verify.verification import findings, seen_at_a_glance
-from storage_core.rabbitmq.write.job import VhostWriteJob, begin
+from storage_core.rabbitmq.write.job import VhostWriteJob, begin, finish_unfinished
 from storage_core.rabbitmq.write.options import WriteOptions
 from storage_core.rabbitmq.write.prepare import StoreFacts
 from storage_core.repair.copying import finish_copy
@@ -58,8 +58,13 @@ class VhostStore(FollowedStore):
 
     def __init__(self, path: str, options: Mapping[str, Any] | None = None) -> None:
         self.path = path.rstrip("/") or "/"
-        self._recovery, vhost, self.settings = _parsed(options or {})
+        self._recovery, self._asked_vhost, self.settings = _parsed(options or {})
         self._closed = False
+        self._look()
+
+    def _look(self) -> None:
+        """What the directory says of its vhost and its segments; of a new store what the options say."""
+        vhost = self._asked_vhost
         if self._is_new():
             self.segment_entry_count = self.settings.queue_index_segment_entry_count
             self.vhost = vhost or "/"
@@ -67,7 +72,7 @@ class VhostStore(FollowedStore):
         self.segment_entry_count = entry_count(self.path)
         self.vhost = vhost_name(self.path).decode("utf-8", "replace")
         if vhost is not None and vhost != self.vhost:
-            raise OptionError("vhost", vhost, f"{path} is the store of the vhost {self.vhost}")
+            raise OptionError("vhost", vhost, f"{self.path} is the store of the vhost {self.vhost}")
 
     def _is_new(self) -> bool:
         """Whether nothing lies there yet, or only what a write that is not finished put there first.
@@ -177,6 +182,9 @@ class VhostStore(FollowedStore):
         when a node runs here.
         """
         self._check_open()
+        if pending_intent(self.path) is not None:
+            finish_unfinished(self.path, WriteOptions.parsed(options, {}).lock_timeout_s)
+            self._look()
         snapshot = None if self._is_new() else self.snapshot()
         parsed = WriteOptions.parsed(options, {} if snapshot is None else declared.priorities(snapshot))
         if snapshot is not None:

@@ -349,7 +349,19 @@ def test_a_new_store_that_another_write_made_meanwhile(tmp_path: Path) -> None:
     assert golden.table(folder).num_rows == 20
 
 
-def stopped_behind(folder: Path, moved: str) -> None:
+def test_an_unfinished_job_decides_the_segments_of_the_next(tmp_path: Path) -> None:
+    """The message store is there and .config is not yet: the next job is staged for what the first one makes."""
+    folder = tmp_path / "v"
+    stopped_behind(folder, paths.CONFIG_FILE, {"queue_index_segment_entry_count": 16})
+    (folder / paths.CONFIG_FILE).rename(next((folder / ".mqstore" / "staging").glob("*")) / "new.config")
+    (folder / paths.PERSISTENT_FOLDER).mkdir()
+    with open_store(str(folder)) as store:
+        store.append(rows(40, 2))
+        assert store.segment_entry_count == 16
+    assert golden.table(folder).num_rows == 60
+
+
+def stopped_behind(folder: Path, moved: str, options: dict[str, Any] | None = None) -> None:
     """A write of 20 rows into a new store whose process is gone once it has put `moved` in place."""
     rename = system.rename
 
@@ -358,7 +370,7 @@ def stopped_behind(folder: Path, moved: str) -> None:
         if target == f"{folder}/{moved}":
             raise KeyboardInterrupt
 
-    with pytest.MonkeyPatch.context() as patch, open_store(str(folder)) as store:
+    with pytest.MonkeyPatch.context() as patch, open_store(str(folder), options or {}) as store:
         patch.setattr(system, "rename", last)
         with pytest.raises(KeyboardInterrupt):
             store.append(rows(20))

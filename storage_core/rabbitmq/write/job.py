@@ -28,6 +28,8 @@ from storage_core.rabbitmq.write.publish import carry_out, finish_pending
 from storage_core.rabbitmq.write.staging import TaskWriter
 from storage_core.store import StagedPart, WriteJob
 
+LOCKED = "another writer of mqstore; try again when it is done"
+
 
 @dataclass
 class VhostWriteJob(WriteJob):
@@ -90,9 +92,7 @@ class VhostWriteJob(WriteJob):
 
     def _put_in_place(self, parts: Sequence[StagedPart]) -> None:
         root, job_folder = self.facts.root, self._folder
-        with FileLock(
-            job_folder.lock, self.options.lock_timeout_s, "another writer of mqstore; try again when it is done"
-        ):
+        with FileLock(job_folder.lock, self.options.lock_timeout_s, LOCKED):
             check_not_running(root)
             finish_pending(root)
             self._check_facts()
@@ -153,3 +153,13 @@ def begin(
     system.make_folder(job_folder.staging())
     jobs.open_staging(job_folder, job, application)
     return VhostWriteJob(facts, options, job)
+
+
+def finish_unfinished(root: str, lock_timeout_s: float) -> None:
+    """Finishes a job that passed its commit point and was stopped, before another one is staged for what is there.
+
+    Raises StoreLockedError, also when a node runs there.
+    """
+    with FileLock(JobFolder(root).lock, lock_timeout_s, LOCKED):
+        check_not_running(root)
+        finish_pending(root)
