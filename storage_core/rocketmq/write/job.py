@@ -147,8 +147,8 @@ class RocketWriteJob(StreamedJob):
         drop_staging(job_folder, self.job)
         if self.made_root:
             # Where another job has begun here, or a lock was taken, the folders are not empty and stay.
-            remove_empty_folder(job_folder.folder)
-            remove_empty_folder(self.root)
+            for folder in (job_folder.folder, os.path.join(self.root, paths.COMMIT_LOG), self.root):
+                remove_empty_folder(folder)
 
 
 def begin(
