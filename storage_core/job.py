@@ -12,6 +12,7 @@ import os
 import socket
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
@@ -99,8 +100,27 @@ def new_job_id() -> str:
 # -- staging
 
 
+def make_root(root: str) -> None:
+    """Creates a store's directory and its missing parents, each of which then stays after a power failure."""
+    missing = []
+    while root and not system.exists(root):
+        missing.append(root)
+        root = os.path.dirname(root)
+    try:
+        if missing:
+            system.make_folder(missing[0])
+        for path in missing:
+            system.sync_folder(os.path.dirname(path) or ".")
+    except BaseException:
+        for path in missing:
+            with suppress(OSError):
+                system.remove_folder(path)
+        raise
+
+
 def open_staging(job_folder: JobFolder, job: str, application: str = "") -> str:
     """Creates the staging folder of a job with the note of its owner; its path."""
+    make_root(job_folder.root)
     folder = job_folder.staging(job)
     system.make_folder(folder, exist_ok=False)
     try:

@@ -150,7 +150,6 @@ def begin(
         check_columns(columns, options.queue)
     check_not_running(facts.root)
     job, job_folder = jobs.new_job_id(), JobFolder(facts.root)
-    system.make_folder(job_folder.staging())
     jobs.open_staging(job_folder, job, application)
     return VhostWriteJob(facts, options, job)
 
