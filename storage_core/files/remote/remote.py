@@ -220,7 +220,14 @@ class Remote:
     def will_need(self, reader: Reader, spans: Iterable[tuple[str, int, int]]) -> None:
         """Begins to read spans of files that will be read next, in this order."""
         known = [(self.file(path), start, stop) for path, start, stop in spans]
-        pieces.ask(reader, [(found, start, stop) for found, start, stop in known if found is not None], self._submit)
+        wanted = [(found, start, stop) for found, start, stop in known if found is not None]
+        pieces.ask(reader, [each for each in wanted if not self._is_here(*each)], self._submit)
+
+    def _is_here(self, found: Found, start: int, stop: int) -> bool:
+        """Whether all of a small span is in blocks that were read."""
+        last = (min(stop, found.size) - 1) // BLOCK_SIZE
+        numbers = range(start // BLOCK_SIZE, last + 1)
+        return stop - start <= SMALL and all(blocks.get(self._number, found, number) is not None for number in numbers)
 
     def _submit(self, found: Found, start: int, stop: int) -> Future[memoryview]:
         return transfers().submit(self.requests.get, found, start, stop)

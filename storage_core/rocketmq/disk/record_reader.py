@@ -24,7 +24,9 @@ from storage_core.formats.rocketmq.message import (
     decode_head,
 )
 
-AT_ONCE = 1024
+AT_ONCE, AT_ONCE_REMOTE = 1024, 256
+RECORD_AHEAD = 4096
+"""Bytes that are read of a record before its size is known, where that is done for many at once."""
 
 
 def head_at(log: FileChain, files: OpenFiles, physical_offset: int) -> RecordHead | None:
@@ -70,8 +72,9 @@ class RecordReader:
         Where no valid record below the end of the log begins at an address, its record is flawed. Valid until the next
         step.
         """
-        for first in range(0, len(physical_offsets), AT_ONCE):
-            part = physical_offsets[first : first + AT_ONCE]
+        step = AT_ONCE_REMOTE if self._window.looks_ahead else AT_ONCE
+        for first in range(0, len(physical_offsets), step):
+            part = physical_offsets[first : first + step]
             asked = part.tobytes()
             if self._last is None or self._last[0] != asked:
                 self._last = None
@@ -81,6 +84,7 @@ class RecordReader:
     def _decoded(self, physical_offsets: Positions) -> Messages:
         room = self._room(physical_offsets)
         fits = room >= MIN_SIZE
+        self._window.read_ahead(physical_offsets[fits], RECORD_AHEAD)
         begin = np.where(fits, physical_offsets, self._log.start)
         heads, _ = self._window.load_runs(begin, begin + np.where(fits, 4, 0))
         sizes = np.zeros(len(fits), np.int64)

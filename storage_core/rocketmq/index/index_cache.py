@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+import numpy as np
+import numpy.typing as npt
+
 from storage_core.files import system
-from storage_core.files.ahead import side_by_side
 from storage_core.files.file_chain import FileChain
 from storage_core.files.small_file import read_at
 from storage_core.files.stamp import NO_STAMP, Stamp
 from storage_core.files.window import OpenFiles
 from storage_core.formats.rocketmq.indexfile import HEADER
 from storage_core.rocketmq.index.geometry import noted_geometry
-from storage_core.rocketmq.index.index_files import Index, index_paths, open_index
+from storage_core.rocketmq.index.index_files import NO_HASHES, Index, index_paths, open_index
+from storage_core.rocketmq.index.joined_reads import read_heads
 
 MOST_STORES = 64
 
@@ -20,20 +23,23 @@ _State = tuple[object, ...]
 _indexes: OrderedDict[str, tuple[_State, Index]] = OrderedDict()
 
 
-def cached_index(root: str, log: FileChain, log_start: int, log_end: int) -> Index:
-    """The index of a store whose log is [log_start, log_end).
+def cached_index(
+    root: str, log: FileChain, log_start: int, log_end: int, hashes: npt.NDArray[np.int32] = NO_HASHES
+) -> Index:
+    """The index of a store whose log is [log_start, log_end); `hashes` will be looked up in it.
 
     A broker writes index files through maps, which may leave their times alone, so their headers are read each time.
     """
-    with OpenFiles() as files:
-        files_now = tuple(side_by_side(lambda path, _: (path, *_head(path)), index_paths(root), files, root))
+    found, noted = index_paths(root), noted_geometry(root)
+    read_heads(found, noted, hashes)
+    files_now = tuple((path, *_head(path)) for path in found)
     state = (tuple(file.stamp.identity for file in log.files), files_now, log_start, log_end)
     known = _indexes.get(root)
     if known is not None and known[0] == state:
         _indexes.move_to_end(root)
         return known[1]
     with OpenFiles() as files:
-        index = open_index(root, log, log_start, log_end, files, noted_geometry(root))
+        index = open_index(root, log, log_start, log_end, files, noted, hashes)
     _indexes[root] = (state, index)
     while len(_indexes) > MOST_STORES:
         _indexes.popitem(last=False)

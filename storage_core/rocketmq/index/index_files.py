@@ -7,7 +7,7 @@ is for `lookup`. Source of the rules: rocketmq.md 4, interface.md 11.
 from __future__ import annotations
 
 import os
-from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -16,7 +16,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from storage_core.files import system
-from storage_core.files.ahead import side_by_side
 from storage_core.files.file_chain import FileChain
 from storage_core.files.window import OpenFiles
 from storage_core.formats.columns import words
@@ -35,10 +34,12 @@ from storage_core.formats.rocketmq.message import BLANK, MAGIC_BLANK, Messages
 from storage_core.formats.rocketmq.properties import KEYS, UNIQ_KEY, parse
 from storage_core.rocketmq.disk.record_reader import record_at
 from storage_core.rocketmq.index.geometry import found_geometry
+from storage_core.rocketmq.index.joined_reads import FILES_AT_ONCE, read_ends
 
 Span = tuple[int, int]
 
 FEW = 16
+NO_HASHES = np.empty(0, np.int32)
 
 
 @dataclass(frozen=True)
@@ -84,19 +85,24 @@ def index_paths(root: str) -> list[str]:
 
 
 def open_index(
-    root: str, log: FileChain, log_start: int, log_end: int, files: OpenFiles, noted: Geometry | None = None
+    root: str,
+    log: FileChain,
+    log_start: int,
+    log_end: int,
+    files: OpenFiles,
+    noted: Geometry | None = None,
+    hashes: npt.NDArray[np.int32] = NO_HASHES,
 ) -> Index:
     """Proves the index files of a store against its log [log_start, log_end).
 
-    `noted` is the geometry that mqstore wrote down when it made the store; None when a broker made it.
+    `noted` is the geometry that mqstore wrote down when it made the store; None when a broker made it. `hashes` will
+    be looked up next.
     """
     used: list[IndexFile] = []
     unused: list[IndexFile] = []
     covered: list[Span] = []
-    hashes, physical_offsets = [np.empty(0, np.int32)], [np.empty(0, np.int64)]
-    if not system.is_local(root):
-        _read_ahead(root, log, log_start, log_end, files, noted)
-    for path in index_paths(root):
+    edge_hashes, physical_offsets = [NO_HASHES], [np.empty(0, np.int64)]
+    for path in _ahead(root, log, (log_start, log_end), files, noted, hashes):
         try:
             file = described(path, files, used[-1].geometry if used else noted)
         except FileNotFoundError:
@@ -114,30 +120,40 @@ def open_index(
         covered.append((max(file.header.begin_offset, log_start), last + int(edges[0].column("total_size")[0])))
         for messages in edges:
             own, _ = hashes_of(messages)
-            hashes.append(own)
+            edge_hashes.append(own)
             physical_offsets.append(np.repeat(messages.column("physical_offset"), len(own)))
-    return Index(tuple(used), tuple(covered), np.concatenate(hashes), np.concatenate(physical_offsets), tuple(unused))
+    unproven = np.concatenate(edge_hashes), np.concatenate(physical_offsets)
+    return Index(tuple(used), tuple(covered), *unproven, tuple(unused))
 
 
-def _read_ahead(
-    root: str, log: FileChain, log_start: int, log_end: int, files: OpenFiles, noted: Geometry | None
-) -> None:
-    """Reads what proving takes from all files at once, so that it is there when they are proven one by one."""
-    paths_now = index_paths(root)
-    known = noted
-    if len(paths_now) < 2:
+def _ahead(
+    root: str,
+    log: FileChain,
+    log_span: Span,
+    files: OpenFiles,
+    noted: Geometry | None,
+    hashes: npt.NDArray[np.int32],
+) -> Iterator[str]:
+    """The index files of a store; remote ones some at a time, when what proving them takes is there."""
+    found = index_paths(root)
+    if system.is_local(root) or not found:
+        yield from found
         return
-    if noted is None:
-        with suppress(FileNotFoundError):
-            known = described(paths_now[0], files, None).geometry
+    known = _sampled_geometry(found[0], files, noted)
+    for first in range(0, len(found), FILES_AT_ONCE):
+        group = found[first : first + FILES_AT_ONCE]
+        read_ends(group, log, log_span, files, known, hashes)
+        yield from group
 
-    def read(path: str, own: OpenFiles) -> None:
-        with suppress(FileNotFoundError):
-            file = described(path, own, known)
-            if not file.flaw and file.entries and file.header.end_offset >= log_start:
-                _prove(file, log, log_start, log_end, own)
 
-    deque(side_by_side(read, paths_now, files, root), 0)
+def _sampled_geometry(path: str, files: OpenFiles, noted: Geometry | None) -> Geometry | None:
+    """The geometry that the files of a store have in all likelihood: the one noted, or that of one of them."""
+    if noted is not None:
+        return noted
+    with suppress(FileNotFoundError):
+        if system.stat(path).size != Geometry().file_size:
+            return described(path, files, None).geometry
+    return None
 
 
 def hashes_of(messages: Messages) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:

@@ -53,9 +53,10 @@ def parts_to_read(
 def find(request: ScanRequest, served: ServedQueues, terms: Terms, files: OpenFiles, records: RecordReader) -> Lookup:
     """Records that may match, and spans of the log that must be scanned because no index covers them."""
     log, log_start, log_end = served.listing.log, served.verdict.log_start, served.verdict.log_end
-    index = cached_index(served.listing.root, log, log_start, log_end)
     topics = _topics(request, served.topics)
-    lookup = look_up(index, hashes_to_find(topics, terms.keys), log, files, log_start, log_end, records)
+    hashes = hashes_to_find(topics, terms.keys)
+    index = cached_index(served.listing.root, log, log_start, log_end, hashes)
+    lookup = look_up(index, hashes, log, files, log_start, log_end, records)
     _LOGGER.info(
         "mqstore: %d keys in %d topics: %d pages of %d index files were read; %d candidates, %d bytes left to scan",
         len(terms.keys), len(topics), lookup.pages, len(index.files), len(lookup.physical_offsets),

@@ -1,0 +1,70 @@
+"""How many requests questions to a store in a bucket take, and how many of these wait for each other: counts only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from storage_core import open_store
+from storage_core.files.remote import pieces, registry, remote
+from storage_core.store import ScanRequest
+from tests.support.memory_bucket import Bucket, served
+from tests.support.request_rounds import Rounds, rounds_of
+
+URI = "memory://b/x/store"
+COUNT = 9000
+
+
+def indexed(path: Path, files: int, topics: int) -> Path:
+    """A store with so many index files, four entries a slot."""
+    entries = COUNT // files + 1
+    rows = {
+        "topic": [f"t{number % topics}" for number in range(COUNT)],
+        "queueId": pa.array([number % 16 for number in range(COUNT)], pa.int32()),
+        "body": [bytes(400)] * COUNT, "key": [f"k{number}" for number in range(COUNT)],
+    }  # fmt: skip
+    with open_store(str(path), "rocketmq") as store:
+        store.append(rows, commitLogFileSize=1 << 20, indexSlots=entries // 4, indexEntries=entries)
+    assert len(list((path / "index").iterdir())) >= files
+    return path
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    """Blocks so small that a header, slots and the entries of a chain lie in different ones, as in files of 420 MB."""
+    for module in (pieces, remote, registry):
+        monkeypatch.setattr(module, "BLOCK_SIZE", 256)
+    monkeypatch.setattr(remote, "SMALL", 64 << 10)
+    monkeypatch.setattr(pieces, "MOST_BLOCKS", 1 << 20)
+    with served(Bucket()) as made:
+        yield made
+
+
+def looked_up(bucket: Bucket, directory: Path, monkeypatch: pytest.MonkeyPatch, *keys: str) -> Rounds:
+    """Keys of a store whose recovery is known and whose index is not."""
+    bucket.add_folder(directory, "x/store")
+    with open_store(URI) as store:
+        store.snapshot().plan(ScanRequest())
+        with rounds_of(bucket, monkeypatch) as found:
+            plan = store.snapshot().plan(ScanRequest(keys=keys))
+            assert sum(batch.num_rows for piece in plan for batch in piece.read()) == len(keys)
+    return found
+
+
+def test_a_lookup_in_one_index_file(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = looked_up(bucket, indexed(tmp_path / "store", 1, 1), monkeypatch, "k3000")
+    assert 1 <= found.of("/index/") <= 12
+    assert found.rounds <= 8
+
+
+@pytest.mark.parametrize("count", [1, 20])
+def test_lookups_in_ninety_index_files(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    keys = [f"k{number * 400}" for number in range(count)]
+    found = looked_up(bucket, indexed(tmp_path / "store", 90, 4), monkeypatch, *keys)
+    assert found.of("/index/") >= 90
+    assert found.at_once >= 10
