@@ -25,6 +25,7 @@ CHUNK = 1000
 PART_SIZE, PARTS_AT_ONCE = 8 << 20, 4
 _CODE = re.compile(r"<Code>([A-Za-z0-9]{1,60})</Code>")
 _STATUS = re.compile(r"\b([345]\d\d) (?:Moved|Bad|Unauth|Forbid|Not|Conflict|Temporary|Permanent)")
+BARE_REDIRECT = "Received redirect without LOCATION"
 NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _HINTS = {
     "InvalidAccessKeyId": "there is no such access key; check storage.accessKey or the environment",
@@ -52,7 +53,7 @@ def connect(address: Address, access: Access) -> BackEnd:
     if not _first_process:
         _first_process.append(os.getpid())
     try:
-        return Objects(obstore, _client(stores, address, access))
+        return Objects(obstore, _client(stores, address, access), _is_plain(access))
     except (importlib.import_module("obstore.exceptions").BaseError, OSError, ValueError, TypeError) as error:
         raise MqStoreError(
             f"{address.origin}: no client for it ({_said(error)}); check the options storage.*"
@@ -61,12 +62,11 @@ def connect(address: Address, access: Access) -> BackEnd:
 
 def _client(stores: ModuleType, address: Address, access: Access) -> Any:
     endpoint = access.get("endpoint")
-    plain = (endpoint or os.environ.get("AWS_ENDPOINT_URL", "")).lower().startswith("http://")
     common: dict[str, Any] = {
         "client_options": {
             "timeout": timedelta(seconds=access.timeout_s),
             "connect_timeout": timedelta(seconds=min(access.timeout_s, 10)),
-            "allow_http": plain or os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true"),
+            "allow_http": _is_plain(access) or os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true"),
         },
         "retry_config": {"max_retries": 0, "retry_timeout": timedelta(seconds=access.timeout_s)},
     }
@@ -76,6 +76,11 @@ def _client(stores: ModuleType, address: Address, access: Access) -> Any:
         return stores.GCSStore(address.authority, config=_gs(access), **common)
     container, _, host = address.authority.partition("@")
     return stores.AzureStore(container, config=_azure(access, endpoint, host), **common)
+
+
+def _is_plain(access: Access) -> bool:
+    """Whether the endpoint that was given is asked without TLS."""
+    return (access.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL", "")).lower().startswith("http://")
 
 
 def _given(pairs: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,8 +127,8 @@ def _azure(access: Access, endpoint: str | None, host: str) -> dict[str, Any]:
 class Objects(BackEnd):
     """One bucket or container."""
 
-    def __init__(self, obstore: ModuleType, client: Any) -> None:
-        self._obstore, self._client = obstore, client
+    def __init__(self, obstore: ModuleType, client: Any, is_plain: bool) -> None:
+        self._obstore, self._client, self._is_plain = obstore, client, is_plain
 
     def walk(self, prefix: str) -> Iterator[list[Found]]:
         """Everything below a folder: one list a request."""
@@ -188,9 +193,12 @@ class Objects(BackEnd):
             code = _CODE.search(text)
             if code is not None and code[1] in NO_BUCKET:
                 raise Gone from None
-            if (code is not None and code[1] in _HINTS) or "416 Range" in text:
-                raise (Changed if "416 Range" in text else Refused(_said(error))) from None
-            raise Unavailable(_said(error)) from None
+            if "416 Range" in text:
+                raise Changed from None
+            if (code is not None and code[1] in _HINTS) or BARE_REDIRECT in text:
+                raise Refused(_said(error)) from None
+            wants_tls = code is None and self._is_plain and any(sign in text for sign in _SIGNS_OF_TLS)
+            raise Unavailable(_said(error) + (WANTS_TLS if wants_tls else "")) from None
 
 
 def _said(error: Exception) -> str:
@@ -213,16 +221,22 @@ _SIGNS = {
     "ConnectionRefused": "nobody listens there",
     "InvalidCertificate": "the certificate is not to be trusted",
     "InvalidContentType": "the endpoint speaks http and not https",
-    "error sending request": "the connection failed",
     "connection closed": "the connection was closed",
+    "IncompleteMessage": "the connection was closed",
     "ConnectionReset": "the connection was reset",
+    "Parse(": "the answer was not HTTP",
+    "error sending request": "the connection failed",
+    BARE_REDIRECT: _HINTS["PermanentRedirect"],
     "401 Unauthorized": "the key or token is wrong or missing",
     "403 Forbidden": _HINTS["AccessDenied"],
     "301 Moved": _HINTS["PermanentRedirect"],
     "503 Service": "the other side is too busy (503)",
     "500 Internal": "the other side failed (500)",
     "error decoding response body": "the answer broke off",
+    "IncompleteBody": "the answer broke off",
 }
+WANTS_TLS = " (an endpoint that wants TLS begins with https://)"
+_SIGNS_OF_TLS = ("IncompleteMessage", "Parse(", "status code: 400 Bad Request")
 
 
 def _found(meta: Mapping[str, Any]) -> Found:
