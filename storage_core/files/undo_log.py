@@ -38,8 +38,8 @@ class Changes:
             path = os.path.dirname(path)
         for each in reversed(missing):
             system.make_folder(each)
-            system.sync_folder(os.path.dirname(each))
             self._undo.append(lambda each=each: system.remove_folder(each))  # type: ignore[misc]
+            system.sync_folder(os.path.dirname(each))
 
     def move(self, source: str, target: str) -> None:
         """Renames a file, on the disk when this returns; the target's folder must be there."""
