@@ -33,7 +33,7 @@ def wrong_files(subject: Subject) -> Iterator[Finding]:
     for folder in listing.log_folders:
         yield from _in_chain_folder(subject, folder, listing.log.file_size)
     yield from _log_holes(subject)
-    sizes = Counter(file.size for queue in listing.queues.values() for file in queue.chain.files)
+    sizes = Counter(queue.chain.file_size for queue in listing.queues.values() for _ in queue.chain.files)
     queue_size = sizes.most_common(1)[0][0] if sizes else 0
     yield from _in_queue_root(subject)
     for key, queue in listing.queues.items():
