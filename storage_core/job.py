@@ -58,6 +58,11 @@ class JobFolder:
         return os.path.join(self.folder, "intent.json")
 
     @property
+    def draft(self) -> str:
+        """What a job writes before its commit point; renamed to the intent there."""
+        return os.path.join(self.folder, "draft.json")
+
+    @property
     def state(self) -> str:
         """What the last finished job left behind."""
         return os.path.join(self.folder, "state.json")
@@ -282,12 +287,14 @@ def write_json(path: str, value: dict[str, Any]) -> None:
 
 
 def pending_intent(root: str) -> Intent | None:
-    """The intent of a job that is committed and not yet done; None when there is none.
+    """The intent, or before that the draft, of a job that is not yet done; None when there is none.
 
     A reader that sees one answers as if the job were absent. A finished job's intent counts as none.
     """
     job_folder = JobFolder(root)
-    intent = read_json(job_folder.intent)
+    # The draft first: one that is renamed meanwhile is found under its second name.
+    draft = read_json(job_folder.draft)
+    intent = read_json(job_folder.intent) or draft
     if intent is None:
         return None
     state = read_json(job_folder.state)

@@ -42,7 +42,7 @@ class Faults:
     """Counts the calls of the functions `counted`, and strikes at the one after `last` of them; None only counts.
 
     Without `error` the process ends there, with `torn` in the middle of a write, and whatever its handlers then try
-    to change does not happen. With `error` that one call fails and all others work.
+    to change does not happen. With `error` that one call fails and all others work, or none after it when `lasting`.
     """
 
     last: int | None = None
@@ -50,6 +50,7 @@ class Faults:
     error: OSError | None = None
     counted: tuple[str, ...] = CHANGES
     on_stop: Callable[[str], None] | None = None
+    lasting: bool = False
     count: int = 0
     log: list[str] = field(default_factory=list)
     """Each counted call, with the path where it has one."""
@@ -73,7 +74,7 @@ class Faults:
         if first and self.on_stop is not None:
             self.on_stop(name)
         if self.error is not None:
-            if first:
+            if first or self.lasting:
                 raise disk_error(self.error, _path_of(args[0] if args else ""))
             return real(*args, **kwargs)
         if first and self.torn and name == "pwrite":
@@ -115,12 +116,13 @@ def stopped_at(
     torn: bool = False,
     error: OSError | None = None,
     on_stop: Callable[[str], None] | None = None,
+    lasting: bool = False,
 ) -> Iterator[Faults]:
     """Within the block a process that will not be there later lives for `last` changes of the disk; None counts them.
 
-    With `error` the change after them fails instead, once.
+    With `error` the change after them fails instead, once; with `lasting` all changes after them fail.
     """
-    with owned_by_nobody(), struck(Faults(last, torn, error, on_stop=on_stop)) as faults:
+    with owned_by_nobody(), struck(Faults(last, torn, error, on_stop=on_stop, lasting=lasting)) as faults:
         yield faults
 
 

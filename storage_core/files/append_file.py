@@ -1,4 +1,4 @@
-"""A new file that only grows: staged bytes with a running length and CRC, forced to the disk at the end.
+"""A new file that only grows: staged bytes with a running length and CRC, forced to the disk at the end or not.
 
 What the bytes are, and what becomes of the file, belongs to the engine.
 """
@@ -14,10 +14,15 @@ CHUNK_SIZE = 4 << 20
 
 
 class AppendFile(Closable):
-    """Creates a file that must not exist; its folder must. A context manager that closes without a sync."""
+    """Creates a file that must not exist; its folder must. A context manager that closes without a sync.
 
-    def __init__(self, path: str) -> None:
+    `forced`: the bytes go to the disk as they come, and `finish` waits for them. Otherwise they may stay in memory, and
+    a file that is read and removed soon costs the disk nothing.
+    """
+
+    def __init__(self, path: str, forced: bool = True) -> None:
         self.path = path
+        self._forced = forced
         self.size = 0
         self.crc = 0
         self._parts: list[memoryview] = []
@@ -33,17 +38,19 @@ class AppendFile(Closable):
         if self._waiting >= CHUNK_SIZE:
             self._write()
 
-    def sync(self) -> None:
-        """Writes what waits and forces it to the disk."""
+    def finish(self) -> None:
+        """Writes what waits, and forces the file to the disk where that was asked for."""
         self._write()
-        system.fsync(self._descriptor)
+        if self._forced:
+            system.fsync(self._descriptor)
 
     def _write(self) -> None:
         first = self.size
         for view in self._parts:
             system.pwrite(self._descriptor, view, self.size)
             self.size += len(view)
-        system.release(self._descriptor, first, self.size - first)
+        if self._forced:
+            system.release(self._descriptor, first, self.size - first)
         self._parts.clear()
         self._waiting = 0
 

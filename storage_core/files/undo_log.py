@@ -30,6 +30,10 @@ class Changes:
         if failed is not None:
             raise failed
 
+    def forget(self) -> None:
+        """Leaves everything as it is: someone else takes it back, or finishes it."""
+        self._undo.clear()
+
     def folder(self, path: str) -> None:
         """Creates a folder and its missing parents."""
         missing = []
@@ -100,10 +104,7 @@ class Changes:
             _copy(descriptor, kept, [(a, a - start, b - a) for a, b in spans])
             system.sync_folder(os.path.dirname(kept))
             self._undo.append(lambda: _copy_back(kept, path, [(a - start, a, b - a) for a, b in spans]))
-            for a, b in spans:
-                for at in range(a, b, CHUNK_SIZE):
-                    system.pwrite(descriptor, bytes(min(CHUNK_SIZE, b - at)), at)
-            system.fsync(descriptor)
+            _zero(descriptor, spans)
         finally:
             system.close(descriptor)
         return sum(b - a for a, b in spans)
@@ -111,6 +112,22 @@ class Changes:
     def _keep_times(self, path: str) -> None:
         times = system.stat(path).stamp.mtime_ns
         self._undo.append(lambda: system.set_times(path, times, times))
+
+
+def zero_span(path: str, start: int, stop: int) -> None:
+    """Zeroes the bytes [start, stop) of a file, on the disk when this returns; nothing is kept."""
+    descriptor = system.open_write(path)
+    try:
+        _zero(descriptor, [span for span in system.data_spans(descriptor, start, stop) if _any_set(descriptor, span)])
+    finally:
+        system.close(descriptor)
+
+
+def _zero(descriptor: int, spans: list[tuple[int, int]]) -> None:
+    for start, stop in spans:
+        for at in range(start, stop, CHUNK_SIZE):
+            system.pwrite(descriptor, bytes(min(CHUNK_SIZE, stop - at)), at)
+    system.fsync(descriptor)
 
 
 def _any_set(descriptor: int, span: tuple[int, int]) -> bool:

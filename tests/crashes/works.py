@@ -11,7 +11,7 @@ import pyarrow as pa
 from storage_core import find_stores, open_store
 from storage_core.errors import MqStoreError
 from storage_core.rabbitmq import open_store as open_vhost
-from storage_core.rocketmq.write.job import GUARD
+from storage_core.rocketmq.write.commit_point import GUARD
 from tests.crashes.work import State, Work
 from tests.faults import Died, stopped_at
 from tests.golden import archive
@@ -19,7 +19,7 @@ from tests.rabbitmq import golden
 from tests.rabbitmq.writing import rows as rabbit_rows
 from tests.support.rocketmq_copies import write_options
 from tests.support.rocketmq_files import overwrite, records
-from tests.support.rocketmq_writes import GEOMETRY, NEW_ROWS, bodies, made_store, options_of, rows, write
+from tests.support.rocketmq_writes import GEOMETRY, NEW_ROWS, bodies, commit_point, made_store, options_of, rows, write
 
 SMALL_STORE = "delay-4.9.3"
 
@@ -68,7 +68,7 @@ def redo() -> Work:
         with stopped_at(None) as clock:
             write(counted, NEW_ROWS)
         shutil.rmtree(counted)
-        last = next(n for n, call in enumerate(clock.log) if call.startswith("rename") and "intent" in call) + 20
+        last = commit_point(clock.log) + 20
         try:
             with stopped_at(last):
                 write(_store(folder), NEW_ROWS)

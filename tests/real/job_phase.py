@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from storage_core.job import pending_intent
-from storage_core.rocketmq.write.job import GUARD
+from storage_core.rocketmq.write.commit_point import GUARD
 
 
 def phase(store: Path) -> str:

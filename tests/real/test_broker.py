@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from storage_core.rocketmq.write.job import GUARD
+from storage_core.rocketmq.write.commit_point import GUARD
 from tests.faults import Died, stopped_at
 from tests.real.appended import append
 from tests.real.broker import Broker, BrokerError

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.rocketmq.write.job import GUARD
+from storage_core.rocketmq.write.commit_point import GUARD
 from tests.faults import owned_by_nobody
 from tests.lost_writes import left_behind, recorded, survivors
 from tests.real.crash_kinds import disagreements, options_of, settings_of

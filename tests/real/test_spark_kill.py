@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from storage_core import open_store
-from storage_core.rocketmq.write.job import GUARD
+from storage_core.rocketmq.write.commit_point import GUARD
 from tests.real.job_phase import phase
 from tests.real.spark_writer import OPTIONS, ROOT, ROWS, SETTINGS
 from tests.real.visit import Visit

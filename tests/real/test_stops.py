@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.rocketmq.write.job import GUARD
+from storage_core.rocketmq.write.commit_point import GUARD
 from tests.faults import Died, stopped_at
 from tests.real.crash_kinds import SMALL, disagreements, options_of, settings_of
 from tests.real.visit import Visit

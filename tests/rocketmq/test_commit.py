@@ -25,6 +25,7 @@ from tests.support.rocketmq_writes import (
     NEW_ROWS,
     STEPS,
     bodies,
+    commit_point,
     contents,
     made_store,
     options_of,
@@ -121,7 +122,7 @@ def test_a_copy_of_an_unfinished_store_is_finished_in_the_copy(tmp_path: Path) -
     store, copy = made_store("own", tmp_path / "store"), tmp_path / "elsewhere" / "copy"
     with stopped_at(None) as clock:
         write(shutil.copytree(store, tmp_path / "counted"), NEW_ROWS)
-    last = next(number for number, call in enumerate(clock.log) if call.startswith("rename") and "intent" in call) + 3
+    last = commit_point(clock.log) + 3
     with pytest.raises(Died), stopped_at(last):
         write(store, NEW_ROWS)
     shutil.copytree(store, copy)

@@ -14,7 +14,7 @@ from storage_core.store import Scan, ScanRequest
 from tests.faults import Died, stopped_at
 from tests.golden import archive
 from tests.reference.served import read
-from tests.support.rocketmq_writes import GEOMETRY, NEW_ROWS, bodies, contents, made_store, rows, write
+from tests.support.rocketmq_writes import GEOMETRY, NEW_ROWS, bodies, commit_point, contents, made_store, rows, write
 
 
 def test_intact_records_after_the_end_are_named_before_anything_else(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_an_empty_file_in_the_way_gets_its_full_length(tmp_path: Path) -> None:
     shutil.copytree(directory, tmp_path / "counted")
     with stopped_at(None) as clock:
         write(tmp_path / "counted", rows(60, 5))
-    intent = next(number for number, call in enumerate(clock.log) if call.startswith("rename") and "intent" in call)
+    intent = commit_point(clock.log)
     full = OSError(errno.ENOSPC, "No space left on device")
     with pytest.raises(MqStoreError, match="nothing was written"), stopped_at(intent, error=full):
         write(directory, rows(60, 5))
@@ -70,9 +70,10 @@ def test_a_scan_of_the_log_sees_nothing_of_an_unfinished_job(tmp_path: Path) -> 
     directory = made_store("own", tmp_path / "store")
     request = ScanRequest(scan=Scan.LOG, columns=("body",))
     before = read(directory, request)
+    counted = made_store("own", tmp_path / "counted")
     with stopped_at(None) as clock:
-        write(made_store("own", tmp_path / "counted"), NEW_ROWS)
-    intent = next(number for number, call in enumerate(clock.log) if call.startswith("rename") and "intent" in call)
+        write(counted, NEW_ROWS)
+    intent = commit_point(clock.log)
     finished = next(number for number, call in enumerate(clock.log) if call.startswith("rename") and "state" in call)
     with pytest.raises(Died), stopped_at((intent + finished) // 2):
         write(directory, NEW_ROWS)

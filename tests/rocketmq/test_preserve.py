@@ -12,7 +12,7 @@ from tests.faults import Died, stopped_at
 from tests.golden import archive
 from tests.support.rocketmq_copies import contents, copy_log, drop_unused, write_options
 from tests.support.rocketmq_visits import served, visit
-from tests.support.rocketmq_writes import rows
+from tests.support.rocketmq_writes import commit_point, rows
 
 INTACT = [name for name in archive.names() if not name.startswith(("damaged-", "broker-killed", "expired"))]
 LOG_ONLY = [name for name in archive.names() if name.startswith(("broker-killed", "expired"))]
@@ -48,10 +48,9 @@ def test_addresses_that_a_broker_has_taken_are_refused(queues_in_place: bool, tm
     options = write_options(archive.info("delay-4.9.3")["settings"])
     with stopped_at(None) as clock:
         copy_log(source, tmp_path / "whole" / "store", options)
-    noted = [at for at, call in enumerate(clock.log) if call.startswith("rename ") and call.endswith("intent.json.tmp")]
     placed = [at for at, call in enumerate(clock.log) if call.startswith("rename ") and "/new/" in call]
     store = tmp_path / "stopped" / "store"
-    with pytest.raises(Died), stopped_at(placed[len(placed) // 2] if queues_in_place else noted[-1] + 3):
+    with pytest.raises(Died), stopped_at(placed[len(placed) // 2] if queues_in_place else commit_point(clock.log) + 3):
         copy_log(source, store, options)
     visit(store, 40, **options)
     before = served(store)

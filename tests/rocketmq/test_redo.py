@@ -19,7 +19,7 @@ from tests.golden import archive
 from tests.reference.served import AS_BROKER, in_partitions, place, read
 from tests.support.rocketmq_copies import write_options
 from tests.support.rocketmq_visits import foreign_rows, served, visit
-from tests.support.rocketmq_writes import GEOMETRY, NEW_ROWS, STEPS, made_store, options_of, rows, write
+from tests.support.rocketmq_writes import GEOMETRY, NEW_ROWS, STEPS, commit_point, made_store, options_of, rows, write
 from tests.support.sampling import first_step
 
 pytestmark = pytest.mark.sampled
@@ -47,9 +47,8 @@ def committed_steps(kind: str, directory: Path) -> list[int]:
     directory = made_store(kind, directory)
     with stopped_at(None) as clock:
         write(directory, NEW_ROWS, **options_of(kind))
-    noted = [number for number, call in enumerate(clock.log) if call.endswith(("intent.json", "intent.json.tmp"))]
-    # Made, renamed: the commit point; at last removed.
-    return list(range(noted[-2] + 1, noted[-1]))
+    removed = next(number for number, call in enumerate(clock.log) if call.endswith("/intent.json"))
+    return list(range(commit_point(clock.log) + 1, removed))
 
 
 def problems(accepted: Served, after: Served, directory: Path) -> list[str]:

@@ -27,4 +27,4 @@ def test_a_query_that_is_killed_again_and_again_writes_each_row_once(tmp_path: P
     check_rows(store, last)
     assert {path.name for path in (store / ".mqstore").iterdir()} == {"lock", "queries", "state.json"}
     if KILLS >= 100:
-        assert {"staging", "intent", "log", "queues", "index", "checkpoint", "done mark"} <= tally.keys()
+        assert {"staging", "draft", "log", "queues", "index", "checkpoint", "done mark"} <= tally.keys()

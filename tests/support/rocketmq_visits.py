@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from storage_core import open_store
-from storage_core.rocketmq.write.job import GUARD
+from storage_core.rocketmq.write.commit_point import GUARD
 from tests.reference.rocketmq_record import Log, NotARecord
 from tests.support.rocketmq_files import queue_files
 from tests.support.rocketmq_writes import rows

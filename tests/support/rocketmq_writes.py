@@ -68,3 +68,8 @@ NEW_ROWS = rows(60, 100, ("orders", "audit", "fresh"))
 
 def options_of(kind: str) -> dict[str, Any]:
     return GEOMETRY if kind == "new" else {}
+
+
+def commit_point(log: list[str]) -> int:
+    """The call, of those that a write makes, with which its job is committed."""
+    return next(n for n, call in enumerate(log) if call.startswith("rename ") and call.endswith("/draft.json"))

@@ -20,6 +20,7 @@ WHERE = (
     ("Spark's checkpoint", r"/(offsets|commits)/"),
     ("done mark", r"/queries"),
     ("state", r"/state\.json"),
+    ("draft", r"/draft\.json"),
     ("intent", r"/intent\.json"),
     ("prepared files", r"/staging/[^/]+/new"),
     ("staging", r"/staging"),

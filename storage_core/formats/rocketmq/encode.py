@@ -175,7 +175,7 @@ def patch(
 
     `v6` (shape (n,)) says whose born host is IPv6, which moves the store time.
     """
-    longs: npt.NDArray[Any] = np.ndarray((len(data) - 7,), ">i8", data, strides=(1,))
+    longs = _longs(data)
     longs[starts + QUEUE_OFFSET_AT] = offsets
     longs[starts + PHYSICAL_OFFSET_AT] = physical_offsets
     longs[starts + np.where(v6, STORE_MS_AT_V6, STORE_MS_AT)] = store_ms
@@ -184,3 +184,13 @@ def patch(
 def blank_record(size: int) -> bytes:
     """The record that fills a file's last `size` bytes."""
     return np.array([(size, MAGIC_BLANK)], BLANK.dtype).tobytes()
+
+
+def own_addresses(data: Bytes, starts: Positions) -> Positions:
+    """PHYSICALOFFSET of the records that begin at `starts` of `data`."""
+    return _longs(data)[starts + PHYSICAL_OFFSET_AT].astype(np.int64)
+
+
+def _longs(data: Bytes) -> npt.NDArray[Any]:
+    """The eight bytes that begin at each byte, as one number."""
+    return np.ndarray((len(data) - 7,), ">i8", data, strides=(1,))

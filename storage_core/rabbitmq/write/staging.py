@@ -129,7 +129,7 @@ class TaskWriter:
             name = f"{self._prefix}.{directory}.{len(pending.segments)}{paths.SEGMENT_SUFFIX}"
             with AppendFile(f"{self._folder}/{name}") as file:
                 file.append(encode_segment(entries.slice(start, stop - start)))
-                file.sync()
+                file.finish()
                 self._files.append(StagedFile(name, file.size, file.crc))
             pending.segments.append((name, stop - start, int(sizes[start:stop].sum())))
             start = stop
@@ -164,7 +164,7 @@ class TaskWriter:
         file = self._message_file
         if file is None:
             return
-        file.sync()
+        file.finish()
         file.close()
         name = file.path.rsplit("/", 1)[1]
         self._files.append(StagedFile(name, file.size, file.crc))
@@ -181,7 +181,7 @@ class TaskWriter:
         with AppendFile(f"{self._folder}/{index}") as file:
             for rows in self._index:
                 file.append(rows.tobytes())
-            file.sync()
+            file.finish()
             self._files.append(StagedFile(index, file.size, file.crc))
         queues = {
             directory: {"name": pending.name.hex(), "priority": pending.priority, "segments": pending.segments}

@@ -11,7 +11,7 @@ from storage_core.files.lock import FileLock
 from storage_core.formats.rocketmq import paths
 from storage_core.job import FOLDER
 from storage_core.repair.copying import Copies, copy_files, files_below, is_copied, own_parts
-from storage_core.rocketmq.write.job import raise_guard
+from storage_core.rocketmq.write.commit_point import raise_guard
 from storage_core.rocketmq.write.store_end import log_folders
 
 LOCK = paths.LOCK

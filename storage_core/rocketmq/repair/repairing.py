@@ -28,8 +28,10 @@ from storage_core.rocketmq.repair.offset_moves import finish_moves, is_set, reme
 from storage_core.rocketmq.repair.queue_repair import empty_queue, list_in_order, without_beginning
 from storage_core.rocketmq.verify.kinds import Kind, Subject
 from storage_core.rocketmq.verify.verification import verified
-from storage_core.rocketmq.write.job import complete, finish_pending, locked, raise_guard, remove_guard
+from storage_core.rocketmq.write.commit_point import raise_guard, remove_guard
+from storage_core.rocketmq.write.job import complete, locked
 from storage_core.rocketmq.write.options import WriteSettings
+from storage_core.rocketmq.write.redo import finish_pending
 from storage_core.rocketmq.write.store_end import log_folders
 from storage_core.store import QueueKey
 

@@ -95,7 +95,7 @@ class RocketTail(Tail):
 
     def _taken(self) -> list[tuple[str, Stamp]]:
         job = JobFolder(self._root)
-        watched = [job.state, job.intent, os.path.join(self._root, paths.ABORT), *self._folders,
+        watched = [job.state, job.draft, job.intent, os.path.join(self._root, paths.ABORT), *self._folders,
                    os.path.join(self._root, paths.CONSUME_QUEUE)]  # fmt: skip
         return [(path, system.stamp(path)) for path in watched]
 

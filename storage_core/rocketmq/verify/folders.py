@@ -48,8 +48,10 @@ def _unfinished(subject: Subject, folders: Sequence[str]) -> Iterator[Finding]:
     guards = [path for folder in folders if system.exists(path := os.path.join(folder, GUARD))]
     intent = pending_intent(root)
     if intent is not None:
-        reason = f"the write {intent['job']} of mqstore is committed and not finished; the next write finishes it"
-        path = JobFolder(root).intent
+        path, state = JobFolder(root).intent, "is committed and not finished; the next write finishes it"
+        if not system.exists(path):
+            path, state = JobFolder(root).draft, "was stopped before it was committed; the next write takes it back"
+        reason = f"the write {intent['job']} of mqstore {state}"
         effect = None if guards else "serves the part of the write that is there, and appends after it"
         yield subject.finding(Kind.UNFINISHED, path, 0, system.stat(path).size, reason, effect)
     elif guards:

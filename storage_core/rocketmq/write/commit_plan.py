@@ -43,7 +43,8 @@ class Plan:
     `files` maps each new file's path, relative to the store or absolute, to its name in the staging folder and length.
     `queue_ids` is the number of queues that topics.json must give each topic, `newest_ms` the largest store time.
     `recover`: the log holds messages that queues or index do not list, or `abort` is there. `seen` is what recovery
-    saw beside the log, None where the last job's state was trusted.
+    saw beside the log, None where the last job's state was trusted. `in_log`: the records were forced into the log
+    before the commit point, and the staged ones are not needed any more.
     """
 
     job: str
@@ -64,6 +65,7 @@ class Plan:
     newest_ms: int = 0
     recover: bool = False
     seen: Mapping[str, Any] | None = None
+    in_log: bool = True
 
     @property
     def rows(self) -> int:
@@ -87,7 +89,7 @@ def plan_to_json(plan: Plan, root: str) -> dict[str, Any]:
 
 def plan_from_json(intent: Mapping[str, Any], root: str) -> Plan:
     """The plan of an intent of the store at `root`."""
-    plain = {name: intent[name] for name in _PLAIN}
+    plain = {name: intent.get(name, False) if name == "in_log" else intent[name] for name in _PLAIN}
     plain["folders"] = tuple(os.path.join(root, folder) for folder in plain["folders"])
     plain["index_names"] = tuple(plain["index_names"])
     plain["files"] = {target: (name, length) for target, (name, length) in plain["files"].items()}
@@ -102,7 +104,7 @@ def plan_from_json(intent: Mapping[str, Any], root: str) -> Plan:
 
 _PLAIN = (
     "job", "preserve", "store_ms", "folders", "index_name", "index_from", "index_names", "files", "queue_ids",
-    "query", "version", "newest_ms", "recover", "seen",
+    "query", "version", "newest_ms", "recover", "seen", "in_log",
 )  # fmt: skip
 
 

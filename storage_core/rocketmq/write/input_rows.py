@@ -6,7 +6,11 @@ Which queue a row goes to, and where its record is staged, belongs to `staging`.
 
 from __future__ import annotations
 
+import datetime
+import os
 import re
+import secrets
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +43,7 @@ NUMBERS_AS_TEXT = ("key", "tags")
 DROPPED_PROPERTY = "__CRC32#"
 MAX_FOLDER_NAME = 255
 BORN_HOST = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
+ID_COUNTERS = 1 << 16
 
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")
 
@@ -308,3 +313,18 @@ def check_folder_names(given: Given, topics: pa.DictionaryArray) -> None:
         if topic in ("", ".", "..") or "/" in topic or "\0" in topic or len(topic.encode()) > MAX_FOLDER_NAME:
             row = topics.indices.to_pylist().index(number)
             raise given.error("topic", row, shorten(repr(topic)), "no queue folder can have this name")
+
+
+def new_ids(count: int) -> pa.StringArray:
+    """`count` message ids as a RocketMQ client makes them, each 32 hex digits: address, process, four random bytes,
+    time, counter (rocketmq.md 2.10).
+    """
+    head = BORN_HOST[:4] + (os.getpid() & 0xFFFF).to_bytes(2, "big") + secrets.token_bytes(4)
+    now = datetime.datetime.now(datetime.UTC)
+    month = datetime.datetime(now.year, now.month, 1, tzinfo=datetime.UTC)
+    first = int(time.time() * 1000) - int(month.timestamp() * 1000)
+    numbers = np.arange(count)
+    tail = np.empty(count, [("ms", ">u4"), ("counter", ">u2")])
+    tail["ms"], tail["counter"] = first + numbers // ID_COUNTERS, numbers % ID_COUNTERS
+    prefix, digits = head.hex().upper(), tail.tobytes().hex().upper()
+    return pa.array([prefix + digits[at : at + 12] for at in range(0, 12 * count, 12)], pa.string())

@@ -17,43 +17,30 @@ from storage_core.errors import MqStoreError, StoreLockedError
 from storage_core.files import system
 from storage_core.files.file_chain import find_chain
 from storage_core.files.lock import FileLock
-from storage_core.files.small_file import names_in, remove_empty_folder, remove_file
+from storage_core.files.small_file import remove_empty_folder
 from storage_core.files.undo_log import Changes
 from storage_core.formats.rocketmq import paths
-from storage_core.formats.rocketmq.config_json import queue_counts
-from storage_core.formats.rocketmq.indexfile import Geometry
 from storage_core.job import (
     JobFolder,
     check_staged,
     drop_orphans,
     drop_staging,
-    drop_tree,
     is_marked,
     new_job_id,
     open_staging,
-    pending_intent,
     read_json,
-    sync_staged,
-    write_json,
 )
-from storage_core.rocketmq.disk.config_files import config_to_change
 from storage_core.rocketmq.disk.directory import looks_like_store
-from storage_core.rocketmq.recovery.unfinished import find_store
-from storage_core.rocketmq.write.commit_plan import Plan, plan_from_json, plan_to_json
+from storage_core.rocketmq.write.commit_plan import Plan
+from storage_core.rocketmq.write.commit_point import GUARD, commit, raise_guard, text_of
 from storage_core.rocketmq.write.input_rows import check_columns
 from storage_core.rocketmq.write.options import WriteSettings
-from storage_core.rocketmq.write.prepare import NEW, check_directory, prepare
-from storage_core.rocketmq.write.publish import Publisher
-from storage_core.rocketmq.write.redo import drop_index, stage_missing
+from storage_core.rocketmq.write.prepare import check_directory, known_queues, prepare
+from storage_core.rocketmq.write.redo import carry_out, finish_pending
 from storage_core.rocketmq.write.staging import Task, stage_task
 from storage_core.rocketmq.write.store_end import log_folders
 from storage_core.store import StagedPart
 from storage_core.stream.streamed_job import StreamedJob
-
-GUARD = "mqstore-unfinished-write"
-GUARD_TEXT = (
-    b"mqstore is writing here; no broker loads this store until the write is finished, by it or by the next one\n"
-)
 
 
 @dataclass
@@ -99,7 +86,7 @@ class RocketWriteJob(StreamedJob):
             if rows:
                 check_staged(job_folder, self.job, list(parts), crc=False)
                 plan = self._pass_commit_point(parts, locks)
-                _carry_out(self.root, plan)
+                carry_out(self.root, plan)
                 self._warn_of_nulls(parts)
             elif not written:
                 _make_empty_store(self.root, self.settings)
@@ -113,16 +100,16 @@ class RocketWriteJob(StreamedJob):
         return replace(self, settings=replace(self.settings, query=f"stream:{query}", version=version))
 
     def _pass_commit_point(self, parts: Sequence[StagedPart], locks: ExitStack) -> Plan:
-        """Prepare, guard, intent. An error in between leaves every file as it was."""
+        """Prepare, guard, draft, log, intent. An error in between leaves every file as it was."""
         changes = Changes()
-        counts = _queue_counts(self.root)
+        counts = known_queues(self.root)
         try:
             plan = prepare(self.root, self.settings, self.job, parts, counts, changes)
-            _raise_guard(plan, changes)
+            raise_guard(plan.folders, changes)
             if not system.exists(os.path.join(self.root, paths.LOCK)):
                 changes.create(os.path.join(self.root, paths.LOCK), b"lock")
                 locks.enter_context(_broker_lock(self.root))
-            _write_intent(self.root, plan)
+            commit(self.root, plan, changes)
         except BaseException as error:
             changes.undo()
             if isinstance(error, OSError):
@@ -170,7 +157,7 @@ def begin(
     else:
         _look_for_broker(root)
     size = find_chain(folders).file_size or settings.log_file_size
-    job = RocketWriteJob(root, settings, new_job_id(), _queue_counts(root), size, not system.exists(root))
+    job = RocketWriteJob(root, settings, new_job_id(), known_queues(root), size, not system.exists(root))
     try:
         open_staging(job_folder, job.job, application)
     except OSError as error:
@@ -232,17 +219,6 @@ def _make_empty_store(root: str, settings: WriteSettings) -> None:
         raise _one_line(root, error) from error
 
 
-def _queue_counts(root: str) -> dict[str, int]:
-    """Queues of each topic that exists: of topics.json, else those on disk."""
-    counts: dict[str, int] = {}
-    folder = os.path.join(root, paths.CONSUME_QUEUE)
-    for topic in names_in(folder):
-        ids = [int(name) for name in names_in(os.path.join(folder, topic)) if name.isascii() and name.isdigit()]
-        if ids:
-            counts[topic] = max(ids) + 1
-    return {**counts, **queue_counts(config_to_change(root, "topics.json"))}
-
-
 # -- what a repair does of a write
 
 
@@ -255,146 +231,16 @@ def complete(root: str, settings: WriteSettings) -> None:
     job = new_job_id()
     open_staging(job_folder, job)
     try:
-        plan = prepare(root, settings, job, [], _queue_counts(root), changes, visited=True)
-        _raise_guard(plan, changes)
-        _write_intent(root, plan)
+        plan = prepare(root, settings, job, [], known_queues(root), changes, visited=True)
+        raise_guard(plan.folders, changes)
+        commit(root, plan, changes)
     except BaseException:
         changes.undo()
         drop_staging(job_folder, job)
         raise
-    _carry_out(root, plan)
+    carry_out(root, plan)
     drop_staging(job_folder, job)
 
 
-def raise_guard(folders: Sequence[str]) -> None:
-    """Keeps brokers from loading the store until `remove_guard`, or until the next writer finds no intent."""
-    path = os.path.join(folders[0], GUARD)
-    if not system.exists(path):
-        Changes().create(path, GUARD_TEXT)
-        system.sync_folder(folders[0])
-
-
-def remove_guard(folders: Sequence[str]) -> None:
-    """Lets brokers load the store again."""
-    path = os.path.join(folders[0], GUARD)
-    if system.exists(path):
-        system.unlink(path)
-        system.sync_folder(folders[0])
-
-
-# -- commit point and redo
-
-
-def _raise_guard(plan: Plan, changes: Changes) -> None:
-    """The file that keeps a stock broker from loading the store."""
-    folder = plan.folders[0]
-    changes.folder(folder)
-    if not system.exists(os.path.join(folder, GUARD)):
-        changes.create(os.path.join(folder, GUARD), GUARD_TEXT)
-        system.sync_folder(folder)
-        system.sync_folder(os.path.dirname(folder))
-
-
-def _write_intent(root: str, plan: Plan) -> None:
-    """The commit point. When it fails, no intent is left; if even that fails, the job counts as committed."""
-    path = JobFolder(root).intent
-    sync_staged(JobFolder(root), plan.job)
-    try:
-        write_json(path, plan_to_json(plan, root))
-    except OSError:
-        remove_file(path)
-        remove_file(path + ".tmp")
-        raise
-
-
-def _carry_out(root: str, plan: Plan) -> None:
-    publisher = Publisher(root, plan)
-    try:
-        publisher.publish()
-        publisher.done(os.path.join(plan.folders[0], GUARD))
-    except (OSError, MqStoreError) as error:
-        raise _not_finished(root, error) from error
-
-
-def _not_finished(root: str, error: Exception) -> MqStoreError:
-    return MqStoreError(
-        f"{root}: the job is committed but not finished ({_text(error)}); do not run it again: the next write "
-        "to this store finishes it first"
-    )
-
-
-def finish_pending(root: str, settings: WriteSettings) -> bool:
-    """Finishes the job whose intent a killed writer left, and says whether there was one. The locks must be held."""
-    job_folder = JobFolder(root)
-    intent = read_json(job_folder.intent)
-    if intent is None:
-        guard = os.path.join(log_folders(root, settings.commit_log_path)[0], GUARD)
-        if system.exists(guard):
-            system.unlink(guard)
-            system.sync_folder(os.path.dirname(guard))
-        return False
-    plan = plan_from_json(intent, root)
-    guard = os.path.join(plan.folders[0], GUARD)
-    if pending_intent(root) is None:
-        Publisher(root, plan).done(guard)
-    else:
-        check_staged(job_folder, plan.job, list(plan.parts), crc=True)
-        _carry_out(root, _replanned(root, plan))
-    drop_staging(job_folder, plan.job)
-    return True
-
-
-def _replanned(root: str, plan: Plan) -> Plan:
-    """The plan; or, where somebody removed the guard so that a broker may have worked on the store, a new one.
-
-    The new intent comes before the guard: a stop in between leaves a store that is looked at again.
-    """
-    if system.exists(os.path.join(plan.folders[0], GUARD)):
-        return plan
-    changes = Changes()
-    try:
-        found = _after_visit(root, plan, changes)
-        write_json(JobFolder(root).intent, plan_to_json(found, root))
-        _raise_guard(found, changes)
-    except BaseException as error:
-        changes.undo()
-        if plan.preserve and isinstance(error, MqStoreError):
-            raise _taken(root, error) from error
-        if isinstance(error, OSError | MqStoreError):
-            raise _not_finished(root, error) from error
-        raise
-    return found
-
-
-def _taken(root: str, error: MqStoreError) -> MqStoreError:
-    """The error of a preserved job whose addresses a broker has taken: nothing can finish it."""
-    return MqStoreError(
-        f"{root}: an earlier write with preserve=true is committed and can not be finished, as a broker wrote to the "
-        f"store after the guard was removed ({error}); write its rows anew into a new store, and remove "
-        f"{JobFolder(root).intent} to keep this one as the broker left it"
-    )
-
-
-def _after_visit(root: str, plan: Plan, changes: Changes) -> Plan:
-    """A plan for what no queue lists, after what is there now; the index is made whole again."""
-    settings = WriteSettings(
-        preserve=plan.preserve, commit_log_path=plan.folders, query=plan.query, version=plan.version,
-        log_file_size=plan.ends.log_file_size, queue_entries=plan.ends.queue_entries,
-        index=plan.ends.index or Geometry(), index_given=plan.ends.index is not None,
-    )  # fmt: skip
-    drop_tree(os.path.join(JobFolder(root).staging(plan.job), NEW))
-    parts = stage_missing(root, plan, find_store(root, plan.folders))
-    if plan.ends.index is not None:
-        drop_index(root, plan, changes)
-    made = prepare(root, settings, plan.job, parts, _queue_counts(root), changes, visited=True)
-    wanted = {topic: max(count, made.queue_ids.get(topic, 0)) for topic, count in plan.queue_ids.items()}
-    return replace(made, queue_ids={**made.queue_ids, **wanted})
-
-
 def _one_line(root: str, error: OSError) -> MqStoreError:
-    return MqStoreError(f"{root}: {_text(error)}; nothing was written")
-
-
-def _text(error: Exception) -> str:
-    named = isinstance(error, OSError) and error.filename
-    return f"{error.filename}: {error.strerror}" if named else str(error)  # type: ignore[attr-defined]
+    return MqStoreError(f"{root}: {text_of(error)}; nothing was written")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import os
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -17,14 +18,16 @@ import numpy.typing as npt
 
 from storage_core.errors import CorruptionError, MqStoreError, UnsupportedFormatError
 from storage_core.files import system
-from storage_core.files.small_file import read_at
+from storage_core.files.small_file import names_in, read_at
 from storage_core.files.undo_log import Changes
 from storage_core.files.window import OpenFiles
 from storage_core.formats.rocketmq import paths
+from storage_core.formats.rocketmq.config_json import queue_counts
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.formats.rocketmq.index_insert import distinct, room
 from storage_core.formats.rocketmq.indexfile import ENTRY, HEADER, SLOT, Geometry, decode_header
 from storage_core.job import JobFolder
+from storage_core.rocketmq.disk.config_files import config_to_change
 from storage_core.rocketmq.disk.directory import looks_like_store
 from storage_core.rocketmq.index.geometry import noted_geometry
 from storage_core.rocketmq.index.index_files import index_paths, open_index
@@ -40,6 +43,7 @@ from storage_core.store import QueueKey, StagedPart
 
 HARMLESS = frozenset({".mqstore", "lock"})
 NEW = "new"
+"""Folder of the files that a job adds to the store; once a broker was there, one more, as the first may be needed."""
 
 
 def check_directory(root: str) -> None:
@@ -52,6 +56,17 @@ def check_directory(root: str) -> None:
             f"{root} is not empty and no RocketMQ store (it holds {', '.join(others[:5])}); "
             "write into an empty or new directory"
         )
+
+
+def known_queues(root: str) -> dict[str, int]:
+    """Queues of each topic that exists: of topics.json, else those on disk."""
+    counts: dict[str, int] = {}
+    folder = os.path.join(root, paths.CONSUME_QUEUE)
+    for topic in names_in(folder):
+        ids = [int(name) for name in names_in(os.path.join(folder, topic)) if name.isascii() and name.isdigit()]
+        if ids:
+            counts[topic] = max(ids) + 1
+    return {**counts, **queue_counts(config_to_change(root, "topics.json"))}
 
 
 def store_ends(
@@ -144,7 +159,8 @@ def prepare(
         plan = _with_index(root, plan, store)
         if visited and plan.index_from is None:
             plan = replace(plan, index_from=ends.log_start - 1)
-    return _Room(root, plan, store, counts, settings.queues, changes).made()
+    new = f"{NEW}-{uuid.uuid4().hex[:12]}" if visited else NEW
+    return _Room(root, plan, store, counts, settings.queues, changes, new).made()
 
 
 def _with_index(root: str, plan: Plan, store: StoreState | None) -> Plan:
@@ -168,10 +184,11 @@ class _Room:
     """Walks over a job once with numbers alone, and makes the files and the room that it needs."""
 
     def __init__(
-        self, root: str, plan: Plan, store: StoreState | None, counts: Mapping[str, int], queues: int, changes: Changes
-    ) -> None:
+        self, root: str, plan: Plan, store: StoreState | None, counts: Mapping[str, int], queues: int, changes: Changes,
+        new: str,
+    ) -> None:  # fmt: skip
         self._root, self._plan, self._store, self._changes = root, plan, store, changes
-        self._counts, self._queues = counts, queues
+        self._counts, self._queues, self._new = counts, queues, new
         self._staging = JobFolder(root).staging(plan.job)
         self._files: dict[str, tuple[str, int]] = {}
         self._pages = np.empty(0, np.int64)
@@ -193,7 +210,7 @@ class _Room:
         except ValueError as error:
             raise MqStoreError(f"{self._root}: {error}") from None
         queues = dict(zip(course.keys, course.next_queue_offsets.tolist(), strict=True))
-        system.make_folder(os.path.join(self._staging, NEW))
+        system.make_folder(os.path.join(self._staging, self._new))
         self._log_room(course.stop)
         for number, key in enumerate(course.keys):
             first = course.firsts.get(number, ends.queues.get(key, 0))
@@ -287,7 +304,7 @@ class _Room:
             self._changes.move(path, os.path.join(self._staging, f"empty-{len(self._files)}"))
         target = os.path.relpath(path, self._root)
         target = path if target.startswith("..") else target
-        name = os.path.join(NEW, str(len(self._files)))
+        name = os.path.join(self._new, str(len(self._files)))
         self._files[target] = (name, length)
         make_file(os.path.join(self._staging, name), length, parts)
 

@@ -1,7 +1,7 @@
-"""Carries out a plan after the commit point: log, queues, index, topics, checkpoint, done. Each step can be repeated.
+"""Carries out a plan: before the commit point the log, behind it queues, index, topics, checkpoint, done.
 
-What the plan is and the room for it come from `prepare`; who may call this, and when, from `write_job`. Source of the
-rules: commit-protocol.md 5, 6, 8.
+Each step can be repeated. What the plan is and the room for it come from `prepare`; the commit point is
+`commit_point`'s. Source of the rules: commit-protocol.md 4 to 6, 8.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import numpy as np
+from isal.isal_zlib import crc32
 
+from storage_core.errors import MqStoreError
 from storage_core.files import system
 from storage_core.files.read_ahead import one_ahead
 from storage_core.files.small_file import read_start, write_whole
@@ -51,7 +53,9 @@ class Publisher:
         plan = self._plan
         if plan.recover or plan.index_from is not None:
             self._store = find_store(self._root, plan.folders, plan_to_json(plan, self._root))
-        self._write_messages()
+        if not plan.in_log:
+            self.write_log()
+        self._write_queues()
         for wanted in (_is_log, _is_queue, _is_any):
             self._rename_new(wanted)
         self._merge_topics()
@@ -72,41 +76,36 @@ class Publisher:
                 system.unlink(path)
                 system.sync_folder(os.path.dirname(path))
 
-    # -- log, queues, index: one walk, so that what one of them waits for is another's time
+    # -- log
 
-    def _write_messages(self) -> None:
-        course = Course(self._plan, self._staging)
-        queues, index = self._queue_writer(), self._index_writer()
-        filled: set[int] = set()
+    def write_log(self) -> None:
+        """Puts the staged records into the log, on the disk when this returns; new files stay in the staging folder.
+
+        Raises OSError, and MqStoreError for bytes that are not those that a task staged.
+        """
+        course, staged = Course(self._plan, self._staging), dict[str, int]()
         descriptors: dict[str, int] = {}
         try:
-            for item in one_ahead(self._pieces(course)):
-                if isinstance(item, Chunk):
-                    self._write_entries(queues, course, item, filled)
-                    if index is not None:
-                        index.add(Keys(item.hashes, item.key_counts, item.physical_offsets, item.store_ms))
-                else:
-                    self._write_at(descriptors, *item)
+            for physical_offset, data in one_ahead(self._pieces(course, staged)):
+                self._write_at(descriptors, physical_offset, data)
             for descriptor in descriptors.values():
                 system.fsync(descriptor)
-            queues.finish()
-            if index is not None:
-                index.finish()
         finally:
             for descriptor in descriptors.values():
                 system.close(descriptor)
-            queues.close()
-            if index is not None:
-                index.close()
+        for file in (file for part in self._plan.parts for file in part.files if file.name in staged):
+            if staged[file.name] != file.crc:
+                raise MqStoreError(
+                    f"{os.path.join(self._staging, file.name)} is not what a task staged; run the job again"
+                )
 
-    def _pieces(self, course: Course) -> Iterator[tuple[int, bytes | memoryview] | Chunk]:
-        """Addresses and bytes in the order of the log, none across a file's end; each chunk after its own."""
+    def _pieces(self, course: Course, staged: dict[str, int]) -> Iterator[tuple[int, bytes | memoryview]]:
+        """Addresses and bytes in the order of the log, none across a file's end. `staged` gets the CRC of each file."""
         for chunk in course:
-            for first, _, data in patched(self._plan, self._staging, chunk):
+            for first, _, data in patched(self._plan, self._staging, chunk, staged):
                 yield int(chunk.physical_offsets[first]), data.data
             for blank in chunk.blanks:
                 yield blank.offset, blank_record(blank.size)
-            yield chunk
 
     def _write_at(self, descriptors: dict[str, int], physical_offset: int, data: bytes | memoryview) -> None:
         size = self._plan.ends.log_file_size
@@ -120,6 +119,25 @@ class Publisher:
         # What was written a while ago is on the disk by now, and its memory serves what comes next.
         written_from = max(physical_offset % size - LAG, 0)
         system.release(descriptors[path], written_from, physical_offset % size + len(data) - written_from)
+
+    # -- queues and index: one walk
+
+    def _write_queues(self) -> None:
+        course = Course(self._plan, self._staging)
+        queues, index = self._queue_writer(), self._index_writer()
+        filled: set[int] = set()
+        try:
+            for chunk in one_ahead(iter(course)):
+                self._write_entries(queues, course, chunk, filled)
+                if index is not None:
+                    index.add(Keys(chunk.hashes, chunk.key_counts, chunk.physical_offsets, chunk.store_ms))
+            queues.finish()
+            if index is not None:
+                index.finish()
+        finally:
+            queues.close()
+            if index is not None:
+                index.close()
 
     def _queue_writer(self) -> QueueWriter:
         """A writer that has put in what the queues lack."""
@@ -240,37 +258,48 @@ def _is_any(_target: str) -> bool:
     return True
 
 
-def patched(plan: Plan, staging: str, chunk: Chunk) -> Iterator[tuple[int, int, Bytes]]:
+def patched(
+    plan: Plan, staging: str, chunk: Chunk, staged: dict[str, int] | None = None
+) -> Iterator[tuple[int, int, Bytes]]:
     """The chunk's records as they are to lie in the log: runs [first, last) of records that follow each other there.
 
-    The bytes of a run are valid until the next but one.
+    The bytes of a run are valid until the next but one. `staged`, when given, goes on with the CRC of the staged file.
     """
     starts = np.cumsum(chunk.sizes) - chunk.sizes
-    breaks = chunk.physical_offsets[1:] != chunk.physical_offsets[:-1] + chunk.sizes[:-1]
-    cuts = np.concatenate(([0], np.flatnonzero(breaks) + 1, [len(starts)])).tolist()
     present, other = (np.empty(min(BUFFER_SIZE, int(chunk.sizes.sum())), np.uint8) for _ in range(2))
     with OpenFiles() as files:
         descriptor = files.descriptor(os.path.join(staging, chunk.records))
-        for low, high in pairwise(cuts):
-            first = low
-            while first < high:
-                limit = int(starts[first]) + BUFFER_SIZE
-                fitting = int(np.searchsorted(starts[low:high] + chunk.sizes[low:high], limit, "right"))
-                last = max(first + 1, low + fitting)
-                begin, end = int(starts[first]), int(starts[last - 1] + chunk.sizes[last - 1])
-                present, other = other, present
-                if end - begin > len(present):
-                    present = np.empty(end - begin, np.uint8)
-                data = present[: end - begin]
-                if system.pread_into(descriptor, data.data, chunk.position + begin) < len(data):
-                    raise FileNotFoundError(2, "the staged file is shorter than it was", chunk.records)
-                system.release(descriptor, chunk.position + begin, len(data))
-                if not plan.preserve:
-                    rows = slice(first, last)
-                    patch(
-                        data, starts[rows] - begin, chunk.queue_offsets[rows], chunk.physical_offsets[rows],
-                        plan.store_ms,
-                        chunk.sys_flags[rows] & BORN_HOST_V6 != 0,
-                    )  # fmt: skip
-                yield first, last, data
-                first = last
+        for first, last in runs(chunk):
+            begin, end = int(starts[first]), int(starts[last - 1] + chunk.sizes[last - 1])
+            present, other = other, present
+            if end - begin > len(present):
+                present = np.empty(end - begin, np.uint8)
+            data = present[: end - begin]
+            if system.pread_into(descriptor, data.data, chunk.position + begin) < len(data):
+                raise FileNotFoundError(2, "the staged file is shorter than it was", chunk.records)
+            if staged is not None:
+                name = os.path.basename(chunk.records)
+                staged[name] = crc32(data, staged.get(name, 0))
+            if not plan.preserve:
+                rows = slice(first, last)
+                patch(
+                    data, starts[rows] - begin, chunk.queue_offsets[rows], chunk.physical_offsets[rows],
+                    plan.store_ms,
+                    chunk.sys_flags[rows] & BORN_HOST_V6 != 0,
+                )  # fmt: skip
+            yield first, last, data
+
+
+def runs(chunk: Chunk) -> Iterator[tuple[int, int]]:
+    """Records [first, last) of a chunk that follow each other in the log, a buffer full at most."""
+    starts = np.cumsum(chunk.sizes) - chunk.sizes
+    breaks = chunk.physical_offsets[1:] != chunk.physical_offsets[:-1] + chunk.sizes[:-1]
+    cuts = np.concatenate(([0], np.flatnonzero(breaks) + 1, [len(starts)])).tolist()
+    for low, high in pairwise(cuts):
+        first = low
+        while first < high:
+            limit = int(starts[first]) + BUFFER_SIZE
+            fitting = int(np.searchsorted(starts[low:high] + chunk.sizes[low:high], limit, "right"))
+            last = max(first + 1, low + fitting)
+            yield first, last
+            first = last

@@ -1,7 +1,8 @@
-"""What is left to do of a committed job when somebody removed its guard and a broker worked on the store meanwhile.
+"""Finishing what a killed writer left: a draft is taken back, a committed job published again.
 
-The broker served what it found of the job and appended after it. All that it accepted stays where it is; records of
-the job that no queue lists are staged again, and `prepare` places them after the present end. docs/commit-protocol.md.
+Where somebody removed the guard and a broker worked on the store meanwhile, it served what it found of the job and
+appended after it. All that it accepted stays where it is; records of the job that no queue lists are staged again, and
+`prepare` places them after the present end. Source of the rules: commit-protocol.md 8.
 """
 
 from __future__ import annotations
@@ -10,31 +11,142 @@ import os
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
+from storage_core.errors import MqStoreError
 from storage_core.files import system
 from storage_core.files.append_file import AppendFile
 from storage_core.files.file_chain import FileChain
-from storage_core.files.small_file import read_at
+from storage_core.files.small_file import read_at, remove_file
 from storage_core.files.undo_log import Changes
 from storage_core.files.window import OpenFiles
 from storage_core.formats.layout import Bytes, Positions
 from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE
-from storage_core.formats.rocketmq.indexfile import HEADER, decode_header
-from storage_core.job import JobFolder
+from storage_core.formats.rocketmq.encode import own_addresses
+from storage_core.formats.rocketmq.indexfile import HEADER, Geometry, decode_header
+from storage_core.job import JobFolder, check_staged, drop_staging, pending_intent, read_json, write_json
 from storage_core.rocketmq.index.index_files import index_paths
 from storage_core.rocketmq.recovery.dispatch import has_entry
-from storage_core.rocketmq.recovery.unfinished import StoreState
+from storage_core.rocketmq.recovery.unfinished import StoreState, find_store
 from storage_core.rocketmq.write.backfill import missing_entries
-from storage_core.rocketmq.write.commit_plan import Chunk, Course, Plan
-from storage_core.rocketmq.write.publish import patched
-from storage_core.rocketmq.write.staging import DISPATCH, PRESERVED_OFFSETS
+from storage_core.rocketmq.write.commit_plan import Chunk, Course, Plan, plan_from_json, plan_to_json
+from storage_core.rocketmq.write.commit_point import (
+    GUARD,
+    is_guarded,
+    not_finished,
+    raise_guard,
+    remove_guard,
+    take_back,
+)
+from storage_core.rocketmq.write.options import WriteSettings
+from storage_core.rocketmq.write.prepare import known_queues, prepare
+from storage_core.rocketmq.write.publish import Publisher, patched, runs
+from storage_core.rocketmq.write.staging import DISPATCH, PRESERVED_OFFSETS, RECORDS
+from storage_core.rocketmq.write.store_end import log_folders, log_path
 from storage_core.rocketmq.write.truncate import move_away
 from storage_core.store import QueueKey, StagedFile, StagedPart
 
-KINDS = ("records", "dispatch", "keys")
+KINDS = (RECORDS, "dispatch", "keys")
+
+
+def carry_out(root: str, plan: Plan) -> None:
+    """Publishes a committed job and marks it done. Raises MqStoreError: the next writer goes on then."""
+    publisher = Publisher(root, plan)
+    try:
+        publisher.publish()
+        publisher.done(os.path.join(plan.folders[0], GUARD))
+    except (OSError, MqStoreError) as error:
+        raise not_finished(root, error) from error
+
+
+def finish_pending(root: str, settings: WriteSettings) -> bool:
+    """Finishes the job whose intent a killed writer left, and says whether there was one. The locks must be held."""
+    job_folder = JobFolder(root)
+    intent = read_json(job_folder.intent)
+    if intent is None:
+        _drop_draft(root)
+        remove_guard(log_folders(root, settings.commit_log_path))
+        return False
+    plan = plan_from_json(intent, root)
+    if pending_intent(root) is None:
+        Publisher(root, plan).done(os.path.join(plan.folders[0], GUARD))
+    else:
+        check_staged(job_folder, plan.job, _needed(plan), crc=True)
+        carry_out(root, _replanned(root, plan))
+    drop_staging(job_folder, plan.job)
+    return True
+
+
+def _drop_draft(root: str) -> None:
+    """Takes back a job that was stopped before its commit point. Where its guard is gone, a broker may have served
+    records of it: they stay, as whatever a broker accepted does.
+    """
+    draft = read_json(JobFolder(root).draft)
+    if draft is None:
+        return
+    plan = plan_from_json(draft, root)
+    if is_guarded(plan.folders):
+        take_back(root, plan)
+    else:
+        remove_file(JobFolder(root).draft)
+    drop_staging(JobFolder(root), plan.job)
+
+
+def _needed(plan: Plan) -> list[StagedPart]:
+    """The staged files that finishing the job reads."""
+    if not plan.in_log:
+        return list(plan.parts)
+    kept = (tuple(file for file in part.files if not file.name.endswith(RECORDS)) for part in plan.parts)
+    return [replace(part, files=files) for part, files in zip(plan.parts, kept, strict=True)]
+
+
+def _replanned(root: str, plan: Plan) -> Plan:
+    """The plan; or, where somebody removed the guard so that a broker may have worked on the store, a new one.
+
+    The new intent comes before the guard: a stop in between leaves a store that is looked at again.
+    """
+    if is_guarded(plan.folders):
+        return plan
+    changes = Changes()
+    try:
+        found = _after_visit(root, plan, changes)
+        write_json(JobFolder(root).intent, plan_to_json(found, root))
+        raise_guard(found.folders, changes)
+    except BaseException as error:
+        changes.undo()
+        if plan.preserve and isinstance(error, MqStoreError):
+            raise _taken(root, error) from error
+        if isinstance(error, OSError | MqStoreError):
+            raise not_finished(root, error) from error
+        raise
+    return found
+
+
+def _taken(root: str, error: MqStoreError) -> MqStoreError:
+    """The error of a preserved job whose addresses a broker has taken: nothing can finish it."""
+    return MqStoreError(
+        f"{root}: an earlier write with preserve=true is committed and can not be finished, as a broker wrote to the "
+        f"store after the guard was removed ({error}); write its rows anew into a new store, and remove "
+        f"{JobFolder(root).intent} to keep this one as the broker left it"
+    )
+
+
+def _after_visit(root: str, plan: Plan, changes: Changes) -> Plan:
+    """A plan for what no queue lists, after what is there now; the index is made whole again."""
+    settings = WriteSettings(
+        preserve=plan.preserve, commit_log_path=plan.folders, query=plan.query, version=plan.version,
+        log_file_size=plan.ends.log_file_size, queue_entries=plan.ends.queue_entries,
+        index=plan.ends.index or Geometry(), index_given=plan.ends.index is not None,
+    )  # fmt: skip
+    parts = stage_missing(root, plan, find_store(root, plan.folders))
+    if plan.ends.index is not None:
+        drop_index(root, plan, changes)
+    made = prepare(root, settings, plan.job, parts, known_queues(root), changes, visited=True)
+    wanted = {topic: max(count, made.queue_ids.get(topic, 0)) for topic, count in plan.queue_ids.items()}
+    return replace(made, queue_ids={**made.queue_ids, **wanted}, in_log=False)
 
 
 def stage_missing(root: str, plan: Plan, store: StoreState) -> list[StagedPart]:
@@ -49,7 +161,7 @@ def stage_missing(root: str, plan: Plan, store: StoreState) -> list[StagedPart]:
             for kind in (*KINDS, *(("preserved",) if plan.preserve else ()))
         }
         for chunk in course:
-            kept = _missing(plan, staging, chunk, store, listed, files["records"])
+            kept = _missing(root, plan, chunk, store, listed, files["records"])
             if not kept.any():
                 continue
             first = int(chunk.physical_offsets[kept][0]) if first is None else first
@@ -58,7 +170,7 @@ def stage_missing(root: str, plan: Plan, store: StoreState) -> list[StagedPart]:
             queues = np.fromiter((numbers.setdefault(key, len(numbers)) for key in keys), np.int32, len(keys))
             _append(files, chunk, kept, queues)
         for file in files.values():
-            file.sync()
+            file.finish()
     system.sync_folder(staging)
     staged = tuple(StagedFile(os.path.basename(file.path), file.size, file.crc) for file in files.values())
     detail = {"queues": [list(key) for key in numbers], "first": first if plan.preserve else None}
@@ -80,18 +192,44 @@ def listed_physical_offsets(store: StoreState, plan: Plan) -> Positions:
 
 
 def _missing(
-    plan: Plan, staging: str, chunk: Chunk, store: StoreState, listed: Positions, target: AppendFile
+    root: str, plan: Plan, chunk: Chunk, store: StoreState, listed: Positions, target: AppendFile
 ) -> npt.NDArray[np.bool_]:
     """Which of the chunk's records are not served; their bytes are appended to `target`."""
     wanted = np.isin(chunk.physical_offsets, listed) | ~has_entry(chunk.sys_flags)
     wanted &= chunk.physical_offsets + chunk.sizes <= store.verdict.log_end
-    for first, last, data in patched(plan, staging, chunk):
+    source = _placed(root, plan, chunk) if plan.in_log else patched(plan, JobFolder(root).staging(plan.job), chunk)
+    for first, last, data in source:
         sizes = chunk.sizes[first:last]
         wanted[first:last] &= _there(store.listing.log, int(chunk.physical_offsets[first]), data, sizes)
         stops = np.cumsum(sizes)
         for row in np.flatnonzero(~wanted[first:last]).tolist():
             target.append(data[int(stops[row] - sizes[row]) : int(stops[row])].tobytes())
     return ~wanted
+
+
+def _placed(root: str, plan: Plan, chunk: Chunk) -> Iterator[tuple[int, int, Bytes]]:
+    """Runs of the chunk's records, as `patched`, from where the job put them: the log, or a file that is to come there.
+
+    Raises MqStoreError where something else is there by now.
+    """
+    size, staging = plan.ends.log_file_size, JobFolder(root).staging(plan.job)
+    new = {os.path.normpath(os.path.join(root, target)): name for target, (name, _) in plan.files.items()}
+    starts = np.cumsum(chunk.sizes) - chunk.sizes
+    for first, last in runs(chunk):
+        physical_offset = int(chunk.physical_offsets[first])
+        base = physical_offset // size * size
+        path = os.path.normpath(log_path(plan.folders, base, size))
+        if path in new and system.exists(os.path.join(staging, new[path])):
+            path = os.path.join(staging, new[path])
+        length = int(chunk.sizes[first:last].sum())
+        data = np.frombuffer(read_at(path, length, physical_offset - base), np.uint8)
+        whole = len(data) == length
+        if (
+            not whole
+            or (own_addresses(data, starts[first:last] - starts[first]) != chunk.physical_offsets[first:last]).any()
+        ):
+            raise MqStoreError(f"{path}: the records that the job {plan.job} wrote at {physical_offset} are gone")
+        yield first, last, data
 
 
 def _there(log: FileChain, physical_offset: int, wanted: Bytes, sizes: Positions) -> npt.NDArray[np.bool_]:

@@ -42,8 +42,8 @@ from storage_core.rocketmq.write.input_rows import (
     check_folder_names,
     checked,
     need_values,
+    new_ids,
 )
-from storage_core.rocketmq.write.message_id import new_ids
 from storage_core.rocketmq.write.options import MAX_PROPERTIES_SIZE, MAX_RECORD_SIZE, WriteSettings
 from storage_core.store import QueueKey, StagedFile, StagedPart
 
@@ -64,6 +64,9 @@ PRESERVED_OFFSETS = struct(
     ("store_ms", "<i8", "the record's own store time"),
     size=24,
 )
+
+RECORDS = "records"
+"""The staged file that is not forced to the disk: before the commit point its bytes are forced into the log."""
 
 BATCH_SIZE = 8 << 20
 MOST_QUEUES = 1024
@@ -287,18 +290,18 @@ def _index_keys(
 
 def stage_task(folder: str, stem: str, task: Task, batches: Iterator[pa.RecordBatch], partition: int) -> StagedPart:
     """Stages all rows of a task in files `<stem>.*` of `folder`; removes them again when a row is refused."""
-    kinds = ["records", "dispatch", "keys", *(["preserved"] if task.settings.preserve else [])]
+    kinds = [RECORDS, "dispatch", "keys", *(["preserved"] if task.settings.preserve else [])]
     files: dict[str, AppendFile] = {}
     first: int | None = None
     try:
         for kind in kinds:
-            files[kind] = AppendFile(os.path.join(folder, f"{stem}.{kind}"))
+            files[kind] = AppendFile(os.path.join(folder, f"{stem}.{kind}"), forced=kind != RECORDS)
         for made in (task.prepare(piece) for batch in batches for piece in _pieces(batch)):
             if first is None and task.settings.preserve and len(made.rows):
                 first = int(np.asarray(made.rows.physical_offset)[0])
             _append(files, made)
         for file in files.values():
-            file.sync()
+            file.finish()
         system.sync_folder(folder)
     except BaseException:
         for file in files.values():
@@ -328,7 +331,7 @@ def _append(files: dict[str, AppendFile], made: Batch) -> None:
     dispatch = np.zeros(count, DISPATCH.dtype)
     dispatch["size"], dispatch["queue"], dispatch["tags_code"] = encoded.sizes, made.queues, made.tags_codes
     dispatch["sys_flag"], dispatch["key_count"] = encoded.sys_flags & 0xFFFF, made.key_counts
-    files["records"].append(memoryview(encoded.data)[: int(encoded.bounds[-1])])
+    files[RECORDS].append(memoryview(encoded.data)[: int(encoded.bounds[-1])])
     files["dispatch"].append(dispatch.data)
     files["keys"].append(np.ascontiguousarray(made.hashes, "<i4").data)
     if "preserved" in files:
