@@ -37,6 +37,7 @@ def for_a_broker(directory: Path) -> dict[str, tuple[int, str]]:
 def stop(kind: str, last: int, original: Path, directory: Path) -> None:
     """The store of a writer that died at its call number `last`."""
     shutil.rmtree(directory.parent, ignore_errors=True)
+    directory.parent.mkdir(parents=True)
     if original.exists():
         shutil.copytree(original, directory)
     with pytest.raises(Died), stopped_at(last):

@@ -35,6 +35,7 @@ Served = dict[tuple[str, int, int], tuple[int, bytes]]
 def stopped_store(kind: str, last: int, original: Path, directory: Path) -> Path:
     """The store of a writer that died at its call number `last`."""
     shutil.rmtree(directory.parent, ignore_errors=True)
+    directory.parent.mkdir(parents=True)
     if original.exists():
         shutil.copytree(original, directory)
     with pytest.raises(Died), stopped_at(last):
