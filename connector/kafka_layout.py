@@ -8,6 +8,7 @@ types and nullability: Spark's KafkaRecordToRowConverter; of their meaning: inte
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -102,9 +103,9 @@ def _first(lists: pa.ListArray) -> pa.Array:
 def _headers(properties: pa.MapArray, without: str | None) -> pa.Array:
     """All properties but `without`; null where none is left, as Kafka's source says of a record without headers."""
     keys, items, starts = properties.keys, properties.items, properties.offsets.to_numpy()
-    names = [] if without is None else _repeated_names(properties)
+    names = () if without is None else _repeated_names(properties)
     if without in names:
-        kept = [name for name in names if name != without]
+        kept = tuple(name for name in names if name != without)
         keep = np.tile([name != without for name in names], len(properties))
         keys, items = _repeated(kept, len(properties)), items.filter(pa.array(keep))
         starts = np.arange(len(properties) + 1, dtype=np.int32) * len(kept)
@@ -118,18 +119,19 @@ def _headers(properties: pa.MapArray, without: str | None) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(starts), pairs, type=SCHEMA.field("headers").type, mask=none_left)
 
 
-def _repeated_names(properties: pa.MapArray) -> list[str]:
+def _repeated_names(properties: pa.MapArray) -> tuple[str, ...]:
     """The names of the first message, if every message has just these in this order; else none."""
     offsets, keys, count = properties.offsets.to_numpy(), properties.keys, len(properties)
     each = int(offsets[1]) if count else 0
     if not each or len(keys) != each * count or not np.array_equal(offsets, np.arange(0, len(keys) + 1, each)):
-        return []
-    names: list[str] = keys.slice(0, each).to_pylist()
-    return names if keys.equals(_repeated(names, count)) else []
+        return ()
+    names = tuple(keys.slice(0, each).to_pylist())
+    return names if keys.equals(_repeated(names, count)) else ()
 
 
-def _repeated(names: Sequence[str], count: int) -> pa.StringArray:
-    """The names so many times over."""
+@lru_cache(maxsize=8)
+def _repeated(names: tuple[str, ...], count: int) -> pa.StringArray:
+    """The names so many times over; kept, as most batches of a partition have one length and the same names."""
     texts = [name.encode() for name in names]
     once = b"".join(texts)
     offsets = np.zeros(count * len(texts) + 1, np.int32)
