@@ -15,7 +15,6 @@ import pytest
 
 from storage_core import find_stores, open_store
 from storage_core.errors import (
-    MqStoreError,
     OptionError,
     StorageError,
     StoreChangedError,
@@ -257,16 +256,6 @@ def test_no_secret_is_shown(bucket: Bucket) -> None:
         shown.append(str(caught.value))
     for secret in (*SECRETS.values(), "another"):
         assert not any(secret in text for text in shown)
-
-
-def test_a_hundred_thousand_names_are_a_hundred_requests(bucket: Bucket) -> None:
-    some = bucket.objects[log_file(bucket)]
-    for number in range(100_000):
-        path = f"many/{number // 100}/{number}"
-        bucket.objects[path] = some._replace(path=path)
-    with pytest.raises(MqStoreError):
-        open_store("memory://backups/many")
-    assert bucket.count("walk") == 100
 
 
 FORKED = """
