@@ -10,7 +10,9 @@ import pytest
 
 from storage_core import open_store
 from storage_core.files.remote import pieces, registry, remote
-from storage_core.store import ScanRequest
+from storage_core.rocketmq.disk import record_reader
+from storage_core.rocketmq.index import joined_reads
+from storage_core.store import OffsetBound, ScanRequest
 from tests.support.memory_bucket import Bucket, served
 from tests.support.request_rounds import Rounds, rounds_of
 
@@ -37,8 +39,9 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     """Blocks so small that a header, slots and the entries of a chain lie in different ones, as in files of 420 MB."""
     for module in (pieces, remote, registry):
         monkeypatch.setattr(module, "BLOCK_SIZE", 256)
+    for module in (joined_reads, record_reader):
+        monkeypatch.setattr(module, "RECORD_AHEAD", 700)
     monkeypatch.setattr(remote, "SMALL", 64 << 10)
-    monkeypatch.setattr(pieces, "MOST_BLOCKS", 1 << 20)
     with served(Bucket()) as made:
         yield made
 
@@ -67,4 +70,44 @@ def test_lookups_in_ninety_index_files(
     keys = [f"k{number * 400}" for number in range(count)]
     found = looked_up(bucket, indexed(tmp_path / "store", 90, 4), monkeypatch, *keys)
     assert found.of("/index/") >= 90
+    assert found.at_once >= 10
+
+
+QUEUES = 1100
+
+
+@pytest.fixture(scope="module")
+def many_queues(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of many queues whose last records lie all over its log."""
+    path = tmp_path_factory.mktemp("queues") / "store"
+    numbers = list(range(QUEUES)) * 2
+    rows = {
+        "topic": [f"t{number % 50}" for number in numbers],
+        "queueId": pa.array([number // 50 for number in numbers], pa.int32()), "body": [bytes(400)] * len(numbers),
+    }  # fmt: skip
+    with open_store(str(path), "rocketmq") as store:
+        store.append(rows, commitLogFileSize=1 << 20, consumeQueueFileEntries=100)
+    return path
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        ScanRequest(min_partitions=8),
+        ScanRequest(start_ms=1),
+        ScanRequest(start=OffsetBound(last=1)),
+    ],
+    ids=["all of it", "from a time on", "the last of each"],
+)
+def test_a_plan_of_many_queues(
+    bucket: Bucket, many_queues: Path, monkeypatch: pytest.MonkeyPatch, wanted: ScanRequest
+) -> None:
+    """One listing a thousand names, none a queue; and what each queue is asked goes side by side."""
+    monkeypatch.setattr(pieces, "MOST_BLOCKS", QUEUES // 4)  # far more queues than blocks, as ten thousand are
+    bucket.add_folder(many_queues, "x/store")
+    with rounds_of(bucket, monkeypatch) as found, open_store(URI) as store:
+        plan = store.snapshot().plan(wanted)
+    assert len(plan) >= wanted.min_partitions
+    assert bucket.count("walk") + bucket.count("folder") <= len(bucket.objects) / 1000 + 5
+    assert found.of("/consumequeue/") >= QUEUES
     assert found.at_once >= 10

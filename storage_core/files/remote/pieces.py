@@ -18,8 +18,8 @@ MOST_AHEAD = 64 << 20
 """Bytes that are on their way or wait to be read, in one process."""
 GAP = 256 << 10
 """Bytes between two spans that are rather read than jumped over."""
-BLOCK_SIZE = 64 << 10
-MOST_BLOCKS = 1024
+BLOCK_SIZE = 32 << 10
+MOST_BLOCKS = 2048
 
 Submit = Callable[[Found, int, int], "Future[memoryview]"]
 

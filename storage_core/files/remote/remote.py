@@ -23,7 +23,7 @@ from storage_core.files.remote.threads import transfers
 from storage_core.files.remote.tree import Tree, stamp_of
 from storage_core.files.stamp import FileStat
 
-SMALL = 4 * BLOCK_SIZE
+SMALL = 8 * BLOCK_SIZE
 YOUNG_S = 1.0
 """A look at a store takes the listing that another one made less than this ago."""
 

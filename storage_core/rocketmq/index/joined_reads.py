@@ -21,7 +21,7 @@ from storage_core.rocketmq.disk.record_reader import RECORD_AHEAD
 Span = tuple[int, int, int]
 Hashes = npt.NDArray[np.int32]
 
-FILES_AT_ONCE = 128
+FILES_AT_ONCE = 64
 MOST_SLOTS = 512
 """Of more hashes and files the slots are not read ahead: what is in memory would be forgotten before it is used."""
 
@@ -33,8 +33,7 @@ def read_heads(paths: Sequence[str], noted: Geometry | None, hashes: Hashes) -> 
     with OpenFiles() as files:
         opened = list(_opened(paths, files, noted))
     spans = [(descriptor, HEADER.size, 0) for descriptor, _ in opened]
-    if len(paths) <= FILES_AT_ONCE:
-        spans += [span for descriptor, geometry in opened for span in _slots(descriptor, geometry, hashes, len(paths))]
+    spans += [span for descriptor, geometry in opened for span in _slots(descriptor, geometry, hashes, len(paths))]
     system.pread_each(spans)
 
 

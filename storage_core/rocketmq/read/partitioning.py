@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from storage_core.files.ahead import side_by_side
 from storage_core.files.file_chain import FileChain
 from storage_core.files.window import OpenFiles
 from storage_core.formats.layout import Positions
@@ -54,7 +55,7 @@ def queue_partitions(
     """
     whole = looked_up is None and len(selected) == len(served.infos) and all(queue.is_whole for queue in selected)
     parts, owners = looked_up or ([queue.on_disk for queue in selected], np.arange(len(selected), dtype=np.int32))
-    verdict = served.verdict
+    verdict, root = served.verdict, served.listing.root
     weights = whole_log(verdict.log_start, verdict.log_end) if whole else sampled(parts, files)
     queues = tuple(queue.queue for queue in selected)
     ranges = QueueRanges(
@@ -62,8 +63,9 @@ def queue_partitions(
     )
     pieces = _pieces(request, queues, ranges, weights, files)
     renumbered = np.ones(len(queues), bool)
-    for number in np.unique(owners).tolist():
-        renumbered[number] = served.is_renumbered(queues[number], files)
+    used = np.unique(owners)
+    answers = side_by_side(lambda number, own: served.is_renumbered(queues[number], own), used.tolist(), files, root)
+    renumbered[used] = np.fromiter(answers, bool, len(used))
     base = QueuePartition(
         log=served.listing.log,
         log_start=verdict.log_start,
@@ -176,11 +178,12 @@ def sampled(parts: Sequence[QueueRange], files: OpenFiles) -> Weights:
     """What a narrow selection weighs, from a bounded number of its own entries."""
     most = max(2, min(256, SAMPLES // max(len(parts), 1)))
     physical_offsets, sizes = [], []
-    for part in parts:
+    filled = [part for part in parts if len(part)]
+    path = filled[0].queue.chain.files[0].path if filled else ""
+    for part, entries in zip(
+        filled, side_by_side(lambda part, own: _some_entries(part, most, own), filled, files, path), strict=True
+    ):
         count = len(part)
-        if not count:
-            continue
-        entries = _some_entries(part, most, files)
         physical_offsets.append(entries["physical_offset"].astype(np.int64))
         sizes.append(entries["size"].astype(np.float64) * count / len(entries))
     if not physical_offsets:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from storage_core.files.ahead import side_by_side
 from storage_core.files.window import OpenFiles
 from storage_core.formats.layout import Positions
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
@@ -38,8 +39,10 @@ class QueueRanges:
         edges = np.empty((len(self), len(cuts) + 2), np.int64)
         edges[:, 0], edges[:, -1] = self.start, np.maximum(self.start, self.stop)
         if len(cuts):
-            for row, (number, start, stop) in enumerate(self):
-                edges[row, 1:-1] = queues[number].lower_bounds(files, start, max(start, stop), cuts)
+            path = next((file.path for queue in queues for file in queue.chain.files), "")
+            bounds = side_by_side(lambda one, own: queues[one[0]].lower_bounds(own, *one[1:], cuts), self, files, path)
+            for row, found in enumerate(bounds):
+                edges[row, 1:-1] = found
         return [self._filled(edges[:, column], edges[:, column + 1]) for column in range(edges.shape[1] - 1)]
 
     def _filled(self, starts: Positions, stops: Positions) -> QueueRanges:

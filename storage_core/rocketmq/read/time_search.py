@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from storage_core.files.ahead import side_by_side
 from storage_core.files.window import OpenFiles
 from storage_core.formats.bisection import first_where
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
@@ -29,10 +30,16 @@ class TimeSearch:
         """For each queue the queue offset in [start, stop] that the search gives for `time_ms`."""
         offsets = []
         in_log: dict[QueueKey, int] = {}
-        for row, info in enumerate(queues):
+
+        def search(info: QueueInfo, files: OpenFiles) -> tuple[int, int]:
             key = (info.topic, info.queue_id)
             disk_stop = min(self._served.verdict.queues[key].disk_stop, info.stop)
-            at = self.lower_bound(self._served.files_of(key), info.start, disk_stop, time_ms)
+            searched = TimeSearch(self._served, files)
+            return disk_stop, searched.lower_bound(self._served.files_of(key), info.start, disk_stop, time_ms)
+
+        found = side_by_side(search, queues, self._files, self._served.listing.root)
+        for row, (info, (disk_stop, at)) in enumerate(zip(queues, found, strict=True)):
+            key = (info.topic, info.queue_id)
             if at >= disk_stop and disk_stop < info.stop:
                 in_log[key] = row
             offsets.append(max(at, info.start))

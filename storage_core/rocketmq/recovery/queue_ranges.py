@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from storage_core.files.ahead import side_by_side
 from storage_core.files.file_chain import FileChain
 from storage_core.files.window import OpenFiles
 from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE
@@ -53,13 +54,16 @@ class ServedQueues:
 
 def served_queues(listing: Listing, verdict: Verdict) -> ServedQueues:
     """Looks for the first readable entry of each queue."""
-    infos = []
+
+    def info(found: tuple[QueueKey, QueueVerdict], files: OpenFiles) -> QueueInfo:
+        key, bounds = found
+        return QueueInfo(*key, _first_readable(listing, verdict, key, bounds, files), bounds.stop)
+
+    filled = [(key, bounds) for key, bounds in sorted(verdict.queues.items()) if bounds.stop > 0]
     with OpenFiles() as files:
-        for key, bounds in sorted(verdict.queues.items()):
-            if bounds.stop > 0:
-                infos.append(QueueInfo(*key, _first_readable(listing, verdict, key, bounds, files), bounds.stop))
+        infos = tuple(side_by_side(info, filled, files, listing.root))
     topics = sorted({topic for topic, _ in verdict.queues})
-    return ServedQueues(listing, verdict, tuple(infos), tuple(topics))
+    return ServedQueues(listing, verdict, infos, tuple(topics))
 
 
 def served_after(

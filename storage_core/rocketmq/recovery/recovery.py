@@ -208,7 +208,10 @@ def _recover_log(run: _Simulation, overall: int) -> Verdict:
         if during:
             _dispatch(run, dispatcher, records, threshold)
     if overall >= run.log_end:
-        cut = [key for key, state in run.states.items() if _truncate(run, key, state, dispatcher)]
+        went = side_by_side(
+            lambda item, own: _truncate(run, *item, dispatcher, own), run.states.items(), run.files, listing.root
+        )
+        cut = [key for key, gone in zip(run.states, went, strict=True) if gone]
         run.replays = [replace(replay, void=frozenset(cut)) for replay in run.replays]
     if run.rules is Rules.V4:
         _dispatch_after_scan(run, dispatcher)
@@ -264,7 +267,7 @@ def _recover_queue(queue: ConsumeQueue, files: OpenFiles) -> _QueueState:
     return _QueueState(queue, tail, index + 1, valid.peak, head, last.last_physical_offset)
 
 
-def _truncate(run: _Simulation, key: QueueKey, state: _QueueState, dispatcher: Dispatcher) -> bool:
+def _truncate(run: _Simulation, key: QueueKey, state: _QueueState, dispatcher: Dispatcher, files: OpenFiles) -> bool:
     """Drops entries from the end of the log on, as `truncateDirtyLogicFiles` does: file by file from the last.
 
     Returns whether entries went that the scan had appended before.
@@ -274,10 +277,10 @@ def _truncate(run: _Simulation, key: QueueKey, state: _QueueState, dispatcher: D
     if state.file_count and dispatcher.tails[key].queue_offset * QUEUE_ENTRY.size > state.last_file_end:
         return False  # the last file is a new one, which the scan filled with right entries
     if state.file_count and state.peak < end and (state.peak >= 0 or appended):
-        _add_stale(run, key, state, dispatcher)
+        _add_stale(run, key, state, dispatcher, files)
         return False
     for index in range(state.file_count - 1, -1, -1):
-        count, reach = state.queue.truncated_stop(run.files, index, end)
+        count, reach = state.queue.truncated_stop(files, index, end)
         if count:
             queue_offset = state.queue.chain.files[index].base_offset // QUEUE_ENTRY.size + count
             state.tail, state.last_physical_offset = QueueTail(queue_offset, reach, True), -1
@@ -289,12 +292,12 @@ def _truncate(run: _Simulation, key: QueueKey, state: _QueueState, dispatcher: D
     return appended and state.file_count > 0
 
 
-def _add_stale(run: _Simulation, key: QueueKey, state: _QueueState, dispatcher: Dispatcher) -> None:
+def _add_stale(run: _Simulation, key: QueueKey, state: _QueueState, dispatcher: Dispatcher, files: OpenFiles) -> None:
     """Adds the valid entries that the file's old bytes hold right behind what the scan appended."""
     tail = dispatcher.tails[key]
     index = state.file_count - 1
     first = state.queue.chain.files[index].base_offset // QUEUE_ENTRY.size
-    count, reach = state.queue.truncated_stop(run.files, index, run.log_end, tail.queue_offset - first)
+    count, reach = state.queue.truncated_stop(files, index, run.log_end, tail.queue_offset - first)
     if count:
         state.stale = StaleEntries(tail.queue_offset, tail.queue_offset + count, tail.reach)
         dispatcher.tails[key] = replace(tail, queue_offset=state.stale.stop, reach=reach)
