@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from benchmarks.make_node_queues import make_quorum, make_stream
 from benchmarks.measure import Run, interleaved, timed
 from benchmarks.report import Finding, Section
-from benchmarks.scan import noop, session, write_peers
+from benchmarks.scan import ROOT, noop, session, write_peers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,7 +30,8 @@ METHOD = (
     'Four queues. `format("mqstore")` to Spark\'s noop sink against a Python data source that yields ready batches of '
     "the same rows and sizes, and uncompressed Parquet, as in the scan of RocketMQ's stores. The paging queue, without "
     "Spark: batches of 100 persistent messages of 200 B; fetching includes the bodies and the acknowledgement. Ratios "
-    "are medians of the ratios within a round; the real backing queue is asked by `make test-real`."
+    "are medians of the ratios within a round. A stream and a quorum queue are one message of a real node, repeated, each "
+    "under its own number. The real backing queue is asked by `make test-real`."
 )
 FIVE = ("queue", "sequenceId", "messageId", "routingKeys", "body")
 SHAPES = {"200 B, embedded in the index": (1_000_000, 200), "5 KB, in the message store": (100_000, 5_000)}
@@ -35,6 +39,12 @@ OF_CEILING = {"five columns": (0.60, 0.75), "all columns": (0.65, 0.80)}
 CHUNK = 100_000
 QUEUES = np.array(["orders", "ship", "refund", "payment"])
 BATCH, BODY_SIZE, MESSAGES = 100, 200, 200_000
+NODE_COUNT, NODE_BODY_SIZE = 1_000_000, 100
+NODE_FIVE = {
+    "stream": ("queue", "streamOffset", "messageId", "routingKeys", "body"),
+    "quorum queue": ("queue", "raftIndex", "messageId", "routingKeys", "body"),
+}
+STREAM_OF_CEILING = 0.40, 0.60
 
 
 def rabbitmq(folder: Path, scale: float, rounds: int) -> Section:
@@ -48,6 +58,14 @@ def rabbitmq(folder: Path, scale: float, rounds: int) -> Section:
             for title, columns in (("five columns", FIVE), ("all columns", None)):
                 _compare(spark, folder, store, count, columns, OF_CEILING[title], f"{name}, {title}", rounds, section)
             shutil.rmtree(store)
+        for kind, make in (("stream", make_stream), ("quorum queue", make_quorum)):
+            count = max(int(NODE_COUNT * scale), 100)
+            store = make(folder / kind.replace(" ", "-"), count, NODE_BODY_SIZE)
+            os.sync()
+            bounds = STREAM_OF_CEILING if kind == "stream" else None
+            _compare(spark, folder, store, count, NODE_FIVE[kind], bounds, f"{kind}, 100 B, five columns", rounds,
+                     section)  # fmt: skip
+            _one_process(store, count, NODE_FIVE[kind], kind, rounds, section)
     paging_queue(folder, scale, rounds, section)
     return section
 
@@ -83,7 +101,7 @@ def _compare(
     store: str,
     count: int,
     columns: tuple[str, ...] | None,
-    bounds: tuple[float, float],
+    bounds: tuple[float, float] | None,
     title: str,
     rounds: int,
     section: Section,
@@ -102,10 +120,33 @@ def _compare(
     section.foreign.append(found.foreign)
     speeds = " and ".join(f"{name} {count / found.wall_s(name) / 1e6:.2f} M rows/s" for name in ("mqstore", "ceiling"))
     note = f"{speeds}; by CPU time {found.cheaper('mqstore', 'ceiling') * 100:.0f} %"
-    section.add(Finding(f"{title}: of the ceiling", found.faster("mqstore", "ceiling"), "%", bounds[0], note=note,
-                        goal=bounds[1]))  # fmt: skip
+    must, goal = bounds or (None, None)
+    section.add(
+        Finding(f"{title}: of the ceiling", found.faster("mqstore", "ceiling"), "%", must, note=note, goal=goal)
+    )
     section.add(Finding(f"{title}: over Parquet", found.faster("mqstore", "Parquet"), "×"))
     shutil.rmtree(folder)
+
+
+def _one_process(store: str, count: int, columns: tuple[str, ...], kind: str, rounds: int, section: Section) -> None:
+    """Messages per second of one core's time, and what the reading process needs of memory beside an idle one."""
+    runs, peaks = [], []
+    for number in range(rounds + 1):
+        run = subprocess.run(
+            [sys.executable, "-m", "benchmarks.node_queue_reader", store, ",".join(columns)],
+            check=True, capture_output=True, text=True, cwd=ROOT,
+        )  # fmt: skip
+        rows, cpu_s, peak = run.stdout.split()
+        if int(rows) != count:
+            raise RuntimeError(f"{rows} rows of {count} were read of the {kind}")
+        if number:
+            runs.append(float(cpu_s))
+            peaks.append(float(peak))
+    note = f"{median(peaks) / 1e6:,.0f} MB above a process that has imported everything"
+    must = 150_000 if kind == "quorum queue" else None
+    section.add(
+        Finding(f"{kind}, 100 B, one process: messages per CPU second", count / median(runs), "/s", must, note=note)
+    )
 
 
 def paging_queue(folder: Path, scale: float, rounds: int, section: Section) -> None:

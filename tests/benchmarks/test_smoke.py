@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 
 from benchmarks import find_core
 from benchmarks.__main__ import main
+from benchmarks.make_node_queues import make_quorum, make_stream
 from benchmarks.make_store import StoreShape, make_store
 from benchmarks.measure import Rounds, Run, interleaved
 from benchmarks.rabbitmq import make_rabbitmq_store, paging_queue
@@ -98,6 +100,15 @@ def test_the_paging_queue_is_measured(tmp_path: Path) -> None:
     assert [finding.title.rpartition(": ")[2] for finding in section.findings] == ["publish", "fetch and acknowledge"]
     assert all(finding.value > 0 and finding.gate == 200_000 for finding in section.findings)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("make", [make_stream, make_quorum])
+def test_a_made_queue_of_a_node_is_read_whole(make: Callable[[Path, int, int], str], tmp_path: Path) -> None:
+    rows = rows_of(make(tmp_path, 5_000, 100))
+    assert len(rows) == 5_000
+    assert {len(row["body"]) for row in rows} == {100}
+    numbers = [row.get("streamOffset", row.get("raftIndex")) for row in rows]
+    assert numbers == list(range(numbers[0], numbers[0] + 5_000))
 
 
 def test_a_made_rabbitmq_store_is_read_whole(tmp_path: Path) -> None:

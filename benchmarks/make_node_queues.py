@@ -1,0 +1,128 @@
+"""A large stream and a large quorum queue, grown from one message that a real node wrote.
+
+The node's folder is a fixture of the tests; its message gets a body of the wanted size and is repeated, so that every
+byte but the body, numbers and checksums is a node's own.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+
+from storage_core.formats.rabbitmq.erlang import external_term
+from storage_core.formats.rabbitmq.quorum import raft_segment
+from storage_core.formats.rabbitmq.quorum.term_spans import elements
+from storage_core.formats.rabbitmq.stream_queues.log_files import CHUNK, INDEX_HEAD, INDEX_RECORD, SEGMENT_HEAD, USER
+from storage_core.rabbitmq.quorum.directory import list_queues
+from storage_core.rabbitmq.quorum.raft_log import read_log, read_wals
+
+FIXTURES = Path(__file__).parents[1] / "tests" / "golden" / "rabbitmq"
+STREAM, QUORUM, QUEUE = "s02_kill_publishing", "q01_clean", "plain"
+KINDS = {"streams": "stream", "quorum": "quorum"}
+PER_CHUNK, SEGMENT_SIZE = 200, 500_000_000
+PER_SEGMENT = 4096
+DATA_SECTION = b"\x00\x53\x75\xa0"
+ENQUEUE = b"d\x00\x07enqueue"
+
+
+def make_stream(folder: Path, count: int, body_size: int) -> str:
+    """A stream of `count` messages below `folder`, in segments as a node cuts them. Returns its node folder's path."""
+    node = _unpacked("streams", STREAM, folder)
+    (stream,) = (path for path in node.iterdir() if path.is_dir())
+    (segment,) = stream.glob("*.segment")
+    data = segment.read_bytes()
+    head = np.frombuffer(data, CHUNK.dtype, 1, len(SEGMENT_HEAD)).copy()
+    entry = _with_body(_first_entry(data), body_size)
+    for path in stream.glob("0*"):
+        path.unlink()
+    chunk = (len(entry).to_bytes(4, "big") + entry) * PER_CHUNK
+    head["type"], head["entries"], head["records"], head["crc"] = USER, PER_CHUNK, PER_CHUNK, crc32(chunk)
+    head["data_size"], head["trailer_size"] = len(chunk), 0
+    of_segment = max(SEGMENT_SIZE // (CHUNK.size + len(chunk)), 1) * PER_CHUNK
+    for first in range(0, count, of_segment):
+        _write_segment(stream, head, chunk, first, min(count, first + of_segment))
+    return str(node)
+
+
+def _write_segment(stream: Path, head: np.ndarray, chunk: bytes, first: int, stop: int) -> None:
+    numbers = np.arange(first, stop, PER_CHUNK)
+    heads = np.repeat(head, len(numbers))
+    heads["id"], heads["time"] = numbers, int(head["time"][0]) + numbers // PER_CHUNK
+    records = np.zeros(len(numbers), INDEX_RECORD.dtype)
+    for name in ("id", "time", "epoch", "type"):
+        records[name] = heads[name]
+    records["position"] = len(SEGMENT_HEAD) + np.arange(len(numbers)) * (CHUNK.size + len(chunk))
+    name = f"{first:020d}"
+    (stream / f"{name}.segment").write_bytes(SEGMENT_HEAD + b"".join(each.tobytes() + chunk for each in heads))
+    (stream / f"{name}.index").write_bytes(INDEX_HEAD + records.tobytes())
+
+
+def _first_entry(data: bytes) -> bytes:
+    at = len(SEGMENT_HEAD) + CHUNK.size
+    return data[at + 4 : at + 4 + int.from_bytes(data[at : at + 4], "big")]
+
+
+def _with_body(entry: bytes, size: int) -> bytes:
+    """The sections of a message with another body."""
+    at = entry.index(DATA_SECTION) + len(DATA_SECTION)
+    body = np.random.default_rng(1).integers(0, 256, size, np.uint8).tobytes()
+    return entry[:at] + bytes([size]) + body + entry[at + 1 + entry[at] :]
+
+
+def make_quorum(folder: Path, count: int, body_size: int) -> str:
+    """A quorum queue with `count` messages ready below `folder`, all in segments. Returns its node folder's path."""
+    root = _unpacked("quorum", QUORUM, folder)
+    queues, _ = list_queues(str(root))
+    (queue,) = (each for each in queues if each.name[1] == QUEUE)
+    log = read_log(str(root), queue, read_wals(str(root)))
+    entries: list[bytes] = []
+    for entry in (each for chunk in log.chunks() for each in chunk):
+        data = (root / log.files[int(entry["file"])]).read_bytes()[int(entry["position"]) :][: int(entry["size"])]
+        if ENQUEUE in data:
+            entries += _enqueues(data, count, body_size)
+            break
+        entries.append(data)
+    for path in root.glob("*.wal"):
+        path.unlink()
+    for other in queues:
+        if other is not queue:
+            shutil.rmtree(root / other.folder)
+    for number, first in enumerate(range(0, len(entries), PER_SEGMENT), 1):
+        data = _raft_segment(entries[first : first + PER_SEGMENT], first)
+        (root / queue.folder / f"{number:08d}.segment").write_bytes(data)
+    return str(root)
+
+
+def _enqueues(entry: bytes, count: int, body_size: int) -> list[bytes]:
+    """One enqueue so many times over, with another body and the publisher's next number each."""
+    command = elements(entry, elements(entry, 1)[2][0])
+    low, high = command[2]
+    body = external_term.decode(entry)[2][3][3][5][0]
+    old = b"m" + len(body).to_bytes(4, "big") + body
+    at = entry.rindex(old)
+    new = np.random.default_rng(1).integers(0, 256, body_size, np.uint8).tobytes()
+    head = entry[:low] + bytes([external_term.INTEGER])
+    tail = entry[high:at] + b"m" + body_size.to_bytes(4, "big") + new + entry[at + len(old) :]
+    return [head + number.to_bytes(4, "big") + tail for number in range(1, count + 1)]
+
+
+def _raft_segment(entries: list[bytes], first: int) -> bytes:
+    """Entries with the raft indexes from `first` on; without checksums, which a segment may leave out."""
+    sizes = np.array([len(each) for each in entries])
+    table = np.zeros(PER_SEGMENT, raft_segment.INDEX.dtype)
+    filled = table[: len(entries)]
+    filled["index"], filled["term"], filled["size"] = first + np.arange(len(entries)), 1, sizes
+    filled["position"] = raft_segment.HEADER_SIZE + table.nbytes + np.cumsum(sizes) - sizes
+    head = np.array([(raft_segment.MAGIC, 2, PER_SEGMENT)], raft_segment.HEADER.dtype)
+    return head.tobytes() + table.tobytes() + b"".join(entries)
+
+
+def _unpacked(kind: str, name: str, folder: Path) -> Path:
+    with tarfile.open(FIXTURES / kind / f"{name}.tar.gz") as archive:
+        archive.extraction_filter = getattr(tarfile, "tar_filter", None)
+        archive.extractall(folder)
+    return next(path for path in (folder / KINDS[kind]).iterdir()) if kind == "quorum" else folder / KINDS[kind]
