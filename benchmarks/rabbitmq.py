@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from storage_core.rabbitmq.queue.queue import Queue
 
 METHOD = (
-    'Four queues. `format("mqstore")` to Spark\'s noop sink against a Python data source that yields ready batches of '
-    "the same rows and sizes, and uncompressed Parquet, as in the scan of RocketMQ's stores. The paging queue, without "
-    "Spark: batches of 100 persistent messages of 200 B; fetching includes the bodies and the acknowledgement. Ratios "
-    "are medians of the ratios within a round. A stream and a quorum queue are one message of a real node, repeated, each "
-    "under its own number. The real backing queue is asked by `make test-real`."
+    'Four queues. `format("mqstore")` to Spark\'s noop sink against a Python data source that yields ready batches'
+    " of the same rows and sizes, and uncompressed Parquet, as in the scan of RocketMQ's stores. The paging "
+    "queue, without Spark: batches of 100 persistent messages of 200 B; fetching includes the bodies and the "
+    "acknowledgement. Ratios are medians of the ratios within a round. A stream and a quorum queue are one "
+    "message of a real node, repeated, each under its own number. The real backing queue is asked by `make test-"
+    "real`."
 )
 FIVE = ("queue", "sequenceId", "messageId", "routingKeys", "body")
 SHAPES = {"200 B, embedded in the index": (1_000_000, 200), "5 KB, in the message store": (100_000, 5_000)}
