@@ -90,6 +90,29 @@ def test_definitions(tmp_path: Path) -> None:
         assert definitions.arguments(str(tmp_path / "store"), "/") == {}
 
 
+@pytest.mark.parametrize(
+    "text",
+    ['{"queues": [{"name"', "[1]", '{"queues": 5}', '{"queues": [{"vhost": "/"}]}', '{"vhosts": ["/"]}',
+     '{"queues": [{"vhost": "/", "name": "q", "arguments": [1]}]}'],
+)  # fmt: skip
+def test_what_are_no_definitions_is_not_replaced(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "definitions.json"
+    path.write_text(text)
+    with pytest.raises(CorruptionError, match=r"definitions\.json.*mend the file or move it away"):
+        definitions.write(str(tmp_path / "store"), "/", {"q": {}})
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize("text", ["", " \n", "{}", '{"queues": [{"vhost": "/", "name": "q"}], "users": [1]}'])
+def test_definitions_that_are_there_are_added_to(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "definitions.json"
+    path.write_text(text)
+    definitions.write(str(tmp_path / "store"), "/", {"q": {"x-max-priority": 3}})
+    found = json.loads(path.read_text())
+    assert [(each["name"], each["arguments"]) for each in found["queues"]] == [("q", {"x-max-priority": 3})]
+    assert found.get("users") == ([1] if "users" in text else None)
+
+
 def test_long_definitions_are_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(definitions, "MOST_BYTES", 1 << 20)
     path = tmp_path / "definitions.json"

@@ -26,16 +26,17 @@ def definitions_path(root: str) -> str:
 def merged(known: bytes | None, vhost: str, queues: Mapping[str, Mapping[str, Any]]) -> bytes:
     """The definitions `known` with the vhost and its queues added; `queues` maps names to arguments.
 
-    A queue that is already there keeps its arguments beside the new ones.
+    A queue that is already there keeps its arguments beside the new ones. Raises FormatError for bytes that are no
+    definitions.
     """
-    found = _parsed(known)
+    found = _checked(known)
     vhosts = {item["name"]: item for item in found.get("vhosts", [])}
     vhosts.setdefault(vhost, {"name": vhost})
     listed = {(item["vhost"], item["name"]): item for item in found.get("queues", [])}
     for name, arguments in queues.items():
         new = {"name": name, "vhost": vhost, "durable": True, "auto_delete": False, "arguments": {}}
         item = listed.setdefault((vhost, name), new)
-        item["arguments"] = {**item["arguments"], **arguments}
+        item["arguments"] = {**(item.get("arguments") or {}), **arguments}
     found |= {"vhosts": [vhosts[name] for name in sorted(vhosts)], "queues": [listed[key] for key in sorted(listed)]}
     return (json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode()
 
@@ -53,16 +54,36 @@ def arguments(root: str, vhost: str) -> dict[str, dict[str, Any]]:
 def write(root: str, vhost: str, queues: Mapping[str, Mapping[str, Any]]) -> None:
     """Adds queues to the definitions beside the store; nothing to add writes nothing.
 
-    Raises CorruptionError for a file that is too long to be read, which would be lost.
+    Raises CorruptionError for a file that is too long to be read, or holds something else: it would be lost.
     """
     if not queues:
         return
     path = definitions_path(root)
     try:
-        known = read_table(path, most=MOST_BYTES)
+        data = merged(read_table(path, most=MOST_BYTES), vhost, queues)
     except FormatError as error:
         raise error.at(path) from None
-    write_whole(path, merged(known, vhost, queues))
+    write_whole(path, data)
+
+
+def _checked(known: bytes | None) -> dict[str, Any]:
+    found = _parsed(known)
+    wanted = {"vhosts": ("name",), "queues": ("vhost", "name")}
+    right = bool(found) or (known or b"{}").split() in ([b"{}"], [])
+    for kind, names in wanted.items():
+        items = found.get(kind, [])
+        right = right and isinstance(items, list) and all(_has(item, names) for item in items)
+    if not right:
+        raise FormatError(0, "these are no definitions of a node, and would be replaced; mend the file or move it away")
+    return found
+
+
+def _has(item: Any, names: tuple[str, ...]) -> bool:
+    return (
+        isinstance(item, dict)
+        and all(isinstance(item.get(name), str) for name in names)
+        and isinstance(item.get("arguments") or {}, dict)
+    )
 
 
 def _parsed(known: bytes | None) -> dict[str, Any]:
