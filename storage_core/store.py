@@ -111,9 +111,7 @@ class QueueInfo:
 
 @dataclass(frozen=True)
 class Definitions:
-    """What a node must know before it serves a store: `document` as it imports it, and the name of the `folder` of
-    the store among the node's virtual hosts.
-    """
+    """What a node must know to serve a store: the `document` it imports, the store's `folder` among virtual hosts."""
 
     document: Mapping[str, Any]
     folder: str
@@ -211,6 +209,11 @@ class Snapshot(ABC):
         Raises OptionError (a topic or queue that is not there, with the names that are), OffsetOutOfRangeError,
         DataLossError, UnsupportedFormatError.
         """
+
+    def read(self, request: ScanRequest) -> Iterator[pa.RecordBatch]:
+        """The rows of all partitions of `plan`. Raises what planning and reading raise."""
+        for partition in self.plan(request):
+            yield from partition.read()
 
     def offsets_at(self, request: ScanRequest) -> Mapping[QueueKey, int]:
         """For each queue that a request selects, the offset of the first message stored at or after its `start_ms`.
@@ -335,17 +338,14 @@ class Store(Closable):
         else:
             bounds = OffsetBound(EARLIEST, {(topic, queue_id): start}), OffsetBound(LATEST, {(topic, queue_id): stop})
             request = ScanRequest(assign=((topic, queue_id),), start=bounds[0], stop=bounds[1], **options)
-        for partition in self.snapshot().plan(request):
-            yield from partition.read()
+        yield from self.snapshot().read(request)
 
     def find(
         self, key: str | None = None, msg_id: str | None = None, topic: str | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Messages by key or id, through the index files where they can be proven right."""
         keys, ids, topics = (None if word is None else (word,) for word in (key, msg_id, topic))
-        request = ScanRequest(keys=keys, message_ids=ids, topics=topics)
-        for partition in self.snapshot().plan(request):
-            yield from partition.read()
+        yield from self.snapshot().read(ScanRequest(keys=keys, message_ids=ids, topics=topics))
 
     def begin_job(self, columns: Sequence[str] | None = None, application: str = "", **options: Any) -> WriteJob:
         """Starts an atomic write. `columns` are checked now where they are known; `options` are those of a write.

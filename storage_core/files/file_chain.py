@@ -151,11 +151,11 @@ def find_chain(folders: Sequence[str]) -> FileChain:
 
 
 def _chain_files(folder: str) -> Iterable[ChainFile]:
+    prefix = os.path.join(folder, "")
     try:
-        for entry in system.entries(folder):
-            name = entry.name
-            if len(name) == NAME_LENGTH and name.isascii() and name.isdigit() and not entry.is_directory and entry.size:
-                yield ChainFile(int(name), entry.size, os.path.join(folder, name), entry.stamp)
+        for name, is_directory, stamp in system.entries(folder):
+            if len(name) == NAME_LENGTH and name.isascii() and name.isdigit() and not is_directory and stamp.size:
+                yield ChainFile(int(name), stamp.size, prefix + name, stamp)
     except (FileNotFoundError, NotADirectoryError):
         return
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 
@@ -28,8 +27,7 @@ class Stamp(NamedTuple):
 NO_STAMP = Stamp()
 
 
-@dataclass(frozen=True)
-class FileStat:
+class FileStat(NamedTuple):
     """What a listing knows of a file or folder."""
 
     name: str

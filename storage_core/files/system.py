@@ -13,6 +13,7 @@ import glob
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from stat import S_ISDIR
 from typing import Any, ParamSpec, TypeVar
 
 from storage_core.errors import UnsupportedFormatError, disk_error
@@ -244,7 +245,8 @@ def stat(path: str) -> FileStat:
     """What is known of a path; symbolic links are followed. Raises FileNotFoundError."""
     if is_remote(path):
         return remote.stat(path)
-    return FileStat(os.path.basename(path), os.path.isdir(path), _stamp_of(os.stat(path)))
+    found = os.stat(path)
+    return FileStat(os.path.basename(path), S_ISDIR(found.st_mode), _stamp_of(found))
 
 
 @_told
@@ -322,12 +324,11 @@ def entries(path: str) -> Iterator[FileStat]:
         for entry in found:
             try:
                 info: Any = entry.stat()
-                folder = entry.is_dir()
             except OSError as error:
                 if error.errno in (errno.ENOENT, errno.ELOOP):
                     continue
                 raise disk_error(error, entry.path) from None
-            yield FileStat(entry.name, folder, _stamp_of(info))
+            yield FileStat(entry.name, S_ISDIR(info.st_mode), _stamp_of(info))
 
 
 @_told

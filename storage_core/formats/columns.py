@@ -41,13 +41,14 @@ def masked(values: pa.Array, valid: npt.NDArray[np.bool_]) -> pa.Array:
 def host_text(packed: pa.BinaryArray) -> pa.StringArray:
     """Packed hosts (4 or 16 address bytes, 4 bytes of port) as `ip:port`; IPv6 in brackets, RFC 5952."""
     if len(packed) <= FEW:
-        return pa.array([_host(value) for value in packed.to_pylist()], pa.string())
+        return pa.array([shown_host(value) for value in packed.to_pylist()], pa.string())
     hosts = packed.dictionary_encode()
-    texts = pa.array([_host(value) for value in hosts.dictionary.to_pylist()], pa.string())
+    texts = pa.array([shown_host(value) for value in hosts.dictionary.to_pylist()], pa.string())
     return texts.take(hosts.indices)
 
 
-def _host(value: bytes) -> str:
+def shown_host(value: bytes) -> str:
+    """One packed host as `host_text` shows it."""
     port = int.from_bytes(value[-4:], "big", signed=True) if len(value) >= 4 else 0
     address = value[:-4]
     if len(address) == 16:

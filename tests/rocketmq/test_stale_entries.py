@@ -15,7 +15,7 @@ from storage_core import open_store
 from storage_core.errors import CorruptionError
 from storage_core.rocketmq.disk.directory import list_store
 from storage_core.rocketmq.recovery import recovery_cache, verdict_file
-from storage_core.rocketmq.recovery.recovery import StaleEntries
+from storage_core.rocketmq.recovery.queue_scan import StaleEntries
 from storage_core.store import OffsetBound, Scan, ScanRequest
 from tests.golden import archive
 from tests.reference.rocketmq_recovery import Recovered

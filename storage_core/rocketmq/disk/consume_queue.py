@@ -45,6 +45,9 @@ class ValidEntries:
     peak: int = -1
 
 
+NO_ENTRIES = ValidEntries()
+
+
 @dataclass(frozen=True)
 class ConsumeQueue:
     """The files of one queue. The entry of queue offset q lies at byte 20 q of the chain."""
@@ -74,24 +77,32 @@ class ConsumeQueue:
         Raises CorruptionError when a file is shorter than it was when it was listed.
         """
         out = np.zeros(max(stop - start, 0), QUEUE_ENTRY.dtype)
-        raw = out.view(np.uint8)
-        begin, end = start * QUEUE_ENTRY.size, stop * QUEUE_ENTRY.size
+        self.read_into(files, out, start)
+        return out
+
+    def read_into(self, files: OpenFiles, out: npt.NDArray[Any], start: int) -> None:
+        """Fills `out`, zeros in disk byte order, with the entries from `start` on. Raises as `entries`."""
+        begin, end = start * QUEUE_ENTRY.size, (start + len(out)) * QUEUE_ENTRY.size
         for file in self.chain.files:
             low, high = max(begin, file.base_offset), min(end, file.end)
             if low >= high:
                 continue
-            target = raw[low - begin : high - begin].data
+            target = out.view(np.uint8)[low - begin : high - begin].data
             try:
                 count = system.pread_into(files.descriptor(file.path), target, low - file.base_offset)
             except FileNotFoundError:
                 raise vanished(file) from None
             if count < len(target):
                 raise shrunk(file, low - file.base_offset + count)
-        return out
+
+    def room(self, index: int) -> int:
+        """How many entries file number `index` has room for."""
+        file = self.chain.files[index]
+        return min(file.size, self.chain.file_size or file.size) // QUEUE_ENTRY.size
 
     def valid_entries(self, files: OpenFiles, index: int) -> ValidEntries:
         """Scans file number `index` from its start up to the first entry that is not valid (rocketmq.md 3.4)."""
-        seen = ValidEntries()
+        seen = NO_ENTRIES
         for entries in self._chunks(files, index):
             valid = leading_valid(entries)
             if valid:
@@ -237,7 +248,7 @@ class ConsumeQueue:
         """Entries of file number `index` from its entry `begin` on, a few at first: most of a young file is empty."""
         file = self.chain.files[index]
         descriptor = files.descriptor(file.path)
-        total = min(file.size, self.chain.file_size or file.size) // QUEUE_ENTRY.size * QUEUE_ENTRY.size
+        total = self.room(index) * QUEUE_ENTRY.size
         position, chunk = begin * QUEUE_ENTRY.size, FIRST_CHUNK
         while position < total:
             entries = decode_entries(system.pread(descriptor, min(chunk, total - position), position))

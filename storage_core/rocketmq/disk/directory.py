@@ -22,6 +22,9 @@ from storage_core.store import QueueKey
 
 Signature = tuple[object, ...]
 
+MARKS = (paths.ABORT, paths.ABORT_BACKUP, paths.COMPACTION, paths.BATCH_CONSUME_QUEUE)
+"""Names that say something of a store by being there, beside the checkpoint and what lies below log and queues."""
+
 
 @dataclass(frozen=True)
 class Listing:
@@ -68,11 +71,15 @@ def list_store(root: str, commit_log_paths: Sequence[str] = ()) -> Listing:
     return Listing(root, tuple(folders), log, _list_queues(os.path.join(root, paths.CONSUME_QUEUE)), **_marks(root))
 
 
-def with_marks(listing: Listing) -> Listing:
-    """The same files with what the rest of the directory says now; the very same listing where that is the same."""
-    marks = _marks(listing.root)
-    same = all(getattr(listing, name) == value for name, value in marks.items())
-    return listing if same else replace(listing, **marks)
+def with_checkpoint(listing: Listing) -> Listing:
+    """The same files with what the rest of the directory says now; the very same listing where that is the same.
+
+    For a directory whose files and folders have the stamps that they had: a broker writes the checkpoint through a map,
+    so that is read.
+    """
+    if _checkpoint(listing.root) == listing.checkpoint:
+        return listing
+    return replace(listing, **_marks(listing.root))
 
 
 def with_log(listing: Listing, folders: Sequence[str]) -> Listing:
@@ -99,7 +106,7 @@ def without_deleted(listing: Listing) -> Listing:
 
 def _marks(root: str) -> dict[str, Any]:
     """What the directory says beside its log and queues."""
-    checkpoint = decode_checkpoint(read_start(os.path.join(root, paths.CHECKPOINT), FILE_SIZE))
+    checkpoint = _checkpoint(root)
     return {
         "abort": system.exists(os.path.join(root, paths.ABORT)),
         "checkpoint": checkpoint,
@@ -107,6 +114,10 @@ def _marks(root: str) -> dict[str, Any]:
         "rocksdb_queues": system.exists(os.path.join(root, paths.CONSUME_QUEUE, paths.ROCKSDB_MARK)),
         "batch_queues": tuple(names_in(os.path.join(root, paths.BATCH_CONSUME_QUEUE))),
     }
+
+
+def _checkpoint(root: str) -> Checkpoint:
+    return decode_checkpoint(read_start(os.path.join(root, paths.CHECKPOINT), FILE_SIZE))
 
 
 def _refuse_missing_log(root: str, folders: list[str]) -> None:
@@ -128,9 +139,10 @@ def _refuse_missing_log(root: str, folders: list[str]) -> None:
 def _list_queues(root: str) -> dict[QueueKey, ConsumeQueue]:
     queues: dict[QueueKey, ConsumeQueue] = {}
     for topic in names_in(root):
-        for name in names_in(os.path.join(root, topic)):
+        folder = os.path.join(root, topic)
+        for name in names_in(folder):
             if name.isascii() and name.isdigit():
-                chain = find_chain([os.path.join(root, topic, name)])
+                chain = find_chain([f"{folder}/{name}"])
                 queues[topic, int(name)] = ConsumeQueue(topic, int(name), chain)
     return dict(sorted(queues.items()))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from storage_core.files.stamp import NO_STAMP, Stamp
 from storage_core.files.window import OpenFiles
 from storage_core.formats.rocketmq.indexfile import HEADER
 from storage_core.rocketmq.index.geometry import noted_geometry
-from storage_core.rocketmq.index.index_files import NO_HASHES, Index, index_paths, open_index
+from storage_core.rocketmq.index.index_files import NO_HASHES, Index, index_paths, open_index, uncovered
 from storage_core.rocketmq.index.joined_reads import read_heads
 
 MOST_STORES = 64
@@ -26,12 +27,14 @@ _indexes: OrderedDict[str, tuple[_State, Index]] = OrderedDict()
 def cached_index(
     root: str, log: FileChain, log_start: int, log_end: int, hashes: npt.NDArray[np.int32] = NO_HASHES
 ) -> Index:
-    """The index of a store whose log is [log_start, log_end); `hashes` will be looked up in it.
+    """The index of a store whose log is [log_start, log_end); `hashes` will be looked up in it. A local one with the
+    spans that it leaves.
 
     A broker writes index files through maps, which may leave their times alone, so their headers are read each time.
     """
-    found, noted = index_paths(root), noted_geometry(root)
-    read_heads(found, noted, hashes)
+    found, is_local = index_paths(root), system.is_local(root)
+    if not is_local:
+        read_heads(found, noted_geometry(root), hashes)
     files_now = tuple((path, *_head(path)) for path in found)
     state = (tuple(file.stamp.identity for file in log.files), files_now, log_start, log_end)
     known = _indexes.get(root)
@@ -39,7 +42,9 @@ def cached_index(
         _indexes.move_to_end(root)
         return known[1]
     with OpenFiles() as files:
-        index = open_index(root, log, log_start, log_end, files, noted, hashes)
+        index = open_index(root, log, log_start, log_end, files, noted_geometry(root), hashes)
+        if is_local:
+            index = replace(index, left=tuple(uncovered(list(index.covered), log, files, log_start, log_end)))
     _indexes[root] = (state, index)
     while len(_indexes) > MOST_STORES:
         _indexes.popitem(last=False)

@@ -7,9 +7,10 @@ is for `lookup`. Source of the rules: rocketmq.md 4, interface.md 11.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -64,7 +65,7 @@ class Index:
     `covered` holds for each file the span of the log whose records it indexes. The keys of a record at the edge of a
     file may lie in the file before or after, which may be lost: `edge_hashes` are all their hashes,
     `edge_physical_offsets` their addresses. `unused` are the files that could not be proven right; expired and empty
-    ones are in neither.
+    ones are in neither. `left`: the spans of the log that no file covers, where they were asked for.
     """
 
     files: tuple[IndexFile, ...]
@@ -72,6 +73,15 @@ class Index:
     edge_hashes: npt.NDArray[np.int32]
     edge_physical_offsets: Positions
     unused: tuple[IndexFile, ...] = ()
+    left: tuple[Span, ...] | None = None
+
+    @cached_property
+    def edges(self) -> Mapping[int, list[int]]:
+        """For each hash of a record at an edge the addresses of those that have it."""
+        found: dict[int, list[int]] = {}
+        for key, physical_offset in zip(self.edge_hashes.tolist(), self.edge_physical_offsets.tolist(), strict=True):
+            found.setdefault(key, []).append(physical_offset)
+        return found
 
 
 def index_paths(root: str) -> list[str]:

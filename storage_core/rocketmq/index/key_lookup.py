@@ -54,33 +54,32 @@ class _Chains:
     pages: set[tuple[int, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        files = self.files
-        self.wrong = np.zeros(len(files), bool)
-        self._slots = np.array([file.geometry.slots for file in files], np.int64)
-        self._base = np.array([file.geometry.entries_position for file in files], np.int64)
-        self._counts = np.array([file.entries for file in files], np.int64)
-        self._begin = np.array([file.header.begin_offset for file in files], np.int64)
-        self._end = np.array([file.header.end_offset for file in files], np.int64)
+        self.wrong = np.zeros(len(self.files), bool)
 
     def walk(self) -> None:
         """Follows every chain to its end; files with a chain that cannot be right are marked in `wrong`."""
+        files = self.files
+        slots = np.array([file.geometry.slots for file in files], np.int64)
+        base = np.array([file.geometry.entries_position for file in files], np.int64)
+        counts = np.array([file.entries for file in files], np.int64)
+        begin = np.array([file.header.begin_offset for file in files], np.int64)
         file = np.repeat(np.arange(len(self.files)), len(self.hashes))
         wanted = np.tile(self.hashes, len(self.files)).astype(np.int64)
-        slot = wanted % self._slots[file]
+        slot = wanted % slots[file]
         numbers = self._read(file, 40 + SLOT.size * slot, SLOT.size).view(SLOT.dtype)["entry"].ravel().astype(np.int64)
-        self._condemn(file, (numbers < 0) | (numbers > self._counts[file]))
-        ceiling = self._end[file]
+        self._condemn(file, (numbers < 0) | (numbers > counts[file]))
+        ceiling = np.array([each.header.end_offset for each in files], np.int64)[file]
         active = numbers > 0
         while True:
             active &= ~self.wrong[file]
             if not active.any():
                 return
             file, wanted, slot, numbers, ceiling = (part[active] for part in (file, wanted, slot, numbers, ceiling))
-            entries = self._read(file, self._base[file] + ENTRY.size * numbers, ENTRY.size).view(ENTRY.dtype).ravel()
+            entries = self._read(file, base[file] + ENTRY.size * numbers, ENTRY.size).view(ENTRY.dtype).ravel()
             hashes, physical_offsets = entries["key_hash"].astype(np.int64), entries["physical_offset"].astype(np.int64)
             previous = entries["previous"].astype(np.int64)
-            bad = (hashes < 0) | (hashes % self._slots[file] != slot)
-            bad |= (physical_offsets > ceiling) | (physical_offsets < self._begin[file])
+            bad = (hashes < 0) | (hashes % slots[file] != slot)
+            bad |= (physical_offsets > ceiling) | (physical_offsets < begin[file])
             bad |= (entries["seconds"] < 0) | (previous < 0) | (previous >= numbers)
             self._condemn(file, bad)
             hit = (hashes == wanted) & ~bad
@@ -91,38 +90,17 @@ class _Chains:
 
     def walk_one_by_one(self) -> None:
         """The same for a few chains: a step of all costs as much as twenty steps of one."""
-        for number in range(len(self.files)):
+        for number, file in enumerate(self.files):
+            touched = set[int]()
             for wanted in self.hashes.tolist():
-                if self.wrong[number]:
+                hits = follow(file, self.descriptors[number], wanted, touched)
+                if hits is None:
+                    self.wrong[number] = True
                     break
-                hits = self._follow(number, wanted)
                 self.physical_offsets.append(np.array(hits, np.int64))
                 self.owners.append(np.full(len(hits), number, np.int64))
                 self.found_hashes.append(np.full(len(hits), wanted, np.int32))
-
-    def _follow(self, number: int, wanted: int) -> list[int]:
-        """The addresses of the entries of one chain that have the hash `wanted`."""
-        file, hits = self.files[number], []
-        slots, begin, ceiling = file.geometry.slots, file.header.begin_offset, file.header.end_offset
-        slot, base = wanted % slots, file.geometry.entries_position
-        entry = int.from_bytes(self._at(number, HEADER.size + SLOT.size * slot, SLOT.size), "big", signed=True)
-        if not 0 <= entry <= file.entries:
-            self.wrong[number] = True
-            return []
-        while entry:
-            own, physical_offset, seconds, previous = _entry(self._at(number, base + ENTRY.size * entry, ENTRY.size))
-            outside = own < 0 or own % slots != slot or not begin <= physical_offset <= ceiling
-            if outside or seconds < 0 or not 0 <= previous < entry:
-                self.wrong[number] = True
-                return []
-            if own == wanted:
-                hits.append(physical_offset)
-            entry, ceiling = previous, physical_offset
-        return hits
-
-    def _at(self, number: int, position: int, width: int) -> bytes:
-        self.pages.update(((number, position // PAGE_SIZE), (number, (position + width - 1) // PAGE_SIZE)))
-        return system.pread(self.descriptors[number], width, position).ljust(width, b"\0")
+            self.pages.update((number, page) for page in touched)
 
     def _condemn(self, file: npt.NDArray[np.int64], bad: npt.NDArray[np.bool_]) -> None:
         if bad.any():
@@ -132,6 +110,34 @@ class _Chains:
         pages = np.concatenate((positions, positions + width - 1)) // PAGE_SIZE
         self.pages.update(zip(np.concatenate((file, file)).tolist(), pages.tolist(), strict=True))
         return read_scattered(self.descriptors, file, positions, width)
+
+
+def follow(file: IndexFile, descriptor: int, wanted: int, pages: set[int]) -> list[int] | None:
+    """The addresses of the entries of one chain that have the hash `wanted`; None for a chain that cannot be right.
+
+    `pages` gets the numbers of the 4 KB pages that were read.
+    """
+    hits = []
+    slots, begin, ceiling = file.geometry.slots, file.header.begin_offset, file.header.end_offset
+    slot, base = wanted % slots, file.geometry.entries_position
+    entry = int.from_bytes(_at(descriptor, HEADER.size + SLOT.size * slot, SLOT.size, pages), "big", signed=True)
+    if not 0 <= entry <= file.entries:
+        return None
+    while entry:
+        own, physical_offset, seconds, previous = _entry(_at(descriptor, base + ENTRY.size * entry, ENTRY.size, pages))
+        outside = own < 0 or own % slots != slot or not begin <= physical_offset <= ceiling
+        if outside or seconds < 0 or not 0 <= previous < entry:
+            return None
+        if own == wanted:
+            hits.append(physical_offset)
+        entry, ceiling = previous, physical_offset
+    return hits
+
+
+def _at(descriptor: int, position: int, width: int, pages: set[int]) -> bytes:
+    pages.add(position // PAGE_SIZE)
+    pages.add((position + width - 1) // PAGE_SIZE)
+    return system.pread(descriptor, width, position).ljust(width, b"\0")
 
 
 def hashes_to_find(topics: Sequence[str], keys: Sequence[str]) -> npt.NDArray[np.int32]:

@@ -10,16 +10,17 @@ import logging
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from storage_core.files.window import OpenFiles
 from storage_core.formats.rocketmq.paths import LIGHT_QUEUE_PREFIX
 from storage_core.rocketmq.disk.record_reader import RecordReader
 from storage_core.rocketmq.index.index_cache import cached_index
+from storage_core.rocketmq.index.index_files import Index
 from storage_core.rocketmq.index.key_lookup import Lookup, hashes_to_find, look_up
 from storage_core.rocketmq.read.predicates import LAST_OFFSET, Terms, bounds_of, terms_of
 from storage_core.rocketmq.read.queue_search import QueueSearch, pieces
-from storage_core.rocketmq.read.selection import QueueRange
+from storage_core.rocketmq.read.ranges import QueueRanges
+from storage_core.rocketmq.read.selection import Selection
 from storage_core.rocketmq.recovery.queue_ranges import ServedQueues
 from storage_core.store import ScanRequest
 
@@ -28,10 +29,10 @@ MOST_TOPICS = 256
 
 
 def parts_to_read(
-    request: ScanRequest, served: ServedQueues, ranges: Sequence[QueueRange], files: OpenFiles
-) -> tuple[list[QueueRange], npt.NDArray[np.int32]] | None:
-    """Parts of the ranges that hold every message which the request's keys, ids and addresses leave, and for each part
-    the number of its range; None when the request asks for none of these.
+    request: ScanRequest, served: ServedQueues, selection: Selection, files: OpenFiles
+) -> QueueRanges | None:
+    """Parts of the selected queues that hold every message which the request's keys, ids and addresses leave; None when
+    the request asks for none of these.
     """
     low, high = bounds_of(request.predicates, "physicalOffset")
     terms = terms_of(request) if request.use_index else None
@@ -40,28 +41,25 @@ def parts_to_read(
     verdict = served.verdict
     low, high = max(low, verdict.log_start), min(high, verdict.log_end)
     if terms is None:
-        return pieces(ranges, [(low, high)] if low < high else [], [], files)
+        return pieces(selection, [(low, high)] if low < high else [], [], files)
     records = RecordReader(served.listing.log, files, verdict.log_end)
     candidates = find(request, served, terms, files, records)
     inside = [(max(start, low), min(stop, high)) for start, stop in candidates.spans]
     spans = [(start, stop) for start, stop in inside if start < stop]
     physical_offsets = candidates.physical_offsets
     physical_offsets = physical_offsets[(physical_offsets >= low) & (physical_offsets < high)]
-    return pieces(ranges, spans, QueueSearch(ranges, files, records).entries_of(physical_offsets), files)
+    return pieces(selection, spans, QueueSearch(selection, files, records).entries_of(physical_offsets), files)
 
 
 def find(request: ScanRequest, served: ServedQueues, terms: Terms, files: OpenFiles, records: RecordReader) -> Lookup:
     """Records that may match, and spans of the log that must be scanned because no index covers them."""
     log, log_start, log_end = served.listing.log, served.verdict.log_start, served.verdict.log_end
-    topics = _topics(request, served.topics)
+    topics = asked_topics(request, served)
     hashes = hashes_to_find(topics, terms.keys)
     index = cached_index(served.listing.root, log, log_start, log_end, hashes)
     lookup = look_up(index, hashes, log, files, log_start, log_end, records)
-    _LOGGER.info(
-        "mqstore: %d keys in %d topics: %d pages of %d index files were read; %d candidates, %d bytes left to scan",
-        len(terms.keys), len(topics), lookup.pages, len(index.files), len(lookup.physical_offsets),
-        sum(stop - start for start, stop in lookup.spans),
-    )  # fmt: skip
+    left = sum(stop - start for start, stop in lookup.spans)
+    tell(terms, topics, lookup.pages, index, len(lookup.physical_offsets), left)
     named = [
         physical_offset
         for physical_offset in terms.physical_offsets
@@ -71,12 +69,20 @@ def find(request: ScanRequest, served: ServedQueues, terms: Terms, files: OpenFi
     return Lookup(np.union1d(lookup.physical_offsets, np.array(named, np.int64)), lookup.spans, lookup.pages)
 
 
-def _topics(request: ScanRequest, known: Sequence[str]) -> Sequence[str]:
+def tell(terms: Terms, topics: Sequence[str], pages: int, index: Index, candidates: int, left: int) -> None:
+    """Says at INFO what a lookup touched; `left` in bytes."""
+    _LOGGER.info(
+        "mqstore: %d keys in %d topics: %d pages of %d index files were read; %d candidates, %d bytes left to scan",
+        len(terms.keys), len(topics), pages, len(index.files), candidates, left,
+    )  # fmt: skip
+
+
+def asked_topics(request: ScanRequest, served: ServedQueues) -> Sequence[str]:
     """The topics under which wanted records may be indexed: their own, which need not be that of the queue.
 
     All topics, unless there are very many and those asked for hold no light queue.
     """
-    wanted = request.topics
+    known, wanted = served.topics, request.topics
     if request.assign is not None:
         wanted = tuple(dict.fromkeys(topic for topic, _ in request.assign))
     if wanted is None or len(known) <= MOST_TOPICS or any(topic.startswith(LIGHT_QUEUE_PREFIX) for topic in wanted):

@@ -23,7 +23,7 @@ from storage_core.rocketmq.disk.log_walk import LogSpan
 from storage_core.rocketmq.read.log_partition import LogPartition
 from storage_core.rocketmq.read.queue_partition import QueuePartition
 from storage_core.rocketmq.read.ranges import QueueRanges
-from storage_core.rocketmq.read.selection import QueueRange, SelectedQueue, log_selection
+from storage_core.rocketmq.read.selection import Selection, log_selection
 from storage_core.rocketmq.recovery.queue_ranges import ServedQueues
 from storage_core.rocketmq.recovery.recovery import Rules
 from storage_core.store import ScanPartition, ScanRequest
@@ -43,29 +43,23 @@ FARTHEST = np.iinfo(np.int64).max
 def queue_partitions(
     request: ScanRequest,
     served: ServedQueues,
-    selected: Sequence[SelectedQueue],
-    looked_up: tuple[list[QueueRange], npt.NDArray[np.int32]] | None,
+    selection: Selection,
+    looked_up: QueueRanges | None,
     store_name: str,
     files: OpenFiles,
 ) -> list[ScanPartition]:
     """Partitions that together hold each selected message once.
 
-    `looked_up` are the parts of the selected queues that are left after a lookup and the number of the queue of each;
-    None without a lookup.
+    `looked_up` are the parts of the selected queues that are left after a lookup; None without a lookup.
     """
-    whole = looked_up is None and len(selected) == len(served.infos) and all(queue.is_whole for queue in selected)
-    parts, owners = looked_up or ([queue.on_disk for queue in selected], np.arange(len(selected), dtype=np.int32))
-    verdict, root = served.verdict, served.listing.root
-    weights = whole_log(verdict.log_start, verdict.log_end) if whole else sampled(parts, files)
-    queues = tuple(queue.queue for queue in selected)
-    ranges = QueueRanges(
-        owners, np.array([part.start for part in parts], np.int64), np.array([part.stop for part in parts], np.int64)
-    )
+    ranges = selection.on_disk if looked_up is None else looked_up
+    verdict, queues = served.verdict, selection.queues
+    whole = looked_up is None and selection.is_whole
+    weights = whole_log(verdict.log_start, verdict.log_end) if whole else sampled(ranges, queues, files)
     pieces = _pieces(request, queues, ranges, weights, files)
     renumbered = np.ones(len(queues), bool)
-    used = np.unique(owners)
-    answers = side_by_side(lambda number, own: served.is_renumbered(queues[number], own), used.tolist(), files, root)
-    renumbered[used] = np.fromiter(answers, bool, len(used))
+    touched = np.unique(ranges.queue).tolist()
+    renumbered[touched] = served.renumbered([queues[number] for number in touched], files)
     base = QueuePartition(
         log=served.listing.log,
         log_start=verdict.log_start,
@@ -80,8 +74,8 @@ def queue_partitions(
     partitions: list[ScanPartition] = [
         narrowed(replace(base, ranges=piece, cuts=tuple(inner.tolist()), weight=share)) for piece, inner in pieces
     ]
-    partitions += _log_only_partitions(base, served, selected)
-    return partitions + _stale_partitions(base, served, selected, files)
+    partitions += _log_only_partitions(base, served, selection)
+    return partitions + _stale_partitions(base, served, selection, files)
 
 
 def _pieces(
@@ -99,20 +93,16 @@ def _pieces(
     return pieces
 
 
-def _log_only_partitions(
-    base: QueuePartition, served: ServedQueues, selected: Sequence[SelectedQueue]
-) -> list[ScanPartition]:
+def _log_only_partitions(base: QueuePartition, served: ServedQueues, selection: Selection) -> list[ScanPartition]:
     """Partitions for entries that are in no queue file, when some of them are selected."""
-    table = np.array([queue.in_log for queue in selected], np.int64).reshape(-1, 2)
-    if not (table[:, 1] > table[:, 0]).any():
+    wanted = selection.in_log
+    if not (wanted.stop > wanted.start).any():
         return []
-    wanted = QueueRanges(np.arange(len(table), dtype=np.int32), table[:, 0], table[:, 1])
-    keys = [(queue.queue.topic, queue.queue.queue_id) for queue in selected]
-    known = {key: served.verdict.queues[key] for key in keys}
+    known = {key: served.verdict.queues[key] for key in selection.numbers}
     partitions: list[ScanPartition] = []
     for whole in served.verdict.replays:
         # The dispatcher takes each queue for itself: a partition needs the tails of its own queues only.
-        tails = {key: whole.tails[key] for key in keys if key in whole.tails}
+        tails = {key: whole.tails[key] for key in known if key in whole.tails}
         verdict = replace(served.verdict, queues=known, replays=(replace(whole, tails=tails),))
         renumbered = np.ones(len(base.queues), bool)
         partitions.append(
@@ -122,19 +112,15 @@ def _log_only_partitions(
 
 
 def _stale_partitions(
-    base: QueuePartition, served: ServedQueues, selected: Sequence[SelectedQueue], files: OpenFiles
+    base: QueuePartition, served: ServedQueues, selection: Selection, files: OpenFiles
 ) -> list[ScanPartition]:
     """A partition for entries in queue files that lie behind some which only the log has, when there are such."""
-    numbers = [number for number, queue in enumerate(selected) if len(queue.stale)]
-    if not numbers:
+    ranges = selection.stale
+    if not len(ranges):
         return []
-    parts = [selected[number].stale for number in numbers]
-    ranges = QueueRanges(
-        np.array(numbers, np.int32), np.array([part.start for part in parts]), np.array([part.stop for part in parts])
-    )
-    keys = [(part.queue.topic, part.queue.queue_id) for part in parts]
+    keys = [(base.queues[number].topic, base.queues[number].queue_id) for number in ranges.queue.tolist()]
     verdict = replace(served.verdict, queues={key: served.verdict.queues[key] for key in keys}, replays=())
-    renumbered, weight = np.ones(len(base.queues), bool), sampled(parts, files).total
+    renumbered, weight = np.ones(len(base.queues), bool), sampled(ranges, base.queues, files).total
     return [narrowed(replace(base, ranges=ranges, verdict=verdict, renumbered=renumbered, weight=weight))]
 
 
@@ -174,18 +160,16 @@ def whole_log(start: int, stop: int) -> Weights:
     return Weights(np.array([start, stop]), np.array([0.0, stop - start]))
 
 
-def sampled(parts: Sequence[QueueRange], files: OpenFiles) -> Weights:
+def sampled(ranges: QueueRanges, queues: Sequence[ConsumeQueue], files: OpenFiles) -> Weights:
     """What a narrow selection weighs, from a bounded number of its own entries."""
-    most = max(2, min(256, SAMPLES // max(len(parts), 1)))
+    most = max(2, min(256, SAMPLES // max(len(ranges), 1)))
     physical_offsets, sizes = [], []
-    filled = [part for part in parts if len(part)]
-    path = filled[0].queue.chain.files[0].path if filled else ""
-    for part, entries in zip(
-        filled, side_by_side(lambda part, own: _some_entries(part, most, own), filled, files, path), strict=True
-    ):
-        count = len(part)
+    filled = [(queues[number], start, stop) for number, start, stop in ranges if start < stop]
+    path = filled[0][0].chain.files[0].path if filled else ""
+    read = side_by_side(lambda part, own: _some_entries(*part, most, own), filled, files, path)
+    for (_, start, stop), entries in zip(filled, read, strict=True):
         physical_offsets.append(entries["physical_offset"].astype(np.int64))
-        sizes.append(entries["size"].astype(np.float64) * count / len(entries))
+        sizes.append(entries["size"].astype(np.float64) * (stop - start) / len(entries))
     if not physical_offsets:
         return Weights(np.empty(0, np.int64), np.empty(0))
     at, size = np.concatenate(physical_offsets), np.concatenate(sizes)
@@ -193,14 +177,14 @@ def sampled(parts: Sequence[QueueRange], files: OpenFiles) -> Weights:
     return Weights(at[order], np.cumsum(size[order]))
 
 
-def _some_entries(part: QueueRange, most: int, files: OpenFiles) -> npt.NDArray[Any]:
+def _some_entries(queue: ConsumeQueue, start: int, stop: int, most: int, files: OpenFiles) -> npt.NDArray[Any]:
     """At most so many entries, evenly spread over a range that has some."""
-    if len(part) <= most:
-        return part.queue.entries(files, part.start, part.stop)
-    queue_offsets = np.unique(np.linspace(part.start, part.stop - 1, most).astype(np.int64))
-    if len(part) <= most * ENTRIES_PER_SAMPLE:
-        return part.queue.entries(files, part.start, part.stop)[queue_offsets - part.start]
-    return np.concatenate([part.queue.entries(files, at, at + 1) for at in queue_offsets.tolist()])
+    if stop - start <= most:
+        return queue.entries(files, start, stop)
+    queue_offsets = np.unique(np.linspace(start, stop - 1, most).astype(np.int64))
+    if stop - start <= most * ENTRIES_PER_SAMPLE:
+        return queue.entries(files, start, stop)[queue_offsets - start]
+    return np.concatenate([queue.entries(files, at, at + 1) for at in queue_offsets.tolist()])
 
 
 def partition_count(request: ScanRequest, total: int, rows: int) -> int:

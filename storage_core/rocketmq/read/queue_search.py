@@ -16,9 +16,11 @@ from storage_core.formats.byte_search import find_all
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.message import Messages
 from storage_core.formats.rocketmq.properties import MULTI_DISPATCH
+from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.disk.record_reader import RecordReader
 from storage_core.rocketmq.index.index_files import Span
-from storage_core.rocketmq.read.selection import QueueRange
+from storage_core.rocketmq.read.ranges import QueueRanges
+from storage_core.rocketmq.read.selection import Selection
 from storage_core.rocketmq.recovery.dispatch import queue_keys
 
 NEAR = 16
@@ -26,20 +28,20 @@ CHUNK = 1 << 18
 
 
 class QueueSearch:
-    """Searches selected ranges of a store's queues, one range a queue."""
+    """Searches the parts of selected queues that lie in their files."""
 
-    def __init__(self, ranges: Sequence[QueueRange], files: OpenFiles, records: RecordReader) -> None:
-        self._ranges, self._files, self._records = ranges, files, records
-        self._rows = {(part.queue.topic, part.queue.queue_id): row for row, part in enumerate(ranges)}
+    def __init__(self, selection: Selection, files: OpenFiles, records: RecordReader) -> None:
+        self._selection, self._files, self._records = selection, files, records
 
     def entries_of(self, physical_offsets: Positions) -> list[tuple[int, Positions]]:
-        """Ranges (by number) and queue offsets of the entries that point to records at ascending addresses."""
+        """Queues (by number) and queue offsets of the entries that point to records at ascending addresses."""
         entries: list[tuple[int, Positions]] = []
         for first, messages in self._records.records(physical_offsets):
             here = physical_offsets[first : first + len(messages)]
             right = messages.flaws == 0
             if not right.all():
-                entries += [(row, self._anywhere(row, here[~right])) for row in range(len(self._ranges))]
+                wrong = here[~right]
+                entries += [(number, self._anywhere(number, wrong)) for number in range(len(self._selection.infos))]
             entries += self._own(messages, here, np.flatnonzero(right))
             entries += self._light(messages, here, np.flatnonzero(right))
         return entries
@@ -50,11 +52,11 @@ class QueueSearch:
         keys, queue = queue_keys(messages)
         queue_offsets = messages.column("queue_offset")
         entries = []
-        for number, key in enumerate(keys):
-            row = self._rows.get(key)
-            if row is not None:
-                mine = right[queue[right] == number]
-                entries.append((row, self._in_queue(row, physical_offsets[mine], queue_offsets[mine])))
+        for index, key in enumerate(keys):
+            number = self._selection.numbers.get(key)
+            if number is not None:
+                mine = right[queue[right] == index]
+                entries.append((number, self._in_queue(number, physical_offsets[mine], queue_offsets[mine])))
         return entries
 
     def _light(
@@ -63,78 +65,88 @@ class QueueSearch:
         """The queues that a record names besides its own: queue 0, or the one of its own number (rocketmq.md 3.8)."""
         if not len(find_all(messages.buffer, MULTI_DISPATCH.encode())):
             return []
+        numbers = self._selection.numbers
         lists = messages.property_column().values(MULTI_DISPATCH)
         own = messages.column("queue_id")
         wanted: dict[int, list[int]] = {}
         for row, names in enumerate(lists.to_pylist()):
             for name in set((names or "").split(",")) if row in right else ():
                 for queue_id in {0, int(own[row])}:
-                    if (name, queue_id) in self._rows:
-                        wanted.setdefault(self._rows[name, queue_id], []).append(row)
-        return [(row, self._anywhere(row, physical_offsets[records])) for row, records in wanted.items()]
+                    if (name, queue_id) in numbers:
+                        wanted.setdefault(numbers[name, queue_id], []).append(row)
+        return [(number, self._anywhere(number, physical_offsets[rows])) for number, rows in wanted.items()]
 
-    def _in_queue(self, row: int, physical_offsets: Positions, queue_offsets: Positions) -> Positions:
+    def _in_queue(self, number: int, physical_offsets: Positions, queue_offsets: Positions) -> Positions:
         """Queue offsets of the entries for records of this queue: the ones that they name, where these are theirs."""
-        part = self._ranges[row]
-        inside = (queue_offsets >= part.start) & (queue_offsets < part.stop)
+        queue, start, stop = self._part(number)
+        inside = (queue_offsets >= start) & (queue_offsets < stop)
         named = np.full(len(queue_offsets), -1, np.int64)
         for index in np.flatnonzero(inside).tolist():
-            named[index] = part.queue.physical_offset(self._files, int(queue_offsets[index]))
+            named[index] = queue.physical_offset(self._files, int(queue_offsets[index]))
         right = named == physical_offsets
         if right.all():
             return queue_offsets
-        return np.concatenate((queue_offsets[right], self._anywhere(row, physical_offsets[~right])))
+        return np.concatenate((queue_offsets[right], self._anywhere(number, physical_offsets[~right])))
 
-    def _anywhere(self, row: int, physical_offsets: Positions) -> Positions:
-        """Queue offsets of the entries of a range that point to one of the ascending addresses.
+    def _anywhere(self, number: int, physical_offsets: Positions) -> Positions:
+        """Queue offsets of the entries of a queue that point to one of the ascending addresses.
 
         By bisection; where that does not find all, by looking at every entry.
         """
-        part = self._ranges[row]
-        if not len(part) or not len(physical_offsets):
+        queue, start, stop = self._part(number)
+        if start >= stop or not len(physical_offsets):
             return np.empty(0, np.int64)
-        at = part.queue.lower_bounds(self._files, part.start, part.stop, physical_offsets)
-        at = np.unique(at[at < part.stop])
-        here = [part.queue.physical_offset(self._files, queue_offset) for queue_offset in at.tolist()]
+        at = queue.lower_bounds(self._files, start, stop, physical_offsets)
+        at = np.unique(at[at < stop])
+        here = [queue.physical_offset(self._files, queue_offset) for queue_offset in at.tolist()]
         at = at[np.isin(np.array(here, np.int64), physical_offsets)]
         if len(at) == len(physical_offsets):
             return at
         everywhere = [np.empty(0, np.int64)]
-        for start in range(part.start, part.stop, CHUNK):
-            offsets = part.queue.offsets(self._files, start, min(start + CHUNK, part.stop))
-            everywhere.append(start + np.flatnonzero(np.isin(offsets, physical_offsets)))
+        for first in range(start, stop, CHUNK):
+            offsets = queue.offsets(self._files, first, min(first + CHUNK, stop))
+            everywhere.append(first + np.flatnonzero(np.isin(offsets, physical_offsets)))
         return np.concatenate(everywhere)
+
+    def _part(self, number: int) -> tuple[ConsumeQueue, int, int]:
+        ranges = self._selection.on_disk
+        return self._selection.queues[number], int(ranges.start[number]), int(ranges.stop[number])
 
 
 def pieces(
-    ranges: Sequence[QueueRange], spans: Sequence[Span], entries: Sequence[tuple[int, Positions]], files: OpenFiles
-) -> tuple[list[QueueRange], npt.NDArray[np.int32]]:
-    """The parts of ranges whose records lie in some spans of the log, and some entries (range number, queue offsets);
-    with each part the number of its range.
+    selection: Selection, spans: Sequence[Span], entries: Sequence[tuple[int, Positions]], files: OpenFiles
+) -> QueueRanges:
+    """The parts of the selected queues whose records lie in some spans of the log, and some entries (number of the
+    queue, queue offsets).
 
-    Parts do not overlap. They may hold a few entries between those wanted.
+    Parts do not overlap. They may hold a few entries between those wanted. Without spans, no queue is looked at that
+    has none of the entries.
     """
+    wanted: dict[int, list[npt.NDArray[np.int64]]] = {}
+    for number, queue_offsets in entries:
+        wanted.setdefault(number, []).append(np.stack((queue_offsets, queue_offsets + 1), 1))
     edges = np.array(spans, np.int64).ravel()
-    alone: dict[int, list[Positions]] = {}
-    for row, queue_offsets in entries:
-        alone.setdefault(row, []).append(queue_offsets)
-    parts: list[QueueRange] = []
-    owners: list[int] = []
-    for row, whole in enumerate(ranges):
-        wanted = [np.stack((queue_offsets, queue_offsets + 1), 1) for queue_offsets in alone.get(row, ())]
-        if len(whole) and len(edges) and _reaches(whole, int(edges[0]), files):
-            wanted.append(whole.queue.lower_bounds(files, whole.start, whole.stop, edges).reshape(-1, 2))
-        for start, stop in _joined(np.concatenate(wanted)) if wanted else ():
-            parts.append(QueueRange(whole.queue, start, stop))
-            owners.append(row)
-    return parts, np.array(owners, np.int32)
+    for number in _reaching(selection, int(edges[0]), files) if len(edges) else ():
+        start, stop = int(selection.on_disk.start[number]), int(selection.on_disk.stop[number])
+        bounds = selection.queues[number].lower_bounds(files, start, stop, edges)
+        wanted.setdefault(number, []).append(bounds.reshape(-1, 2))
+    parts = [
+        (number, start, stop) for number in sorted(wanted) for start, stop in _joined(np.concatenate(wanted[number]))
+    ]
+    numbers, starts, stops = zip(*parts, strict=True) if parts else ((), (), ())
+    return QueueRanges(np.array(numbers, np.int32), np.array(starts, np.int64), np.array(stops, np.int64))
 
 
-def _reaches(part: QueueRange, physical_offset: int, files: OpenFiles) -> bool:
-    """Whether the last message of a range lies at an address or after it: one look instead of a bisection."""
-    if 0 <= part.last_physical_offset < physical_offset:
-        return False
-    return part.queue.last_physical_offset(files, part.stop) >= physical_offset
+def _reaching(selection: Selection, physical_offset: int, files: OpenFiles) -> list[int]:
+    """The queues whose last selected message lies at an address or after it: one look each instead of a bisection."""
+    on_disk, last = selection.on_disk, selection.last_physical_offsets
+    near = np.flatnonzero((on_disk.start < on_disk.stop) & ((last < 0) | (last >= physical_offset))).tolist()
+    stops = on_disk.stop[near].tolist()
+    return [
+        number
+        for number, stop in zip(near, stops, strict=True)
+        if selection.queues[number].last_physical_offset(files, stop) >= physical_offset
+    ]
 
 
 def _joined(ranges: npt.NDArray[np.int64]) -> list[tuple[int, int]]:

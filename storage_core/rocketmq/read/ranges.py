@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
+from storage_core.files import system
 from storage_core.files.ahead import side_by_side
 from storage_core.files.window import OpenFiles
 from storage_core.formats.layout import Positions
+from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
+
+Span = tuple[ConsumeQueue, int, int]
+
+SHORT = 4096
+"""Entries of a range that is read whole, together with others, to find where it is cut."""
+ENTRIES_AT_ONCE = 1 << 18
+MOST_BOUNDS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -36,18 +46,17 @@ class QueueRanges:
 
     def cut(self, queues: Sequence[ConsumeQueue], cuts: Positions, files: OpenFiles) -> list[QueueRanges]:
         """The ranges between neighbouring addresses of `cuts`, which ascend; one more than there are cuts."""
-        edges = np.empty((len(self), len(cuts) + 2), np.int64)
-        edges[:, 0], edges[:, -1] = self.start, np.maximum(self.start, self.stop)
+        edges = np.empty((len(cuts) + 2, len(self)), np.int64)
+        edges[0], edges[-1] = self.start, np.maximum(self.start, self.stop)
         if len(cuts):
-            path = next((file.path for queue in queues for file in queue.chain.files), "")
-            bounds = side_by_side(lambda one, own: queues[one[0]].lower_bounds(own, *one[1:], cuts), self, files, path)
-            for row, found in enumerate(bounds):
-                edges[row, 1:-1] = found
-        return [self._filled(edges[:, column], edges[:, column + 1]) for column in range(edges.shape[1] - 1)]
+            spans = list(zip((queues[number] for number in self.queue.tolist()), *edges[[0, -1]].tolist(), strict=True))
+            edges[1:-1] = _bounds(spans, edges[-1] - edges[0], cuts, files)
+        return [QueueRanges(self.queue, starts, stops).filled() for starts, stops in pairwise(edges)]
 
-    def _filled(self, starts: Positions, stops: Positions) -> QueueRanges:
-        filled = np.flatnonzero(stops > starts)
-        return QueueRanges(self.queue[filled], starts[filled], stops[filled])
+    def filled(self) -> QueueRanges:
+        """Those that hold an entry."""
+        filled = np.flatnonzero(self.stop > self.start)
+        return QueueRanges(self.queue[filled], self.start[filled], self.stop[filled])
 
     def limited(self, most: int) -> list[QueueRanges]:
         """The same ranges in pieces of at most `most` entries, divided queue by queue."""
@@ -70,6 +79,57 @@ class QueueRanges:
 def _ranges(pieces: list[tuple[int, int, int]]) -> QueueRanges:
     queue, start, stop = zip(*pieces, strict=True)
     return QueueRanges(np.array(queue, np.int32), np.array(start, np.int64), np.array(stop, np.int64))
+
+
+def _bounds(spans: Sequence[Span], counts: Positions, cuts: Positions, files: OpenFiles) -> Positions:
+    """`ConsumeQueue.lower_bounds` of ranges of queues: one row a cut, one column a range."""
+    path = next((file.path for queue, _, _ in spans for file in queue.chain.files), "")
+    if not system.is_local(path):
+        alone = side_by_side(lambda span, own: span[0].lower_bounds(own, *span[1:], cuts), spans, files, path)
+        return np.array(list(alone), np.int64).T
+    bounds = np.empty((len(cuts), len(spans)), np.int64)
+    for first, stop in _together(counts, len(cuts)):
+        if stop - first == 1:
+            queue, low, high = spans[first]
+            bounds[:, first] = queue.lower_bounds(files, low, high, cuts)
+        else:
+            bounds[:, first:stop] = _lower_bounds(spans[first:stop], cuts, files)
+    return bounds
+
+
+def _together(counts: Positions, cut_count: int) -> Iterator[tuple[int, int]]:
+    """Rows [first, stop) of neighbouring short ranges, to be read together, and long ones alone."""
+    first, entries = 0, 0
+    for row, count in enumerate(counts.tolist()):
+        full = count > SHORT or entries + count > ENTRIES_AT_ONCE or (row - first + 1) * cut_count > MOST_BOUNDS
+        if row > first and full:
+            yield first, row
+            first, entries = row, 0
+        entries = ENTRIES_AT_ONCE + 1 if count > SHORT else entries + count
+    if first < len(counts):
+        yield first, len(counts)
+
+
+def _lower_bounds(spans: Sequence[Span], cuts: Positions, files: OpenFiles) -> Positions:
+    """The same of short ranges, all of which are read at once."""
+    starts, stops = np.array([span[1:] for span in spans], np.int64).T
+    counts = stops - starts
+    ends = np.cumsum(counts)
+    entries = np.zeros(int(ends[-1]), QUEUE_ENTRY.dtype)
+    for (queue, start, stop), end in zip(spans, ends.tolist(), strict=True):
+        queue.read_into(files, entries[end - (stop - start) : end], start)
+    offsets = entries["physical_offset"].astype(np.int64)
+    column = np.repeat(np.arange(len(spans)), counts)
+    # Addresses rise within a queue; where damage breaks that, the largest one so far counts.
+    falls = np.flatnonzero((offsets[1:] < offsets[:-1]) & (column[1:] == column[:-1]))
+    for number in np.unique(column[falls]).tolist():
+        part = offsets[ends[number] - counts[number] : ends[number]]
+        np.maximum.accumulate(part, out=part)
+    reached = np.searchsorted(cuts, offsets, "right")
+    table = np.bincount(reached * len(spans) + column, minlength=(len(cuts) + 1) * len(spans))
+    below = np.cumsum(table.reshape(len(cuts) + 1, len(spans))[:-1], axis=0)
+    bounds: Positions = starts + below
+    return bounds
 
 
 NO_RANGES = QueueRanges(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64))

@@ -9,79 +9,122 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
 
 from storage_core.errors import DataLossError, OffsetOutOfRangeError, OptionError, choices, listing
 from storage_core.files.window import OpenFiles
+from storage_core.formats.layout import Positions
 from storage_core.rocketmq.disk.config_files import committed_offsets
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.read.predicates import bounds_of, may_hold
+from storage_core.rocketmq.read.ranges import QueueRanges
 from storage_core.rocketmq.read.time_search import TimeSearch
 from storage_core.rocketmq.recovery.queue_ranges import ServedQueues
 from storage_core.rocketmq.recovery.recovery import QueueVerdict
 from storage_core.store import EARLIEST, LATEST, OffsetBound, QueueInfo, QueueKey, ScanRequest
 
 UNBOUNDED = (0, (1 << 63) - 1)
+FROM_THE_FIRST, TO_THE_LAST = OffsetBound(EARLIEST), OffsetBound(LATEST)
+NOTHING_CHOSEN = (None,) * 5
 
 
-@dataclass(frozen=True)
-class QueueRange:
-    """The queue offsets [start, stop) of one queue, which lie in its files.
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """The queues of which a request selects something, and their selected queue offsets [start, stop): the first of
+    them in the queue's files, the rest in the log, but for stale ones.
 
-    `last_physical_offset`: no record of the queue lies after this address; -1 when that is not known.
+    One element a queue, in the order of the store; queues are numbered by it. `is_whole`: all that the store serves.
     """
 
-    queue: ConsumeQueue
-    start: int
-    stop: int
-    last_physical_offset: int = -1
+    infos: Sequence[QueueInfo]
+    queues: tuple[ConsumeQueue, ...]
+    bounds: Sequence[QueueVerdict]
+    start: Positions
+    stop: Positions
+    is_whole: bool
 
-    def __len__(self) -> int:
-        return max(0, self.stop - self.start)
+    @cached_property
+    def numbers(self) -> Mapping[QueueKey, int]:
+        """The number of each queue."""
+        return {(info.topic, info.queue_id): number for number, info in enumerate(self.infos)}
+
+    @cached_property
+    def on_disk(self) -> QueueRanges:
+        """The parts in the queues' files."""
+        return QueueRanges(self._all, self.start, np.minimum(self.stop, self._disk_stop))
+
+    @cached_property
+    def in_log(self) -> QueueRanges:
+        """The parts that only the log has; empty where start >= stop."""
+        first = np.array([bounds.first for bounds in self.bounds], np.int64)
+        return QueueRanges(self._all, np.maximum(np.maximum(self.start, self._disk_stop), first), self.stop)
+
+    @cached_property
+    def stale(self) -> QueueRanges:
+        """The parts in the queues' last files that lie behind entries which only the log has; none is empty."""
+        known = [(number, bounds.stale) for number, bounds in enumerate(self.bounds) if bounds.stale is not None]
+        numbers = np.array([number for number, _ in known], np.int32)
+        start = np.array([stale.start for _, stale in known], np.int64)
+        stop = np.array([stale.stop for _, stale in known], np.int64)
+        start = np.maximum(np.maximum(self.start, self._disk_stop)[numbers], start)
+        return QueueRanges(numbers, start, np.minimum(self.stop[numbers], stop)).filled()
+
+    @cached_property
+    def has_unlisted(self) -> bool:
+        """Whether some of what is selected is in no queue file, or behind something that is in none."""
+        return len(self.in_log.filled()) + len(self.stale) > 0
+
+    @cached_property
+    def last_physical_offsets(self) -> Positions:
+        """No record in a queue's files lies after this address; -1 where that is not known."""
+        return np.array([bounds.last_physical_offset for bounds in self.bounds], np.int64)
+
+    @cached_property
+    def _all(self) -> npt.NDArray[np.int32]:
+        return np.arange(len(self.infos), dtype=np.int32)
+
+    @cached_property
+    def _disk_stop(self) -> Positions:
+        return np.array([bounds.disk_stop for bounds in self.bounds], np.int64)
 
 
-@dataclass(frozen=True)
-class SelectedQueue:
-    """A queue and its selected queue offsets [start, stop): the first of them in its files, the rest in the log, but
-    for those in `stale`.
-    """
-
-    info: QueueInfo
-    queue: ConsumeQueue
-    bounds: QueueVerdict
-    start: int
-    stop: int
-
-    @property
-    def on_disk(self) -> QueueRange:
-        """The part in the queue's files."""
-        return QueueRange(
-            self.queue, self.start, min(self.stop, self.bounds.disk_stop), self.bounds.last_physical_offset
-        )
-
-    @property
-    def in_log(self) -> tuple[int, int]:
-        """The part [start, stop) that only the log has; empty when start >= stop."""
-        return max(self.start, self.bounds.disk_stop, self.bounds.first), self.stop
-
-    @property
-    def stale(self) -> QueueRange:
-        """The part in the queue's last file that lies behind entries which only the log has."""
-        stale = self.bounds.stale
-        if stale is None:
-            return QueueRange(self.queue, 0, 0)
-        return QueueRange(self.queue, max(self.start, self.bounds.disk_stop, stale.start), min(self.stop, stale.stop))
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all that the queue serves is selected."""
-        return (self.start, self.stop) == (self.info.start, self.info.stop)
+_wholes: WeakKeyDictionary[ServedQueues, Selection] = WeakKeyDictionary()
+"""Everything that a store serves, for as long as it serves the same: what a lookup selects."""
 
 
-def selected_queues(request: ScanRequest, served: ServedQueues, files: OpenFiles) -> list[SelectedQueue]:
+def selected_queues(request: ScanRequest, served: ServedQueues, files: OpenFiles) -> Selection:
     """The queues of which a request selects something, after all its options and predicates on queue and offset.
 
-    Raises OptionError for a topic or queue that does not exist, DataLossError, OffsetOutOfRangeError.
+    The very same selection for requests that narrow nothing. Raises OptionError for a topic or queue that does not
+    exist, DataLossError, OffsetOutOfRangeError.
     """
+    if _narrows(request):
+        return _narrowed(request, served, files)
+    whole = _wholes.get(served)
+    if whole is None:
+        start = np.array([info.start for info in served.infos], np.int64)
+        stop = np.array([info.stop for info in served.infos], np.int64)
+        for number in np.flatnonzero(start > stop).tolist():
+            bounded(served.infos[number], request, {}, {})
+        whole = _wholes[served] = _selection(served, served.infos, start, stop)
+    return whole
+
+
+def _narrows(request: ScanRequest) -> bool:
+    """Whether a request may leave out queues, or offsets of one, before it looks for keys."""
+    chosen = (request.topics, request.topic_pattern, request.assign, request.start_ms, request.stop_ms)
+    return (
+        chosen != NOTHING_CHOSEN
+        or bool(request.predicates)
+        or (request.start, request.stop) != (FROM_THE_FIRST, TO_THE_LAST)
+    )
+
+
+def _narrowed(request: ScanRequest, served: ServedQueues, files: OpenFiles) -> Selection:
     infos = [info for info in named_queues(request, served.infos) if may_hold(request, info)]
     starts = _group_offsets("startingOffsets", request.start, served.listing.root)
     stops = _group_offsets("endingOffsets", request.stop, served.listing.root)
@@ -98,12 +141,17 @@ def selected_queues(request: ScanRequest, served: ServedQueues, files: OpenFiles
         times = search.offsets_at(infos, request.stop_ms)
         ranges = [(start, min(stop, time)) for (start, stop), time in zip(ranges, times, strict=True)]
     low, high = bounds_of(request.predicates, "queueOffset")
-    selected = []
-    for info, (start, stop) in zip(infos, ranges, strict=True):
-        key = (info.topic, info.queue_id)
-        start, stop = max(start, low), min(stop, high)
-        selected.append(SelectedQueue(info, served.files_of(key), served.verdict.queues[key], start, max(start, stop)))
-    return selected
+    start = np.array([max(start, low) for start, _ in ranges], np.int64)
+    stop = np.array([min(stop, high) for _, stop in ranges], np.int64)
+    return _selection(served, infos, start, np.maximum(start, stop))
+
+
+def _selection(served: ServedQueues, infos: Sequence[QueueInfo], start: Positions, stop: Positions) -> Selection:
+    keys = [(info.topic, info.queue_id) for info in infos]
+    spans = [(info.start, info.stop) for info in infos]
+    is_whole = len(infos) == len(served.infos) and spans == list(zip(start.tolist(), stop.tolist(), strict=True))
+    queues = tuple(served.files_of(key) for key in keys)
+    return Selection(infos, queues, [served.verdict.queues[key] for key in keys], start, stop, is_whole)
 
 
 def _group_offsets(option: str, bound: OffsetBound, root: str) -> Mapping[QueueKey, int] | None:

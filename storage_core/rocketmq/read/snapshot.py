@@ -6,7 +6,7 @@ What a broker would serve is decided by `recovery`. A plan is made in three step
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from storage_core.files.window import OpenFiles, Window
 from storage_core.formats.rocketmq.message import BLANK
 from storage_core.formats.rocketmq.record_walk import Stop
 from storage_core.rocketmq.disk.directory import Listing
+from storage_core.rocketmq.read.few_messages import few_messages
 from storage_core.rocketmq.read.key_search import parts_to_read
 from storage_core.rocketmq.read.partitioning import log_partitions, queue_partitions
 from storage_core.rocketmq.read.selection import selected_queues
@@ -56,9 +57,24 @@ class RocketSnapshot(Snapshot):
         self._check_queues()
         served = self.served
         with OpenFiles() as files:
-            selected = selected_queues(request, served, files)
-            looked_up = parts_to_read(request, served, [queue.on_disk for queue in selected], files)
-            return queue_partitions(request, served, selected, looked_up, store_name, files)
+            selection = selected_queues(request, served, files)
+            looked_up = parts_to_read(request, served, selection, files)
+            return queue_partitions(request, served, selection, looked_up, store_name, files)
+
+    def read(self, request: ScanRequest) -> Iterator[pa.RecordBatch]:
+        """The rows of `plan`; those of a lookup that finds few messages without one."""
+        if request.keys is not None or request.message_ids is not None:
+            message_schema(request)
+            self._check_queues()
+            with OpenFiles() as files:
+                selection = selected_queues(request, self.served, files)
+                name = request.store_name or self._store_name
+                found = few_messages(request, self.served, selection, name, files)
+            if found is not None:
+                if found.num_rows:
+                    yield found
+                return
+        yield from super().read(request)
 
     def _check_queues(self) -> None:
         if self._listing.rocksdb_queues:
@@ -71,8 +87,8 @@ class RocketSnapshot(Snapshot):
         """By queue, the offset of the first message stored at or after the request's `start_ms`."""
         self._check_queues()
         with OpenFiles() as files:
-            found = selected_queues(request, self.served, files)
-        return {(queue.info.topic, queue.info.queue_id): queue.start for queue in found}
+            selection = selected_queues(request, self.served, files)
+        return dict(zip(selection.numbers, selection.start.tolist(), strict=True))
 
     def warnings(self) -> Sequence[str]:
         """What a read through the queues leaves out, in bytes, and queues of a kind that is not read."""

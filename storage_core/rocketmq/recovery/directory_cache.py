@@ -16,7 +16,7 @@ from storage_core.files import system
 from storage_core.files.small_file import names_in
 from storage_core.files.stamp import Stamp
 from storage_core.formats.rocketmq import paths
-from storage_core.rocketmq.disk.directory import Listing, list_store, with_marks
+from storage_core.rocketmq.disk.directory import MARKS, Listing, list_store, with_checkpoint
 
 MOST_STORES = 64
 SETTLED_NS = 2_000_000_000
@@ -44,7 +44,7 @@ def cached_listing(root: str, commit_log_paths: Sequence[str] = ()) -> Listing:
     key = (root, tuple(commit_log_paths))
     known = _cache.pop(key, None)
     if known is not None and known.stamps and system.unchanged(known.stamps):
-        fresh = _CachedListing(with_marks(known.listing), known.stamps)
+        fresh = _CachedListing(with_checkpoint(known.listing), known.stamps)
     else:
         # A process that lists a store once needs no stamps.
         stamps = _settled(_stamps(root, commit_log_paths)) if known is not None else ()
@@ -53,6 +53,11 @@ def cached_listing(root: str, commit_log_paths: Sequence[str] = ()) -> Listing:
     while len(_cache) > MOST_STORES:
         _cache.popitem(last=False)
     return fresh.listing
+
+
+def is_settled(stamp: Stamp) -> bool:
+    """Whether a stamp is so old that the next change cannot leave it as it is."""
+    return max(stamp.mtime_ns, stamp.ctime_ns) <= time.time_ns() - SETTLED_NS
 
 
 def _settled(stamps: Iterable[tuple[str, Stamp]]) -> Stamps:
@@ -70,6 +75,8 @@ def _stamps(root: str, commit_log_paths: Sequence[str]) -> Iterator[tuple[str, S
     for folder in commit_log_paths or [os.path.join(root, paths.COMMIT_LOG)]:
         yield from _below(folder, 1)
     yield from _below(os.path.join(root, paths.CONSUME_QUEUE), 3)
+    for name in MARKS:
+        yield from _below(os.path.join(root, name), 0)
 
 
 def _below(path: str, levels: int) -> Iterator[tuple[str, Stamp]]:

@@ -5,22 +5,25 @@ Where the log and each queue end comes from `recovery`. Source of the rules: roc
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from storage_core.files.ahead import side_by_side
 from storage_core.files.file_chain import FileChain
 from storage_core.files.window import OpenFiles
+from storage_core.formats.layout import Mask
 from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE
 from storage_core.formats.rocketmq.paths import LIGHT_QUEUE_PREFIX
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.disk.directory import Listing
-from storage_core.rocketmq.disk.record_reader import head_at
+from storage_core.rocketmq.disk.record_reader import queue_offsets_at
 from storage_core.rocketmq.recovery.recovery import QueueVerdict, Rules, Verdict
 from storage_core.store import QueueInfo, QueueKey
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ServedQueues:
     """What a store serves: its files, the recovery verdict, the queues that hold an entry, all topics; sorted."""
 
@@ -28,6 +31,7 @@ class ServedQueues:
     verdict: Verdict
     infos: tuple[QueueInfo, ...]
     topics: tuple[str, ...]
+    _renumbered: dict[QueueKey, bool] = field(default_factory=dict, init=False, repr=False)
 
     def are_of(self, listing: Listing, verdict: Verdict) -> bool:
         """Whether these are the queues of this very listing and verdict."""
@@ -38,18 +42,31 @@ class ServedQueues:
         queue = self.listing.queues.get(key)
         return queue if queue is not None else ConsumeQueue(*key, FileChain((), 0))
 
-    def is_renumbered(self, queue: ConsumeQueue, files: OpenFiles) -> bool:
-        """Whether the queue offsets need not equal QUEUEOFFSET: those of a light queue, and of a queue whose last
-        message shows that a gap was closed up (rocketmq.md 3.3).
+    def renumbered(self, queues: Sequence[ConsumeQueue], files: OpenFiles) -> Mask:
+        """Whose queue offsets need not equal QUEUEOFFSET: those of light queues, and of queues whose last message shows
+        that a gap was closed up (rocketmq.md 3.3). Shape (n,).
+
+        A queue is looked at once.
         """
-        if queue.topic.startswith(LIGHT_QUEUE_PREFIX):
-            return True
+        wanted = [queue for queue in queues if (queue.topic, queue.queue_id) not in self._renumbered]
+        if wanted:
+            keys = ((queue.topic, queue.queue_id) for queue in wanted)
+            self._renumbered.update(zip(keys, self._looked_at(wanted, files).tolist(), strict=True))
+        return np.array([self._renumbered[queue.topic, queue.queue_id] for queue in queues], bool)
+
+    def _looked_at(self, queues: Sequence[ConsumeQueue], files: OpenFiles) -> Mask:
+        lasts = np.array(list(side_by_side(self._last, queues, files, self.listing.root)), np.int64)
+        stops = np.array([self.verdict.queues[queue.topic, queue.queue_id].disk_stop for queue in queues], np.int64)
+        empty = stops <= np.array([queue.start for queue in queues], np.int64)
+        light = np.array([queue.topic.startswith(LIGHT_QUEUE_PREFIX) for queue in queues], bool)
+        renumbered: Mask = light | (~empty & (queue_offsets_at(self.listing.log, files, lasts) != stops - 1))
+        return renumbered
+
+    def _last(self, queue: ConsumeQueue, files: OpenFiles) -> int:
+        """The address of the last record that the files of a queue list; -1 where they list none."""
         bounds = self.verdict.queues[queue.topic, queue.queue_id]
-        stop, last = bounds.disk_stop, bounds.last_physical_offset
-        if stop <= queue.start:
-            return False
-        head = head_at(self.listing.log, files, last if last >= 0 else queue.physical_offset(files, stop - 1))
-        return head is None or head.queue_offset != stop - 1
+        known, stop = bounds.last_physical_offset, bounds.disk_stop
+        return known if known >= 0 or stop <= queue.start else queue.physical_offset(files, stop - 1)
 
 
 def served_queues(listing: Listing, verdict: Verdict) -> ServedQueues:

@@ -20,14 +20,13 @@ from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.formats.rocketmq.message import BLANK, MAGIC_V1, MAGIC_V2
 from storage_core.formats.rocketmq.record_walk import Stop
 from storage_core.rocketmq.disk.commit_log import Checks, FileWalk, RecordRun
-from storage_core.rocketmq.disk.consume_queue import ConsumeQueue, ValidEntries
 from storage_core.rocketmq.disk.directory import Listing
 from storage_core.rocketmq.disk.record_reader import head_at
 from storage_core.rocketmq.recovery.dispatch import Dispatcher, QueueTail
 from storage_core.rocketmq.recovery.dispatch_walk import DispatchWalk
+from storage_core.rocketmq.recovery.queue_scan import QueueState, StaleEntries, scanned_queues
 from storage_core.store import QueueKey
 
-QUEUE_FILES_SCANNED = 3
 LOG_FILES_SCANNED = 3
 MOST_V1_TOPIC_CHARS = 127
 DEFAULT_ENTRIES_PER_FILE = 300_000
@@ -43,17 +42,6 @@ class Rules(Enum):
     V4 = "4.9"
     V5 = "5.x"
     NONE = "none"
-
-
-@dataclass(frozen=True)
-class StaleEntries:
-    """Entries [start, stop) that lie in a queue's last file behind those that a start appends, and that it serves too
-    (rocketmq.md 3.4). The last record that it appends before them ends at `reach`.
-    """
-
-    start: int
-    stop: int
-    reach: int
 
 
 @dataclass(frozen=True)
@@ -111,28 +99,6 @@ class Verdict:
 
 
 @dataclass
-class _QueueState:
-    """A queue while it is recovered: its first `file_count` files are kept.
-
-    `peak` is the largest physical offset in the last of these; `head` and `last_physical_offset` are what the scan saw
-    of its first and last entry.
-    """
-
-    queue: ConsumeQueue
-    tail: QueueTail
-    file_count: int = 0
-    peak: int = -1
-    head: tuple[int, int] | None = None
-    last_physical_offset: int = -1
-    stale: StaleEntries | None = None
-
-    @property
-    def last_file_end(self) -> int:
-        """The position after the last byte of the last file that is kept; there must be one."""
-        return self.queue.chain.files[self.file_count - 1].end
-
-
-@dataclass
 class _Simulation:
     """One recovery in progress."""
 
@@ -140,7 +106,7 @@ class _Simulation:
     files: OpenFiles
     rules: Rules
     resume: int | None = None
-    states: dict[QueueKey, _QueueState] = field(default_factory=dict)
+    states: dict[QueueKey, QueueState] = field(default_factory=dict)
     log_end: int = 0
     reason: Stop = Stop.END
     replays: list[Replay] = field(default_factory=list)
@@ -156,7 +122,7 @@ def recover(listing: Listing, rules: Rules | None = None, known: Verdict | None 
         run = _Simulation(listing, files, rules or chosen_rules(listing, files), _resume_at(known))
         if run.rules is Rules.NONE:
             return _trusting(run)
-        states = side_by_side(_recover_queue, listing.queues.values(), files, listing.root)
+        states = scanned_queues(list(listing.queues.values()), files, listing.root)
         run.states.update(zip(listing.queues, states, strict=True))
         overall = max((state.tail.reach for state in run.states.values()), default=-1)
         if not listing.log.files:
@@ -219,7 +185,7 @@ def _recover_log(run: _Simulation, overall: int) -> Verdict:
     return Verdict(run.rules, listing.log.start, run.log_end, queues, tuple(run.replays), run.reason, entries_per_file)
 
 
-def _queue_verdict(state: _QueueState | None, tail: QueueTail) -> QueueVerdict:
+def _queue_verdict(state: QueueState | None, tail: QueueTail) -> QueueVerdict:
     if state is None or not state.tail.has_files:
         return QueueVerdict(tail.first, tail.queue_offset, tail.filler, tail.first)
     return QueueVerdict(
@@ -246,28 +212,7 @@ def _trusting(run: _Simulation) -> Verdict:
 # -- queues
 
 
-def _recover_queue(queue: ConsumeQueue, files: OpenFiles) -> _QueueState:
-    """Scans the last three files; the first entry that is not valid ends the queue (rocketmq.md 3.4)."""
-    chain = queue.chain
-    if not chain.files:
-        return _QueueState(queue, QueueTail())
-    index = first = max(0, len(chain.files) - QUEUE_FILES_SCANNED)
-    head = None
-    last = ValidEntries()
-    while True:
-        valid = queue.valid_entries(files, index)
-        if index == first == 0 and valid.count:
-            head = (valid.first_physical_offset, valid.first_size)
-        last = valid if valid.count else last
-        if valid.count < queue.entries_per_file or index + 1 == len(chain.files):
-            break
-        index += 1
-    queue_offset = chain.files[index].base_offset // QUEUE_ENTRY.size + valid.count
-    tail = QueueTail(queue_offset, last.reach, True)
-    return _QueueState(queue, tail, index + 1, valid.peak, head, last.last_physical_offset)
-
-
-def _truncate(run: _Simulation, key: QueueKey, state: _QueueState, dispatcher: Dispatcher, files: OpenFiles) -> bool:
+def _truncate(run: _Simulation, key: QueueKey, state: QueueState, dispatcher: Dispatcher, files: OpenFiles) -> bool:
     """Drops entries from the end of the log on, as `truncateDirtyLogicFiles` does: file by file from the last.
 
     Returns whether entries went that the scan had appended before.
@@ -277,7 +222,8 @@ def _truncate(run: _Simulation, key: QueueKey, state: _QueueState, dispatcher: D
     if state.file_count and dispatcher.tails[key].queue_offset * QUEUE_ENTRY.size > state.last_file_end:
         return False  # the last file is a new one, which the scan filled with right entries
     if state.file_count and state.peak < end and (state.peak >= 0 or appended):
-        _add_stale(run, key, state, dispatcher, files)
+        if appended:  # what else lies behind the last entry that the scan of the queue counted is not valid
+            _add_stale(run, key, state, dispatcher, files)
         return False
     for index in range(state.file_count - 1, -1, -1):
         count, reach = state.queue.truncated_stop(files, index, end)
@@ -292,7 +238,7 @@ def _truncate(run: _Simulation, key: QueueKey, state: _QueueState, dispatcher: D
     return appended and state.file_count > 0
 
 
-def _add_stale(run: _Simulation, key: QueueKey, state: _QueueState, dispatcher: Dispatcher, files: OpenFiles) -> None:
+def _add_stale(run: _Simulation, key: QueueKey, state: QueueState, dispatcher: Dispatcher, files: OpenFiles) -> None:
     """Adds the valid entries that the file's old bytes hold right behind what the scan appended."""
     tail = dispatcher.tails[key]
     index = state.file_count - 1

@@ -6,16 +6,20 @@ the job belongs to `write`. See docs/commit-protocol.md.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from storage_core.errors import UnsupportedFormatError
+from storage_core.files import system
 from storage_core.files.file_chain import FileChain
+from storage_core.files.stamp import NO_STAMP, Stamp
 from storage_core.formats.rocketmq.checkpoint import Checkpoint
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.job import JobFolder, pending_intent, read_json
 from storage_core.rocketmq.disk.directory import Listing, list_store
+from storage_core.rocketmq.recovery.directory_cache import MOST_STORES, is_settled
 from storage_core.rocketmq.recovery.recovery import Verdict, recover
 
 
@@ -30,8 +34,33 @@ class LastJobs:
 
 def last_jobs(root: str) -> LastJobs:
     """The state of mqstore's jobs in a store. Two equal answers: no job was committed or finished in between."""
-    state, intent = read_json(JobFolder(root).state) or {}, pending_intent(root)
-    return LastJobs(state.get("job"), None if intent is None else intent["job"], intent)
+    folder = JobFolder(root)
+    finished = _finished_job(folder.state)
+    # In nearly every store neither is there, and a look costs less than to open what is not there. The draft first:
+    # one that is renamed meanwhile is found under its second name.
+    is_under_way = any(system.stamp(path) != NO_STAMP for path in (folder.draft, folder.intent))
+    intent = pending_intent(root) if is_under_way else None
+    return LastJobs(finished, None if intent is None else intent["job"], intent)
+
+
+_finished: OrderedDict[str, tuple[Stamp, str | None]] = OrderedDict()
+"""The job that each `state.json` names, by the stamp of the file: it is put in place whole, under a new inode."""
+
+
+def _finished_job(path: str) -> str | None:
+    """The job that a `state.json` names; not read again while its stamp is the same."""
+    stamp = system.stamp(path)
+    if stamp == NO_STAMP:
+        return None
+    known = _finished.get(path)
+    if known is not None and known[0] == stamp:
+        return known[1]
+    job = (read_json(path) or {}).get("job")
+    if is_settled(stamp):
+        _finished[path] = stamp, job
+        while len(_finished) > MOST_STORES:
+            _finished.popitem(last=False)
+    return job
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ from storage_core.formats.rocketmq.record_walk import Stop
 from storage_core.rocketmq.disk.directory import Listing
 from storage_core.rocketmq.recovery.directory_cache import SETTLED_NS
 from storage_core.rocketmq.recovery.dispatch import QueueTail
-from storage_core.rocketmq.recovery.recovery import QueueVerdict, Replay, Rules, StaleEntries, Verdict
+from storage_core.rocketmq.recovery.queue_scan import StaleEntries
+from storage_core.rocketmq.recovery.recovery import QueueVerdict, Replay, Rules, Verdict
 from storage_core.store import QueueKey
 
 FOLDER = "mqstore"

@@ -48,8 +48,8 @@ class RocketStreamSnapshot(RocketSnapshot, StreamSnapshot):
             assign=None if request.assign is None else tuple(key for key in request.assign if key in self.positions),
         )
         with OpenFiles() as files:
-            selected = selected_queues(request, self.served, files)
-        return {(queue.info.topic, queue.info.queue_id): queue.start for queue in selected}
+            selection = selected_queues(request, self.served, files)
+        return dict(zip(selection.numbers, selection.start.tolist(), strict=True))
 
     def count(self, key: QueueKey, start: int, stop: int) -> int:
         """Queue offsets between; every one counts, also a filler's."""

@@ -1,0 +1,92 @@
+"""The queues as a broker's start finds them in their files, before it looks at the log.
+
+What of them the log's end cuts, and what the start appends, is for `recovery`. Source of the rules: rocketmq.md 3.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from storage_core.files import system
+from storage_core.files.ahead import side_by_side
+from storage_core.files.window import OpenFiles
+from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
+from storage_core.rocketmq.disk.consume_queue import NO_ENTRIES, ConsumeQueue, ValidEntries
+from storage_core.rocketmq.disk.queue_starts import valid_starts
+from storage_core.rocketmq.recovery.dispatch import QueueTail
+
+QUEUE_FILES_SCANNED = 3
+
+
+@dataclass(frozen=True)
+class StaleEntries:
+    """Entries [start, stop) that lie in a queue's last file behind those that a start appends, and that it serves too
+    (rocketmq.md 3.4). The last record that it appends before them ends at `reach`.
+    """
+
+    start: int
+    stop: int
+    reach: int
+
+
+@dataclass
+class QueueState:
+    """A queue while it is recovered: its first `file_count` files are kept.
+
+    `peak` is the largest physical offset in the last of these; `head` and `last_physical_offset` are what the scan saw
+    of its first and last entry.
+    """
+
+    queue: ConsumeQueue
+    tail: QueueTail
+    file_count: int = 0
+    peak: int = -1
+    head: tuple[int, int] | None = None
+    last_physical_offset: int = -1
+    stale: StaleEntries | None = None
+
+    @property
+    def last_file_end(self) -> int:
+        """The position after the last byte of the last file that is kept; there must be one."""
+        return self.queue.chain.files[self.file_count - 1].end
+
+
+def scanned_queues(queues: Sequence[ConsumeQueue], files: OpenFiles, root: str) -> Iterator[QueueState]:
+    """Scans the last three files of each queue: the first entry that is not valid ends it (rocketmq.md 3.4)."""
+    if not system.is_local(root):
+        yield from side_by_side(_scanned, queues, files, root)
+        return
+    with_files = [queue for queue in queues if queue.chain.files]
+    numbers = [_first_scanned(queue) for queue in with_files]
+    begins = [
+        (queue.chain.files[index].path, queue.room(index)) for queue, index in zip(with_files, numbers, strict=True)
+    ]
+    starts = valid_starts(begins)
+    for queue in queues:
+        yield _scanned(queue, files, next(starts) if queue.chain.files else None)
+
+
+def _first_scanned(queue: ConsumeQueue) -> int:
+    return max(0, len(queue.chain.files) - QUEUE_FILES_SCANNED)
+
+
+def _scanned(queue: ConsumeQueue, files: OpenFiles, start: ValidEntries | None = None) -> QueueState:
+    """`start`: what the first file that is scanned holds, where that is known."""
+    chain = queue.chain
+    if not chain.files:
+        return QueueState(queue, QueueTail())
+    index = first = _first_scanned(queue)
+    head = None
+    last = NO_ENTRIES
+    while True:
+        valid = start if index == first and start is not None else queue.valid_entries(files, index)
+        if index == first == 0 and valid.count:
+            head = (valid.first_physical_offset, valid.first_size)
+        last = valid if valid.count else last
+        if valid.count < queue.entries_per_file or index + 1 == len(chain.files):
+            break
+        index += 1
+    queue_offset = chain.files[index].base_offset // QUEUE_ENTRY.size + valid.count
+    tail = QueueTail(queue_offset, last.reach, True)
+    return QueueState(queue, tail, index + 1, valid.peak, head, last.last_physical_offset)

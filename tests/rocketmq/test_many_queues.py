@@ -1,0 +1,118 @@
+"""Stores of many queues: what is told of all their files at once is what each file tells, and each is opened twice."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage_core import open_store
+from storage_core.files import system
+from storage_core.files.file_chain import find_chain
+from storage_core.files.window import OpenFiles
+from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
+from storage_core.rocketmq.disk import queue_starts, record_reader
+from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
+from storage_core.rocketmq.disk.queue_starts import valid_starts
+from storage_core.rocketmq.disk.record_reader import head_at, queue_offsets_at
+from storage_core.rocketmq.read import ranges as ranges_module
+from storage_core.rocketmq.read.ranges import QueueRanges
+from storage_core.store import ScanRequest
+from tests.support.rocketmq_orders import orders_store
+
+QUEUES = 240
+
+
+def some_queues(tmp_path: Path, random: np.random.Generator, count: int) -> list[ConsumeQueue]:
+    """Queues of one file each, of any length: rising addresses, zeros after them, and damage in some."""
+    queues = []
+    for number in range(count):
+        entries = np.zeros(int(random.choice([0, 1, 7, 203, 204, 205, 230, 900])), QUEUE_ENTRY.dtype)
+        filled = int(random.integers(0, len(entries) + 1))
+        entries["physical_offset"][:filled] = np.sort(random.integers(0, 50_000, filled))
+        entries["size"][:filled] = 100
+        if filled and number % 3 == 0:
+            entries["physical_offset"][random.integers(0, filled, 4)] = random.integers(-5, 60_000, 4)
+            entries["size"][random.integers(0, filled, 2)] = random.integers(-1, 2, 2)
+        folder = tmp_path / "consumequeue" / "t" / str(number)
+        folder.mkdir(parents=True)
+        rest = bytes(int(random.integers(0, QUEUE_ENTRY.size)))
+        (folder / f"{0:020d}").write_bytes(entries.tobytes() + rest)
+        queues.append(ConsumeQueue("t", number, find_chain([str(folder)])))
+    return queues
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_starts_of_many_files_are_those_of_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    monkeypatch.setattr(queue_starts, "FILES_AT_ONCE", 17)
+    queues = [queue for queue in some_queues(tmp_path, np.random.default_rng(seed), 60) if queue.chain.files]
+    told = list(valid_starts([(queue.chain.files[0].path, queue.room(0)) for queue in queues]))
+    with OpenFiles() as files:
+        each = [queue.valid_entries(files, 0) for queue in queues]
+    assert [(start, one) for start, one in zip(told, each, strict=True) if start not in (None, one)] == []
+    left = {one.count for start, one in zip(told, each, strict=True) if start is None}
+    assert left
+    assert min(left) >= queue_starts.MOST
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_queues_are_cut_where_each_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    queues = [queue for queue in some_queues(tmp_path, random, 60) if queue.chain.files]
+    sizes = np.array([queue.room(0) for queue in queues], np.int64)
+    start = random.integers(0, sizes + 1)
+    stop = np.minimum(start + random.integers(-3, 900, len(sizes)), sizes)
+    ranges = QueueRanges(np.arange(len(queues), dtype=np.int32), start, stop)
+    cuts = np.sort(random.integers(0, 55_000, 9))
+    with OpenFiles() as files:
+        expected = [
+            queue.lower_bounds(files, low, max(low, high), cuts).tolist()
+            for queue, low, high in zip(queues, start.tolist(), stop.tolist(), strict=True)
+        ]
+        for short, at_once, most in ((4096, 1 << 18, 1 << 20), (100, 300, 1 << 20), (4096, 1 << 18, 30), (0, 0, 0)):
+            monkeypatch.setattr(ranges_module, "SHORT", short)
+            monkeypatch.setattr(ranges_module, "ENTRIES_AT_ONCE", at_once)
+            monkeypatch.setattr(ranges_module, "MOST_BOUNDS", most)
+            pieces = ranges.cut(queues, cuts, files)
+            spans = {(number, low): high for piece in pieces for number, low, high in piece}
+            for number, bounds in enumerate(expected):
+                edges = [int(start[number]), *bounds, int(max(start[number], stop[number]))]
+                whole = [(low, high) for low, high in itertools.pairwise(edges) if high > low]
+                assert [(low, high) for (of, low), high in spans.items() if of == number] == whole
+
+
+def test_queue_offsets_of_many_records_are_those_of_each(tmp_path: Path) -> None:
+    root = orders_store(tmp_path / "store", 300, commitLogFileSize=20_000)
+    chain = find_chain([str(root / "commitlog")])
+    addresses = np.sort(np.random.default_rng(1).integers(-9, chain.stop + 90, 4 * record_reader.FEW))
+    with OpenFiles() as files:
+        heads = [head_at(chain, files, address) for address in addresses.tolist()]
+        told = queue_offsets_at(chain, files, addresses).tolist()
+    assert told == [-1 if head is None else head.queue_offset for head in heads]
+    assert None in heads
+    assert len(set(told)) > 5
+
+
+def test_a_plan_opens_a_queue_file_twice_and_stats_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once to see where the queue ends, once to see where it is cut: nothing else grows with the number of queues."""
+    root = orders_store(tmp_path / "store", 1_200, queues=QUEUES, commitLogFileSize=1 << 20)
+    calls: Counter[str] = Counter()
+    for name in ("open_read", "pread", "pread_into", "stamp", "stat", "names", "exists", "is_folder"):
+        monkeypatch.setattr(system, name, counted(calls, name, getattr(system, name)))
+    with open_store(str(root)) as store:
+        parts = store.snapshot().plan(ScanRequest(min_partitions=3))
+    assert sum(part.estimated_rows for part in parts) == 1_200
+    assert calls["open_read"] <= 2 * QUEUES + 40
+    assert calls["pread"] + calls["pread_into"] <= 3 * QUEUES + 60
+    assert calls["stamp"] + calls["stat"] + calls["names"] + calls["exists"] + calls["is_folder"] < 60
+
+
+def counted(calls: Counter[str], name: str, function):  # type: ignore[no-untyped-def]
+    def call(*args: object) -> object:
+        calls[name] += 1
+        return function(*args)
+
+    return call
