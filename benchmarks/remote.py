@@ -22,6 +22,7 @@ from benchmarks.make_index import key_of, write_index
 from benchmarks.make_store import FIRST_MS, TOPICS, StoreShape, make_store, physical_offsets_of, topics_of
 from benchmarks.measure import interleaved
 from benchmarks.report import Finding, Section
+from benchmarks.s3_scan import s3_scan
 from storage_core import open_store
 from storage_core.files import system
 from storage_core.files.remote import registry, threads
@@ -100,10 +101,10 @@ def without_hints() -> Iterator[None]:
         system.will_need = before
 
 
-def scanned(path: str) -> int:
+def scanned(path: str, **options: str) -> int:
     """Reads a store whole, as one task does; the number of its messages."""
     rows = 0
-    with open_store(path) as store:
+    with open_store(path, **options) as store:
         for piece in store.snapshot().plan(ScanRequest(min_partitions=1, max_bytes_per_partition=ALL_IN_ONE)):
             rows += sum(batch.num_rows for batch in piece.read())
     return rows
@@ -145,6 +146,12 @@ def _scan(section: Section, bucket: Bucket, folder: Path, scale: float, rounds: 
                         note=f"{note}; {done.cpu_s('hints') / size * 1e9:.1f} CPU-s a GB"))  # fmt: skip
     section.add(Finding("scan over the same without hints", done.faster("hints", "plain"), "×", 3))
     bucket.stream_rate = bucket.total_rate = 0
+    pieces = [
+        (name.partition("/")[2], begin, min(begin + PIECE, stop))
+        for name, start, stop in names
+        for begin in range(start, stop, PIECE)
+    ]
+    s3_scan(section, folder, path, pieces, scanned, rounds)
     _memory(section, path)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from storage_core.files.remote.back_end import Found
 
 PIECE_SIZE = 8 << 20
-MOST_AHEAD = 64 << 20
+MOST_AHEAD = 48 << 20
 """Bytes that are on their way or wait to be read, in one process."""
 GAP = 256 << 10
 """Bytes between two spans that are rather read than jumped over."""

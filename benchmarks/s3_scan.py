@@ -1,0 +1,100 @@
+"""A scan of a store on a real S3 server of this machine, S3Proxy, with nothing that slows it: what the reading costs.
+
+Maven fetches the server into `.cache/s3proxy` of the checkout, once; without Maven this part is left out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+
+from benchmarks.measure import interleaved
+from benchmarks.report import Finding, Section
+from storage_core.files.remote import registry
+from storage_core.files.remote.access import without_access
+from tests.support.s3_server import S3Server, s3_server
+
+CACHE = Path(__file__).parents[1] / ".cache" / "s3proxy"
+THREADS = 8
+Span = tuple[str, int, int]
+Scan = Callable[..., object]
+
+
+class Reads:
+    """Reads of one store from a server, each under a name that was not read before; CPU seconds of this process."""
+
+    def __init__(self, server: S3Server, path: Path) -> None:
+        self._server, self._path = server, path
+        self._numbers = itertools.count()
+        self.cpu_s: dict[str, list[float]] = {}
+
+    def uri(self) -> str:
+        """The store under a new name, nothing asked yet."""
+        return f"s3://backups/{Path(self.directory()).parent.name}/store"
+
+    def directory(self) -> str:
+        """The same on disk."""
+        registry.forget_all()
+        folder = self._server.folder / "backups" / str(next(self._numbers)) / "store"
+        folder.mkdir(parents=True)
+        for part in self._path.iterdir():
+            (folder / part.name).symlink_to(part)
+        return str(folder)
+
+    def gets(self, spans: Sequence[Span]) -> None:
+        """The same bytes and nothing else, by eight threads."""
+        uri = self.uri()
+        bucket = registry.attach(uri, without_access(self._server.options)[1])
+        bucket.look(uri.partition("://backups/")[2])
+        found = {name: registry.found_file(f"{uri}/{name}") for name, _, _ in spans}
+
+        def get(span: Span) -> int:
+            name, start, stop = span
+            each = found[name]
+            return 0 if each is None else len(bucket.requests.get(each, start, stop))
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(get, spans))
+
+    def timed(self, name: str, work: Callable[[], object]) -> Callable[[], None]:
+        """The same work, its CPU time noted."""
+
+        def run() -> None:
+            before = time.process_time()
+            work()
+            self.cpu_s.setdefault(name, []).append(time.process_time() - before)
+
+        return run
+
+
+def s3_scan(section: Section, folder: Path, path: str, spans: Sequence[Span], scan: Scan, rounds: int) -> None:
+    """Compares `scan(path, **options)` with reads of the same spans (name below the store, start, stop)."""
+    if not (shutil.which("mvn") and shutil.which("java")):
+        print("  the scan of a real S3 server is left out: there is no mvn or no java on the PATH", flush=True)
+        return
+    CACHE.mkdir(parents=True, exist_ok=True)
+    (folder / "buckets" / "backups").mkdir(parents=True)
+    size = sum(stop - start for _, start, stop in spans)
+    with s3_server(folder / "buckets", CACHE) as server:
+        reads = Reads(server, Path(path))
+        done = interleaved(
+            {
+                "gets": reads.timed("gets", lambda: reads.gets(spans)),
+                "scan": reads.timed("scan", lambda: scan(reads.uri(), **server.options)),
+                "local": reads.timed("local", lambda: scan(reads.directory())),
+            },
+            rounds,
+        )
+    section.foreign.append(done.foreign)
+    cost = {name: median(spent) / size * 1e9 for name, spent in reads.cpu_s.items()}
+    section.add(Finding("scan of an S3 server here over eight threads that get the same bytes",
+                        done.faster("scan", "gets"), "×", 0.6,
+                        note=f"{size / 1e6 / done.wall_s('scan'):.0f} MB/s of "
+                             f"{size / 1e6 / done.wall_s('gets'):.0f}"))  # fmt: skip
+    section.add(Finding("CPU of this scan", cost["scan"], "CPU-s a GB", 1.8, True,
+                        f"the gets alone {cost['gets']:.2f}, from disk {cost['local']:.2f}"))  # fmt: skip
