@@ -89,6 +89,7 @@ def plan_to_json(plan: Plan, root: str) -> dict[str, Any]:
 
 def plan_from_json(intent: Mapping[str, Any], root: str) -> Plan:
     """The plan of an intent of the store at `root`."""
+    # An intent from before there were drafts does not say `in_log`: its records lie in the staging folder.
     plain = {name: intent.get(name, False) if name == "in_log" else intent[name] for name in _PLAIN}
     plain["folders"] = tuple(os.path.join(root, folder) for folder in plain["folders"])
     plain["index_names"] = tuple(plain["index_names"])

@@ -1,4 +1,4 @@
-"""The steps around a job's commit point: guard, draft, intent; and a draft taken back.
+"""The steps around a job's commit point: guard, draft, intent; a draft taken back, an intent carried out.
 
 What a job writes in between is `publish`'s; who holds which lock, and finishing what a killed writer left, is `job`'s.
 Source of the rules: commit-protocol.md 3, 4, 8.
@@ -13,7 +13,7 @@ from contextlib import suppress
 from storage_core.errors import MqStoreError
 from storage_core.files import system
 from storage_core.files.undo_log import Changes, zero_span
-from storage_core.job import JobFolder, read_json, sync_staged, write_json
+from storage_core.job import JobFolder, sync_staged, write_json
 from storage_core.rocketmq.write.commit_plan import Plan, plan_to_json
 from storage_core.rocketmq.write.publish import Publisher
 from storage_core.rocketmq.write.store_end import log_path
@@ -84,9 +84,14 @@ def take_back(root: str, plan: Plan) -> None:
     system.sync_folder(folder.folder)
 
 
-def drafted(root: str) -> dict[str, object] | None:
-    """The draft that a killed writer left; None when there is none."""
-    return read_json(JobFolder(root).draft)
+def carry_out(root: str, plan: Plan) -> None:
+    """Publishes a committed job and marks it done. Raises MqStoreError: the next writer goes on then."""
+    publisher = Publisher(root, plan)
+    try:
+        publisher.publish()
+        publisher.done(os.path.join(plan.folders[0], GUARD))
+    except (OSError, MqStoreError) as error:
+        raise not_finished(root, error) from error
 
 
 # -- the file that keeps a stock broker from loading the store

@@ -32,11 +32,11 @@ from storage_core.job import (
 )
 from storage_core.rocketmq.disk.directory import looks_like_store
 from storage_core.rocketmq.write.commit_plan import Plan
-from storage_core.rocketmq.write.commit_point import GUARD, commit, raise_guard, text_of
+from storage_core.rocketmq.write.commit_point import GUARD, carry_out, commit, raise_guard, text_of
 from storage_core.rocketmq.write.input_rows import check_columns
 from storage_core.rocketmq.write.options import WriteSettings
 from storage_core.rocketmq.write.prepare import check_directory, known_queues, prepare
-from storage_core.rocketmq.write.redo import carry_out, finish_pending
+from storage_core.rocketmq.write.redo import finish_pending
 from storage_core.rocketmq.write.staging import Task, stage_task
 from storage_core.rocketmq.write.store_end import log_folders
 from storage_core.store import StagedPart
@@ -102,9 +102,8 @@ class RocketWriteJob(StreamedJob):
     def _pass_commit_point(self, parts: Sequence[StagedPart], locks: ExitStack) -> Plan:
         """Prepare, guard, draft, log, intent. An error in between leaves every file as it was."""
         changes = Changes()
-        counts = known_queues(self.root)
         try:
-            plan = prepare(self.root, self.settings, self.job, parts, counts, changes)
+            plan = prepare(self.root, self.settings, self.job, parts, changes)
             raise_guard(plan.folders, changes)
             if not system.exists(os.path.join(self.root, paths.LOCK)):
                 changes.create(os.path.join(self.root, paths.LOCK), b"lock")
@@ -231,7 +230,7 @@ def complete(root: str, settings: WriteSettings) -> None:
     job = new_job_id()
     open_staging(job_folder, job)
     try:
-        plan = prepare(root, settings, job, [], known_queues(root), changes, visited=True)
+        plan = prepare(root, settings, job, [], changes, visited=True)
         raise_guard(plan.folders, changes)
         commit(root, plan, changes)
     except BaseException:

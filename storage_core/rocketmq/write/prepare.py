@@ -10,7 +10,7 @@ import datetime
 import os
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -130,14 +130,12 @@ def _index_geometry(root: str, settings: WriteSettings, ends: Ends, store: Store
 
 
 def prepare(
-    root: str, settings: WriteSettings, job: str, parts: Sequence[StagedPart], counts: Mapping[str, int],
-    changes: Changes, visited: bool = False,
+    root: str, settings: WriteSettings, job: str, parts: Sequence[StagedPart], changes: Changes, visited: bool = False
 ) -> Plan:  # fmt: skip
     """The plan of a job, with all files and bytes that it needs made or reserved.
 
-    `counts` are the queues of the topics that exist. `visited`: a broker worked on the store while the job was
-    unfinished, so nothing noted is believed, and what the index files lack is put in. Raises MqStoreError; the caller
-    takes `changes` back then.
+    `visited`: a broker worked on the store while the job was unfinished, so nothing noted is believed, and what the
+    index files lack is put in. Raises MqStoreError; the caller takes `changes` back then.
     """
     folders = settings.commit_log_path or (os.path.join(root, paths.COMMIT_LOG),)
     ends, store = store_ends(root, settings, folders, trusting=not visited)
@@ -160,7 +158,7 @@ def prepare(
         if visited and plan.index_from is None:
             plan = replace(plan, index_from=ends.log_start - 1)
     new = f"{NEW}-{uuid.uuid4().hex[:12]}" if visited else NEW
-    return _Room(root, plan, store, counts, settings.queues, changes, new).made()
+    return _Room(root, plan, store, settings.queues, changes, new).made()
 
 
 def _with_index(root: str, plan: Plan, store: StoreState | None) -> Plan:
@@ -184,11 +182,10 @@ class _Room:
     """Walks over a job once with numbers alone, and makes the files and the room that it needs."""
 
     def __init__(
-        self, root: str, plan: Plan, store: StoreState | None, counts: Mapping[str, int], queues: int, changes: Changes,
-        new: str,
-    ) -> None:  # fmt: skip
+        self, root: str, plan: Plan, store: StoreState | None, queues: int, changes: Changes, new: str
+    ) -> None:
         self._root, self._plan, self._store, self._changes = root, plan, store, changes
-        self._counts, self._queues, self._new = counts, queues, new
+        self._queues, self._new = queues, new
         self._staging = JobFolder(root).staging(plan.job)
         self._files: dict[str, tuple[str, int]] = {}
         self._pages = np.empty(0, np.int64)
@@ -226,10 +223,10 @@ class _Room:
         )
 
     def _queue_ids(self) -> dict[str, int]:
-        wanted: dict[str, int] = {}
+        wanted, known = dict[str, int](), known_queues(self._root)
         for part in self._plan.parts:
             for topic, queue_id in part.detail["queues"]:
-                least = self._counts.get(topic, self._queues)
+                least = known.get(topic, self._queues)
                 wanted[topic] = max(wanted.get(topic, least), queue_id + 1)
         return wanted
 

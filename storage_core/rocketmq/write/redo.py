@@ -35,6 +35,7 @@ from storage_core.rocketmq.write.backfill import missing_entries
 from storage_core.rocketmq.write.commit_plan import Chunk, Course, Plan, plan_from_json, plan_to_json
 from storage_core.rocketmq.write.commit_point import (
     GUARD,
+    carry_out,
     is_guarded,
     not_finished,
     raise_guard,
@@ -42,7 +43,7 @@ from storage_core.rocketmq.write.commit_point import (
     take_back,
 )
 from storage_core.rocketmq.write.options import WriteSettings
-from storage_core.rocketmq.write.prepare import known_queues, prepare
+from storage_core.rocketmq.write.prepare import prepare
 from storage_core.rocketmq.write.publish import Publisher, patched, runs
 from storage_core.rocketmq.write.staging import DISPATCH, PRESERVED_OFFSETS, RECORDS
 from storage_core.rocketmq.write.store_end import log_folders, log_path
@@ -50,16 +51,6 @@ from storage_core.rocketmq.write.truncate import move_away
 from storage_core.store import QueueKey, StagedFile, StagedPart
 
 KINDS = (RECORDS, "dispatch", "keys")
-
-
-def carry_out(root: str, plan: Plan) -> None:
-    """Publishes a committed job and marks it done. Raises MqStoreError: the next writer goes on then."""
-    publisher = Publisher(root, plan)
-    try:
-        publisher.publish()
-        publisher.done(os.path.join(plan.folders[0], GUARD))
-    except (OSError, MqStoreError) as error:
-        raise not_finished(root, error) from error
 
 
 def finish_pending(root: str, settings: WriteSettings) -> bool:
@@ -144,7 +135,7 @@ def _after_visit(root: str, plan: Plan, changes: Changes) -> Plan:
     parts = stage_missing(root, plan, find_store(root, plan.folders))
     if plan.ends.index is not None:
         drop_index(root, plan, changes)
-    made = prepare(root, settings, plan.job, parts, known_queues(root), changes, visited=True)
+    made = prepare(root, settings, plan.job, parts, changes, visited=True)
     wanted = {topic: max(count, made.queue_ids.get(topic, 0)) for topic, count in plan.queue_ids.items()}
     return replace(made, queue_ids={**made.queue_ids, **wanted}, in_log=False)
 
@@ -161,7 +152,7 @@ def stage_missing(root: str, plan: Plan, store: StoreState) -> list[StagedPart]:
             for kind in (*KINDS, *(("preserved",) if plan.preserve else ()))
         }
         for chunk in course:
-            kept = _missing(root, plan, chunk, store, listed, files["records"])
+            kept = _missing(root, plan, chunk, store, listed, files[RECORDS])
             if not kept.any():
                 continue
             first = int(chunk.physical_offsets[kept][0]) if first is None else first
@@ -223,11 +214,8 @@ def _placed(root: str, plan: Plan, chunk: Chunk) -> Iterator[tuple[int, int, Byt
             path = os.path.join(staging, new[path])
         length = int(chunk.sizes[first:last].sum())
         data = np.frombuffer(read_at(path, length, physical_offset - base), np.uint8)
-        whole = len(data) == length
-        if (
-            not whole
-            or (own_addresses(data, starts[first:last] - starts[first]) != chunk.physical_offsets[first:last]).any()
-        ):
+        wanted, at = chunk.physical_offsets[first:last], starts[first:last] - starts[first]
+        if len(data) < length or not np.array_equal(own_addresses(data, at), wanted):
             raise MqStoreError(f"{path}: the records that the job {plan.job} wrote at {physical_offset} are gone")
         yield first, last, data
 
