@@ -127,13 +127,18 @@ def test_folders_lost_in_the_upload_change_nothing(bucket: Bucket, tmp_path: Pat
     assert rows(put(bucket, directory)).equals(expected)
 
 
+def add_names(bucket: Bucket, count: int) -> None:
+    """Puts objects that no reader needs beside those of the store, a hundred to a folder."""
+    some = bucket.objects[min(bucket.objects)]
+    for number in range(count):
+        path = f"x/store/config/old/{number // 100}/{number}.json"
+        bucket.objects[path] = some._replace(path=path)
+
+
 def test_a_store_among_a_hundred_thousand_names(bucket: Bucket, tmp_path: Path) -> None:
     directory = archive.unpack("mixed-4.9.3", tmp_path)
     bucket.add_folder(directory, "x/store")
-    some = bucket.objects[min(bucket.objects)]
-    for number in range(100_000):
-        path = f"x/store/config/old/{number // 100}/{number}.json"
-        bucket.objects[path] = some._replace(path=path)
+    add_names(bucket, 100_000)
     assert rows("memory://b/x/store").equals(rows(str(directory)))
     assert bucket.count("walk") == 101
     assert bucket.count("folder") == 0
@@ -143,10 +148,7 @@ def test_a_listing_that_breaks_off_is_made_again(bucket: Bucket, tmp_path: Path)
     """No name is missed, and none comes twice."""
     directory = archive.unpack("mixed-4.9.3", tmp_path)
     bucket.add_folder(directory, "x/store")
-    some = bucket.objects[min(bucket.objects)]
-    for number in range(2500):
-        path = f"x/store/config/old/{number}.json"
-        bucket.objects[path] = some._replace(path=path)
+    add_names(bucket, 2500)
     answers: list[str] = []
 
     def fault(kind: str, path: str) -> None:
