@@ -12,11 +12,14 @@ import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
 MAGIC_V1, MAGIC_V2, MAGIC_BLANK = 0xDAA320A7, 0xDAA320AB, 0xCBD43194
+RECORD_MAGIC = rb"\xda\xa3\x20[\xa7\xab]"
+LONGEST_RECORD = 64 << 20
+"""Bytes; more than any record of the tests' stores has."""
 
 TIMES = ("bornTimestamp", "storeTimestamp")
 YEAR_1_MS, YEAR_10000_MS = -62_135_596_800_000, 253_402_300_800_000
@@ -136,7 +139,7 @@ class Log:
     def __init__(self, directory: Path) -> None:
         self.store = directory.parent.name
         self.files = {
-            int(path.name): _read_without_tail_hole(path)
+            int(path.name): _read_to_last_record(path)
             for path in sorted(directory.glob("*"))
             if path.is_file() and len(path.name) == 20 and path.name.isdigit()
         }
@@ -157,7 +160,7 @@ class Log:
         """Every record anywhere whose magic, lengths and PHYSICALOFFSET are right, in physical order."""
         for base, data in self.files.items():
             free = 0
-            for found in re.finditer(rb"\xda\xa3\x20[\xa7\xab]", data):
+            for found in re.finditer(RECORD_MAGIC, data):
                 at = found.start() - 4
                 if at < free:
                     continue
@@ -173,11 +176,33 @@ class Log:
 def _read_without_tail_hole(path: Path) -> bytes:
     """The bytes of a file up to its last hole: a preallocated 1 GiB file need not be read."""
     with path.open("rb") as file:
-        stop = 0
-        while stop < path.stat().st_size:
-            try:
-                stop = os.lseek(file.fileno(), os.lseek(file.fileno(), stop, os.SEEK_DATA), os.SEEK_HOLE)
-            except OSError:
-                break
+        pieces = _pieces(file)
         file.seek(0)
-        return file.read(stop)
+        return file.read(pieces[-1][1] if pieces else 0)
+
+
+def _read_to_last_record(path: Path) -> bytes:
+    """The bytes of a file up to the last piece that a record may reach: a byte after 1 GiB of nothing is no record."""
+    with path.open("rb") as file:
+        pieces = _pieces(file)
+        while len(pieces) > 1:
+            start, stop = pieces[-1]
+            file.seek(start)
+            if start - pieces[-2][1] < LONGEST_RECORD or re.search(RECORD_MAGIC, file.read(stop - start)):
+                break
+            pieces.pop()
+        file.seek(0)
+        return file.read(pieces[-1][1] if pieces else 0)
+
+
+def _pieces(file: BinaryIO) -> list[tuple[int, int]]:
+    """Where each piece between holes starts and stops."""
+    pieces, stop, size = list[tuple[int, int]](), 0, os.fstat(file.fileno()).st_size
+    while stop < size:
+        try:
+            start = os.lseek(file.fileno(), stop, os.SEEK_DATA)
+        except OSError:
+            break
+        stop = os.lseek(file.fileno(), start, os.SEEK_HOLE)
+        pieces.append((start, stop))
+    return pieces
