@@ -1,4 +1,4 @@
-"""Spans copied, summed up, compared and searched, each in one pass over all messages.
+"""Spans copied, summed up, hashed, compared and searched, each in one pass over all messages.
 
 No loop reads or writes outside of the arrays that it is given.
 """
@@ -78,6 +78,12 @@ def equal(buffer: Bytes, starts: Positions, sizes: Positions, texts: Bytes, offs
     return same
 
 
+def hashes_of_ascii(data: Bytes, offsets: Numbers, before: Numbers) -> Numbers | None:
+    """Java's hash of text i, [offsets[i], offsets[i + 1]) of `data`, after `before[i]`; None where it is not ASCII."""
+    hashes = np.empty(len(before), np.int32)
+    return hashes if _hash_ascii(data, offsets, before, hashes) else None
+
+
 def positions(array: npt.NDArray[Any]) -> Positions:
     """The same numbers as the loops take them."""
     return np.ascontiguousarray(array, np.int64)
@@ -153,3 +159,18 @@ def _equal(
         size = offsets[which[row] + 1] - text
         inside = 0 <= starts[row] <= len(buffer) - size
         same[row] = inside and sizes[row] == size and differ(buffer, starts[row], texts, text, size) == 0
+
+
+@njit(types.boolean(BYTES, NUMBERS, NUMBERS, OUT_NUMBERS), nogil=True, cache=True)
+def _hash_ascii(data: Bytes, offsets: Numbers, before: Numbers, hashes: Numbers) -> bool:
+    for row in range(len(before)):
+        start, stop = offsets[row], offsets[row + 1]
+        if not 0 <= start <= stop <= len(data):
+            return False
+        value = np.uint32(before[row])
+        for at in range(start, stop):
+            if data[at] >= 0x80:
+                return False
+            value = np.uint32(value * np.uint32(31) + np.uint32(data[at]))
+        hashes[row] = np.int32(value)
+    return True

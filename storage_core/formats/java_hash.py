@@ -10,9 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from storage_core.compiled.loading import CompiledLoops
 from storage_core.formats.radix_sort import stable_order
 from storage_core.formats.spans import data_of, offsets_of
 
+GUESSED_SIZE = 20
+_loops = CompiledLoops("storage_core.compiled.span_loops")
 _MASK = 0xFFFFFFFF
 _NOT_ASCII, _CONTINUATION_MASK, _CONTINUATION, _FOUR_BYTES = 0x80, 0xC0, 0x80, 0xF0
 
@@ -30,8 +33,13 @@ def java_hashes(texts: pa.StringArray, before: npt.NDArray[np.int32] | int = 0) 
     """The hash of each text, shape (n,); that of null is that of the empty text.
 
     `before`: the hashes (shape (n,) or one for all) of what stands before each text; the result is then the hash of
-    both together. The texts must be valid UTF-8. Loops over character positions, not over rows.
+    both together. The texts must be valid UTF-8. The twin of the compiled loop goes over character positions, not rows.
     """
+    if (loops := _loops.after(len(texts) * GUESSED_SIZE)) is not None:
+        stands_before = np.ascontiguousarray(np.broadcast_to(np.asarray(before, np.int32), len(texts)))
+        hashes: npt.NDArray[np.int32] | None = loops.hashes_of_ascii(data_of(texts), offsets_of(texts), stands_before)
+        if hashes is not None:
+            return hashes
     units, starts, stops = _code_units(texts)
     lengths = stops - starts
     if len(lengths) and (lengths == lengths[0]).all():

@@ -12,6 +12,8 @@ from storage_core.formats.java_hash import java_hash, java_hashes
 from storage_core.formats.rocketmq.indexfile import key_hash, key_hashes
 from tests.reference import rocketmq_index, rocketmq_model
 
+pytestmark = pytest.mark.usefixtures("either_loops")
+
 FROM_JAVA = {
     "": 0,
     "A": 65,
@@ -48,6 +50,11 @@ def test_what_stands_before(pairs: list[tuple[str, str]]) -> None:
     before = np.array([java_hash(first) for first, _ in pairs], np.int32)
     found = java_hashes(pa.array([second for _, second in pairs], pa.string()), before)
     assert found.tolist() == [java_hash(first + second) for first, second in pairs]
+
+
+@given(st.lists(st.text(st.characters(max_codepoint=0x7F)), max_size=9), st.integers(0, 3))
+def test_a_column_of_ascii(texts: list[str], cut: int) -> None:
+    assert java_hashes(pa.array(texts, pa.string())[cut:]).tolist() == [java_hash(text) for text in texts[cut:]]
 
 
 def test_the_smallest_hash_is_indexed_as_zero() -> None:
