@@ -45,6 +45,10 @@ class FileLock(Closable):
             system.close(self._descriptor)
             raise
 
+    def other_holders(self) -> list[int]:
+        """Other processes of this machine that have the file open, locked or not, as far as this user may see them."""
+        return system.holders(self.path, self._descriptor)
+
     def close(self) -> None:
         """Gives the lock back."""
         if self._descriptor >= 0:

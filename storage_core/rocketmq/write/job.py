@@ -199,7 +199,7 @@ def _broker_lock(root: str) -> AbstractContextManager[object]:
         return nullcontext()
     advice = "a running broker; stop it, or write into a copy of its store"
     lock = FileLock(path, 0, advice)
-    others = system.holders(path)
+    others = lock.other_holders()
     if others:
         lock.close()
         raise StoreLockedError(f"StoreLockedError: {path} is about to be locked by {advice} (process {others[0]})")

@@ -1,0 +1,59 @@
+"""Who else has a file open: with an own descriptor the kernel is asked first, and its answer is the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from storage_core.files import processes
+from storage_core.files.lock import FileLock
+
+
+@contextmanager
+def opened_elsewhere(path: Path, how: str) -> Iterator[int]:
+    """Another process that has the file open; its number."""
+    program = f"import sys; file = open({str(path)!r}, {how!r}); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        yield other.pid
+
+
+@pytest.mark.parametrize("how", ["rb", "r+b"])
+def test_another_process_is_seen(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "lock"
+    path.touch()
+    with FileLock(str(path), 0, "nobody") as lock:
+        assert lock.other_holders() == []
+        with opened_elsewhere(path, how) as other:
+            assert lock.other_holders() == [other] == processes.holders(str(path))
+        assert lock.other_holders() == []
+
+
+def test_nobody_is_looked_for_where_the_kernel_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look at every process takes milliseconds, at each commit."""
+    with FileLock(str(tmp_path / "lock"), 0, "nobody") as lock:
+        monkeypatch.setattr(os, "listdir", lambda path: pytest.fail(f"{path} was listed"))
+        assert lock.other_holders() == []
+
+
+def test_a_second_descriptor_of_this_process_is_nobody_else(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with FileLock(str(path), 0, "nobody") as lock, path.open("rb"):
+        assert lock.other_holders() == []
+
+
+def test_a_file_system_without_leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(22, "Invalid argument")
+
+    path = tmp_path / "lock"
+    with FileLock(str(path), 0, "nobody") as lock, opened_elsewhere(path, "rb") as other:
+        monkeypatch.setattr("fcntl.fcntl", refused)
+        assert lock.other_holders() == [other]
