@@ -6,6 +6,7 @@ Callers ask through `system`, as for everything of the operating system.
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 import signal
 
@@ -21,6 +22,11 @@ def memory_used() -> int:
 def memory_total() -> int:
     """Bytes of memory of this machine."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def zeros(size: int) -> memoryview:
+    """So many zero bytes, of which a page takes memory and time when it is touched first; from a heap all may at once."""
+    return memoryview(mmap.mmap(-1, size))
 
 
 def holders(path: str, descriptor: int | None = None) -> list[int]:

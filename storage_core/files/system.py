@@ -26,6 +26,7 @@ from storage_core.files.processes import (
     process_space,
     process_start,
     session_process,
+    zeros,
 )
 from storage_core.files.remote import registry as remote
 from storage_core.files.stamp import NO_STAMP, FileStat, Stamp
@@ -33,6 +34,7 @@ from storage_core.files.stamp import NO_STAMP, FileStat, Stamp
 __all__ = [
     "NO_STAMP", "FileStat", "Stamp",
     "holders", "holders_below", "memory_total", "memory_used", "process_space", "process_start", "session_process",
+    "zeros",
 ]  # fmt: skip
 
 READ_ONLY = "mqstore writes to local directories; write there, then `mqstore copy` takes the store to a URI"

@@ -124,8 +124,8 @@ class _SlotFile:
     def __init__(self, path: str, geometry: Geometry, first: int) -> None:
         self._descriptor = system.open_write(path)
         self._geometry, self._first = geometry, first
-        fill = -1 if first else 0
-        self._slots = np.full(geometry.slots, fill, np.int32)
+        # Zero: nothing put or read so far. A small job touches few of them.
+        self._slots = np.frombuffer(system.zeros(SLOT.size * geometry.slots), np.int32)
         self._changed: list[npt.NDArray[np.int64]] = []
 
     def put(self, header: IndexHeader, puts: Puts) -> IndexHeader:
@@ -157,8 +157,8 @@ class _SlotFile:
 
     def _values_of(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
         values = self._slots[slots]
-        unknown = np.flatnonzero(values < 0)
-        if len(unknown):
+        unknown = np.flatnonzero(values == 0)
+        if self._first and len(unknown):
             values[unknown] = self._slots[slots[unknown]] = self._before(slots[unknown])
         return values
 
@@ -192,7 +192,7 @@ class _SlotFile:
             position = HEADER.size + SLOT.size * low
             if self._first:
                 present = np.frombuffer(system.pread(self._descriptor, SLOT.size * len(known), position), ">i4")
-                known = np.where(known < 0, present, known)
+                known = np.where(known == 0, present, known)
             system.pwrite(self._descriptor, known.astype(">i4").view(np.uint8).data, position)
 
 
