@@ -33,6 +33,18 @@ from storage_core.rocketmq.write.store_end import Ends, ends_from_json, ends_to_
 from storage_core.store import QueueKey, StagedPart
 
 CHUNK_COUNT = 1 << 16
+KEPT_COUNT = 1 << 20
+"""Records of a job, at about 80 bytes each, whose chunks are kept for its next walk."""
+
+
+@dataclass
+class Walked:
+    """What a whole walk over the records of a small job found: a commit walks three times. Nothing before that."""
+
+    chunks: tuple[Chunk, ...] | None = None
+    keys: list[QueueKey] = field(default_factory=list)
+    next_queue_offsets: Positions = field(default_factory=lambda: np.empty(0, np.int64))
+    firsts: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -44,7 +56,8 @@ class Plan:
     `queue_ids` is the number of queues that topics.json must give each topic, `newest_ms` the largest store time.
     `recover`: the log holds messages that queues or index do not list, or `abort` is there. `seen` is what recovery
     saw beside the log, None where the last job's state was trusted. `in_log`: the records were forced into the log
-    before the commit point, and the staged ones are not needed any more.
+    before the commit point, and the staged ones are not needed any more. `walked` holds for `parts`, `ends`, `store_ms`
+    and `preserve` as they are.
     """
 
     job: str
@@ -66,6 +79,7 @@ class Plan:
     recover: bool = False
     seen: Mapping[str, Any] | None = None
     in_log: bool = True
+    walked: Walked = field(default_factory=Walked, repr=False, compare=False)
 
     @property
     def rows(self) -> int:
@@ -144,8 +158,25 @@ class Course:
         self.stop = plan.ends.log_end
 
     def __iter__(self) -> Iterator[Chunk]:
+        walked = self._plan.walked
+        if walked.chunks is None:
+            yield from self._walk(walked)
+            return
+        self.keys, self.firsts = walked.keys, walked.firsts
+        self.next_queue_offsets = walked.next_queue_offsets
+        self.stop = walked.chunks[-1].stop if walked.chunks else self._plan.ends.log_end
+        yield from walked.chunks
+
+    def _walk(self, walked: Walked) -> Iterator[Chunk]:
+        kept: list[Chunk] | None = [] if self._plan.rows <= KEPT_COUNT else None
         for part in self._plan.parts:
-            yield from self._part(part)
+            for chunk in self._part(part):
+                if kept is not None:
+                    kept.append(chunk)
+                yield chunk
+        if kept is not None:
+            walked.keys, walked.firsts, walked.next_queue_offsets = self.keys, self.firsts, self.next_queue_offsets
+            walked.chunks = tuple(kept)
 
     def _part(self, part: StagedPart) -> Iterator[Chunk]:
         names = {file.name.rpartition(".")[2]: os.path.join(self._folder, file.name) for file in part.files}

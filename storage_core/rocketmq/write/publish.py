@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 from isal.isal_zlib import crc32
@@ -35,6 +36,7 @@ from storage_core.rocketmq.write.prepare import make_file
 from storage_core.rocketmq.write.queue_writer import QueueWriter
 from storage_core.rocketmq.write.store_end import log_path, save_state
 
+Item = TypeVar("Item")
 BUFFER_SIZE = 4 << 20
 LAG = 16 << 20
 
@@ -76,6 +78,11 @@ class Publisher:
                 system.unlink(path)
                 system.sync_folder(os.path.dirname(path))
 
+    def _ahead(self, items: Iterator[Item]) -> Iterator[Item]:
+        """The next item is made while one is written, where there is so much that a thread pays."""
+        staged = sum(file.size for part in self._plan.parts for file in part.files)
+        return one_ahead(items) if staged > BUFFER_SIZE else items
+
     # -- log
 
     def write_log(self) -> None:
@@ -86,7 +93,7 @@ class Publisher:
         course, staged = Course(self._plan, self._staging), dict[str, int]()
         descriptors: dict[str, int] = {}
         try:
-            for physical_offset, data in one_ahead(self._pieces(course, staged)):
+            for physical_offset, data in self._ahead(self._pieces(course, staged)):
                 self._write_at(descriptors, physical_offset, data)
             for descriptor in descriptors.values():
                 system.fsync(descriptor)
@@ -127,7 +134,7 @@ class Publisher:
         queues, index = self._queue_writer(), self._index_writer()
         filled: set[int] = set()
         try:
-            for chunk in one_ahead(iter(course)):
+            for chunk in self._ahead(iter(course)):
                 self._write_entries(queues, course, chunk, filled)
                 if index is not None:
                     index.add(Keys(chunk.hashes, chunk.key_counts, chunk.physical_offsets, chunk.store_ms))
