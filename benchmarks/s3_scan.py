@@ -56,7 +56,9 @@ class Reads:
         def get(span: Span) -> int:
             name, start, stop = span
             each = found[name]
-            return 0 if each is None else len(bucket.requests.get(each, start, stop))
+            if each is None:
+                raise FileNotFoundError(f"{uri}/{name}")
+            return len(bucket.requests.get(each, start, stop))
 
         with ThreadPoolExecutor(THREADS) as pool:
             list(pool.map(get, spans))
