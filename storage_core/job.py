@@ -198,7 +198,8 @@ def is_orphan(folder: str) -> bool:
         return age_s > NO_OWNER_S
     if (owner.get("host"), owner.get("space")) != (socket.gethostname(), system.process_space()):
         return age_s > OTHER_HOST_S
-    return bool(owner.get("start") != system.process_start(int(owner.get("pid", 0))))
+    # Without a start the owner was dead when it was noted: a worker outlives its session for a moment.
+    return owner.get("start") is None or owner["start"] != system.process_start(int(owner.get("pid", 0)))
 
 
 def drop_written(folder: str) -> None:

@@ -278,12 +278,15 @@ def test_definitions_are_what_a_node_imports_where_it_must(engine: Engine, own: 
 # -- writers that died
 
 
-@pytest.fixture
-def dead(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
-    """Until it is called, jobs belong to a process that is not there: its number is greater than any."""
+@pytest.fixture(params=["died later", "was dead already"])
+def dead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Until it is called, jobs belong to a process that is not there: its number is greater than any. A worker that
+    outlives its session for a moment notes one that is dead already.
+    """
     with monkeypatch.context() as patch:
         patch.setattr(system, "session_process", lambda _: 1 << 22)
-        patch.setattr(system, "process_start", lambda _: 1)
+        if request.param == "died later":
+            patch.setattr(system, "process_start", lambda _: 1)
         yield patch.undo
 
 
