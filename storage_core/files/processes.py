@@ -25,7 +25,7 @@ def memory_total() -> int:
 
 
 def zeros(size: int) -> memoryview:
-    """So many zero bytes, of which a page takes memory and time when it is touched first; from a heap all may at once."""
+    """So many zero bytes. A page of them takes memory and time when it is touched; of a heap all might, at once."""
     return memoryview(mmap.mmap(-1, size))
 
 
