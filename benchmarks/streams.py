@@ -30,6 +30,8 @@ METHOD = (
 COUNT, BODY_SIZE = 1_000_000, 98
 SMALL_ROWS, SMALL_TRIGGERS, WARM_TRIGGERS = 100, 40, 10
 IDLE_TRIGGERS = 2000
+WARM_ROUNDS = 3
+"""Rounds of large micro-batches until each worker has loaded its compiled loops."""
 KAFKA = {"layout": "kafka", "includeHeaders": "true"}
 WRITTEN = ("topic", "queueId", "key", "body")
 
@@ -79,7 +81,7 @@ def _large(section: Section, spark: SparkSession, folder: Path, store: str, roun
         "mqstore": lambda: spark.readStream.format("mqstore").options(**KAFKA).load(store),
         "ready": lambda: spark.readStream.format("readystream").load(str(folder / "kafka")),
     }
-    found = _in_turns(frames, rounds, folder)
+    found = _in_turns(frames, rounds, folder, WARM_ROUNDS)
     share = median(sum(b) / sum(a) for a, b in zip(found["mqstore"], found["ready"], strict=True))
     note = " and ".join(f"{name} {median(map(sum, runs)):.0f} ms" for name, runs in found.items())
     section.add(Finding("AvailableNow, 100 B, Kafka's columns: of ready batches", share, "%", 0.70, note=note))
@@ -96,7 +98,7 @@ def _small(section: Section, spark: SparkSession, folder: Path, store: str, roun
         .options(**KAFKA, maxOffsetsPerTrigger=str(SMALL_ROWS)).load(str(part)),
         "ready": lambda: spark.readStream.format("readystream").options(**ready).load(str(folder / "kafka")),
     }  # fmt: skip
-    found = _in_turns(frames, rounds, folder)
+    found = _in_turns(frames, rounds, folder, 1)
     times = {name: median(median(run[WARM_TRIGGERS:]) for run in runs) for name, runs in found.items()}
     note = " and ".join(f"{name} {time:.0f} ms" for name, time in times.items())
     section.add(
@@ -110,10 +112,10 @@ def _sink(section: Section, spark: SparkSession, folder: Path, rounds: int) -> N
 
     targets = {"mqstore": str(folder / "target"), "droppingstream": None}
     found: dict[str, list[list[int]]] = {name: [] for name in targets}
-    for number in range(rounds + 1):
+    for number in range(rounds + WARM_ROUNDS):
         for name, path in targets.items():
             run = _run(frame(), name, folder / "checkpoint", path)
-            if number:
+            if number >= WARM_ROUNDS:
                 found[name].append(run)
             shutil.rmtree(folder / "target", ignore_errors=True)
     share = median(sum(b) / sum(a) for a, b in zip(found["mqstore"], found["droppingstream"], strict=True))
@@ -121,13 +123,13 @@ def _sink(section: Section, spark: SparkSession, folder: Path, rounds: int) -> N
     section.add(Finding("the sink: of a writer that drops its batches", share, "%", 0.60, note=note))
 
 
-def _in_turns(frames: Frames, rounds: int, folder: Path) -> dict[str, list[list[int]]]:
-    """The milliseconds of each micro-batch of each run, after one that does not count."""
+def _in_turns(frames: Frames, rounds: int, folder: Path, warm_ups: int) -> dict[str, list[list[int]]]:
+    """The milliseconds of each micro-batch of each run, after some that do not count."""
     found: dict[str, list[list[int]]] = {name: [] for name in frames}
-    for number in range(rounds + 1):
+    for number in range(rounds + warm_ups):
         for name in list(frames) if number % 2 else reversed(list(frames)):
             run = _run(frames[name](), "noop", folder / "checkpoint")
-            if number:
+            if number >= warm_ups:
                 found[name].append(run)
     return found
 
