@@ -13,6 +13,7 @@ from struct import Struct as PackedStruct
 
 import numpy as np
 
+from storage_core.compiled.loading import CompiledLoops
 from storage_core.formats.layout import Bytes, Positions, values_at
 from storage_core.formats.rocketmq.message import (
     BLANK,
@@ -46,6 +47,15 @@ class Walk:
 
 
 _size = PackedStruct(">i").unpack_from
+_loops = CompiledLoops("storage_core.formats.rocketmq.compiled.record_parts")
+
+
+def _all_steps(buffer: Bytes, start: int) -> Positions:
+    loops = _loops.after()
+    if loops is None:
+        return np.fromiter(_steps(buffer, start), np.int64)
+    found: Positions = loops.steps(buffer, start)
+    return found
 
 
 def _steps(buffer: Bytes, position: int) -> Iterator[int]:
@@ -81,7 +91,7 @@ def _guided_steps(buffer: Bytes, start: int, guesses: Positions) -> Positions:
             position = int(following[stop - 1])
             if sizes[stop - 1] < MIN_SIZE:
                 return np.concatenate(parts)
-    return np.concatenate((*parts, np.fromiter(_steps(buffer, position), np.int64)))
+    return np.concatenate((*parts, _all_steps(buffer, position)))
 
 
 def walk(buffer: Bytes, start: int = 0, guesses: Positions | None = None) -> Walk:
@@ -94,7 +104,7 @@ def walk(buffer: Bytes, start: int = 0, guesses: Positions | None = None) -> Wal
     # The loop only adds sizes; what it stepped on is checked for all at once, and the first wrong one ends the walk.
     guesses = np.empty(0, np.int64) if guesses is None else guesses
     inside = guesses[(guesses >= start) & (guesses <= len(buffer) - BLANK.size)]
-    starts = _guided_steps(buffer, start, inside) if len(inside) else np.fromiter(_steps(buffer, start), np.int64)
+    starts = _guided_steps(buffer, start, inside) if len(inside) else _all_steps(buffer, start)
     if not len(starts):
         return Walk(starts, starts, start, Stop.TORN)
     heads = structs_at(buffer, BLANK.dtype, starts)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.formats.rocketmq.message import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_SIZE
 from storage_core.formats.rocketmq.record_walk import Stop, Walk, walk
+
+pytestmark = pytest.mark.usefixtures("either_loops")
 
 SIZES = st.sampled_from([MIN_SIZE, MIN_SIZE + 1, 120, 300])
 HEADS = st.tuples(SIZES, st.sampled_from([MAGIC_V1, MAGIC_V1, MAGIC_V2]))

@@ -1,4 +1,4 @@
-"""The parts of many records of a commit log, found and checked in one pass. The rules stand at `message.decode`."""
+"""Many records of a commit log found, and their parts checked, in one pass. The rules stand at `message.decode`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit, types
 
-from storage_core.compiled.span_loops import BYTES, OUT_BYTES, POSITIONS, positions
+from storage_core.compiled.span_loops import BYTES, OUT_BYTES, OUT_POSITIONS, POSITIONS, positions
 from storage_core.formats.layout import Bytes, Mask, Positions
 from storage_core.formats.rocketmq.message import (
+    BLANK,
     BORN_HOST_V6,
     FLAWS,
     HEADER,
@@ -25,6 +26,7 @@ from storage_core.formats.rocketmq.message import (
 MAGIC_AT, FLAGS_AT = HEADER.field("magic").offset, HEADER.field("sys_flag").offset
 BODY_AT = HEADER_V4.size - 2 * HOST_V4
 AROUND = MIN_SIZE - 2 * HOST_V4
+BLANK_SIZE = BLANK.size
 NONE, TOO_SHORT, MAGIC, SIZE, LENGTHS = (
     FLAWS.index(flaw) for flaw in (Flaw.NONE, Flaw.TOO_SHORT, Flaw.MAGIC, Flaw.SIZE, Flaw.LENGTHS)
 )
@@ -45,12 +47,31 @@ def place_parts(
     return sixes if seen else None
 
 
+def steps(buffer: Bytes, start: int) -> Positions:
+    """`record_walk`'s steps from record to record."""
+    out = np.empty(max(len(buffer) - start, 0) // MIN_SIZE + 1, np.int64)
+    return out[: _steps(buffer, start, out)]
+
+
 @njit(types.int64(BYTES, types.int64), nogil=True, cache=True)
 def _int32_at(buffer: Bytes, at: int) -> np.int64:
     value = np.uint32(0)
     for byte in range(4):
         value = value << np.uint32(8) | np.uint32(buffer[at + byte])
     return np.int64(np.int32(np.uint32(value)))
+
+
+@njit(types.int64(BYTES, types.int64, OUT_POSITIONS), nogil=True, cache=True)
+def _steps(buffer: Bytes, position: int, out: Positions) -> int:
+    count, last = 0, len(buffer) - BLANK_SIZE
+    while position <= last and count < len(out):
+        out[count] = position
+        count += 1
+        size = _int32_at(buffer, position)
+        if size < MIN_SIZE:
+            break
+        position += size
+    return count
 
 
 @njit(types.int64(BYTES, types.int64), nogil=True, cache=True)
