@@ -21,6 +21,7 @@ from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE, QUEUE_ENTRY, decode_entries, leading_valid
 
 FIRST_CHUNK = 4096 // QUEUE_ENTRY.size * QUEUE_ENTRY.size
+FAR_CHUNK = (32 << 10) // QUEUE_ENTRY.size * QUEUE_ENTRY.size
 LAST_CHUNK = (4 << 20) // QUEUE_ENTRY.size * QUEUE_ENTRY.size
 READ_WHOLE = 65_536
 ENTRIES_PER_READ = 64
@@ -249,14 +250,15 @@ class ConsumeQueue:
         file = self.chain.files[index]
         descriptor = files.descriptor(file.path)
         total = self.room(index) * QUEUE_ENTRY.size
-        position, chunk = begin * QUEUE_ENTRY.size, FIRST_CHUNK
+        position = begin * QUEUE_ENTRY.size
+        chunk, growth = (FIRST_CHUNK, 8) if system.is_local(file.path) else (FAR_CHUNK, 4)
         while position < total:
             entries = decode_entries(system.pread(descriptor, min(chunk, total - position), position))
             if not len(entries):
                 return
             yield entries
             position += len(entries) * QUEUE_ENTRY.size
-            chunk = min(chunk * 8, LAST_CHUNK)
+            chunk = min(chunk * growth, LAST_CHUNK)
 
 
 def _end(entry: Any) -> int:
