@@ -73,6 +73,28 @@ def test_lookups_in_ninety_index_files(
     assert found.at_once >= 10
 
 
+def test_a_plan_reads_no_further_than_the_queues_say(bucket: Bucket, tmp_path: Path) -> None:
+    """Of a log file of 64 MB with a few messages not the zeros, where queues list all of them; else what lies behind
+    those that they list too.
+    """
+    path = tmp_path / "store"
+    with open_store(str(path), "rocketmq") as store:
+        rows = {"topic": ["t"] * 100, "queueId": pa.array([0] * 100, pa.int32()), "body": [bytes(400)] * 100}
+        store.append(rows, commitLogFileSize=64 << 20)
+    bucket.add_folder(path, "x/store")
+    with open_store(URI) as store:
+        plan = store.snapshot().plan(ScanRequest())
+    assert sum(stop - start for _, name, start, stop in bucket.asked if "/commitlog/" in name) < 256 << 10
+    queue = next(path.glob("consumequeue/t/0/*"))
+    entries = queue.read_bytes()
+    queue.write_bytes(entries[:1000] + bytes(len(entries) - 1000))
+    registry.forget_all()
+    bucket.add_folder(path, "x/store")
+    with open_store(URI) as store:
+        plan = store.snapshot().plan(ScanRequest())
+        assert sum(batch.num_rows for piece in plan for batch in piece.read()) == 100
+
+
 QUEUES = 1100
 
 

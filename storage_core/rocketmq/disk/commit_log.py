@@ -16,6 +16,7 @@ from storage_core.formats.checksum import span_crcs
 from storage_core.formats.layout import Mask, Positions
 from storage_core.formats.rocketmq.delay_levels import delay_ms
 from storage_core.formats.rocketmq.message import (
+    BLANK,
     MAGIC_V1,
     MAGIC_V2,
     Messages,
@@ -71,8 +72,8 @@ class RecordRun:
 class FileWalk:
     """Walks one file of the log. After iteration `end_offset` and `reason` say where it stopped and why.
 
-    `guesses`: addresses where an index says that records begin, ascending; they only make it faster. Each run is valid
-    until the next step.
+    `guesses`: addresses where an index says that records begin, ascending; `likely_end`: an address to which it reads
+    first. Both only make it faster. Each run is valid until the next step.
     """
 
     chain: FileChain
@@ -82,15 +83,18 @@ class FileWalk:
     checks: Checks
     window_size: int = WINDOW_SIZE
     guesses: Positions | None = None
+    likely_end: int = 0
     end_offset: int = 0
     reason: Stop = Stop.END
 
     def __iter__(self) -> Iterator[RecordRun]:
         window = Window(self.chain, self.files)
         self.end_offset = self.start
-        size = self.window_size
+        size, likely_end = self.window_size, self.likely_end
         while self.end_offset < self.file.end:
             stop = min(self.end_offset + size, self.file.end)
+            if self.end_offset < likely_end < stop:
+                stop, likely_end = min(likely_end + BLANK.size, stop), 0
             buffer = window.load(self.end_offset, stop)
             records = walk(buffer, guesses=self._guesses(self.end_offset, stop))
             self.reason = records.reason

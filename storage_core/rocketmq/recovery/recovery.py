@@ -6,7 +6,7 @@ write belongs to `truncate` and `backfill`. Source of the rules: rocketmq.md 3.4
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -170,7 +170,7 @@ def _recover_log(run: _Simulation, overall: int) -> Verdict:
     # 4.9 dispatches from where the queues end when the scan is over; all but its clean start dispatch while they scan.
     threshold = -1 if listing.abort else overall
     during = listing.abort or run.rules is Rules.V5
-    for records in _scan(run, _scan_start(run, overall)):
+    for records in _scan(run, _scan_start(run, overall), overall):
         if during:
             _dispatch(run, dispatcher, records, threshold)
     if overall >= run.log_end:
@@ -277,18 +277,34 @@ def known_magics(rules: Rules) -> tuple[int, ...]:
     return (MAGIC_V1,) if rules is Rules.V4 else (MAGIC_V1, MAGIC_V2)
 
 
-def _scan(run: _Simulation, index: int) -> Iterator[RecordRun]:
-    """Valid records from file number `index` on; sets the end of the log."""
+def _scan(run: _Simulation, index: int, likely_end: int) -> Iterator[RecordRun]:
+    """Valid records from file number `index` on; sets the end of the log.
+
+    What lies behind `likely_end` is asked for ahead only where records do, or nothing is known of where they end.
+    """
     chain = run.listing.log
     checks = Checks(known_magics(run.rules), crc=True)
-    scanned = chain.files[index:]
-    run.files.will_need((file.path, max(0, (run.resume or 0) - file.base_offset), file.size) for file in scanned)
+    scanned, resume = chain.files[index:], run.resume or 0
+    asked_to = likely_end + BLANK.size if likely_end > max(scanned[0].base_offset, resume) else chain.stop
+    _ask_ahead(run, scanned, resume, asked_to)
     for file in scanned:
-        walk = FileWalk(chain, run.files, file, max(file.base_offset, run.resume or 0), checks)
-        yield from walk
+        walk = FileWalk(chain, run.files, file, max(file.base_offset, resume), checks, likely_end=likely_end)
+        for records in walk:
+            if likely_end < records.end_offset and asked_to < chain.stop:
+                _ask_ahead(run, scanned, max(asked_to, records.end_offset), chain.stop)
+                asked_to = chain.stop
+            yield records
         run.log_end, run.reason = walk.end_offset, walk.reason
         if walk.reason is not Stop.BLANK:
             break
+
+
+def _ask_ahead(run: _Simulation, files: Sequence[ChainFile], start: int, stop: int) -> None:
+    run.files.will_need(
+        (file.path, max(0, start - file.base_offset), min(stop, file.end) - file.base_offset)
+        for file in files
+        if file.base_offset < stop and file.end > start
+    )
 
 
 def _dispatch(
