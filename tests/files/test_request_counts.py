@@ -36,7 +36,10 @@ def indexed(path: Path, files: int, topics: int) -> Path:
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    """Blocks so small that a header, slots and the entries of a chain lie in different ones, as in files of 420 MB."""
+    """Blocks so small that a header, slots and the entries of a chain lie in different ones, as in files of 420 MB; and
+    nothing of the log is kept from the walk, as of one that is larger than memory.
+    """
+    monkeypatch.setattr(pieces, "LEAST_KEPT", 1 << 40)
     for module in (pieces, remote, registry):
         monkeypatch.setattr(module, "BLOCK_SIZE", 256)
     for module in (joined_reads, record_reader):
@@ -93,6 +96,21 @@ def test_a_plan_reads_no_further_than_the_queues_say(bucket: Bucket, tmp_path: P
     with open_store(URI) as store:
         plan = store.snapshot().plan(ScanRequest())
         assert sum(batch.num_rows for piece in plan for batch in piece.read()) == 100
+
+
+def test_a_scan_finds_what_recovery_read_of_a_small_log(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "LEAST_KEPT", 256 << 10)
+    path = tmp_path / "store"
+    with open_store(str(path), "rocketmq") as store:
+        store.append({"topic": ["t"] * 20_000, "body": [bytes(1000)] * 20_000}, commitLogFileSize=64 << 20)
+    bucket.add_folder(path, "x/store")
+    with open_store(URI) as store:
+        plan = store.snapshot().plan(ScanRequest(min_partitions=1))
+        bucket.asked.clear()
+        assert sum(batch.num_rows for piece in plan for batch in piece.read()) == 20_000
+    assert sum(stop - start for _, name, start, stop in bucket.asked if "/commitlog/" in name) < 1 << 20
 
 
 QUEUES = 1100

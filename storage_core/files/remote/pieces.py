@@ -15,24 +15,49 @@ from storage_core.files.remote.back_end import Found
 
 PIECE_SIZE = 8 << 20
 MOST_AHEAD = 48 << 20
-"""Bytes that are on their way or wait to be read, in one process."""
+"""Bytes that are on their way, wait to be read, or were read and may be again, in one process."""
+LEAST_KEPT = 256 << 10
+"""Bytes of a piece that is worth keeping when it was read; smaller spans are in blocks."""
 GAP = 256 << 10
 """Bytes between two spans that are rather read than jumped over."""
 BLOCK_SIZE = 32 << 10
 MOST_BLOCKS = 2048
 
+File = tuple[int, str, str]
+"""The number of a bucket's client, path and ETag."""
 Submit = Callable[[Found, int, int], "Future[memoryview]"]
 
 
 @dataclass(eq=False)
 class Piece:
-    """A span of one file on its way, and how far it was read."""
+    """A span of one file on its way, and how far it was read; `remote` is the number of the bucket's client."""
 
+    remote: int
     found: Found
     start: int
     stop: int
     future: Future[memoryview] | None = None
     read_to: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes from its start to its stop."""
+        return self.stop - self.start
+
+    @property
+    def file(self) -> File:
+        """The file that it is a span of."""
+        return self.remote, self.found.path, self.found.etag
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its bytes have come."""
+        return (
+            self.future is not None
+            and self.future.done()
+            and not self.future.cancelled()
+            and (self.future.exception() is None)
+        )
 
 
 @dataclass(eq=False)
@@ -40,43 +65,77 @@ class Reader:
     """What one reader asked for ahead: pieces that wait for room, in the order of reading, and those on the way."""
 
     waiting: deque[Piece] = field(default_factory=deque)
-    under_way: dict[tuple[str, str], list[Piece]] = field(default_factory=dict)
+    under_way: dict[File, list[Piece]] = field(default_factory=dict)
 
 
 class Pieces:
-    """The pieces of every reader of this process. Safe for many threads."""
+    """The pieces of every reader of this process. Safe for many threads.
+
+    Those that were read stay as long as nobody needs their room: a scan of a small log finds what recovery read.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._held = 0
         self._readers: list[Reader] = []
+        self._kept: dict[File, list[Piece]] = {}
 
-    def ask(self, reader: Reader, spans: Iterable[tuple[Found, int, int]], submit: Submit) -> None:
+    def ask(self, remote: int, reader: Reader, spans: Iterable[tuple[Found, int, int]], submit: Submit) -> None:
         """Notes spans in the order of their reading, near ones as one, and asks for as many as there is room for."""
         with self._lock:
             if reader not in self._readers:
                 self._readers.append(reader)
             for found, start, stop in _joined(spans):
-                for begin in range(start, stop, PIECE_SIZE):
-                    reader.waiting.append(Piece(found, begin, min(begin + PIECE_SIZE, stop), None, begin))
+                for first, last in self._not_kept((remote, found.path, found.etag), start, stop):
+                    for begin in range(first, last, PIECE_SIZE):
+                        reader.waiting.append(Piece(remote, found, begin, min(begin + PIECE_SIZE, last), None, begin))
             self._fill_up(submit)
+
+    def _not_kept(self, file: File, start: int, stop: int) -> list[tuple[int, int]]:
+        """The parts of a span that no kept piece has."""
+        parts = []
+        for piece in sorted(self._kept.get(file, ()), key=lambda each: each.start):
+            if start < piece.start < stop:
+                parts.append((start, piece.start))
+            if piece.start < stop:
+                start = max(start, piece.stop)
+        return [*parts, (start, stop)] if start < stop else parts
 
     def _fill_up(self, submit: Submit) -> None:
         for reader in self._readers:
-            while reader.waiting and self._held + reader.waiting[0].stop - reader.waiting[0].start <= MOST_AHEAD:
+            while reader.waiting and self._has_room(reader.waiting[0].size):
                 piece = reader.waiting.popleft()
                 piece.future = submit(piece.found, piece.start, piece.stop)
-                self._held += piece.stop - piece.start
-                reader.under_way.setdefault((piece.found.path, piece.found.etag), []).append(piece)
+                self._held += piece.size
+                reader.under_way.setdefault(piece.file, []).append(piece)
 
-    def holding(self, found: Found, position: int, stop: int) -> tuple[Piece | None, int]:
-        """The piece on the way that has the byte at `position`; or None and where the next piece before `stop` begins,
+    def _has_room(self, size: int) -> bool:
+        """Whether there is room for a piece, made of kept ones: the last first, for files are read from their start."""
+        while self._held + size > MOST_AHEAD and self._kept:
+            file, pieces = next(reversed(self._kept.items()))
+            self._held -= pieces.pop().size
+            if not pieces:
+                del self._kept[file]
+        return self._held + size <= MOST_AHEAD
+
+    def _release(self, piece: Piece) -> None:
+        """Keeps what nobody waits for any more, if it is here and worth it."""
+        same = self._kept.get(piece.file, ())
+        if piece.size >= LEAST_KEPT and piece.is_here and all(each.start != piece.start for each in same):
+            self._kept.setdefault(piece.file, []).append(piece)
+            return
+        self._held -= piece.size
+        if piece.future is not None:
+            piece.future.cancel()
+
+    def holding(self, remote: int, found: Found, position: int, stop: int) -> tuple[Piece | None, int]:
+        """The piece that has the byte at `position`; or None and where the next piece before `stop` begins,
         `stop` when there is none.
         """
-        following = stop
+        following, file = stop, (remote, found.path, found.etag)
         with self._lock:
-            for reader in self._readers:
-                for piece in reader.under_way.get((found.path, found.etag), ()):
+            for pieces in (self._kept, *(reader.under_way for reader in self._readers)):
+                for piece in pieces.get(file, ()):
                     if piece.start <= position < piece.stop:
                         return piece, piece.start
                     if position < piece.start < following:
@@ -96,20 +155,20 @@ class Pieces:
                     reader.waiting = deque(kept)
 
     def was_read(self, piece: Piece, to: int, submit: Submit) -> None:
-        """Notes how far a piece was read. Those before it are dropped, which makes room: the last one stays, for a
+        """Notes how far a piece was read. Those before it are released, which makes room: the last one stays, for a
         record that began in it is read again with the next.
         """
         with self._lock:
             piece.read_to = max(piece.read_to, to)
             if piece.read_to < piece.stop:
                 return
-            key = (piece.found.path, piece.found.etag)
             for reader in self._readers:
-                mine = reader.under_way.get(key, [])
+                mine = reader.under_way.get(piece.file, [])
                 if piece in mine:
                     done = [each for each in mine if each.read_to >= each.stop and each is not piece]
-                    reader.under_way[key] = [each for each in mine if each not in done]
-                    self._held -= sum(each.stop - each.start for each in done)
+                    reader.under_way[piece.file] = [each for each in mine if each not in done]
+                    for each in done:
+                        self._release(each)
             self._fill_up(submit)
 
     def drop(self, reader: Reader) -> None:
@@ -121,9 +180,7 @@ class Pieces:
             reader.waiting.clear()
             for pieces in reader.under_way.values():
                 for piece in pieces:
-                    self._held -= piece.stop - piece.start
-                    if piece.future is not None:
-                        piece.future.cancel()
+                    self._release(piece)
             reader.under_way.clear()
 
 

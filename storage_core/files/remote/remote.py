@@ -164,7 +164,7 @@ class Remote:
 
     def _from_blocks(self, found: Found, size: int, position: int) -> bytes:
         stop = position + size
-        piece, _ = pieces.holding(found, position, stop)
+        piece, _ = pieces.holding(self._number, found, position, stop)
         if piece is not None and stop <= piece.stop:
             return bytes(self._arrived(piece)[position - piece.start : stop - piece.start])
         first, last = position // BLOCK_SIZE, (stop - 1) // BLOCK_SIZE
@@ -186,7 +186,7 @@ class Remote:
         size = max(min(len(target), found.size - position), 0)
         done, waiting = 0, list[tuple[int, Future[memoryview]]]()
         while done < size:
-            piece, following = pieces.holding(found, position + done, position + size)
+            piece, following = pieces.holding(self._number, found, position + done, position + size)
             if piece is not None:
                 begin = position + done
                 stop = min(piece.stop, position + size)
@@ -221,7 +221,7 @@ class Remote:
         """Begins to read spans of files that will be read next, in this order."""
         known = [(self.file(path), start, stop) for path, start, stop in spans]
         wanted = [(found, start, stop) for found, start, stop in known if found is not None]
-        pieces.ask(reader, [each for each in wanted if not self._is_here(*each)], self._submit)
+        pieces.ask(self._number, reader, [each for each in wanted if not self._is_here(*each)], self._submit)
 
     def _is_here(self, found: Found, start: int, stop: int) -> bool:
         """Whether all of a small span is in blocks that were read."""
