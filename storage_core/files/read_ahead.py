@@ -1,11 +1,11 @@
-"""Makes the next item while the present one is used: one thread that reads beside one that writes.
+"""Two things at the same time: the next item is made while the present one is used, or two functions run.
 
 What an item is, and how long it stays valid, belongs to the caller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -23,3 +23,11 @@ def one_ahead(items: Iterator[Item]) -> Iterator[Item]:
         while (item := following.result()) is not end:
             following = thread.submit(next, items, end)
             yield item  # type: ignore[misc]
+
+
+def both(one: Callable[[], None], other: Callable[[], None]) -> None:
+    """Runs two functions at the same time and waits for both. Raises what the first one raises, else the other."""
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(other)
+        one()
+    running.result()

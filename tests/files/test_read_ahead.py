@@ -1,12 +1,13 @@
-"""One item ahead: the same items, errors in their place, never two ahead."""
+"""One item ahead: the same items, errors in their place, never two ahead. Two functions at the same time."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
 
-from storage_core.files.read_ahead import one_ahead
+from storage_core.files.read_ahead import both, one_ahead
 
 
 def counting(made: list[int]) -> Iterator[int]:
@@ -41,3 +42,26 @@ def test_a_user_who_stops_early_ends_it() -> None:
     assert [next(ahead), next(ahead)] == [0, 1]
     del ahead
     assert len(made) <= 3
+
+
+def test_two_functions_run_at_the_same_time() -> None:
+    barrier = threading.Barrier(2, timeout=60)
+
+    def meet() -> None:
+        barrier.wait()
+
+    both(meet, meet)
+
+
+@pytest.mark.parametrize("broken", [(0,), (1,), (0, 1)])
+def test_an_error_of_either_comes_when_both_are_done(broken: tuple[int, ...]) -> None:
+    done = set()
+
+    def run(number: int) -> None:
+        done.add(number)
+        if number in broken:
+            raise OSError(5, f"function {number}")
+
+    with pytest.raises(OSError, match=f"function {broken[0]}"):
+        both(lambda: run(0), lambda: run(1))
+    assert done == {0, 1}

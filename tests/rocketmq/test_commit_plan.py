@@ -11,7 +11,7 @@ import pytest
 
 from storage_core import open_store
 from storage_core.job import JobFolder
-from storage_core.rocketmq.write import commit_plan, job
+from storage_core.rocketmq.write import commit_plan, job, publish
 from storage_core.rocketmq.write.commit_plan import Course, Plan, Walked
 from tests.support.rocketmq_writes import GEOMETRY, NEW_ROWS, bodies, made_store, rows
 
@@ -30,7 +30,8 @@ def planned(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Plan, lis
         for each in (plan, plan, replace(plan, walked=Walked())):
             course = Course(each, staging)
             chunks = list(course)
-            seen.append((chunks, course.keys, course.next_queue_offsets, course.firsts, course.stop))
+            numbers = [(chunk.numbering, chunk.queue_offsets) for chunk in chunks]
+            seen.append((chunks, numbers, course.keys, course.next_queue_offsets, course.firsts, course.stop))
         carry_out(root, plan)
 
     monkeypatch.setattr(job, "carry_out", looked_at)
@@ -80,3 +81,22 @@ def test_a_walk_that_was_left_is_not_kept(tmp_path: Path, monkeypatch: pytest.Mo
         store.append(NEW_ROWS)
     assert left[0].walked.chunks is not None, "the walk of the publisher was whole"
     assert len(bodies(directory)) == 47 + len(NEW_ROWS)
+
+
+def test_threads_write_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_plan, "CHUNK_COUNT", 16)
+    monkeypatch.setattr("time.time_ns", lambda: 1_800_000_000_000_000_000)
+    written = []
+    for name, least in (("alone", 1 << 30), ("threads", 0)):
+        monkeypatch.setattr(publish, "WORTH_THREADS", least)
+        directory = made_store("own", tmp_path / name)
+        with open_store(str(directory), "rocketmq", **GEOMETRY) as store:
+            store.append(rows(ROWS, 300))
+        files = [each for each in sorted(directory.rglob("*")) if each.is_file() and ".mqstore" not in each.parts]
+        # Index files are named by the time at which they are made.
+        written.append(sorted(each.read_bytes() for each in files if each.parent.name == "index"))
+        written.append(
+            [(each.relative_to(directory), each.read_bytes()) for each in files if each.parent.name != "index"]
+        )
+    assert all(written)
+    assert written[:2] == written[2:]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ from storage_core.rocketmq.write.store_end import Ends, ends_from_json, ends_to_
 from storage_core.store import QueueKey, StagedPart
 
 CHUNK_COUNT = 1 << 16
-KEPT_COUNT = 1 << 20
+KEPT_COUNT = 1 << 17
 """Records of a job, at about 80 bytes each, whose chunks are kept for its next walk."""
 
 
@@ -127,7 +128,8 @@ _PLAIN = (
 class Chunk:
     """Records that follow each other in one staged file, with all that the plan gives them. Arrays have shape (n,).
 
-    `position` is where the first one begins in the staged file `records`; `queue_offsets` is QUEUEOFFSET.
+    `position` is where the first one begins in the staged file `records`; `next_queue_offsets` are those of the queues
+    before this chunk; `preserved` has the numbers of records that bring their own.
     """
 
     records: str
@@ -137,13 +139,28 @@ class Chunk:
     physical_offsets: Positions
     blanks: tuple[Blank, ...]
     queue: npt.NDArray[np.int64]
-    numbering: Numbering
-    queue_offsets: Positions
+    next_queue_offsets: Positions
     tags_codes: Positions
     store_ms: Positions
     key_counts: npt.NDArray[np.int64]
     hashes: npt.NDArray[np.int32]
     stop: int
+    preserved: tuple[Numbering, Positions] | None = None
+
+    @cached_property
+    def numbering(self) -> Numbering:
+        """The place of each record in its queue. Found when it is first asked for: a walk that only counts does not."""
+        if self.preserved is not None:
+            return self.preserved[0]
+        return number(self.queue, has_entry(self.sys_flags), self.next_queue_offsets.copy())
+
+    @property
+    def queue_offsets(self) -> Positions:
+        """QUEUEOFFSET of each record."""
+        if self.preserved is not None:
+            return self.preserved[1]
+        listed = len(self.numbering.order) == len(self.sizes)
+        return self.numbering.values if listed else np.maximum(self.numbering.values, 0)
 
 
 class Course:
@@ -205,23 +222,24 @@ class Course:
         flags = dispatch["sys_flag"].astype(np.int32)
         queue = numbers[dispatch["queue"]]
         file_size = self._plan.ends.log_file_size
+        before, preserved = self.next_queue_offsets, None
         if own is None:
             placed = placement_of(sizes, self.stop, file_size)
-            numbering = number(queue, has_entry(flags), self.next_queue_offsets)
-            offsets = np.maximum(numbering.values, 0)
-            store_ms = np.full(len(sizes), self._plan.store_ms)
+            store_ms = np.broadcast_to(np.int64(self._plan.store_ms), len(sizes))
+            self.next_queue_offsets = before + np.bincount(queue[has_entry(flags)], minlength=len(before))
         else:
             placed = preserved_placement(own["physical_offset"].astype(np.int64), sizes, self.stop, file_size)
             offsets = own["queue_offset"].astype(np.int64)
+            store_ms = own["store_ms"].astype(np.int64)
             numbering = number_preserved(
                 queue, has_entry(flags), offsets, placed.physical_offsets + sizes, self.next_queue_offsets, self.firsts
             )
-            store_ms = own["store_ms"].astype(np.int64)
+            preserved = numbering, offsets
         self.stop = placed.stop
-        codes = dispatch["tags_code"].astype(np.int64)
         return Chunk(
-            records, position, sizes, flags, placed.physical_offsets, placed.blanks, queue, numbering, offsets, codes,
-            store_ms, dispatch["key_count"].astype(np.int64), hashes, placed.stop,
+            records, position, sizes, flags, placed.physical_offsets, placed.blanks, queue, before,
+            dispatch["tags_code"].astype(np.int64), store_ms, dispatch["key_count"].astype(np.int64), hashes,
+            placed.stop, preserved,
         )  # fmt: skip
 
     def _queue_numbers(self, part: StagedPart) -> npt.NDArray[np.int64]:

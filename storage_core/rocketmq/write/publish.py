@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from typing import TypeVar
 
@@ -16,7 +18,7 @@ from isal.isal_zlib import crc32
 
 from storage_core.errors import MqStoreError
 from storage_core.files import system
-from storage_core.files.read_ahead import one_ahead
+from storage_core.files.read_ahead import both, one_ahead
 from storage_core.files.small_file import read_start, write_whole
 from storage_core.files.window import OpenFiles
 from storage_core.formats.layout import Bytes
@@ -34,10 +36,13 @@ from storage_core.rocketmq.write.backfill import missing_entries, unindexed
 from storage_core.rocketmq.write.commit_plan import Chunk, Course, Plan, plan_to_json
 from storage_core.rocketmq.write.prepare import make_file
 from storage_core.rocketmq.write.queue_writer import QueueWriter
+from storage_core.rocketmq.write.staging import RECORDS
 from storage_core.rocketmq.write.store_end import log_path, save_state
 
 Item = TypeVar("Item")
 BUFFER_SIZE = 4 << 20
+WORTH_THREADS = 4 << 20
+"""Staged bytes of a job from which on threads pay."""
 LAG = 16 << 20
 
 
@@ -55,9 +60,11 @@ class Publisher:
         plan = self._plan
         if plan.recover or plan.index_from is not None:
             self._store = find_store(self._root, plan.folders, plan_to_json(plan, self._root))
-        if not plan.in_log:
+        if plan.in_log:
+            self._both(self._write_queues, self._drop_records)
+        else:
             self.write_log()
-        self._write_queues()
+            self._write_queues()
         for wanted in (_is_log, _is_queue, _is_any):
             self._rename_new(wanted)
         self._merge_topics()
@@ -78,10 +85,21 @@ class Publisher:
                 system.unlink(path)
                 system.sync_folder(os.path.dirname(path))
 
+    @property
+    def _is_large(self) -> bool:
+        return sum(file.size for part in self._plan.parts for file in part.files) > WORTH_THREADS
+
     def _ahead(self, items: Iterator[Item]) -> Iterator[Item]:
         """The next item is made while one is written, where there is so much that a thread pays."""
-        staged = sum(file.size for part in self._plan.parts for file in part.files)
-        return one_ahead(items) if staged > BUFFER_SIZE else items
+        return one_ahead(items) if self._is_large else items
+
+    def _both(self, one: Callable[[], None], other: Callable[[], None]) -> None:
+        """At the same time where that pays, else one after the other."""
+        if self._is_large:
+            both(one, other)
+        else:
+            one()
+            other()
 
     # -- log
 
@@ -127,6 +145,12 @@ class Publisher:
         written_from = max(physical_offset % size - LAG, 0)
         system.release(descriptors[path], written_from, physical_offset % size + len(data) - written_from)
 
+    def _drop_records(self) -> None:
+        """Removes staged records: the log has them. It takes a while, as their memory is given back."""
+        for file in (file for part in self._plan.parts for file in part.files if file.name.endswith(RECORDS)):
+            with suppress(FileNotFoundError):
+                system.unlink(os.path.join(self._staging, file.name))
+
     # -- queues and index: one walk
 
     def _write_queues(self) -> None:
@@ -135,12 +159,9 @@ class Publisher:
         filled: set[int] = set()
         try:
             for chunk in self._ahead(iter(course)):
-                self._write_entries(queues, course, chunk, filled)
-                if index is not None:
-                    index.add(Keys(chunk.hashes, chunk.key_counts, chunk.physical_offsets, chunk.store_ms))
-            queues.finish()
-            if index is not None:
-                index.finish()
+                entries = partial(self._write_entries, queues, course, chunk, filled)
+                self._both(entries, partial(_add_keys, index, chunk))
+            self._both(queues.finish, partial(_finish, index))
         finally:
             queues.close()
             if index is not None:
@@ -263,6 +284,16 @@ def _is_queue(target: str) -> bool:
 
 def _is_any(_target: str) -> bool:
     return True
+
+
+def _add_keys(index: IndexWriter | None, chunk: Chunk) -> None:
+    if index is not None:
+        index.add(Keys(chunk.hashes, chunk.key_counts, chunk.physical_offsets, chunk.store_ms))
+
+
+def _finish(index: IndexWriter | None) -> None:
+    if index is not None:
+        index.finish()
 
 
 def patched(
