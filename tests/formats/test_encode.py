@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from storage_core.errors import FormatError
 from storage_core.formats.rocketmq.config_json import decode_config, encode_config, merged_topics, queue_counts
-from storage_core.formats.rocketmq.encode import Rows, encode, patch, sizes
+from storage_core.formats.rocketmq.encode import Rows, encode, patch
 from storage_core.formats.rocketmq.index_insert import EMPTY, Puts, encode_header, put, rolled, room
 from storage_core.formats.rocketmq.indexfile import Geometry, key_hash
 from storage_core.formats.rocketmq.properties import parse
@@ -71,7 +71,7 @@ def test_records_equal_the_model(found: list[tuple[model.Message, int, int]]) ->
     got = encode(rows)
 
     assert got.data.to_pybytes() == b"".join(expected)
-    assert got.sizes.tolist() == [len(record) for record in expected] == sizes(rows).tolist()
+    assert got.sizes.tolist() == [len(record) for record in expected] == rows.sizes.tolist()
 
 
 @settings(deadline=None)

@@ -6,6 +6,7 @@ Which rows may be written, and where the records go, belongs to the engine. Sour
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,20 @@ class Rows:
     def __len__(self) -> int:
         return len(self.bodies)
 
+    @cached_property
+    def topic_lengths(self) -> Positions:
+        """Byte length of each topic. Shape (n,)."""
+        found: Positions = lengths(self.topics.dictionary)[self.topics.indices.to_numpy()]
+        return found
+
+    @cached_property
+    def sizes(self) -> Positions:
+        """TOTALSIZE that each row's record will have. Shape (n,)."""
+        fixed = MIN_SIZE - 2 * HOST_V4 + (self.topic_lengths > LONGEST_V1_TOPIC)
+        hosts = lengths(self.born_hosts) + lengths(self.store_hosts)
+        texts = self.topic_lengths + lengths(self.bodies) + lengths(self.properties)
+        return np.asarray(fixed + hosts + texts, np.int64)
+
 
 @dataclass(frozen=True)
 class Encoded:
@@ -79,14 +94,6 @@ class Encoded:
 def lengths(array: pa.Array) -> Positions:
     """Byte length of each element of a binary or string array. Shape (n,)."""
     return np.diff(offsets_of(array)).astype(np.int64)
-
-
-def sizes(rows: Rows) -> Positions:
-    """TOTALSIZE that each row's record will have. Shape (n,)."""
-    topic_size = _topic_lengths(rows)
-    fixed = MIN_SIZE - 2 * HOST_V4 + (topic_size > LONGEST_V1_TOPIC)
-    hosts = lengths(rows.born_hosts) + lengths(rows.store_hosts)
-    return np.asarray(fixed + hosts + topic_size + lengths(rows.bodies) + lengths(rows.properties), np.int64)
 
 
 def encode(rows: Rows) -> Encoded:
@@ -139,8 +146,8 @@ def _mixed_heads(rows: Rows, flags: npt.NDArray[np.int32]) -> list[pa.BinaryArra
 
 
 def _fill(head: npt.NDArray[Any], rows: Rows, flags: npt.NDArray[np.int32]) -> None:
-    head["total_size"] = sizes(rows)
-    head["magic"] = np.where(_topic_lengths(rows) > LONGEST_V1_TOPIC, np.uint32(MAGIC_V2), np.uint32(MAGIC_V1))
+    head["total_size"] = rows.sizes
+    head["magic"] = np.where(rows.topic_lengths > LONGEST_V1_TOPIC, np.uint32(MAGIC_V2), np.uint32(MAGIC_V1))
     head["body_crc"] = body_crcs(rows.bodies)
     head["queue_id"], head["flag"] = rows.queue_id, rows.flag
     head["queue_offset"], head["physical_offset"] = rows.queue_offset, rows.physical_offset
@@ -150,11 +157,6 @@ def _fill(head: npt.NDArray[Any], rows: Rows, flags: npt.NDArray[np.int32]) -> N
 def _fill_tail(tail: npt.NDArray[Any], rows: Rows) -> None:
     tail["reconsume_times"], tail["prepared_offset"] = rows.reconsume_times, rows.prepared_offset
     tail["body_length"] = lengths(rows.bodies)
-
-
-def _topic_lengths(rows: Rows) -> Positions:
-    found: Positions = lengths(rows.topics.dictionary)[rows.topics.indices.to_numpy()]
-    return found
 
 
 def _sized_topics(topics: pa.DictionaryArray) -> pa.BinaryArray | pa.BinaryScalar:

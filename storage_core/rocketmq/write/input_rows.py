@@ -141,6 +141,8 @@ class Given:
 
     def hosts(self, name: str, default: bytes) -> pa.BinaryArray:
         """Packed hosts. Raises RowError for a text that is no host."""
+        if not self.has(name):
+            return pa.repeat(pa.scalar(default, pa.binary()), self.count)
         texts = self.text(name)
         packed, wrong = pack_hosts(texts, default)
         if wrong is not None:

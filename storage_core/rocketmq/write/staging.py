@@ -26,7 +26,7 @@ from storage_core.formats.columns import words
 from storage_core.formats.java_hash import java_hashes
 from storage_core.formats.layout import struct
 from storage_core.formats.rocketmq.delay_levels import delay_ms
-from storage_core.formats.rocketmq.encode import Encoded, Rows, encode, lengths, sizes
+from storage_core.formats.rocketmq.encode import Encoded, Rows, encode, lengths
 from storage_core.formats.rocketmq.indexfile import key_hashes
 from storage_core.formats.rocketmq.message import BLANK, ROLLBACK, TRANSACTION_MASK
 from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
@@ -108,9 +108,9 @@ class Task:
         limit = min(MAX_RECORD_SIZE, self.log_file_size - BLANK.size)
         if self.settings.preserve:
             limit = self.log_file_size - BLANK.size
-        wrong = np.flatnonzero(sizes(made.rows) > limit)
+        wrong = np.flatnonzero(made.rows.sizes > limit)
         if len(wrong):
-            size, body = int(sizes(made.rows)[wrong[0]]), int(lengths(made.rows.bodies)[wrong[0]])
+            size, body = int(made.rows.sizes[wrong[0]]), int(lengths(made.rows.bodies)[wrong[0]])
             rule = f"its record has {size} bytes, the limit is {limit}"
             raise given.error("body", wrong[0], f"{body} bytes long", rule)
         return made
