@@ -90,7 +90,7 @@ class Rounds:
 
 @contextmanager
 def rounds_of(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rounds]:
-    """Counts while the block runs. `one_ahead` stays a thread without a clock: plans do not use it."""
+    """Counts while the block runs. `one_behind` stays a thread without a clock: plans do not use it."""
     clock, pools, found = Clock(), dict[str, Pool](), Rounds()
 
     def pool(name: str, count: int) -> Pool:

@@ -11,15 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
-from typing import TypeVar
 
 import numpy as np
 from isal.isal_zlib import crc32
 
 from storage_core.errors import MqStoreError
 from storage_core.files import system
-from storage_core.files.read_ahead import both, one_ahead
 from storage_core.files.small_file import read_start, write_whole
+from storage_core.files.threads import both, one_behind
 from storage_core.files.window import OpenFiles
 from storage_core.formats.layout import Bytes
 from storage_core.formats.rocketmq import paths
@@ -39,7 +38,6 @@ from storage_core.rocketmq.write.queue_writer import QueueWriter
 from storage_core.rocketmq.write.staging import RECORDS
 from storage_core.rocketmq.write.store_end import log_path, save_state
 
-Item = TypeVar("Item")
 BUFFER_SIZE = 4 << 20
 WORTH_THREADS = 4 << 20
 """Staged bytes of a job from which on threads pay."""
@@ -89,10 +87,6 @@ class Publisher:
     def _is_large(self) -> bool:
         return sum(file.size for part in self._plan.parts for file in part.files) > WORTH_THREADS
 
-    def _ahead(self, items: Iterator[Item]) -> Iterator[Item]:
-        """The next item is made while one is written, where there is so much that a thread pays."""
-        return one_ahead(items) if self._is_large else items
-
     def _both(self, one: Callable[[], None], other: Callable[[], None]) -> None:
         """At the same time where that pays, else one after the other."""
         if self._is_large:
@@ -111,8 +105,11 @@ class Publisher:
         course, staged = Course(self._plan, self._staging), dict[str, int]()
         descriptors: dict[str, int] = {}
         try:
-            for physical_offset, data in self._ahead(self._pieces(course, staged)):
-                self._write_at(descriptors, physical_offset, data)
+            if self._is_large:
+                one_behind(self._pieces(course, staged), partial(self._write_at, descriptors))
+            else:
+                for piece in self._pieces(course, staged):
+                    self._write_at(descriptors, piece)
             for descriptor in descriptors.values():
                 system.fsync(descriptor)
         finally:
@@ -126,13 +123,15 @@ class Publisher:
 
     def _pieces(self, course: Course, staged: dict[str, int]) -> Iterator[tuple[int, bytes | memoryview]]:
         """Addresses and bytes in the order of the log, none across a file's end. `staged` gets the CRC of each file."""
+        buffers = Buffers()
         for chunk in course:
-            for first, _, data in patched(self._plan, self._staging, chunk, staged):
+            for first, _, data in patched(self._plan, self._staging, chunk, buffers, staged):
                 yield int(chunk.physical_offsets[first]), data.data
             for blank in chunk.blanks:
                 yield blank.offset, blank_record(blank.size)
 
-    def _write_at(self, descriptors: dict[str, int], physical_offset: int, data: bytes | memoryview) -> None:
+    def _write_at(self, descriptors: dict[str, int], piece: tuple[int, bytes | memoryview]) -> None:
+        physical_offset, data = piece
         size = self._plan.ends.log_file_size
         path = self._resolve(self._inside(log_path(self._plan.folders, physical_offset // size * size, size)))
         if path not in descriptors:
@@ -158,9 +157,9 @@ class Publisher:
         queues, index = self._queue_writer(), self._index_writer()
         filled: set[int] = set()
         try:
-            for chunk in self._ahead(iter(course)):
+            for chunk in course:
                 entries = partial(self._write_entries, queues, course, chunk, filled)
-                self._both(entries, partial(_add_keys, index, chunk))
+                self._both(partial(_add_keys, index, chunk), entries)
             self._both(queues.finish, partial(_finish, index))
         finally:
             queues.close()
@@ -296,23 +295,33 @@ def _finish(index: IndexWriter | None) -> None:
         index.finish()
 
 
+class Buffers:
+    """Two buffers that take turns, made once: new memory costs more than what is written to it."""
+
+    def __init__(self) -> None:
+        self._next, self._last = (np.empty(0, np.uint8) for _ in range(2))
+
+    def take(self, size: int) -> Bytes:
+        """So many bytes, valid until the next but one are taken."""
+        self._next, self._last = self._last, self._next
+        if size > len(self._last):
+            self._last = np.empty(max(size, BUFFER_SIZE), np.uint8)
+        return self._last[:size]
+
+
 def patched(
-    plan: Plan, staging: str, chunk: Chunk, staged: dict[str, int] | None = None
+    plan: Plan, staging: str, chunk: Chunk, buffers: Buffers, staged: dict[str, int] | None = None
 ) -> Iterator[tuple[int, int, Bytes]]:
     """The chunk's records as they are to lie in the log: runs [first, last) of records that follow each other there.
 
-    The bytes of a run are valid until the next but one. `staged`, when given, goes on with the CRC of the staged file.
+    The bytes of a run lie in `buffers`. `staged`, when given, goes on with the CRC of the staged file.
     """
     starts = np.cumsum(chunk.sizes) - chunk.sizes
-    present, other = (np.empty(min(BUFFER_SIZE, int(chunk.sizes.sum())), np.uint8) for _ in range(2))
     with OpenFiles() as files:
         descriptor = files.descriptor(os.path.join(staging, chunk.records))
         for first, last in runs(chunk):
             begin, end = int(starts[first]), int(starts[last - 1] + chunk.sizes[last - 1])
-            present, other = other, present
-            if end - begin > len(present):
-                present = np.empty(end - begin, np.uint8)
-            data = present[: end - begin]
+            data = buffers.take(end - begin)
             if system.pread_into(descriptor, data.data, chunk.position + begin) < len(data):
                 raise FileNotFoundError(2, "the staged file is shorter than it was", chunk.records)
             if staged is not None:

@@ -44,7 +44,7 @@ from storage_core.rocketmq.write.commit_point import (
 )
 from storage_core.rocketmq.write.options import WriteSettings
 from storage_core.rocketmq.write.prepare import prepare
-from storage_core.rocketmq.write.publish import Publisher, patched, runs
+from storage_core.rocketmq.write.publish import Buffers, Publisher, patched, runs
 from storage_core.rocketmq.write.staging import DISPATCH, PRESERVED_OFFSETS, RECORDS
 from storage_core.rocketmq.write.store_end import log_folders, log_path
 from storage_core.rocketmq.write.truncate import move_away
@@ -188,7 +188,8 @@ def _missing(
     """Which of the chunk's records are not served; their bytes are appended to `target`."""
     wanted = np.isin(chunk.physical_offsets, listed) | ~has_entry(chunk.sys_flags)
     wanted &= chunk.physical_offsets + chunk.sizes <= store.verdict.log_end
-    source = _placed(root, plan, chunk) if plan.in_log else patched(plan, JobFolder(root).staging(plan.job), chunk)
+    staging = JobFolder(root).staging(plan.job)
+    source = _placed(root, plan, chunk) if plan.in_log else patched(plan, staging, chunk, Buffers())
     for first, last, data in source:
         sizes = chunk.sizes[first:last]
         wanted[first:last] &= _there(store.listing.log, int(chunk.physical_offsets[first]), data, sizes)

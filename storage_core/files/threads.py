@@ -1,4 +1,4 @@
-"""Two things at the same time: the next item is made while the present one is used, or two functions run.
+"""Two things at the same time: an item is used while the next one is made, or two functions run.
 
 What an item is, and how long it stays valid, belongs to the caller.
 """
@@ -12,17 +12,19 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 
-def one_ahead(items: Iterator[Item]) -> Iterator[Item]:
-    """The same items in the same order; item n + 1 is made while item n is used, item n + 2 not before that is done.
+def one_behind(items: Iterator[Item], use: Callable[[Item], None]) -> None:
+    """Uses each item, in their order, in a thread while the next one is made; item n + 2 is not made before n is used.
 
-    An error of `items` is raised where its item would have come.
+    An error of `use` is raised before the next but one item is made.
     """
-    end = object()
     with ThreadPoolExecutor(1) as thread:
-        following = thread.submit(next, items, end)
-        while (item := following.result()) is not end:
-            following = thread.submit(next, items, end)
-            yield item  # type: ignore[misc]
+        running = None
+        for item in items:
+            if running is not None:
+                running.result()
+            running = thread.submit(use, item)
+        if running is not None:
+            running.result()
 
 
 def both(one: Callable[[], None], other: Callable[[], None]) -> None:
