@@ -11,7 +11,7 @@ from isal.isal_zlib import crc32
 
 from storage_core.compiled.loading import CompiledLoops
 from storage_core.formats.layout import Bytes, Positions
-from storage_core.formats.spans import data_of, gather, offsets_of
+from storage_core.formats.spans import data_of, offsets_of, taken
 
 MASK = 0x7FFFFFFF
 PART = 1024
@@ -39,7 +39,7 @@ def span_crcs(buffer: Bytes, starts: Positions, sizes: Positions) -> npt.NDArray
         return _masked(loops.crcs(buffer, starts, starts + sizes))
     if size >= LARGE * len(sizes):
         return _large_crcs(buffer, starts, starts + sizes)
-    return _small_crcs(gather(buffer, starts, starts + sizes))
+    return _small_crcs(taken(buffer, starts, starts + sizes))
 
 
 def _small_crcs(bodies: pa.BinaryArray) -> npt.NDArray[np.int32]:

@@ -44,8 +44,11 @@ def with_gaps(buffer: Bytes | pa.Buffer, starts: Positions, stops: Positions) ->
     return pa.BinaryArray.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(offsets), _as_buffer(buffer)])
 
 
-def gather(buffer: Bytes | pa.Buffer, starts: Positions, stops: Positions) -> pa.BinaryArray:
-    """Copies the spans [start, stop), which the caller has checked against the buffer, to one contiguous array."""
+def gather(buffer: Bytes | pa.Buffer, starts: Positions, stops: Positions, size: int = 0) -> pa.BinaryArray:
+    """Copies the spans [start, stop), which the caller has checked against the buffer, to one contiguous array.
+
+    `size`: bytes in all, where the caller knows it.
+    """
     if not len(starts):
         return pa.array([], pa.binary())
     if len(starts) <= FEW:
@@ -53,9 +56,14 @@ def gather(buffer: Bytes | pa.Buffer, starts: Positions, stops: Positions) -> pa
         view = memoryview(_as_buffer(buffer))
         spans = zip(starts.tolist(), stops.tolist(), strict=True)
         return pa.array([view[start:stop] for start, stop in spans], pa.binary())
-    if (loops := _loops.after(len(starts) * GUESSED_SIZE)) is not None:
+    if (loops := _loops.after(size or len(starts) * GUESSED_SIZE)) is not None:
         whole = np.frombuffer(buffer, np.uint8) if isinstance(buffer, pa.Buffer) else buffer
         return loops.gather(whole, starts, stops)
+    return taken(buffer, starts, stops)
+
+
+def taken(buffer: Bytes | pa.Buffer, starts: Positions, stops: Positions) -> pa.BinaryArray:
+    """`gather` without compiled loops, for whom they were too early a moment ago: what it copies counts once."""
     return pc.take(with_gaps(buffer, starts, stops), _even_numbers(len(starts)), boundscheck=False)
 
 
@@ -84,7 +92,7 @@ def structs_at(buffer: Bytes, dtype: np.dtype[Any], positions: Positions) -> npt
         return (
             np.array([buffer[at : at + dtype.itemsize] for at in positions.tolist()], np.uint8).view(dtype).reshape(-1)
         )
-    packed = gather(buffer, positions, positions + dtype.itemsize)
+    packed = gather(buffer, positions, positions + dtype.itemsize, len(positions) * dtype.itemsize)
     return np.frombuffer(packed.buffers()[2] or b"", dtype, len(positions))
 
 
