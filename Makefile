@@ -21,7 +21,7 @@ export SPARK_LOCAL_IP ?= 127.0.0.1
 TWO_PROCESSES := -n 2
 # What Spark hands over, plans, pushes down, writes and prints: the rest of the connector's tests sees no version.
 DIFFERS := $(addprefix tests/connector/,test_errors.py test_schema.py test_filters.py test_planning.py test_find.py \
-	test_quiet_worker.py test_spark_bad_input.py test_spark_views.py test_spark_write.py test_rabbitmq_write.py \
+	test_spark_worker.py test_spark_bad_input.py test_spark_views.py test_spark_write.py test_rabbitmq_write.py \
 	test_spark_streams.py) tests/contract/test_source_reads.py tests/contract/test_source_writes.py \
 	tests/contract/test_streams.py
 

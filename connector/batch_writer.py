@@ -53,6 +53,9 @@ class MqStoreBatchWriter(DataSourceArrowWriter):
         """Stages the rows of one task."""
         from pyspark import TaskContext
 
+        from connector.spark_worker import prepare_worker
+
+        prepare_worker()
         task = TaskContext.get()
         if task is None:
             return StagedMessage(self._job.stage(iterator))

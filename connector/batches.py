@@ -24,10 +24,10 @@ def batches_of(partition: MqStorePartition, target: pa.Schema) -> Iterator[pa.Re
 
     Raises StoreNotFoundError where a task's machine does not see the store.
     """
-    from connector.quiet_worker import expect_closed_connection
     from connector.schema import fit
+    from connector.spark_worker import prepare_worker
 
-    expect_closed_connection()
+    prepare_worker()
     try:
         for batch in partition.read():
             yield fit(batch, target)

@@ -23,8 +23,8 @@ from connector.hadoop_settings import storage_options
 from connector.partition import MqStorePartition
 from connector.paths import absolute, is_uri
 from connector.planning import Load
-from connector.quiet_worker import expect_closed_connection
 from connector.schema import projected, to_arrow, to_spark
+from connector.spark_worker import prepare_worker
 from storage_core.errors import MqStoreError, OptionError
 from storage_core.option_table import read_options
 from storage_core.options.read import STORAGE
@@ -85,7 +85,7 @@ def _frame(spark: SparkSession, partitions: Sequence[MqStorePartition], schema: 
     target = to_arrow(wanted)
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        expect_closed_connection()
+        prepare_worker()
         return _rows(batches, partitions, stride, target)
 
     return ids.mapInArrow(rows, wanted)

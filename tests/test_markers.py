@@ -47,7 +47,7 @@ def test_whoever_starts_a_java_asks_for_it() -> None:
     """A session comes from the fixture `spark`; a process with a session of its own needs the fixture `java`."""
     own = {name for name, text in modules().items() if re.search(r"SparkSession\s*\.builder|hard_driver\"", text)}
     assert own == {
-        "connector/test_quiet_worker.py", "connector/test_spark_hard_times.py", "test_packaging.py",
+        "connector/test_spark_worker.py", "connector/test_spark_hard_times.py", "test_packaging.py",
     }  # fmt: skip
     for name in own:
         assert re.search(r'usefixtures\("java"\)|\bjava: str', (TESTS / name).read_text()), name

@@ -79,6 +79,9 @@ class MqStoreStreamWriter(DataSourceStreamArrowWriter):
         """Stages the rows of one task."""
         from pyspark import TaskContext
 
+        from connector.spark_worker import prepare_worker
+
+        prepare_worker()
         task = TaskContext.get()
         if task is None or self._job is None:
             raise MqStoreError("a stream is written by the tasks of a streaming query alone")

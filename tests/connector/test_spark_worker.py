@@ -1,17 +1,22 @@
-"""Queries that stop early print no traceback of Spark's daemon; every other error is printed as before."""
+"""Queries that stop early print no traceback of Spark's daemon, every other error is printed as before; and its
+collections leave out what earlier tasks have loaded.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import traceback
 import types
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from connector.quiet_worker import _Printer, expect_closed_connection
+from connector import spark_worker
+from connector.spark_worker import _Printer, prepare_worker
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIVER = """
@@ -58,14 +63,41 @@ def test_only_a_closed_connection_is_silent(capsys: pytest.CaptureFixture[str]) 
     assert "No space left" in _told(OSError(28, "No space left"), capsys)
 
 
-def test_outside_sparks_daemon_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
+    """The module `__main__` of a worker, in this process."""
     main = types.ModuleType("__main__")
     main.traceback = traceback  # type: ignore[attr-defined]
-    main.__spec__ = types.SimpleNamespace(name="pytest")  # type: ignore[assignment]
-    monkeypatch.setitem(sys.modules, "__main__", main)
-    expect_closed_connection()
-    assert main.traceback is traceback  # type: ignore[attr-defined]
     main.__spec__ = types.SimpleNamespace(name="pyspark.daemon")  # type: ignore[assignment]
-    expect_closed_connection()
-    assert isinstance(main.traceback, _Printer)  # type: ignore[attr-defined]
-    assert main.traceback.format_exc is traceback.format_exc  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.setattr(spark_worker, "_frozen_modules", 0)
+    assert gc.get_freeze_count() == 0
+    yield main
+    gc.unfreeze()
+
+
+def test_outside_sparks_daemon_nothing_changes(daemon: types.ModuleType) -> None:
+    daemon.__spec__ = types.SimpleNamespace(name="pytest")  # type: ignore[assignment]
+    prepare_worker()
+    assert daemon.traceback is traceback
+    assert gc.get_freeze_count() == 0
+
+
+def test_a_worker_prints_through_us(daemon: types.ModuleType) -> None:
+    prepare_worker()
+    assert isinstance(daemon.traceback, _Printer)
+    assert daemon.traceback.format_exc is traceback.format_exc
+
+
+def test_collections_leave_out_what_earlier_tasks_loaded(
+    daemon: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare_worker()
+    frozen = gc.get_freeze_count()
+    assert frozen > 10_000
+    kept = [[number] for number in range(1000)]
+    prepare_worker()
+    assert gc.get_freeze_count() <= frozen, "no new module, and yet what this task holds was set aside"
+    monkeypatch.setitem(sys.modules, "new_to_this_worker", daemon)
+    prepare_worker()
+    assert gc.get_freeze_count() > frozen + len(kept) // 2
