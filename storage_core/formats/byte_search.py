@@ -56,7 +56,7 @@ def _by_words(buffer: Bytes, needle: bytes) -> Positions:
             # Most windows hold no needle, and `any` is quicker than an empty list of places.
             if hit.any():
                 found.append(np.flatnonzero(hit) * SHORTEST + shift)
-    at = np.sort(np.concatenate(found)) if found else np.empty(0, np.int64)
+    at = np.sort(np.concatenate(found), kind="stable") if found else np.empty(0, np.int64)
     at = at.astype(np.int64) - (len(needle) - SHORTEST)
     at = at[at >= 0]
     for index, byte in enumerate(needle[:-SHORTEST]):

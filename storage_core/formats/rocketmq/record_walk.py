@@ -137,4 +137,4 @@ def find_records(buffer: Bytes, base: int, start: int = 0) -> Positions:
             at = at[buffer[at + shift] == byte]
         at = at[at + HEADER.size <= len(buffer)]
         matches.append(at[values_at(buffer, ">i8", at + PHYSICAL_OFFSET_AT) == at + base] if len(at) else at)
-    return np.sort(np.concatenate(matches))
+    return np.sort(np.concatenate(matches), kind="stable")
