@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -56,6 +57,7 @@ def main(
     for name in questions or QUESTIONS:
         print(f"\n{name}", flush=True)
         with tempfile.TemporaryDirectory(prefix="mqstore-bench-", dir=folder) as work:
+            os.environ["XDG_CACHE_HOME"] = f"{work}/cache"  # nothing that an earlier run has found out
             sections.append(QUESTIONS[name](Path(work), scale, rounds))
     took = f"{(perf_counter() - began) / 60:.0f} minutes"
     kind = "full size" if scale == 1 else f"scale {scale}, so the figures say nothing"

@@ -141,7 +141,7 @@ def test_what_lies_outside_is_refused(span: tuple[int, int]) -> None:
     if span[1] <= 10:
         return
     with pytest.raises(ValueError, match="outside"):
-        property_loops.property_spans(buffer, starts, stops - starts, np.frombuffer(b"KEYS", np.uint8))
+        property_loops.property_spans(buffer, starts, stops - starts, ["KEYS"])
     with pytest.raises(ValueError, match="outside"):
         property_loops.property_pairs(buffer, starts, np.array([0, 11]))
     with pytest.raises(ValueError, match="outside"):

@@ -7,6 +7,7 @@ names the last wins and keeps the place of the first.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -90,6 +91,8 @@ class PropertyColumn:
     def __init__(self, buffer: Bytes, starts: Positions, sizes: Positions) -> None:
         """`starts` and `sizes`: property bytes in `buffer`, shape (n,); never at position 0 unless empty."""
         self._buffer, self._starts, self._sizes = buffer, starts, sizes
+        self._expected: tuple[str, ...] = ()
+        self._spans: dict[str, tuple[Positions, Positions]] = {}
 
     @cached_property
     def _bytes(self) -> pa.BinaryArray:
@@ -117,6 +120,10 @@ class PropertyColumn:
         """The pairs of one message."""
         return parse(self._data[self._offsets[index] : self._offsets[index + 1]].tobytes())
 
+    def expect(self, names: Iterable[str]) -> None:
+        """Says whose values will be asked for, so that one search finds them all."""
+        self._expected = tuple(dict.fromkeys(names))
+
     def values(self, name: str) -> pa.StringArray:
         """One property of every message; null where a message has none.
 
@@ -129,10 +136,13 @@ class PropertyColumn:
             at = same.names.index(name.encode())
             return text(gather(self._data, same.starts[:, at], same.stops[:, at]))
         if (loops := _loops.after()) is not None:
-            wanted = np.frombuffer(name.encode(), np.uint8)
-            starts, stops, found = loops.property_spans(self._buffer, self._starts, self._sizes, wanted)
+            if name not in self._spans:
+                wanted = self._expected if name in self._expected else (name,)
+                found = loops.property_spans(self._buffer, self._starts, self._sizes, wanted)
+                self._spans |= zip(wanted, zip(*found, strict=True), strict=True)
+            starts, stops = self._spans[name]
             values = text(gather(self._buffer, starts, stops))
-            return values if found == len(self) else with_nulls(values, stops > 0)
+            return values if stops.all() else with_nulls(values, stops > 0)
         starts, stops = self._pieces_with(np.frombuffer(name.encode() + b"\x01", np.uint8))
         if self._one_in_each(starts):
             return text(gather(self._data, starts, stops))

@@ -161,6 +161,7 @@ class MessageColumns:
     def shown_columns(self, names: Sequence[str]) -> list[pa.Array]:
         """Several columns as rows show them."""
         told = self.shown if self.messages.flaws.any() else self.column
+        self.properties.expect(_PROPERTY_OF[name] for name in names if name in _PROPERTY_OF and name not in self.made)
         if "properties" in names:
             self.column("properties")  # what it finds out answers each of them
         return [told(name) for name in names]
@@ -222,6 +223,8 @@ class MessageColumns:
 def _header(name: str) -> Callable[[MessageColumns], pa.Array]:
     return lambda columns: pa.array(columns.messages.column(name))
 
+
+_PROPERTY_OF = {"key": KEYS, "keys": KEYS, "tags": TAGS, "msgId": UNIQ_KEY}
 
 _COLUMNS: dict[str, Callable[[MessageColumns], pa.Array]] = {
     "topic": lambda columns: columns.messages.topics(),

@@ -49,12 +49,14 @@ def test_messages_with_the_same_names(names: list[str], values: list[bytes], cha
 
 def check(rows: list[bytes]) -> None:
     """All questions about the rows, asked together, before and after the question for all pairs, and of a few."""
-    many = column(rows)
+    many, searched = column(rows), column(rows)
+    searched.expect(NAMES[1:4])
     parts = [column(rows[at : at + FEW]) for at in range(0, len(rows), FEW)]
     expected = [parse(row) for row in rows]
     for name in NAMES:
         told = [value for part in parts for value in part.values(name).to_pylist()]
         assert told == many.values(name).to_pylist() == [pairs.get(name) for pairs in expected]
+        assert searched.values(name).to_pylist() == told
     told_pairs = [pairs for part in parts for pairs in part.pairs().to_pylist()]
     assert told_pairs == many.pairs().to_pylist() == [list(pairs.items()) for pairs in expected]
     for name in NAMES:

@@ -1,6 +1,8 @@
-"""The properties of many messages, each message searched once: one of them by its name, or all pairs."""
+"""The properties of many messages, each message searched once: some of them by their names, or all pairs."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +13,7 @@ from storage_core.compiled.span_loops import (
     BYTES,
     OUT_BYTES,
     OUT_NUMBERS,
-    OUT_POSITIONS,
+    OUT_POSITIONS_OF_ALL,
     POSITIONS,
     Numbers,
     positions,
@@ -23,13 +25,17 @@ SHORTEST_PAIR = len("a\x01b\x02")
 OUTSIDE, REPEATED = -1, -2
 
 
-def property_spans(buffer: Bytes, starts: Positions, sizes: Positions, name: Bytes) -> tuple[Positions, Positions, int]:
-    """Where the property `name` of each message lies, [0, 0) where it has none, and how many have it."""
-    begins, ends = np.empty(len(starts), np.int64), np.empty(len(starts), np.int64)
-    found = _property_spans(buffer, positions(starts), positions(sizes), name, begins, ends)
-    if found < 0:
+def property_spans(
+    buffer: Bytes, starts: Positions, sizes: Positions, names: Sequence[str]
+) -> tuple[Positions, Positions]:
+    """Where the properties of these names lie in each message, [0, 0) where it has none. Shape (len(names), n)."""
+    encoded = [name.encode() for name in names]
+    bounds = np.cumsum([0, *map(len, encoded)])
+    begins, ends = np.empty((len(names), len(starts)), np.int64), np.empty((len(names), len(starts)), np.int64)
+    searched = np.frombuffer(b"".join(encoded), np.uint8)
+    if not _property_spans(buffer, positions(starts), positions(sizes), searched, bounds, begins, ends):
         raise ValueError("properties lie outside of their buffer")
-    return begins, ends, found
+    return begins, ends
 
 
 def property_pairs(
@@ -56,26 +62,38 @@ def _binary(data: pa.Buffer, offsets: Numbers, count: int) -> pa.BinaryArray:
     return pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets[: count + 1]), data])
 
 
-@njit(types.int64(BYTES, POSITIONS, POSITIONS, BYTES, OUT_POSITIONS, OUT_POSITIONS), nogil=True, cache=True)
+@njit(
+    types.boolean(BYTES, POSITIONS, POSITIONS, BYTES, POSITIONS, OUT_POSITIONS_OF_ALL, OUT_POSITIONS_OF_ALL),
+    nogil=True,
+    cache=True,
+)
 def _property_spans(
-    buffer: Bytes, starts: Positions, sizes: Positions, name: Bytes, begins: Positions, ends: Positions
-) -> int:
-    found = 0
+    buffer: Bytes,
+    starts: Positions,
+    sizes: Positions,
+    names: Bytes,
+    bounds: Positions,
+    begins: Positions,
+    ends: Positions,
+) -> bool:
+    count = len(bounds) - 1
     for row in range(len(starts)):
+        for number in range(count):
+            begins[number, row], ends[number, row] = 0, 0
         at, stop = starts[row], starts[row] + sizes[row]
-        begins[row], ends[row] = 0, 0
         if sizes[row] <= 0:
             continue
         if at < 0 or stop > len(buffer):
-            return -1
+            return False
         while at < stop:
             end = position_of(buffer, at, stop, PAIR_END)
-            value = at + len(name) + 1
-            if value < end and buffer[value - 1] == NAME_END and differ(buffer, at, name, 0, len(name)) == 0:
-                begins[row], ends[row] = value, end
+            for number in range(count):
+                name, size = bounds[number], bounds[number + 1] - bounds[number]
+                value = at + size + 1
+                if value < end and buffer[value - 1] == NAME_END and differ(buffer, at, names, name, size) == 0:
+                    begins[number, row], ends[number, row] = value, end
             at = end + 1
-        found += ends[row] > 0
-    return found
+    return True
 
 
 @njit(
