@@ -214,11 +214,12 @@ def write_peers(folder: Path, store: str, columns: tuple[str, ...] | None) -> in
     import pyarrow.parquet as pq
 
     from benchmarks.sources import write_ready
+    from connector.planning import driver_cores
     from storage_core import open_store
     from storage_core.store import ScanRequest
 
     snapshot = open_store(store).snapshot()
-    request = ScanRequest(columns=columns, min_partitions=2)
+    request = ScanRequest(columns=columns, min_partitions=driver_cores(), cores=driver_cores())
     schema = pa.schema([pa.field(f.name, f.type) for f in snapshot.schema(request)])
     partitions = snapshot.plan(request)
     (folder / "parquet").mkdir()

@@ -16,7 +16,8 @@ from storage_core import find_stores, open_store
 from storage_core.errors import MqStoreError, OptionError, choices
 from storage_core.options.option import RABBITMQ
 from storage_core.options.read import STORAGE, check_engine
-from storage_core.store import Store, store_names
+from storage_core.store import Store
+from storage_core.store_names import store_names
 
 T = TypeVar("T")
 

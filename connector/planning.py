@@ -20,7 +20,8 @@ from connector.selection import check_named_queues, refuse_common_topics, topics
 from storage_core.closable import Closable
 from storage_core.errors import OptionError, UnsupportedFormatError, listing, shorten
 from storage_core.options.read import ReadOptions, check_engine
-from storage_core.store import Predicate, Scan, ScanPartition, ScanRequest, Snapshot, Store, store_names
+from storage_core.store import Predicate, Scan, ScanPartition, ScanRequest, Snapshot, Store
+from storage_core.store_names import store_names
 
 SMALLEST_PARTITION_BYTES = 16 << 20
 """Below this a partition costs Spark more than it saves; an explicit `minPartitions` is not bound by it."""
@@ -333,6 +334,7 @@ def _opened(directory: str, options: ReadOptions) -> Store:
 def _plan_alone(chosen: Chosen, wanted: int | None) -> list[ScanPartition]:
     """The plan of one store. Without `minPartitions` a large store, whose planning costs, is planned once."""
     _, snapshot, request = chosen
+    request = replace(request, cores=driver_cores() if wanted is None else 1)
     plan = snapshot.plan(replace(request, min_partitions=wanted or driver_cores()))
     if wanted is None:
         enough = max(1, sum(piece.estimated_bytes for piece in plan) // SMALLEST_PARTITION_BYTES)

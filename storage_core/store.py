@@ -6,7 +6,6 @@ What an engine does behind these methods belongs to the engine.
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -70,6 +69,10 @@ class Predicate:
     value: Any = None
 
 
+FEW_ROUNDS = 8
+"""From so many tasks a core on, one core that waits for the last of them does not matter."""
+
+
 @dataclass(frozen=True)
 class ScanRequest:
     """What to read. Every field narrows; the defaults read everything that a stock broker would serve."""
@@ -96,7 +99,16 @@ class ScanRequest:
     min_partitions: int = 1
     max_records_per_partition: int | None = None
     max_bytes_per_partition: int = 256 << 20
+    cores: int = 1
     store_name: str | None = None
+
+    def partition_count(self, total_bytes: int) -> int:
+        """How many partitions so many bytes get, before any is cut at the most records.
+
+        A few more than `cores` are made a multiple of it: else some cores have nothing to do while the last tasks run.
+        """
+        count = max(self.min_partitions, -(-total_bytes // max(self.max_bytes_per_partition, 1)), 1)
+        return -(-count // self.cores) * self.cores if self.cores < count < FEW_ROUNDS * self.cores else count
 
 
 @dataclass(frozen=True)
@@ -137,24 +149,6 @@ class StoreState:
     delay_offsets: Mapping[int, int] = field(default_factory=dict)
     repairable: bool = False
     due_ms: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-
-
-def store_names(directories: Sequence[str], kinds: Sequence[str] = ()) -> tuple[str, ...]:
-    """Values of the column `store`: the last part of a path; of several stores the path below their common folder.
-
-    `kinds` are their types of queues: stores of one type are named as if there were no other, where that tells all
-    apart, so that quorum queues on a node do not rename its virtual hosts.
-    """
-    if len(set(kinds)) > 1:
-        told = list(zip(directories, kinds, strict=True))
-        alike = {kind: iter(store_names([path for path, own in told if own == kind])) for kind in kinds}
-        names = tuple(next(alike[kind]) for kind in kinds)
-        if len(set(names)) == len(names):
-            return names
-    if len(directories) == 1:
-        return (os.path.basename(directories[0].rstrip("/")) or "/",)
-    common = os.path.commonpath([os.path.dirname(directory.rstrip("/")) for directory in directories])
-    return tuple(os.path.relpath(directory, common) for directory in directories)
 
 
 class ScanPartition(ABC):

@@ -28,9 +28,8 @@ BELOW_AN_ENGINE = (
 )  # fmt: skip
 LOWEST = ("storage_core.closable", "storage_core.errors")
 PUBLIC = (
-    "storage_core.stream",
-    "storage_core.store", "storage_core.option_table", "storage_core.options", "storage_core.closable",
-    "storage_core.progress", "storage_core.errors",
+    "storage_core.stream", "storage_core.store", "storage_core.store_names", "storage_core.option_table",
+    "storage_core.options", "storage_core.closable", "storage_core.progress", "storage_core.errors",
 )  # fmt: skip
 
 
@@ -55,6 +54,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "storage_core.finding": (),
     "storage_core.frame": ("storage_core.errors",),
     "storage_core.store": ("storage_core.finding", "storage_core.frame", *LOWEST),
+    "storage_core.store_names": (),
     "storage_core.stream": ("storage_core.stream", "storage_core.store", *LOWEST),
     "storage_core.options": ("storage_core.options", "storage_core.store", "storage_core.errors"),
     "storage_core.input_columns": ("storage_core.formats", "storage_core.errors"),

@@ -176,9 +176,10 @@ class StreamSource(Closable):
         """One partition for a small batch; a large one is shared among the cores."""
         columns = kafka_layout.native_columns(self._columns, self._engine) if self._options.kafka else self._columns
         wanted = self._options.min_partitions
-        request = replace(self._request, columns=columns, min_partitions=wanted or 1)
+        cores = driver_cores() if wanted is None else 1
+        request = replace(self._request, columns=columns, min_partitions=wanted or 1, cores=cores)
         plan = snapshot.plan_ranges(request, ranges)
-        enough = min(driver_cores(), sum(piece.estimated_bytes for piece in plan) // SMALLEST_PARTITION_BYTES)
+        enough = min(cores, sum(piece.estimated_bytes for piece in plan) // SMALLEST_PARTITION_BYTES)
         if wanted is None and enough > len(plan):
             return snapshot.plan_ranges(replace(request, min_partitions=enough), ranges)
         return plan

@@ -25,7 +25,7 @@ from storage_core.errors import (
     StoreNotFoundError,
     UnsupportedFormatError,
 )
-from storage_core.store import store_names
+from storage_core.store_names import store_names
 
 GIVE = "read as a user who may, or copy the store"
 CHECK = "check that the store is there and readable on every machine that runs Spark"

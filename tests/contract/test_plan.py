@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,29 @@ def test_seven_partitions_hold_what_one_holds_once(
     assert set(whole) <= set(everything)
     for count in (2, 7, 50):
         assert sorted(engine.rows(store, min_partitions=count, **fields)) == sorted(whole), count
+
+
+@pytest.mark.parametrize(
+    ("least", "cores", "size", "count"),
+    [
+        (1, 1, 5, 5),
+        (2, 2, 5, 6),
+        (2, 2, 2, 2),
+        (2, 2, 1, 2),
+        (1, 4, 3, 3),
+        (4, 4, 29, 32),
+        (4, 4, 33, 33),
+        (7, 1, 5, 7),
+    ],
+)
+def test_a_few_partitions_are_a_multiple_of_the_cores(
+    engine: Engine, store: Path, least: int, cores: int, size: int, count: int
+) -> None:
+    request = engine.request(min_partitions=least, cores=cores, max_bytes_per_partition=100)
+    assert request.partition_count(size * 100 - 1) == count
+    wide = sum(part.estimated_bytes for part in planned(store, engine.request(min_partitions=1)))
+    parts = planned(store, replace(request, max_bytes_per_partition=-(-wide // 5)))
+    assert len(parts) == replace(request, max_bytes_per_partition=-(-wide // 5)).partition_count(wide)
 
 
 @pytest.mark.parametrize("count", [1, 2, 7])

@@ -220,7 +220,7 @@ def _cut(
         return [QuorumPartition(context, vhosts, entries, damages)] if damages else []
     ends = np.cumsum(entries["length"])
     total = int(ends[-1])
-    count = max(request.min_partitions, -(-total // max(1, request.max_bytes_per_partition)), 1)
+    count = request.partition_count(total)
     cuts = np.searchsorted(ends, [total * share // count for share in range(1, count)], side="right").tolist()
     bounds = sorted({0, *cuts, len(ends)})
     most = request.max_records_per_partition

@@ -70,7 +70,7 @@ def partitions(
     if not len(ends) and not damages:
         return []
     total = int(ends[-1]) if len(ends) else 0
-    count = max(request.min_partitions, -(-total // max(1, request.max_bytes_per_partition)), 1)
+    count = request.partition_count(total)
     cuts = np.searchsorted(ends, [total * share // count for share in range(1, count)], side="right").tolist()
     bounds = sorted({0, *cuts, len(ends)}) if len(ends) else [0, 0]
     most = request.max_records_per_partition

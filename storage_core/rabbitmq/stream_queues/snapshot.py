@@ -166,7 +166,7 @@ def _cut(
         nothing = StreamPartition(context, vhosts, (), damages, request.verify_crc)
         return [nothing] if damages else []
     total = sum(each.size for each in ranges)
-    count = max(request.min_partitions, -(-total // max(1, request.max_bytes_per_partition)), 1)
+    count = request.partition_count(total)
     shares = [total * share // count for share in range(1, count)]
     groups: list[list[ChunkRange]] = [[]]
     base = 0

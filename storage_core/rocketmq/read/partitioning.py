@@ -189,7 +189,7 @@ def _some_entries(queue: ConsumeQueue, start: int, stop: int, most: int, files: 
 
 def partition_count(request: ScanRequest, total: int, rows: int) -> int:
     """How many partitions a read of `total` bytes and `rows` messages gets."""
-    count = max(request.min_partitions, -(-total // max(request.max_bytes_per_partition, 1)), 1)
+    count = request.partition_count(total)
     if request.max_records_per_partition is not None:
         count = max(count, -(-rows // request.max_records_per_partition))
     return max(1, min(count, rows)) if rows else 1
@@ -202,7 +202,7 @@ def log_partitions(request: ScanRequest, listing: Listing, store_name: str) -> l
     """Partitions that together hold each record of the log once."""
     log = listing.log
     total = sum(file.size for file in log.files)
-    count = max(request.min_partitions, -(-total // request.max_bytes_per_partition))
+    count = request.partition_count(total)
     queues = list(listing.queues.values())
     with OpenFiles() as files:
         spans = log_spans(log, count, queues if len(queues) <= MOST_QUEUES_TO_ALIGN else [], files)
