@@ -6,11 +6,15 @@ from random import Random
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from storage_core.formats.layout import Bytes, Positions
 from storage_core.formats.rabbitmq.erlang import term_layout
 from storage_core.formats.rabbitmq.message import basic_message
 from storage_core.formats.rabbitmq.message.basic_message import Message
+
+pytestmark = pytest.mark.usefixtures("either_loops")
 
 FIELDS = [
     name
@@ -97,3 +101,23 @@ def test_a_stretch_compares_what_is_not_free() -> None:
     assert term_layout.stretch(b"abc\0Xdef\0\0").matches(buffer, at).tolist() == [True, False, False]
     assert term_layout.stretch(b"abc\0").matches(buffer, at).tolist() == [True, True, False]
     assert term_layout.stretch(b"abc").matches(buffer, at).tolist() == [True, True, True]
+
+
+@given(
+    data=st.binary(min_size=1, max_size=60),
+    sample=st.binary(min_size=1, max_size=9),
+    free=st.lists(st.integers(0, 9), max_size=4, unique=True),
+    draws=st.data(),
+)
+def test_pieces_of_a_stretch(data: bytes, sample: bytes, free: list[int], draws: st.DataObject) -> None:
+    edges = sorted(min(edge, len(sample)) for edge in free[: len(free) // 2 * 2])
+    spans = list(zip(edges[::2], edges[1::2], strict=True))
+    sampled = st.integers(-3, len(data) + 3)
+    at = draws.draw(st.lists(sampled, min_size=1, max_size=9))
+    start = draws.draw(sampled.filter(lambda place: 0 <= place <= len(data)))
+    data = data[:start] + sample + data[start:]
+    kept = [place for place in range(len(sample)) if not any(low <= place < high for low, high in spans)]
+    found = term_layout.stretch(sample, spans).matches(np.frombuffer(data, np.uint8), np.array([*at, start], np.int64))
+    for place, same in zip([*at, start], found.tolist(), strict=True):
+        if 0 <= place <= len(data) - len(sample):
+            assert same == all(data[place + byte] == sample[byte] for byte in kept), place

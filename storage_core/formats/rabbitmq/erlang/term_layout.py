@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from storage_core.compiled.loading import CompiledLoops
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
 
 _LENGTH = 4
+_loops = CompiledLoops("storage_core.compiled.span_loops")
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,9 @@ class Stretch:
 
     def matches(self, buffer: Bytes, positions: Positions) -> Mask:
         """At which positions the pieces stand. What is said of positions outside of the buffer means nothing."""
+        if (loops := _loops.after()) is not None:
+            found: Mask = loops.stand_at(buffer, positions, self.pieces)
+            return found
         same: Mask = np.ones(len(positions), bool)
         for offset, piece in self.pieces:
             same &= values_at(buffer, f"S{len(piece)}", positions + offset if offset else positions) == piece
