@@ -159,16 +159,18 @@ class QueuePartition(ScanPartition):
         back = min(start - first, ENTRIES_PER_PULL)
         entries = self._started(files, queue, start - back, stop)
         physical_offsets, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
-        readable = self.readable(physical_offsets, sizes)
+        readable = bool(self.readable(physical_offsets, sizes).all())
+        queue_offsets = np.arange(start - back, stop)
+        numbers = np.full(len(queue_offsets), index, np.int32)
+        own = QueueEntries(numbers, queue_offsets, physical_offsets, sizes, readable)
+        if readable and self.request.tags is None and sizes.max(initial=0) < BLANK_SIZE:
+            return own.take(slice(back, None))
         served = (physical_offsets >= self.log_start) & (sizes != BLANK_SIZE)
-        if not readable.all():
+        if not readable:
             served &= ~self._jumped(files, queue, first, start - back, entries)
         served[:back] = False
         if self.request.tags is not None:
             served &= may_have_tag(self.request.tags, queue.topic, entries["tags_code"])
-        queue_offsets = np.arange(start - back, stop)
-        numbers = np.full(len(queue_offsets), index, np.int32)
-        own = QueueEntries(numbers, queue_offsets, physical_offsets, sizes, bool(readable.all()))
         return own.take(slice(back, None)) if served[back:].all() else own.take(served)
 
     def _started(self, files: OpenFiles, queue: ConsumeQueue, start: int, stop: int) -> npt.NDArray[Any]:
@@ -185,6 +187,9 @@ class QueuePartition(ScanPartition):
     def readable(self, physical_offsets: Positions, sizes: Positions) -> Mask:
         """Whose record lies inside of one log file, below the end of the log (rocketmq.md 6.1)."""
         ends = physical_offsets + sizes
+        in_order = self.log.holds_in_order(physical_offsets, ends)
+        if in_order and physical_offsets[0] >= self.log_start and ends[-1] <= self.log_end:
+            return np.ones(len(ends), bool)
         inside = (sizes > 0) & (physical_offsets >= self.log_start) & (ends <= self.log_end)
         return inside & self.log.contains(physical_offsets, ends)
 

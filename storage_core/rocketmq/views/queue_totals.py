@@ -8,11 +8,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from storage_core.files.window import OpenFiles
+from storage_core.formats.layout import Positions
+from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE
 from storage_core.rocketmq.disk.record_reader import store_ms_at
-from storage_core.rocketmq.read.columns import QueueEntries
+from storage_core.rocketmq.read.pull_gaps import ENTRIES_PER_PULL
 from storage_core.rocketmq.read.queue_partition import QueuePartition
 from storage_core.rocketmq.read.snapshot import RocketSnapshot
 from storage_core.store import Mode, QueueKey, ScanRequest
+
+ENTRIES_AT_ONCE = 1 << 16
+"""Entries of a queue that are summed up at once: their columns stay in a core's cache."""
+WHOLE = 1 << 62
+
+Columns = tuple[Positions, Positions]
+"""Physical offsets and sizes of some entries."""
 
 
 @dataclass
@@ -29,19 +38,21 @@ class QueueTotal:
 
 def queue_totals(snapshot: RocketSnapshot, request: ScanRequest) -> dict[QueueKey, QueueTotal]:
     """Totals of the queues that a request selects; a queue without a readable message is absent."""
+    # The log is not read, so nothing is cut at its addresses.
     entries_only = ScanRequest(
         columns=("size",),
         topics=request.topics,
         topic_pattern=request.topic_pattern,
         assign=request.assign,
         mode=Mode.DROPMALFORMED,
+        max_bytes_per_partition=WHOLE,
     )
     totals: dict[QueueKey, QueueTotal] = {}
     with OpenFiles() as files:
         for partition in snapshot.plan(entries_only):
             if isinstance(partition, QueuePartition):
-                for number, entries in _by_queue(partition, files):
-                    _add(totals, partition, number, entries)
+                for number, columns in _by_queue(partition, files):
+                    _add(totals, partition, number, columns)
         for total in totals.values():
             total.first_ms, total.last_ms = (
                 store_ms_at(snapshot.served.listing.log, files, physical_offset)
@@ -50,24 +61,44 @@ def queue_totals(snapshot: RocketSnapshot, request: ScanRequest) -> dict[QueueKe
     return totals
 
 
-def _by_queue(partition: QueuePartition, files: OpenFiles) -> Iterator[tuple[int, QueueEntries]]:
-    """Entries of one queue each, in its order; with the number of the queue."""
-    for ranges in partition.slices(files):
-        for number, start, stop in ranges:
-            yield number, partition.entries_on_disk(files, number, start, stop)
+def _by_queue(partition: QueuePartition, files: OpenFiles) -> Iterator[tuple[int, Columns]]:
+    """Readable entries of one queue each, in its order; with the number of the queue."""
+    for number, start, stop in partition.ranges:
+        for first, end in partition.queues[number].file_queue_offsets():
+            for at in range(max(start, first), min(stop, end), ENTRIES_AT_ONCE):
+                yield number, _on_disk(partition, files, number, first, at, min(at + ENTRIES_AT_ONCE, stop, end))
     for entries in partition.entries_in_log(files):
         for number in np.unique(entries.queue).tolist():
-            yield number, entries.take(entries.queue == number)
+            mine = entries.take(entries.queue == number)
+            yield number, _readable(partition, mine.physical_offsets, mine.sizes)
 
 
-def _add(totals: dict[QueueKey, QueueTotal], partition: QueuePartition, number: int, entries: QueueEntries) -> None:
-    entries = entries.take(partition.readable(entries.physical_offsets, entries.sizes))
-    if not len(entries):
+def _on_disk(partition: QueuePartition, files: OpenFiles, number: int, first: int, start: int, stop: int) -> Columns:
+    """The readable entries among [start, stop), all in the queue file that begins with queue offset `first`."""
+    if partition.verdict is None:
+        # Where every entry is readable, also those before, a pull jumps over none.
+        back = min(start - first, ENTRIES_PER_PULL)
+        entries = partition.queues[number].entries(files, start - back, stop)
+        physical_offsets, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
+        if sizes.max() < BLANK_SIZE and partition.readable(physical_offsets, sizes).all():
+            return physical_offsets[back:], sizes[back:]
+    served = partition.entries_on_disk(files, number, start, stop)
+    return _readable(partition, served.physical_offsets, served.sizes)
+
+
+def _readable(partition: QueuePartition, physical_offsets: Positions, sizes: Positions) -> Columns:
+    readable = partition.readable(physical_offsets, sizes)
+    return physical_offsets[readable], sizes[readable]
+
+
+def _add(totals: dict[QueueKey, QueueTotal], partition: QueuePartition, number: int, columns: Columns) -> None:
+    physical_offsets, sizes = columns
+    if not len(physical_offsets):
         return
     queue = partition.queues[number]
     total = totals.setdefault((queue.topic, queue.queue_id), QueueTotal())
     if not total.messages:
-        total.first = int(entries.physical_offsets[0])
-    total.messages += len(entries)
-    total.size += int(entries.sizes.sum())
-    total.last = int(entries.physical_offsets[-1])
+        total.first = int(physical_offsets[0])
+    total.messages += len(physical_offsets)
+    total.size += int(sizes.sum())
+    total.last = int(physical_offsets[-1])
