@@ -7,12 +7,16 @@ compiled and kept beside the code. The environment variable MQSTORE_COMPILED say
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 SETTING = "MQSTORE_COMPILED"
 WORTH_LOADING = 256 << 20
 """Bytes that a process has copied or summed up before it loads any loops."""
+WORTH_LOADING_AT_ONCE = 640 << 20
+"""Bytes that are worth it before the first of them is handled, where it is known how many there will be."""
 
 
 class Process:
@@ -23,11 +27,29 @@ class Process:
         self.must = setting == "always"
         self._can = setting != "never"
         self._handled = 0
+        self._bound = WORTH_LOADING
 
     def wants(self, size: int) -> bool:
         """Whether loops are to be used, now that `size` more bytes are handled."""
         self._handled += size
-        return self._can and (self.must or self._handled >= WORTH_LOADING)
+        return self._can and (self.must or self._handled >= self._bound)
+
+    @contextmanager
+    def foreseeing(self, size: int) -> Iterator[None]:
+        """Says that about `size` bytes will be handled inside of the block: whether loading pays for these is decided
+        at once. What they were says nothing about what the process handles later.
+        """
+        if self._handled >= self._bound:
+            size = 0
+        elif size >= WORTH_LOADING_AT_ONCE:
+            self._handled, size = self._bound, 0
+        before = self._handled
+        self._bound += size
+        try:
+            yield
+        finally:
+            self._bound -= size
+            self._handled -= min(size, self._handled - before)
 
     def cannot(self) -> None:
         """Says that loops cannot be loaded: it is not tried again."""

@@ -33,7 +33,7 @@ def read_scattered(
         return np.frombuffer(data, np.uint8).reshape(-1, width)
     out = np.zeros((len(positions), width), np.uint8)
     runs, held = list[_Run](), 0
-    for number in np.unique(file).tolist():
+    for number in sorted(set(file.tolist())):
         rows = np.flatnonzero(file == number)
         rows = rows[np.argsort(positions[rows], kind="stable")]
         for run in _runs(descriptors[number], positions[rows], width, rows):

@@ -158,6 +158,25 @@ def test_they_are_loaded_from_so_many_bytes_on(monkeypatch: pytest.MonkeyPatch) 
     assert loops.after() is span_loops
 
 
+def test_bytes_that_were_foreseen_count_only_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "process", process := loading.Process("auto"))
+    with process.foreseeing(1000):
+        assert not process.wants(loading.WORTH_LOADING + 999)
+        assert process.wants(1)
+    process = loading.Process("auto")
+    with process.foreseeing(1 << 29):
+        assert not process.wants(1 << 29)
+    assert not process.wants(loading.WORTH_LOADING - 1)
+    assert process.wants(1)
+    with process.foreseeing(1 << 20):
+        assert process.wants(0)
+    assert process.wants(0)
+    process = loading.Process("auto")
+    with process.foreseeing(loading.WORTH_LOADING_AT_ONCE):
+        assert process.wants(0)
+    assert process.wants(0)
+
+
 @pytest.mark.parametrize(("setting", "code"), [("auto", 0), ("always", 1), ("never", 0)])
 def test_without_numba_numpy_does_it(tmp_path: Path, setting: str, code: int) -> None:
     (tmp_path / "numba.py").write_text("raise ImportError('not here')\n")

@@ -6,6 +6,7 @@ Whether a record is right is for `message` and the engine to say. Source of the 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from itertools import takewhile
@@ -13,6 +14,7 @@ from struct import Struct as PackedStruct
 
 import numpy as np
 
+from storage_core.compiled import loading
 from storage_core.compiled.loading import CompiledLoops
 from storage_core.formats.layout import Bytes, Positions, values_at
 from storage_core.formats.rocketmq.message import (
@@ -48,6 +50,16 @@ class Walk:
 
 _size = PackedStruct(">i").unpack_from
 _loops = CompiledLoops("storage_core.formats.rocketmq.compiled.record_parts")
+
+
+def walking(size: int) -> AbstractContextManager[None]:
+    """A block in which about so many bytes of log are walked and checked: to know it beforehand makes it faster."""
+    return loading.process.foreseeing(size)
+
+
+def is_guided() -> bool:
+    """Whether guesses make a walk faster: compiled loops need none."""
+    return not loading.process.wants(0)
 
 
 def _all_steps(buffer: Bytes, start: int) -> Positions:

@@ -44,7 +44,7 @@ class Listing:
     def signature(self) -> Signature:
         """Equal for two listings between which no file came, went, or was written through the file system."""
         chains = [self.log, *(queue.chain for queue in self.queues.values())]
-        files = tuple((f.path, f.size, f.stamp) for chain in chains for f in chain.files)
+        files = tuple((f.path, f.size, *f.stamp) for chain in chains for f in chain.files)
         return self.abort, self.checkpoint, self.says_5x, tuple(self.queues), files
 
 

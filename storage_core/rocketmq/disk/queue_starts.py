@@ -20,16 +20,19 @@ FILES_AT_ONCE = 512
 MOST = FIRST_CHUNK // QUEUE_ENTRY.size
 
 
-def valid_starts(files: Sequence[tuple[str, int]]) -> Iterator[ValidEntries | None]:
+def valid_starts(
+    files: Sequence[tuple[str, int]], seen: list[Positions] | None = None
+) -> Iterator[ValidEntries | None]:
     """What `ConsumeQueue.valid_entries` says of each local file (its path, and how many entries it has room for).
 
-    None where the first chunk of a file does not tell. Raises FileNotFoundError.
+    None where the first chunk of a file does not tell. `seen` gets the physical offsets of valid entries. Raises
+    FileNotFoundError.
     """
     for first in range(0, len(files), FILES_AT_ONCE):
-        yield from _starts(files[first : first + FILES_AT_ONCE])
+        yield from _starts(files[first : first + FILES_AT_ONCE], seen)
 
 
-def _starts(files: Sequence[tuple[str, int]]) -> Iterator[ValidEntries | None]:
+def _starts(files: Sequence[tuple[str, int]], seen: list[Positions] | None) -> Iterator[ValidEntries | None]:
     chunks = np.zeros((len(files), MOST), QUEUE_ENTRY.dtype)
     room = np.array([count for _, count in files], np.int64)
     read = _read(files, chunks)
@@ -37,7 +40,10 @@ def _starts(files: Sequence[tuple[str, int]]) -> Iterator[ValidEntries | None]:
     numbers = np.arange(MOST)
     valid = (physical_offsets >= 0) & (sizes > 0) & (numbers < read[:, None])
     count = np.where(valid.all(1), MOST, valid.argmin(1))
-    peak = np.where(numbers < count[:, None], physical_offsets, -1).max(1)
+    valid &= numbers < count[:, None]
+    peak = np.where(valid, physical_offsets, -1).max(1)
+    if seen is not None:
+        seen.append(physical_offsets[valid])
     rows, last = np.arange(len(files)), np.maximum(count - 1, 0)
     last_physical_offset = physical_offsets[rows, last]
     columns = (

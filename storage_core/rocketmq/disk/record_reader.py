@@ -70,7 +70,7 @@ def queue_offsets_at(log: FileChain, files: OpenFiles, physical_offsets: Positio
     if len(physical_offsets) > FEW and system.is_local(path):
         whole = np.flatnonzero(log.contains(physical_offsets, physical_offsets + HEAD_SIZE))
         file = np.searchsorted(log.base_array, physical_offsets[whole], "right") - 1
-        for number in np.unique(file).tolist():
+        for number in set(file.tolist()):
             rows = whole[file == number]
             positions = physical_offsets[rows] - log.files[number].base_offset + QUEUE_OFFSET_AT
             descriptor = files.descriptor(log.files[number].path)

@@ -58,7 +58,7 @@ def queue_partitions(
     weights = whole_log(verdict.log_start, verdict.log_end) if whole else sampled(ranges, queues, files)
     pieces = _pieces(request, queues, ranges, weights, files)
     renumbered = np.ones(len(queues), bool)
-    touched = np.unique(ranges.queue).tolist()
+    touched = ranges.queues.tolist()
     renumbered[touched] = served.renumbered([queues[number] for number in touched], files)
     base = QueuePartition(
         log=served.listing.log,
@@ -126,11 +126,11 @@ def _stale_partitions(
 
 def narrowed(partition: QueuePartition) -> QueuePartition:
     """The same partition with only the queues that its ranges touch, so that it travels light."""
-    used, numbers = np.unique(partition.ranges.queue, return_inverse=True)
+    used = partition.ranges.queues
     if len(used) == len(partition.queues):
         return partition
-    ranges = replace(partition.ranges, queue=numbers.astype(np.int32))
-    queues = tuple(partition.queues[number] for number in used)
+    ranges = replace(partition.ranges, queue=np.searchsorted(used, partition.ranges.queue).astype(np.int32))
+    queues = tuple(partition.queues[number] for number in used.tolist())
     return replace(partition, queues=queues, renumbered=partition.renumbered[used], ranges=ranges)
 
 

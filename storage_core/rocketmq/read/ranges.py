@@ -40,6 +40,12 @@ class QueueRanges:
         return zip(self.queue.tolist(), self.start.tolist(), self.stop.tolist(), strict=True)
 
     @property
+    def queues(self) -> Positions:
+        """The numbers of the queues, each once, ascending."""
+        # np.unique loads numpy's masked arrays, which takes as long as the plan of a small store.
+        return np.flatnonzero(np.bincount(self.queue))
+
+    @property
     def row_count(self) -> int:
         """How many entries they hold."""
         return int(np.maximum(self.stop - self.start, 0).sum())
@@ -122,7 +128,7 @@ def _lower_bounds(spans: Sequence[Span], cuts: Positions, files: OpenFiles) -> P
     column = np.repeat(np.arange(len(spans)), counts)
     # Addresses rise within a queue; where damage breaks that, the largest one so far counts.
     falls = np.flatnonzero((offsets[1:] < offsets[:-1]) & (column[1:] == column[:-1]))
-    for number in np.unique(column[falls]).tolist():
+    for number in set(column[falls].tolist()):
         part = offsets[ends[number] - counts[number] : ends[number]]
         np.maximum.accumulate(part, out=part)
     reached = np.searchsorted(cuts, offsets, "right")

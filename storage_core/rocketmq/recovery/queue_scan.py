@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from storage_core.files import system
 from storage_core.files.ahead import side_by_side
 from storage_core.files.window import OpenFiles
+from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.rocketmq.disk.consume_queue import NO_ENTRIES, ConsumeQueue, ValidEntries
 from storage_core.rocketmq.disk.queue_starts import valid_starts
@@ -52,8 +53,13 @@ class QueueState:
         return self.queue.chain.files[self.file_count - 1].end
 
 
-def scanned_queues(queues: Sequence[ConsumeQueue], files: OpenFiles, root: str) -> Iterator[QueueState]:
-    """Scans the last three files of each queue: the first entry that is not valid ends it (rocketmq.md 3.4)."""
+def scanned_queues(
+    queues: Sequence[ConsumeQueue], files: OpenFiles, root: str, seen: list[Positions]
+) -> Iterator[QueueState]:
+    """Scans the last three files of each queue: the first entry that is not valid ends it (rocketmq.md 3.4).
+
+    `seen` gets addresses of many records that the queues list, where these lie on a local disk.
+    """
     if not system.is_local(root):
         yield from side_by_side(_scanned, queues, files, root)
         return
@@ -62,7 +68,7 @@ def scanned_queues(queues: Sequence[ConsumeQueue], files: OpenFiles, root: str) 
     begins = [
         (queue.chain.files[index].path, queue.room(index)) for queue, index in zip(with_files, numbers, strict=True)
     ]
-    starts = valid_starts(begins)
+    starts = valid_starts(begins, seen)
     for queue in queues:
         yield _scanned(queue, files, next(starts) if queue.chain.files else None)
 

@@ -16,9 +16,10 @@ from storage_core.files import system
 from storage_core.files.ahead import side_by_side
 from storage_core.files.file_chain import ChainFile, FileChain
 from storage_core.files.window import OpenFiles
+from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.formats.rocketmq.message import BLANK, MAGIC_V1, MAGIC_V2
-from storage_core.formats.rocketmq.record_walk import Stop
+from storage_core.formats.rocketmq.record_walk import Stop, is_guided, walking
 from storage_core.rocketmq.disk.commit_log import Checks, FileWalk, RecordRun
 from storage_core.rocketmq.disk.directory import Listing
 from storage_core.rocketmq.disk.record_reader import head_at
@@ -110,6 +111,7 @@ class _Simulation:
     log_end: int = 0
     reason: Stop = Stop.END
     replays: list[Replay] = field(default_factory=list)
+    listed: list[Positions] = field(default_factory=list)
 
 
 def recover(listing: Listing, rules: Rules | None = None, known: Verdict | None = None) -> Verdict:
@@ -122,7 +124,7 @@ def recover(listing: Listing, rules: Rules | None = None, known: Verdict | None 
         run = _Simulation(listing, files, rules or chosen_rules(listing, files), _resume_at(known))
         if run.rules is Rules.NONE:
             return _trusting(run)
-        states = scanned_queues(list(listing.queues.values()), files, listing.root)
+        states = scanned_queues(list(listing.queues.values()), files, listing.root, run.listed)
         run.states.update(zip(listing.queues, states, strict=True))
         overall = max((state.tail.reach for state in run.states.values()), default=-1)
         if not listing.log.files:
@@ -170,9 +172,11 @@ def _recover_log(run: _Simulation, overall: int) -> Verdict:
     # 4.9 dispatches from where the queues end when the scan is over; all but its clean start dispatch while they scan.
     threshold = -1 if listing.abort else overall
     during = listing.abort or run.rules is Rules.V5
-    for records in _scan(run, _scan_start(run, overall), overall):
-        if during:
-            _dispatch(run, dispatcher, records, threshold)
+    first = _scan_start(run, overall)
+    with walking(max(0, overall - max(listing.log.files[first].base_offset, run.resume or 0))):
+        for records in _scan(run, first, overall):
+            if during:
+                _dispatch(run, dispatcher, records, threshold)
     if overall >= run.log_end:
         went = side_by_side(
             lambda item, own: _truncate(run, *item, dispatcher, own), run.states.items(), run.files, listing.root
@@ -285,10 +289,13 @@ def _scan(run: _Simulation, index: int, likely_end: int) -> Iterator[RecordRun]:
     chain = run.listing.log
     checks = Checks(known_magics(run.rules), crc=True)
     scanned, resume = chain.files[index:], run.resume or 0
+    guesses = _guesses(run, max(scanned[0].base_offset, resume))
     asked_to = likely_end + BLANK.size if likely_end > max(scanned[0].base_offset, resume) else chain.stop
     _ask_ahead(run, scanned, resume, asked_to)
     for file in scanned:
-        walk = FileWalk(chain, run.files, file, max(file.base_offset, resume), checks, likely_end=likely_end)
+        walk = FileWalk(
+            chain, run.files, file, max(file.base_offset, resume), checks, guesses=guesses, likely_end=likely_end
+        )
         for records in walk:
             if likely_end < records.end_offset and asked_to < chain.stop:
                 _ask_ahead(run, scanned, max(asked_to, records.end_offset), chain.stop)
@@ -297,6 +304,17 @@ def _scan(run: _Simulation, index: int, likely_end: int) -> Iterator[RecordRun]:
         run.log_end, run.reason = walk.end_offset, walk.reason
         if walk.reason is not Stop.BLANK:
             break
+
+
+def _guesses(run: _Simulation, start: int) -> Positions | None:
+    """Where the queues say that records begin, from an address on, ascending; None where compiled loops find them."""
+    if not run.listed or not is_guided():
+        return None
+    every = np.concatenate(run.listed)
+    every = np.sort(every[every >= start])
+    # A record may be in several queues.
+    listed: Positions = every[np.append(True, every[1:] != every[:-1])[: len(every)]]
+    return listed
 
 
 def _ask_ahead(run: _Simulation, files: Sequence[ChainFile], start: int, stop: int) -> None:
