@@ -6,6 +6,7 @@ Which names and values are allowed belongs to the engine; reading is `properties
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,7 +98,22 @@ def encode_pairs(pairs: PairColumn, extra: list[tuple[str, pa.StringArray]]) -> 
         before |= wanted
     if not parts:
         return pa.repeat(pa.scalar(b"", pa.binary()), count)
-    return joined([pa.scalar(part) if isinstance(part, str) else part for part in parts], count)
+    return joined([pa.scalar(part) if isinstance(part, str) else part for part in _merged(parts)], count)
+
+
+def _merged(parts: list[pa.StringArray | str]) -> Iterator[pa.StringArray | str]:
+    """The same parts, lone texts that follow each other as one, without empty ones."""
+    text = ""
+    for part in parts:
+        if isinstance(part, str):
+            text += part
+            continue
+        if text:
+            yield text
+        text = ""
+        yield part
+    if text:
+        yield text
 
 
 def _where(wanted: npt.NDArray[np.bool_], text: str) -> pa.StringArray | str:

@@ -214,7 +214,7 @@ def checked(given: Given, settings: WriteSettings) -> Message:
         _refuse_negative(given, name)
     key, tags = (_no_empty(given.text(name)) for name in ("key", "tags"))
     for name, texts in (("key", key), ("tags", tags)):
-        _refuse_controls(given, texts, np.arange(given.count, dtype=np.int32), pa.repeat(name, given.count))
+        _refuse_controls(given, texts, name)
     pairs = given.pairs()
     if len(pairs.names):
         pairs = pairs.keep(~pairs.named(DROPPED_PROPERTY))
@@ -233,6 +233,8 @@ def _refuse_negative(given: Given, name: str) -> None:
 
 def _no_empty(texts: pa.StringArray) -> pa.StringArray:
     """An empty key or tag is none: a property without a value does not exist for any reader."""
+    if not texts.null_count and not (lengths(texts) == 0).any():
+        return texts
     return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
 
 
@@ -282,19 +284,21 @@ def _check_pairs(given: Given, pairs: PairColumn) -> None:
         if len(empty):
             name = pairs.names[int(empty[0])].as_py() or "properties"
             raise given.error(name, rows[empty[0]], "empty", f"{what} must not be empty")
-        labels = pairs.names if texts is pairs.values else pa.repeat("properties", len(texts))
-        _refuse_controls(given, texts, rows, labels)
+        _refuse_controls(given, texts, pairs.names if texts is pairs.values else "properties", rows)
 
 
-def _refuse_controls(given: Given, texts: pa.StringArray, rows: npt.NDArray[np.int32], names: pa.StringArray) -> None:
+def _refuse_controls(
+    given: Given, texts: pa.StringArray, names: pa.StringArray | str, rows: npt.NDArray[np.int32] | None = None
+) -> None:
+    """`names`: what each text is, or all of them; `rows`: which row of the batch it belongs to, its own by default."""
     if not holds_any(texts, (0x01, 0x02)):
         return
     found = mask(pc.match_substring_regex(texts, "[\x01\x02]"))
     if found.any():
         at = int(found.argmax())
-        name = names[at].as_py()
+        name = names if isinstance(names, str) else names[at].as_py()
         rule = "the bytes 0x01 and 0x02 separate properties and may not be in one"
-        raise given.error(name, rows[at], shorten(repr(texts[at].as_py())), rule)
+        raise given.error(name, at if rows is None else rows[at], shorten(repr(texts[at].as_py())), rule)
 
 
 def _first(found: pa.BooleanArray) -> int:

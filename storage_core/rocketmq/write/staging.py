@@ -129,8 +129,10 @@ class Task:
         if len(long):
             rule = f"the properties of a message have at most {MAX_PROPERTIES_SIZE} bytes"
             raise given.error("properties", long[0], f"{lengths(properties)[long[0]]} bytes long", rule)
-        keys = pc.coalesce(message.key, message.pairs.value_of(KEYS))
-        tags = pc.coalesce(message.tags, message.pairs.value_of(TAGS))
+        keys, tags = message.key, message.tags
+        if len(message.pairs.names):
+            keys = pc.coalesce(keys, message.pairs.value_of(KEYS))
+            tags = pc.coalesce(tags, message.pairs.value_of(TAGS))
         queue_ids = self._choose(given, message, keys)
         rows = Rows(
             topics=message.topics,
