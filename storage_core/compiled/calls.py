@@ -1,4 +1,4 @@
-"""C functions called from compiled loops, on bytes of an array: copy, compare, find a byte, and ISA-L's CRC-32.
+"""What compiled loops do with bytes of an array: copy, compare, find a byte, store a number, and ISA-L's CRC-32.
 
 Positions are not checked here: the loops do it.
 """
@@ -89,3 +89,31 @@ def crc32(_typing: Any, address: Any, data: Any, start: Any, size: Any) -> Any:
         return builder.call(builder.inttoptr(args[0], kind.as_pointer()), [_INT32(0), begin, args[3]])
 
     return types.uint32(types.int64, data, types.int64, types.int64), generate
+
+
+def _store(target: Any, at: Any, number: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        to = _pointer(context, builder, signature.args[0], args[0], args[1])
+        to = builder.bitcast(to, args[2].type.as_pointer())
+        builder.store(builder.bswap(args[2]), to, align=1)
+        return context.get_dummy_value()
+
+    return types.void(target, at, number), generate
+
+
+@intrinsic
+def store_int64(_typing: Any, target: Any, at: Any, _number: Any) -> Any:
+    """Stores a number in the eight bytes from `target[at]` on, the highest first."""
+    return _store(target, types.int64, types.int64)
+
+
+@intrinsic
+def store_int32(_typing: Any, target: Any, at: Any, _number: Any) -> Any:
+    """Stores a number in the four bytes from `target[at]` on, the highest first."""
+    return _store(target, types.int64, types.int32)
+
+
+@intrinsic
+def store_int16(_typing: Any, target: Any, at: Any, _number: Any) -> Any:
+    """Stores a number in the two bytes from `target[at]` on, the highest first."""
+    return _store(target, types.int64, types.int16)

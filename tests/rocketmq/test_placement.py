@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from storage_core.rocketmq.write.placement import Blank, number, number_preserved, placement_of, preserved_placement
 
+pytestmark = pytest.mark.usefixtures("either_loops")
+
 FILE = 1000
 SIZES = st.lists(st.integers(91, FILE - 8), max_size=30)
 STARTS = st.integers(0, 5 * FILE)

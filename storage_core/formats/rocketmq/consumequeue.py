@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from storage_core.formats.layout import Bytes, struct
+from storage_core.compiled.loading import CompiledLoops
+from storage_core.formats.layout import Bytes, Positions, struct
 
 QUEUE_ENTRY = struct(
     "consume queue entry",
@@ -21,6 +22,8 @@ QUEUE_ENTRY = struct(
 )
 
 BLANK_SIZE = 0x7FFFFFFF
+
+_loops = CompiledLoops("storage_core.formats.rocketmq.compiled.write_loops")
 
 
 def decode_entries(data: Bytes | bytes) -> npt.NDArray[Any]:
@@ -35,9 +38,14 @@ def leading_valid(entries: npt.NDArray[Any]) -> int:
 
 
 def encode_entries(
-    physical_offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], tags_codes: npt.NDArray[np.int64]
+    physical_offsets: Positions, sizes: Positions, tags_codes: Positions, order: Positions | None = None
 ) -> npt.NDArray[Any]:
-    """Units in disk byte order. Shape (n,)."""
+    """Units in disk byte order, of the records `order` where not all are wanted as they come. Shape (n,)."""
+    if order is not None:
+        if (loops := _loops.after(len(order) * QUEUE_ENTRY.size)) is not None:
+            found: npt.NDArray[Any] = loops.queue_entries(physical_offsets, sizes, tags_codes, order)
+            return found
+        physical_offsets, sizes, tags_codes = physical_offsets[order], sizes[order], tags_codes[order]
     entries = np.empty(len(physical_offsets), QUEUE_ENTRY.dtype)
     entries["physical_offset"], entries["size"], entries["tags_code"] = physical_offsets, sizes, tags_codes
     return entries

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from storage_core.compiled.loading import CompiledLoops
 from storage_core.formats.checksum import body_crcs
 from storage_core.formats.layout import Bytes, Positions
 from storage_core.formats.rocketmq.message import (
@@ -26,14 +27,18 @@ from storage_core.formats.rocketmq.message import (
     MAGIC_V1,
     MAGIC_V2,
     MIN_SIZE,
+    PHYSICAL_OFFSET_AT,
+    QUEUE_OFFSET_AT,
     STORE_HOST_V6,
+    STORE_MS_AT,
+    STORE_MS_AT_V6,
 )
-from storage_core.formats.spans import joined, offsets_of
+from storage_core.formats.spans import data_of, joined, offsets_of
 
 LONGEST_V1_TOPIC = 127
-QUEUE_OFFSET_AT, PHYSICAL_OFFSET_AT = 20, 28
-STORE_MS_AT, STORE_MS_AT_V6 = 56, 68
 
+_loops = CompiledLoops("storage_core.formats.rocketmq.compiled.write_loops")
+_record_loops = CompiledLoops("storage_core.formats.rocketmq.compiled.record_loops")
 Numbers = npt.NDArray[Any]
 
 
@@ -106,6 +111,9 @@ def encode(rows: Rows) -> Encoded:
     flags |= np.where(born > HOST_V4, np.int32(BORN_HOST_V6), np.int32(0))
     flags |= np.where(stored > HOST_V4, np.int32(STORE_HOST_V6), np.int32(0))
     mixed = bool((flags & (BORN_HOST_V6 | STORE_HOST_V6)).any())
+    if not mixed and (loops := _record_loops.after(int(rows.sizes.sum()))) is not None:
+        made, edges = loops.records(rows, _topic_parts(rows.topics), flags)
+        return Encoded(made, edges, flags)
     heads = _mixed_heads(rows, flags) if mixed else [_v4_heads(rows, flags)]
     sized = fixed_width(lengths(rows.properties).astype(">i2"))
     records = joined([*heads, rows.bodies, _sized_topics(rows.topics), sized, rows.properties], len(rows))
@@ -128,7 +136,7 @@ def _v4_heads(rows: Rows, flags: npt.NDArray[np.int32]) -> pa.BinaryArray:
     head = np.empty(len(rows), HEADER_V4.dtype)
     _fill(head, rows, flags)
     for name, hosts in (("born", rows.born_hosts), ("store", rows.store_hosts)):
-        packed = np.frombuffer(hosts.buffers()[2], np.uint8)[int(offsets_of(hosts)[0]) :][: len(rows) * HOST_V4]
+        packed = data_of(hosts)[int(offsets_of(hosts)[0]) :][: len(rows) * HOST_V4]
         pairs = packed.view([("address", ">u4"), ("port", ">i4")])
         head[f"{name}_address"], head[f"{name}_port"] = pairs["address"], pairs["port"]
     head["store_ms"] = rows.store_ms
@@ -160,14 +168,19 @@ def _fill_tail(tail: npt.NDArray[Any], rows: Rows) -> None:
 
 
 def _sized_topics(topics: pa.DictionaryArray) -> pa.BinaryArray | pa.BinaryScalar:
-    """Each topic after its length: one byte, or two for a long one. A single topic comes as one value for all."""
-    sized = [
-        len(topic).to_bytes(2 if len(topic) > LONGEST_V1_TOPIC else 1, "big") + topic
-        for topic in topics.dictionary.cast(pa.binary()).to_pylist()
-    ]
+    """`_topic_parts` of each row. A single topic comes as one value for all."""
+    sized = _topic_parts(topics)
     if len(sized) == 1:
         return pa.scalar(sized[0], pa.binary())
     return pa.array(sized, pa.binary()).take(topics.indices)
+
+
+def _topic_parts(topics: pa.DictionaryArray) -> list[bytes]:
+    """Each topic of the dictionary after its length: one byte, or two for a long one."""
+    return [
+        len(topic).to_bytes(2 if len(topic) > LONGEST_V1_TOPIC else 1, "big") + topic
+        for topic in topics.dictionary.cast(pa.binary()).to_pylist()
+    ]
 
 
 def patch(
@@ -177,6 +190,9 @@ def patch(
 
     `v6` (shape (n,)) says whose born host is IPv6, which moves the store time.
     """
+    if (loops := _loops.after(len(data))) is not None:
+        loops.patch(data, starts, offsets, physical_offsets, store_ms, v6)
+        return
     longs = _longs(data)
     longs[starts + QUEUE_OFFSET_AT] = offsets
     longs[starts + PHYSICAL_OFFSET_AT] = physical_offsets

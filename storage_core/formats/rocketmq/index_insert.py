@@ -13,12 +13,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from storage_core.compiled.loading import CompiledLoops
 from storage_core.formats.layout import Positions
 from storage_core.formats.radix_sort import stable_order
 from storage_core.formats.rocketmq.indexfile import ENTRY, HEADER, Geometry, IndexHeader
 
 EMPTY = IndexHeader(0, 0, 0, 0, 0, 0)
 _MOST = 0x7FFFFFFF
+
+_loops = CompiledLoops("storage_core.formats.rocketmq.compiled.write_loops")
 
 
 @dataclass(frozen=True)
@@ -106,15 +109,39 @@ def put(
     entries["key_hash"], entries["physical_offset"] = puts.hashes, puts.physical_offsets
     entries["seconds"], entries["previous"] = _seconds(header, puts), previous
     ends = np.append(heads[1:], count) - 1
-    after = IndexHeader(
+    after = _after(header, puts, int((previous == 0).sum()))
+    return FilePuts(first, entries, after, slots, numbers[ends])
+
+
+def put_into(
+    slots: npt.NDArray[np.int32], header: IndexHeader, puts: Puts, geometry: Geometry
+) -> tuple[npt.NDArray[Any], IndexHeader]:
+    """`put` where the values of all slots are known, and none is above the file's count: they are changed in place.
+
+    Returns the entries and the header.
+    """
+    if (loops := _loops.after(len(puts) * ENTRY.size)) is not None:
+        first = max(header.entry_count, 1)
+        later_ms = int(puts.store_ms[0]) if header.entry_count <= 1 else header.begin_ms
+        columns = puts.hashes, puts.physical_offsets, puts.store_ms
+        entries, empty = loops.put(*columns, first, (header.begin_ms, later_ms), slots)
+        return entries, _after(header, puts, empty)
+    change = put(header, puts, slots.__getitem__, geometry)
+    slots[change.slots] = change.values
+    return change.entries, change.header
+
+
+def _after(header: IndexHeader, puts: Puts, empty: int) -> IndexHeader:
+    """The header after puts of which so many found their slot empty."""
+    first = max(header.entry_count, 1)
+    return IndexHeader(
         begin_ms=int(puts.store_ms[0]) if first == 1 else header.begin_ms,
         end_ms=int(puts.store_ms[-1]),
         begin_offset=int(puts.physical_offsets[0]) if first == 1 else header.begin_offset,
         end_offset=int(puts.physical_offsets[-1]),
-        slot_count=header.slot_count + int((previous == 0).sum()),
-        entry_count=first + count,
+        slot_count=header.slot_count + empty,
+        entry_count=first + len(puts),
     )
-    return FilePuts(first, entries, after, slots, numbers[ends])
 
 
 def _seconds(header: IndexHeader, puts: Puts) -> npt.NDArray[np.int64]:

@@ -14,7 +14,16 @@ import numpy.typing as npt
 
 from storage_core.files import system
 from storage_core.formats.layout import Positions
-from storage_core.formats.rocketmq.index_insert import EMPTY, Puts, distinct, encode_header, put, rolled, room
+from storage_core.formats.rocketmq.index_insert import (
+    EMPTY,
+    Puts,
+    distinct,
+    encode_header,
+    put,
+    put_into,
+    rolled,
+    room,
+)
 from storage_core.formats.rocketmq.indexfile import ENTRY, HEADER, SLOT, Geometry, IndexHeader
 
 PAGE_SLOTS = 1024
@@ -33,6 +42,8 @@ class Keys:
     @property
     def puts(self) -> Puts:
         """One put a key."""
+        if len(self.hashes) == len(self.counts) and (self.counts == 1).all():
+            return Puts(self.hashes, self.physical_offsets, self.store_ms)
         return Puts(self.hashes, np.repeat(self.physical_offsets, self.counts), np.repeat(self.store_ms, self.counts))
 
 
@@ -124,29 +135,34 @@ class _SlotFile:
     def __init__(self, path: str, geometry: Geometry, first: int) -> None:
         self._descriptor = system.open_write(path)
         self._geometry, self._first = geometry, first
-        # Zero: nothing put or read so far. A small job touches few of them.
+        # Zero: nothing put or read so far. A small job touches few of them, one with more keys than pages knows all.
         self._slots = np.frombuffer(system.zeros(SLOT.size * geometry.slots), np.int32)
         self._changed: list[npt.NDArray[np.int64]] = []
+        self._knows_all = False
 
     def put(self, header: IndexHeader, puts: Puts) -> IndexHeader:
         """Appends entries; the header after them."""
-        change = put(header, puts, self._values_of, self._geometry)
-        position = self._geometry.entries_position + ENTRY.size * change.first
-        entries = change.entries.view(np.uint8).data
-        system.pwrite(self._descriptor, entries, position)
-        system.release(self._descriptor, position, len(entries))
-        self._slots[change.slots] = change.values
-        self._changed.append(change.slots)
-        return change.header
+        if not self._knows_all and len(puts) * PAGE_SLOTS > self._geometry.slots:
+            self._learn_all()
+        if self._knows_all:
+            entries, after = put_into(self._slots, header, puts, self._geometry)
+        else:
+            change = put(header, puts, self._values_of, self._geometry)
+            self._slots[change.slots] = change.values
+            self._changed.append(change.slots)
+            entries, after = change.entries, change.header
+        position = self._geometry.entries_position + ENTRY.size * max(header.entry_count, 1)
+        system.pwrite(self._descriptor, entries.view(np.uint8).data, position)
+        system.release(self._descriptor, position, entries.nbytes)
+        return after
 
     def finish(self, header: IndexHeader) -> None:
         """Forces the entries to the disk, then the header, then the slots; closes the file."""
         try:
             system.fsync(self._descriptor)
             system.pwrite(self._descriptor, encode_header(header), 0)
-            if self._changed:
-                for start, stop in slot_runs(distinct(np.concatenate(self._changed), self._geometry.slots)):
-                    self._write_run(start, stop)
+            for start, stop in slot_runs(self._changed_slots()):
+                self._write_run(start, stop)
             system.fsync(self._descriptor)
         finally:
             system.close(self._descriptor)
@@ -154,6 +170,23 @@ class _SlotFile:
     def close(self) -> None:
         """Closes the file as it is."""
         system.close(self._descriptor)
+
+    def _changed_slots(self) -> npt.NDArray[np.int64]:
+        """Slots that hold an entry of this job, ascending."""
+        if self._knows_all:
+            return np.flatnonzero(self._slots >= max(self._first, 1))
+        return distinct(np.concatenate([np.empty(0, np.int64), *self._changed]), self._geometry.slots)
+
+    def _learn_all(self) -> None:
+        """Reads what every slot held before this job, where this job has put nothing yet."""
+        self._knows_all = True
+        if not self._first:
+            return
+        for low in range(0, self._geometry.slots, RUN_SLOTS):
+            known = self._slots[low : low + RUN_SLOTS]
+            data = system.pread(self._descriptor, known.nbytes, HEADER.size + SLOT.size * low)
+            before = np.frombuffer(data, ">i4").astype(np.int32)
+            np.copyto(known, self._followed(np.maximum(before, 0, out=before)), where=known == 0)
 
     def _values_of(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
         values = self._slots[slots]
@@ -163,8 +196,11 @@ class _SlotFile:
         return values
 
     def _before(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        """What slots held before this job: entries of this job are followed back to one that is not."""
-        values = self._read(slots)
+        """What slots held before this job."""
+        return self._followed(self._read(slots))
+
+    def _followed(self, values: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Values of slots, entries of this job followed back to one that is not."""
         while True:
             own = np.flatnonzero(values >= self._first)
             if not len(own):
@@ -192,7 +228,7 @@ class _SlotFile:
             position = HEADER.size + SLOT.size * low
             if self._first:
                 present = np.frombuffer(system.pread(self._descriptor, SLOT.size * len(known), position), ">i4")
-                known = np.where(known == 0, present, known)
+                known = np.where(known < self._first, present, known)
             system.pwrite(self._descriptor, known.astype(">i4").view(np.uint8).data, position)
 
 

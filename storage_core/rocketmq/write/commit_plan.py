@@ -202,23 +202,24 @@ class Course:
         for start in range(0, part.rows, CHUNK_COUNT):
             count = min(CHUNK_COUNT, part.rows - start)
             dispatch = _structs(names["dispatch"], DISPATCH.dtype, start, count)
-            key_count = int(dispatch["key_count"].astype(np.int64).sum())
+            sizes, key_counts = (dispatch[name].astype(np.int64) for name in ("size", "key_count"))
+            key_count = int(key_counts.sum())
             hashes = _structs(names["keys"], np.dtype("<i4"), key_position, key_count)
             own = _structs(names["preserved"], PRESERVED_OFFSETS.dtype, start, count) if self._plan.preserve else None
-            size = int(dispatch["size"].astype(np.int64).sum())
-            yield self._chunk(names["records"], position, dispatch, hashes.astype(np.int32), own, numbers)
-            position, key_position = position + size, key_position + key_count
+            yield self._chunk(names["records"], position, sizes, dispatch, key_counts, hashes, own, numbers)
+            position, key_position = position + int(sizes.sum()), key_position + key_count
 
     def _chunk(
         self,
         records: str,
         position: int,
+        sizes: Positions,
         dispatch: npt.NDArray[Any],
+        key_counts: npt.NDArray[np.int64],
         hashes: npt.NDArray[np.int32],
         own: npt.NDArray[Any] | None,
         numbers: npt.NDArray[np.int64],
     ) -> Chunk:
-        sizes = dispatch["size"].astype(np.int64)
         flags = dispatch["sys_flag"].astype(np.int32)
         queue = numbers[dispatch["queue"]]
         file_size = self._plan.ends.log_file_size
@@ -226,7 +227,8 @@ class Course:
         if own is None:
             placed = placement_of(sizes, self.stop, file_size)
             store_ms = np.broadcast_to(np.int64(self._plan.store_ms), len(sizes))
-            self.next_queue_offsets = before + np.bincount(queue[has_entry(flags)], minlength=len(before))
+            listed = queue[has_entry(flags)] if flags.any() else queue
+            self.next_queue_offsets = before + np.bincount(listed, minlength=len(before))
         else:
             placed = preserved_placement(own["physical_offset"].astype(np.int64), sizes, self.stop, file_size)
             offsets = own["queue_offset"].astype(np.int64)
@@ -238,7 +240,7 @@ class Course:
         self.stop = placed.stop
         return Chunk(
             records, position, sizes, flags, placed.physical_offsets, placed.blanks, queue, before,
-            dispatch["tags_code"].astype(np.int64), store_ms, dispatch["key_count"].astype(np.int64), hashes,
+            dispatch["tags_code"].astype(np.int64), store_ms, key_counts, hashes,
             placed.stop, preserved,
         )  # fmt: skip
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from storage_core.formats.grouping import numbered
 from storage_core.formats.layout import Positions
 from storage_core.formats.radix_sort import stable_order
 from storage_core.formats.rocketmq.message import BLANK
@@ -115,16 +116,7 @@ class Numbering:
 
 def number(queue: npt.NDArray[np.int64], counted: npt.NDArray[np.bool_], next_queue_offsets: Positions) -> Numbering:
     """Queue offsets for records in log order. `next_queue_offsets` (one a queue) is moved on in place."""
-    rows = np.flatnonzero(counted)
-    order = rows[stable_order(queue[rows])]
-    sorted_queue = queue[order]
-    first = np.flatnonzero(np.diff(sorted_queue, prepend=-1))
-    bounds = np.append(first, len(order))
-    queues, counts = sorted_queue[first], np.diff(bounds)
-    values = np.full(len(queue), -1, np.int64)
-    values[order] = np.arange(len(order)) - np.repeat(first, counts) + np.repeat(next_queue_offsets[queues], counts)
-    next_queue_offsets[queues] += counts
-    return Numbering(values, order, queues, bounds)
+    return Numbering(*numbered(queue, counted, next_queue_offsets))
 
 
 def number_preserved(

@@ -287,8 +287,9 @@ class _Room:
             return
         self._needs.add(len(hashes), last)
         self._key_count += len(hashes)
-        pages = distinct(hashes.astype(np.int64) % geometry.slots // PAGE_SLOTS, geometry.slots // PAGE_SLOTS + 1)
-        self._pages = np.union1d(self._pages, pages)
+        if len(self._pages) * PAGE_SLOTS < geometry.slots:
+            pages = distinct(hashes.astype(np.int64) % geometry.slots // PAGE_SLOTS, geometry.slots // PAGE_SLOTS + 1)
+            self._pages = np.union1d(self._pages, pages)
 
     def _make(self, path: str, length: int, parts: list[tuple[int, int]]) -> None:
         """Reserves parts of a file; one that does not exist is made in the staging folder."""

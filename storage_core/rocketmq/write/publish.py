@@ -181,7 +181,7 @@ class Publisher:
                 first = course.firsts[number]
                 writer.fill(course.keys[number], first // size * size, first)
         order = numbering.order
-        entries = encode_entries(chunk.physical_offsets[order], chunk.sizes[order], chunk.tags_codes[order])
+        entries = encode_entries(chunk.physical_offsets, chunk.sizes, chunk.tags_codes, order)
         bounds = numbering.bounds.tolist()
         for queue, start, stop in zip(numbering.queues.tolist(), bounds[:-1], bounds[1:], strict=True):
             first = int(numbering.values[order[start]])
@@ -339,14 +339,13 @@ def patched(
 
 def runs(chunk: Chunk) -> Iterator[tuple[int, int]]:
     """Records [first, last) of a chunk that follow each other in the log, a buffer full at most."""
-    starts = np.cumsum(chunk.sizes) - chunk.sizes
+    stops = np.cumsum(chunk.sizes)
     breaks = chunk.physical_offsets[1:] != chunk.physical_offsets[:-1] + chunk.sizes[:-1]
-    cuts = np.concatenate(([0], np.flatnonzero(breaks) + 1, [len(starts)])).tolist()
+    cuts = np.concatenate(([0], np.flatnonzero(breaks) + 1, [len(stops)])).tolist()
     for low, high in pairwise(cuts):
         first = low
         while first < high:
-            limit = int(starts[first]) + BUFFER_SIZE
-            fitting = int(np.searchsorted(starts[low:high] + chunk.sizes[low:high], limit, "right"))
-            last = max(first + 1, low + fitting)
+            limit = int(stops[first] - chunk.sizes[first]) + BUFFER_SIZE
+            last = max(first + 1, low + int(np.searchsorted(stops[low:high], limit, "right")))
             yield first, last
             first = last

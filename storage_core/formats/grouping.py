@@ -1,0 +1,38 @@
+"""Rows that belong to groups: the number of each in its group, and all rows group by group.
+
+What a group is belongs to the callers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.compiled.loading import CompiledLoops
+from storage_core.formats.layout import Mask, Positions
+from storage_core.formats.radix_sort import stable_order
+
+_loops = CompiledLoops("storage_core.compiled.group_loops")
+
+
+def numbered(
+    group: npt.NDArray[np.int64], counted: Mask, following: Positions
+) -> tuple[Positions, Positions, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Numbers the rows of each group, in their order. `following` (one a group) has the next number, and is moved on.
+
+    Returns values, order, groups, bounds: the number of each row, -1 where it is not `counted`; the counted rows, of
+    which `order[bounds[k]:bounds[k + 1]]` are those of group `groups[k]`. Groups without rows are left out.
+    """
+    if (loops := _loops.after(group.nbytes)) is not None:
+        found: tuple[Positions, Positions, Positions, Positions] = loops.numbered(group, counted, following)
+        return found
+    rows = np.flatnonzero(counted)
+    order = rows[stable_order(group[rows])]
+    ordered = group[order]
+    first = np.flatnonzero(np.diff(ordered, prepend=-1))
+    bounds = np.append(first, len(order))
+    groups, counts = ordered[first], np.diff(bounds)
+    values = np.full(len(group), -1, np.int64)
+    values[order] = np.arange(len(order)) - np.repeat(first, counts) + np.repeat(following[groups], counts)
+    following[groups] += counts
+    return values, order, groups, bounds
