@@ -49,7 +49,8 @@ def placement_of(sizes: Positions, start: int, file_size: int) -> Placement:
         before = int(ends[done - 1]) if done else 0
         fitting = int(np.searchsorted(ends, before + file_end - stop - BLANK.size, "right"))
         if fitting > done:
-            physical_offsets[done:fitting] = stop + (ends[done:fitting] - sizes[done:fitting]) - before
+            placed = np.subtract(ends[done:fitting], sizes[done:fitting], out=physical_offsets[done:fitting])
+            placed += stop - before
             stop += int(ends[fitting - 1]) - before
             done = fitting
         if done < len(sizes):
