@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from storage_core import find_stores, open_store
-from storage_core.errors import MqStoreError, StorageError, StoreChangedError, StoreNotFoundError
+from storage_core.errors import MqStoreError, OptionError, StorageError, StoreChangedError, StoreNotFoundError
 from storage_core.files.remote import registry, requests
 from storage_core.store import ScanRequest
 from tests.golden import archive
@@ -170,6 +170,19 @@ def test_https_where_the_server_speaks_http(bucket: HttpBucket, said: list[str])
     secure = bucket.options["storage.endpoint"].replace("http:", "https:")
     text = failure(said, lambda: open_store(URI, **{**bucket.options, "storage.endpoint": secure}))
     assert text.startswith(f"StorageError: {URI}: listing it: the endpoint speaks http and not https")
+
+
+@pytest.mark.parametrize("content", [None, b"", b"nothing"], ids=["missing", "empty", "no PEM"])
+def test_a_file_without_certificates(
+    bucket: HttpBucket, said: list[str], tmp_path: Path, content: bytes | None
+) -> None:
+    path = tmp_path / "authority.pem"
+    if content is not None:
+        path.write_bytes(content)
+    options = {**bucket.options, "storage.caFile": str(path)}
+    text = failure(said, lambda: open_store(URI, **options), OptionError)
+    assert text.startswith(f"OptionError: option 'storage.caFile' = '{path}': names a file of certificates (PEM)")
+    assert bucket.asked == []
 
 
 @pytest.mark.parametrize(

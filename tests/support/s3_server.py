@@ -8,9 +8,11 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.support.certificates import PASSWORD
 
 ARTIFACT = "org.gaul:s3proxy:4.1.0:jar:jar-with-dependencies"
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
@@ -25,14 +27,19 @@ jclouds.identity=remote-identity
 jclouds.credential=remote-credential
 jclouds.filesystem.basedir={folder}
 """
+SECURE = """s3proxy.secure-endpoint={endpoint}
+s3proxy.keystore-path={key_store}
+s3proxy.keystore-password={password}
+"""
 
 
 @dataclass(frozen=True)
 class S3Server:
-    """A server that runs: its endpoint, and the folder whose folders are its buckets."""
+    """A server that runs: its endpoint, the folder whose folders are its buckets, and its endpoint with TLS if any."""
 
     endpoint: str
     folder: Path
+    secure_endpoint: str = ""
 
     @property
     def options(self) -> dict[str, str]:
@@ -53,13 +60,14 @@ def jar(folder: Path) -> Path:
 
 
 @contextmanager
-def s3_server(folder: Path, jars: Path) -> Iterator[S3Server]:
-    """Serves the folders in `folder` as buckets while the block runs."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    settings = jars / f"s3proxy-{port}.conf"
-    settings.write_text(SETTINGS.format(port=port, key=KEY, secret=SECRET, folder=folder))
+def s3_server(folder: Path, jars: Path, key_store: Path | None = None) -> Iterator[S3Server]:
+    """Serves the folders in `folder` as buckets while the block runs; with a key store, by TLS on a second port too."""
+    port, secure_port = free_ports(2)
+    settings, secure = jars / f"s3proxy-{port}.conf", f"https://127.0.0.1:{secure_port}" if key_store else ""
+    text = SETTINGS.format(port=port, key=KEY, secret=SECRET, folder=folder)
+    if key_store:
+        text += SECURE.format(endpoint=secure, key_store=key_store, password=PASSWORD)
+    settings.write_text(text)
     with (jars / f"s3proxy-{port}.log").open("wb") as log:
         process = subprocess.Popen(
             ["java", "-Xmx512m", "-DLOG_LEVEL=error", "-jar", str(jar(jars)), "--properties", str(settings)],
@@ -67,10 +75,19 @@ def s3_server(folder: Path, jars: Path) -> Iterator[S3Server]:
         )  # fmt: skip
         try:
             _wait(process, port)
-            yield S3Server(f"http://127.0.0.1:{port}", folder)
+            yield S3Server(f"http://127.0.0.1:{port}", folder, secure)
         finally:
             process.terminate()
             process.wait(30)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine on which nobody listens."""
+    with ExitStack() as taken:
+        sockets = [taken.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
 
 
 def _wait(process: subprocess.Popen[bytes], port: int) -> None:

@@ -14,7 +14,7 @@ from storage_core.errors import OptionError, closest
 PREFIX = "storage."
 NAMES = (
     "endpoint", "region", "accessKey", "secretKey", "sessionToken", "sasToken", "account", "credentialsFile",
-    "anonymous", "pathStyle", "timeout",
+    "caFile", "anonymous", "pathStyle", "timeout",
 )  # fmt: skip
 SECRET = {"accessKey", "secretKey", "sessionToken", "sasToken"}
 FLAGS = {"anonymous", "pathStyle"}

@@ -14,15 +14,17 @@ from datetime import UTC, datetime, timedelta
 from types import ModuleType
 from typing import Any
 
-from storage_core.errors import MqStoreError
+from storage_core.errors import MqStoreError, OptionError
 from storage_core.files.address import Address
 from storage_core.files.remote.access import Access
 from storage_core.files.remote.back_end import BackEnd, Changed, Found, Gone, Refused, Unavailable
+from storage_core.files.small_file import read_start
 
 MISSING = 'reading object storage needs obstore: pip install "mqstore[remote]", on every machine that reads'
 FORKED = "this process was forked from one that had read object storage; start it by spawn instead"
 CHUNK = 1000
 PART_SIZE, PARTS_AT_ONCE = 8 << 20, 4
+MOST_CERTIFICATES = 4 << 20
 _CODE = re.compile(r"<Code>([A-Za-z0-9]{1,60})</Code>")
 _STATUS = re.compile(r"\b([345]\d\d) (?:Moved|Bad|Unauth|Forbid|Not|Conflict|Temporary|Permanent)")
 BARE_REDIRECT = "Received redirect without LOCATION"
@@ -63,11 +65,14 @@ def connect(address: Address, access: Access) -> BackEnd:
 def _client(stores: ModuleType, address: Address, access: Access) -> Any:
     endpoint = access.get("endpoint")
     common: dict[str, Any] = {
-        "client_options": {
-            "timeout": timedelta(seconds=access.timeout_s),
-            "connect_timeout": timedelta(seconds=min(access.timeout_s, 10)),
-            "allow_http": _is_plain(access) or os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true"),
-        },
+        "client_options": _given(
+            {
+                "timeout": timedelta(seconds=access.timeout_s),
+                "connect_timeout": timedelta(seconds=min(access.timeout_s, 10)),
+                "allow_http": _is_plain(access) or os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true"),
+                "root_certificate": _certificates(access, address.scheme),
+            }
+        ),
         "retry_config": {"max_retries": 0, "retry_timeout": timedelta(seconds=access.timeout_s)},
     }
     if address.scheme == "s3":
@@ -81,6 +86,20 @@ def _client(stores: ModuleType, address: Address, access: Access) -> Any:
 def _is_plain(access: Access) -> bool:
     """Whether the endpoint that was given is asked without TLS."""
     return (access.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL", "")).lower().startswith("http://")
+
+
+def _certificates(access: Access, scheme: str) -> bytes | None:
+    """What is trusted besides the system's certificates, as PEM. Raises OptionError where the file has none."""
+    path = access.get("caFile") or (os.environ.get("AWS_CA_BUNDLE") if scheme == "s3" else None)
+    if not path:
+        return None
+    try:
+        content = read_start(path, MOST_CERTIFICATES)
+    except OSError as error:
+        raise OptionError("storage.caFile", path, f"cannot be read: {error.strerror}") from None
+    if b"-----BEGIN CERTIFICATE-----" not in content:
+        raise OptionError("storage.caFile", path, "names a file of certificates (PEM), on every machine that reads")
+    return content
 
 
 def _given(pairs: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,7 +214,7 @@ class Objects(BackEnd):
                 raise Gone from None
             if "416 Range" in text:
                 raise Changed from None
-            if (code is not None and code[1] in _HINTS) or BARE_REDIRECT in text:
+            if (code is not None and code[1] in _HINTS) or any(sign in text for sign in _FOR_GOOD):
                 raise Refused(_said(error)) from None
             wants_tls = code is None and self._is_plain and any(sign in text for sign in _SIGNS_OF_TLS)
             raise Unavailable(_said(error) + (WANTS_TLS if wants_tls else "")) from None
@@ -213,12 +232,17 @@ def _said(error: Exception) -> str:
     return f"the answer was {status[1]}" if status else type(error).__name__
 
 
+NOT_SIGNED = "nobody who is trusted here signed the certificate; name its CA by storage.caFile"
 _SIGNS = {
     "timed out": "it timed out",
     "TimedOut": "it timed out",
     "dns error": "there is no host of that name",
     "Connection refused": "nobody listens there",
     "ConnectionRefused": "nobody listens there",
+    "NotValidForName": "the certificate is for another host than that of the endpoint",
+    "UnknownIssuer": NOT_SIGNED,
+    "BadSignature": NOT_SIGNED,
+    "ExpiredContext": "the certificate has expired",
     "InvalidCertificate": "the certificate is not to be trusted",
     "InvalidContentType": "the endpoint speaks http and not https",
     "connection closed": "the connection was closed",
@@ -235,6 +259,7 @@ _SIGNS = {
     "error decoding response body": "the answer broke off",
     "IncompleteBody": "the answer broke off",
 }
+_FOR_GOOD = (BARE_REDIRECT, "InvalidCertificate", "InvalidContentType")
 WANTS_TLS = " (an endpoint that wants TLS begins with https://)"
 _SIGNS_OF_TLS = ("IncompleteMessage", "Parse(", "status code: 400 Bad Request")
 
