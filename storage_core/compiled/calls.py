@@ -1,4 +1,5 @@
-"""What compiled loops do with bytes of an array: copy, compare, find a byte, store a number, and ISA-L's CRC-32.
+"""What compiled loops do with bytes of an array by one instruction or one C function: read and store big-endian
+numbers, copy, compare, find a byte, and ISA-L's CRC-32.
 
 Positions are not checked here: the loops do it.
 """
@@ -89,6 +90,33 @@ def crc32(_typing: Any, address: Any, data: Any, start: Any, size: Any) -> Any:
         return builder.call(builder.inttoptr(args[0], kind.as_pointer()), [_INT32(0), begin, args[3]])
 
     return types.uint32(types.int64, data, types.int64, types.int64), generate
+
+
+def _load(width: int, data: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = _pointer(context, builder, signature.args[0], args[0], args[1])
+        number = builder.bswap(builder.load(builder.bitcast(place, ir.IntType(width).as_pointer()), align=1))
+        return number if width == _INT64.width else builder.sext(number, _INT64)
+
+    return types.int64(data, types.int64), generate
+
+
+@intrinsic
+def int64_at(_typing: Any, data: Any, _at: Any) -> Any:
+    """The number in the eight bytes from `data[at]` on, the highest first."""
+    return _load(64, data)
+
+
+@intrinsic
+def int32_at(_typing: Any, data: Any, _at: Any) -> Any:
+    """The number in the four bytes from `data[at]` on, the highest first."""
+    return _load(32, data)
+
+
+@intrinsic
+def int16_at(_typing: Any, data: Any, _at: Any) -> Any:
+    """The number in the two bytes from `data[at]` on, the highest first."""
+    return _load(16, data)
 
 
 def _store(target: Any, at: Any, number: Any) -> Any:

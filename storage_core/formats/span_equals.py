@@ -19,7 +19,10 @@ _loops = CompiledLoops("storage_core.compiled.span_loops")
 
 
 class KnownTexts:
-    """Texts to compare with, as words of eight bytes one after another, padded with zeros."""
+    """Texts to compare with, as words of eight bytes one after another, padded with zeros.
+
+    For compiled loops: text i is [offsets[i], offsets[i + 1]) of `packed`.
+    """
 
     def __init__(self, texts: Sequence[bytes]) -> None:
         self._texts = tuple(texts)
@@ -30,8 +33,8 @@ class KnownTexts:
         self._words = np.frombuffer(padded, "<u8").reshape(len(texts), self._count).T.copy()
         self._masks = np.frombuffer(filled, "<u8").reshape(len(texts), self._count).T.copy()
         self._sizes = np.array([len(text) for text in texts], np.int64)
-        self._packed = np.frombuffer(b"".join(texts), np.uint8)
-        self._offsets = np.append(0, np.cumsum(self._sizes))
+        self.packed = np.frombuffer(b"".join(texts), np.uint8)
+        self.offsets = np.append(0, np.cumsum(self._sizes))
 
     def equal(
         self, buffer: Bytes, starts: Positions, sizes: Positions, which: npt.NDArray[np.int32]
@@ -39,7 +42,7 @@ class KnownTexts:
         """Whether each span [start, start + size) of `buffer`, which must lie inside of it, is text `which`. (n,)"""
         same: npt.NDArray[np.bool_]
         if (loops := _loops.after()) is not None:
-            same = loops.equal(buffer, starts, sizes, self._packed, self._offsets, which)
+            same = loops.equal(buffer, starts, sizes, self.packed, self.offsets, which)
             return same
         same = sizes == self._sizes[which]
         last = len(buffer) - self._count * WORD

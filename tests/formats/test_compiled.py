@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -16,16 +19,27 @@ from hypothesis import strategies as st
 
 from storage_core.compiled import loading, span_loops
 from storage_core.formats.rocketmq.compiled import property_loops
-from storage_core.formats.rocketmq.compiled.record_parts import place_parts
+from storage_core.formats.rocketmq.compiled.record_pass import read_records
+from storage_core.formats.rocketmq.consumequeue import (
+    BLANK_SIZE,
+    EntryRanges,
+    Expected,
+    LogBounds,
+    encode_entries,
+    in_log_order,
+)
 from storage_core.formats.rocketmq.message import (
     BORN_HOST_V6,
     HEADER_V4,
     MAGIC_V1,
     MAGIC_V2,
+    NOTHING,
     STORE_HOST_V6,
     Messages,
+    Wanted,
     decode,
 )
+from storage_core.formats.span_equals import KnownTexts
 from storage_core.formats.spans import FEW, gather, joined
 
 MAGICS = st.sampled_from([MAGIC_V1, MAGIC_V1, MAGIC_V2, 0, 0xCBD43194])
@@ -92,6 +106,89 @@ def test_records_have_the_same_parts_and_flaws(
         assert compiled.column(name).tolist() == plain.column(name).tolist()
 
 
+PIECES = st.sampled_from(
+    [b"KEYS\x01a", b"KEYS\x01", b"TAGS\x01bc", b"KEYS", b"", b"\x01x", b"TAGSX\x01y", "KEYS\x01é".encode()]
+)
+TOPICS = (b"", b"t", b"topic-of-12-b", b"u")
+
+
+@st.composite
+def whole_records(draw: st.DrawFn) -> bytes:
+    """A record whose parts are right; its body may not fit its CRC."""
+    body, topic = draw(st.binary(max_size=40)), draw(st.sampled_from(TOPICS))
+    data = bytearray(record(draw(FLAGS), MAGIC_V1, body, topic, b"\x02".join(draw(st.lists(PIECES, max_size=4)))))
+    crc = zlib.crc32(body) & 0x7FFFFFFF if draw(st.booleans()) else 7
+    data[8:12], data[15], data[27], data[35] = crc.to_bytes(4, "big"), *(draw(st.integers(0, 1)) for _ in range(3))
+    return bytes(data)
+
+
+@settings(max_examples=200, deadline=None)
+@given(made=st.lists(whole_records(), min_size=FEW + 1, max_size=20), draws=st.data())
+def test_records_are_read_in_one_pass_as_in_many(
+    both: Callable[[Callable[[], object]], tuple[Messages, Messages]], made: list[bytes], draws: st.DataObject
+) -> None:
+    def drawn(low: int, high: int) -> npt.NDArray[np.int64]:
+        return np.array(draws.draw(st.lists(st.integers(low, high), min_size=len(made), max_size=len(made))))
+
+    buffer = np.frombuffer(b"".join(made), np.uint8)
+    sizes = np.array([len(data) for data in made])
+    queue = drawn(0, len(TOPICS) - 1).astype(np.int32)
+    queue_ids = np.array([0, 1, 0, 1], np.int32)
+    expected = Expected(drawn(0, 1), drawn(0, 1), queue, queue_ids, KnownTexts(TOPICS))
+    wanted = Wanted(expected, draws.draw(st.booleans()), draws.draw(st.booleans()), ("KEYS", "TAGS"))
+    plain, compiled = both(lambda: decode(buffer, np.cumsum(sizes) - sizes, sizes, wanted))
+    assert not plain.flaws.any()
+    assert not compiled.flaws.any()
+    assert compiled.differences.tolist() == plain.differences.tolist()
+    assert compiled.wrong_bodies().tolist() == plain.wrong_bodies().tolist()
+    assert compiled.compressed().tolist() == plain.compressed().tolist()
+    assert compiled.bodies().equals(plain.bodies())
+    for name in wanted.properties:
+        assert compiled.property_column().values(name).equals(plain.property_column().values(name))
+    for name in HEADER_V4.dtype.names or ():
+        assert compiled.column(name).tolist() == plain.column(name).tolist()
+    some = np.arange(0, len(made), 2)
+    assert compiled.take(some).bodies().equals(plain.take(some).bodies())
+    assert compiled.take(some).differences.tolist() == plain.take(some).differences.tolist()
+
+
+ENTRIES = st.lists(st.tuples(st.integers(-1, 120), st.sampled_from([0, 1, 5, 5, 5, 40, BLANK_SIZE])), max_size=6)
+
+
+@settings(max_examples=300, deadline=None)
+@given(ranges=st.lists(st.tuples(ENTRIES, st.integers(0, 2), st.booleans()), min_size=1, max_size=4))
+def test_entries_come_in_the_order_of_the_log(
+    both: Callable[[Callable[[], object]], tuple[Any, Any]], ranges: list[tuple[list[tuple[int, int]], int, bool]]
+) -> None:
+    drawn = [(sorted(entries) if rises else entries, min(back, len(entries))) for entries, back, rises in ranges]
+    bases, ends = np.array([0, 50, 110]), np.array([50, 100, 130])
+    every = [entry for entries, _ in drawn for entry in entries]
+    units = encode_entries(*np.array([(*entry, 0) for entry in every], np.int64).reshape(-1, 3).T)
+    bounds = np.cumsum([0, *(len(entries) for entries, _ in drawn)])
+    read = EntryRanges(
+        bounds, np.array([back for _, back in drawn]), np.arange(len(drawn), dtype=np.int32) * 2,
+        np.arange(len(drawn)) * 100,
+    )  # fmt: skip
+    plain, compiled = both(lambda: in_log_order(units, read, LogBounds(3, 125, bases, ends)))
+
+    def is_plain(address: int, size: int) -> bool:
+        inside = any(base <= address and address + size <= end for base, end in zip(bases, ends, strict=True))
+        return 0 < size < BLANK_SIZE and address >= 3 and address + size <= 125 and inside
+
+    right = all(is_plain(*entry) for entry in every)
+    assert (plain is not None, compiled is not None) == (right, right)
+    if right:
+        own = [
+            (address, number, 100 * number + at, size)
+            for number, (entries, back) in enumerate(drawn)
+            for at, (address, size) in enumerate(entries[back:])
+        ]
+        own.sort(key=lambda row: row[0])
+        expected = [(2 * number, offset, address, size) for address, number, offset, size in own]
+        for found in (plain, compiled):
+            assert list(zip(*(column.tolist() for column in found), strict=True)) == expected
+
+
 @pytest.mark.parametrize("magic", [MAGIC_V1, MAGIC_V2])
 @pytest.mark.parametrize("flags", [0, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6])
 def test_right_records_are_right(
@@ -146,7 +243,10 @@ def test_what_lies_outside_is_refused(span: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="outside"):
         property_loops.property_pairs(buffer, starts, np.array([0, 11]))
     with pytest.raises(ValueError, match="outside"):
-        place_parts(buffer, starts, np.array([0, 1 << 30]), np.zeros(2, np.uint8), np.zeros((6, 2), np.int64))
+        read_records(buffer, starts, np.array([0, 1 << 30]), NOTHING)
+    nowhere = Expected(starts, starts, np.full(2, 1, np.int32), np.zeros(1, np.int32), KnownTexts([b"t"]))
+    with pytest.raises(ValueError, match="outside"):
+        read_records(np.zeros(200, np.uint8), np.zeros(2, np.int64), np.full(2, 91), Wanted(nowhere))
 
 
 def test_they_are_loaded_from_so_many_bytes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,6 +283,7 @@ def test_without_numba_numpy_does_it(tmp_path: Path, setting: str, code: int) ->
     program = """
 import numpy as np
 from storage_core.compiled import loading
+from storage_core.formats.span_equals import KnownTexts
 from storage_core.formats.spans import gather
 loading.process.wants(1 << 40)
 print(gather(np.arange(9, dtype=np.uint8), np.arange(8), np.arange(1, 9)).to_pylist()[7])

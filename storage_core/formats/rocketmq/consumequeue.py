@@ -5,13 +5,16 @@ How entries are kept in files and which of them count belongs to the engine. Sou
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from enum import IntFlag
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from storage_core.compiled.loading import CompiledLoops
 from storage_core.formats.layout import Bytes, Positions, struct
+from storage_core.formats.span_equals import KnownTexts
 
 QUEUE_ENTRY = struct(
     "consume queue entry",
@@ -23,7 +26,8 @@ QUEUE_ENTRY = struct(
 
 BLANK_SIZE = 0x7FFFFFFF
 
-_loops = CompiledLoops("storage_core.formats.rocketmq.compiled.write_loops")
+_entry_loops = CompiledLoops("storage_core.formats.rocketmq.compiled.entry_loops")
+_write_loops = CompiledLoops("storage_core.formats.rocketmq.compiled.write_loops")
 
 
 def decode_entries(data: Bytes | bytes) -> npt.NDArray[Any]:
@@ -42,7 +46,7 @@ def encode_entries(
 ) -> npt.NDArray[Any]:
     """Units in disk byte order, of the records `order` where not all are wanted as they come. Shape (n,)."""
     if order is not None:
-        if (loops := _loops.after(len(order) * QUEUE_ENTRY.size)) is not None:
+        if (loops := _write_loops.after(len(order) * QUEUE_ENTRY.size)) is not None:
             found: npt.NDArray[Any] = loops.queue_entries(physical_offsets, sizes, tags_codes, order)
             return found
         physical_offsets, sizes, tags_codes = physical_offsets[order], sizes[order], tags_codes[order]
@@ -55,3 +59,117 @@ def filler_entries(count: int) -> npt.NDArray[Any]:
     """The entries that a broker puts before a queue's first message (rocketmq.md 3.3). Shape (count,)."""
     blank = np.zeros(count, np.int64)
     return encode_entries(blank, np.full(count, BLANK_SIZE), blank)
+
+
+@dataclass(frozen=True)
+class LogBounds:
+    """Where records may lie: in [start, stop), each inside of one file [bases[i], ends[i]) of the log."""
+
+    start: int
+    stop: int
+    bases: Positions
+    ends: Positions
+
+
+@dataclass(frozen=True)
+class EntryRanges:
+    """Ranges of entries read one after another. Shape (m,) each but `bounds`, which has one element more.
+
+    Range i is [bounds[i], bounds[i + 1]) of what was read. Its first backs[i] entries are looked at only; the next one
+    has queue offset starts[i], in the queue that queues[i] is the number of.
+    """
+
+    bounds: Positions
+    backs: Positions
+    queues: npt.NDArray[np.int32]
+    starts: Positions
+
+
+def in_log_order(
+    entries: npt.NDArray[Any], ranges: EntryRanges, log: LogBounds
+) -> tuple[npt.NDArray[np.int32], Positions, Positions, Positions] | None:
+    """Queue, queue offset, physical offset and size of the ranges' entries in the order of the log. Shape (n,) each.
+
+    None where a record of one, of those looked at too, does not lie in the log, or an entry is a filler. Equal
+    addresses stay in their order.
+    """
+    if (loops := _entry_loops.after(entries.nbytes)) is not None:
+        found: tuple[npt.NDArray[np.int32], Positions, Positions, Positions] | None
+        found = loops.in_log_order(entries, ranges, log)
+        return found
+    physical_offsets, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
+    ends = physical_offsets + sizes
+    file = np.searchsorted(log.bases, physical_offsets, "right") - 1
+    plain = (sizes > 0) & (sizes != BLANK_SIZE) & (physical_offsets >= log.start) & (ends <= log.stop) & (file >= 0)
+    if not len(log.bases) or not (plain & (ends <= log.ends[file])).all():
+        return None
+    counts = np.diff(ranges.bounds)
+    behind = np.arange(len(entries)) - np.repeat(ranges.bounds[:-1] + ranges.backs, counts)
+    own = np.flatnonzero(behind >= 0)
+    order = own[log_order(physical_offsets[own])]
+    queue, starts = np.repeat(ranges.queues, counts), np.repeat(ranges.starts, counts)
+    return queue[order], (starts + behind)[order], physical_offsets[order], sizes[order]
+
+
+def log_order(physical_offsets: Positions) -> npt.NDArray[np.int64]:
+    """The order of addresses in the log; the order of equal ones stays.
+
+    Where address and number fit into one integer these are sorted, which is faster than an argsort. A stable sort
+    merges what is in order already, as each queue is: ten times as fast as one that looks for pivots.
+    """
+    count = len(physical_offsets)
+    bits = count.bit_length()
+    low, high = (int(physical_offsets.min()), int(physical_offsets.max())) if count else (0, 0)
+    if (high - low).bit_length() + bits < 63:
+        packed = np.sort((physical_offsets - low) << bits | np.arange(count), kind="stable")
+        return packed & ((1 << bits) - 1)
+    return np.argsort(physical_offsets, kind="stable")
+
+
+class Difference(IntFlag):
+    """In what a record differs from the entry that leads to it."""
+
+    NONE = 0
+    PHYSICAL_OFFSET = 1
+    QUEUE = 2
+    QUEUE_OFFSET = 4
+    SIZE = 8
+
+
+class RecordColumns(Protocol):
+    """What is compared of records: fields of their headers, and where their topics lie in a buffer."""
+
+    buffer: Bytes
+    topic_start: Positions
+    topic_size: Positions
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """A field of the header. Shape (n,)."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What entries of several queues say of their records. The first three have shape (n,).
+
+    `queue` is an index into `queue_ids` and `topics`.
+    """
+
+    physical_offsets: Positions
+    queue_offsets: Positions
+    queue: npt.NDArray[np.int32]
+    queue_ids: npt.NDArray[np.int32]
+    topics: KnownTexts
+
+    def differences(self, records: RecordColumns, sizes: Positions) -> npt.NDArray[np.uint8]:
+        """In what each record differs from its entry, as bits of `Difference`. `sizes`: those of the entries."""
+        wrong_queue = records.column("queue_id") != self.queue_ids[self.queue]
+        wrong_queue |= ~self.topics.equal(records.buffer, records.topic_start, records.topic_size, self.queue)
+        out = np.zeros(len(sizes), np.uint8)
+        for difference, rows in (
+            (Difference.PHYSICAL_OFFSET, records.column("physical_offset") != self.physical_offsets),
+            (Difference.QUEUE, wrong_queue),
+            (Difference.QUEUE_OFFSET, records.column("queue_offset") != self.queue_offsets),
+            (Difference.SIZE, records.column("total_size") != sizes),
+        ):
+            out[rows] |= np.uint8(difference)
+        return out

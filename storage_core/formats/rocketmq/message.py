@@ -17,7 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from storage_core.compiled.loading import CompiledLoops
+from storage_core.formats.checksum import body_crcs
 from storage_core.formats.layout import Bytes, Mask, Positions, struct, values_at
+from storage_core.formats.rocketmq.consumequeue import Expected
 from storage_core.formats.rocketmq.properties import PropertyColumn
 from storage_core.formats.spans import FEW, gather, structs_at, text
 
@@ -84,7 +86,7 @@ HEAD_SIZE = STORE_MS_AT_V6 + 8
 
 _MEMORY = {field.name: field.memory for field in HEADER_V4.fields}
 _HEAD = PackedStruct(">4xI12xqqi")
-_loops = CompiledLoops("storage_core.formats.rocketmq.compiled.record_parts")
+_loops = CompiledLoops("storage_core.formats.rocketmq.compiled.record_pass")
 
 
 class Flaw(Enum):
@@ -103,6 +105,23 @@ class Flaw(Enum):
 
 
 FLAWS = tuple(Flaw)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is wanted of records beside their parts: compiled loops find it in the same pass over the bytes.
+
+    `expected`: what their queue entries say. `bodies`: the stored bodies, and with `crcs` which of them do not fit
+    BODYCRC. `properties`: the values of these names.
+    """
+
+    expected: Expected | None = None
+    bodies: bool = False
+    crcs: bool = False
+    properties: tuple[str, ...] = ()
+
+
+NOTHING = Wanted()
 
 
 @dataclass(frozen=True)
@@ -128,15 +147,22 @@ class Messages:
     """Many decoded records of one buffer, as columns. Built by `decode`.
 
     Every array has shape (n,). `flaws` indexes FLAWS. The fields of a record that `decode` found flawed hold zeros or
-    what was read, and its spans are empty.
+    what was read, and its spans are empty. `differences`: in what a record differs from its queue entry, as bits of
+    `Difference`; zeros where no entry was given.
     """
 
-    def __init__(self, buffer: Bytes, starts: Positions, header: npt.NDArray[Any]) -> None:
+    def __init__(self, buffer: Bytes, starts: Positions, header: npt.NDArray[Any] | None = None) -> None:
+        """`header`: one HEADER_V4 a record; without it fields are read from the buffer when they are asked for."""
         self.buffer = buffer
         self.starts = starts
-        self._header = header
+        if header is not None:
+            self._header = header
         self._replaced: dict[str, npt.NDArray[Any]] = {}
+        self._bodies: pa.BinaryArray | None = None
+        self._wrong_bodies: Mask | None = None
+        self._compressed: Mask | None = None
         self.flaws = np.zeros(len(starts), np.uint8)
+        self.differences = np.zeros(len(starts), np.uint8)
         self.body_start: Positions
         self.body_size: Positions
         self.topic_start: Positions
@@ -147,10 +173,29 @@ class Messages:
     def __len__(self) -> int:
         return len(self.starts)
 
+    @cached_property
+    def _header(self) -> npt.NDArray[Any]:
+        """One HEADER_V4 at each start; of a record without one, one that lies elsewhere. Shape (n,)."""
+        buffer, starts = self.buffer, self.starts
+        too_short = self.flaws == FLAWS.index(Flaw.TOO_SHORT)
+        if too_short.any():
+            starts = np.where(too_short, 0, starts)
+            buffer = buffer if len(buffer) >= HEADER_V4.size else np.zeros(HEADER_V4.size, np.uint8)
+        return structs_at(buffer, HEADER_V4.dtype, starts)
+
+    def keep_header(self) -> None:
+        """Copies the headers now: fields can then be asked for when the buffer holds something else."""
+        _ = self._header
+
     def column(self, name: str) -> npt.NDArray[Any]:
         """A field of HEADER_V4 in native byte order; addresses are only right for IPv4 hosts."""
         replaced = self._replaced.get(name)
-        return self._header[name].astype(_MEMORY[name]) if replaced is None else replaced.copy()
+        if replaced is not None:
+            return replaced.copy()
+        if "_header" not in self.__dict__ and len(self) > FEW and (loops := _loops.after()) is not None:
+            field: npt.NDArray[Any] = loops.header_field(self.buffer, self.starts, HEADER_V4.field(name))
+            return field
+        return self._header[name].astype(_MEMORY[name])
 
     def replace(self, name: str, rows: Positions, values: npt.NDArray[Any]) -> None:
         """Replaces a field for rows whose header is not laid out as HEADER_V4."""
@@ -163,10 +208,13 @@ class Messages:
         if isinstance(rows, np.ndarray) and rows.dtype == bool:
             rows = np.flatnonzero(rows)
         # Indexing structs takes ten times as long as `take`.
-        header = self._header[rows] if isinstance(rows, slice) else self._header.take(rows)
+        header = self.__dict__.get("_header")
+        if header is not None:
+            header = header[rows] if isinstance(rows, slice) else header.take(rows)
         taken = Messages(self.buffer, self.starts[rows], header)
         taken._replaced = {name: values[rows] for name, values in self._replaced.items()}
         taken.flaws[:] = self.flaws[rows]
+        taken.differences[:] = self.differences[rows]
         for name in _SPANS:
             setattr(taken, name, getattr(self, name)[rows])
         return taken
@@ -177,7 +225,21 @@ class Messages:
 
     def bodies(self) -> pa.BinaryArray:
         """Stored bodies (still compressed), copied out of the buffer."""
-        return gather(self.buffer, self.body_start, self.body_start + self.body_size)
+        if self._bodies is None:
+            self._bodies = gather(self.buffer, self.body_start, self.body_start + self.body_size)
+        return self._bodies
+
+    def wrong_bodies(self) -> Mask:
+        """Which stored bodies do not fit BODYCRC; an empty one fits any."""
+        if self._wrong_bodies is None:
+            self._wrong_bodies = (body_crcs(self.bodies()) != self.column("body_crc")) & (self.body_size > 0)
+        return self._wrong_bodies
+
+    def compressed(self) -> Mask:
+        """Which records say that their body is compressed."""
+        if self._compressed is None:
+            self._compressed = self.column("sys_flag") & COMPRESSED != 0
+        return self._compressed
 
     def topics(self) -> pa.StringArray:
         """The topic that each record states; gathered once."""
@@ -213,34 +275,36 @@ class Messages:
 _SPANS = tuple(f"{part}_{edge}" for part in ("body", "topic", "properties") for edge in ("start", "size"))
 
 
-def decode(buffer: Bytes, starts: Positions, sizes: Positions) -> Messages:
+def decode(buffer: Bytes, starts: Positions, sizes: Positions, wanted: Wanted = NOTHING) -> Messages:
     """Decodes the records [start, start + size) of `buffer`, which all must lie inside of it.
 
     Checks magic, that TOTALSIZE is at most the given size (a client reads no further than TOTALSIZE), and that the
     lengths add up; flawed rows are marked, none is dropped. PHYSICALOFFSET and BODYCRC are left to the caller, who
-    knows the base and may not want the body.
+    knows the base and may not want the body. Where nothing more is wanted, the fields are copied out of the buffer.
     """
-    short = sizes < MIN_SIZE
-    if short.any():
-        readable = np.where(short, 0, starts)
-        buffer = buffer if len(buffer) >= HEADER_V4.size else np.zeros(HEADER_V4.size, np.uint8)
-        out = Messages(buffer, starts, structs_at(buffer, HEADER_V4.dtype, readable))
-    else:
-        out = Messages(buffer, starts, structs_at(buffer, HEADER_V4.dtype, starts))
+    out = Messages(buffer, starts)
     if len(starts) <= FEW or (loops := _loops.after()) is None:
         _place_parts(out, sizes)
+        if wanted.expected is not None:
+            out.differences = wanted.expected.differences(out, sizes)
     else:
-        _place_parts_at_once(out, sizes, loops)
+        _read_at_once(out, sizes, wanted, loops)
+    if wanted is NOTHING:
+        out.keep_header()
     return out
 
 
-def _place_parts_at_once(out: Messages, sizes: Positions, loops: Any) -> None:
-    parts = np.empty((len(_SPANS), len(out)), np.int64)
-    sixes = loops.place_parts(out.buffer, out.starts, sizes, out.flaws, parts)
-    for name, part in zip(_SPANS, parts, strict=True):
+def _read_at_once(out: Messages, sizes: Positions, wanted: Wanted, loops: Any) -> None:
+    found = loops.read_records(out.buffer, out.starts, sizes, wanted)
+    out.flaws, out.differences = found.flaws, found.differences
+    for name, part in zip(_SPANS, found.parts, strict=True):
         setattr(out, name, part)
-    if sixes is not None:
-        _decode_v6(out, sixes, out.column("sys_flag"))
+    out._bodies, out._wrong_bodies, out._compressed = found.bodies, found.wrong_bodies, found.compressed
+    if wanted.properties:
+        out.property_column().know(wanted.properties, found.begins, found.ends)
+    if found.sixes is not None:
+        out.keep_header()
+        _decode_v6(out, found.sixes, out.column("sys_flag"))
 
 
 def _place_parts(out: Messages, sizes: Positions) -> None:

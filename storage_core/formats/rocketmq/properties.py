@@ -7,7 +7,7 @@ names the last wins and keeps the place of the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -124,6 +124,10 @@ class PropertyColumn:
         """Says whose values will be asked for, so that one search finds them all."""
         self._expected = tuple(dict.fromkeys(names))
 
+    def know(self, names: Sequence[str], starts: Positions, stops: Positions) -> None:
+        """Says where the values of some names lie in the buffer; [0, 0) of a message without it. (len(names), n)."""
+        self._spans |= zip(names, zip(starts, stops, strict=True), strict=True)
+
     def values(self, name: str) -> pa.StringArray:
         """One property of every message; null where a message has none.
 
@@ -135,11 +139,10 @@ class PropertyColumn:
         if same is not None and name.encode() in same.names:
             at = same.names.index(name.encode())
             return text(gather(self._data, same.starts[:, at], same.stops[:, at]))
-        if (loops := _loops.after()) is not None:
-            if name not in self._spans:
-                wanted = self._expected if name in self._expected else (name,)
-                found = loops.property_spans(self._buffer, self._starts, self._sizes, wanted)
-                self._spans |= zip(wanted, zip(*found, strict=True), strict=True)
+        if name not in self._spans and (loops := _loops.after()) is not None:
+            wanted = self._expected if name in self._expected else (name,)
+            self.know(wanted, *loops.property_spans(self._buffer, self._starts, self._sizes, wanted))
+        if name in self._spans:
             starts, stops = self._spans[name]
             values = text(gather(self._buffer, starts, stops))
             return values if stops.all() else with_nulls(values, stops > 0)

@@ -17,11 +17,11 @@ from storage_core.conditions import Condition, all_hold, columns_of
 from storage_core.errors import CorruptionError
 from storage_core.files.file_chain import FileChain
 from storage_core.formats.layout import Bytes, Mask, Positions
-from storage_core.formats.rocketmq.message import FLAWS, Flaw, Messages, decode
+from storage_core.formats.rocketmq.consumequeue import Difference
+from storage_core.formats.rocketmq.message import FLAWS, Flaw, Messages, Wanted, decode
 from storage_core.formats.rocketmq.paths import LIGHT_QUEUE_PREFIX
 from storage_core.formats.rocketmq.properties import MULTI_DISPATCH
-from storage_core.formats.span_equals import KnownTexts
-from storage_core.rocketmq.read.columns import EntryColumns, MessageColumns, QueueEntries, Queues
+from storage_core.rocketmq.read.columns import EntryColumns, MessageColumns, QueueEntries, Queues, properties_of
 from storage_core.rocketmq.read.row_filter import RowFilter
 from storage_core.rocketmq.schema import ENTRY_COLUMNS, message_schema
 from storage_core.store import Mode, ScanRequest
@@ -54,11 +54,20 @@ class BatchBuilder:
         self.schema = message_schema(request)
         self._filter = RowFilter(request)
         self._queues = queues
-        self._topics = KnownTexts([topic.encode() for topic, _ in queues.keys])
+        self._wanted = self._wanted_of_records()
         self._renumbered = renumbered
         self._log = log
         self._store_name = store_name
         self._left_out = 0
+
+    def _wanted_of_records(self) -> Wanted:
+        """What each record of a queue is asked for at once: what nearly every row will show.
+
+        Bodies wait where conditions leave out messages first.
+        """
+        names = self.schema.names
+        bodies = "body" in names and not (self._filter.header or self._filter.properties)
+        return Wanted(None, bodies, bodies and self.request.verify_crc, properties_of(names))
 
     @property
     def needs_log(self) -> bool:
@@ -87,13 +96,10 @@ class BatchBuilder:
             positions, entries = positions[matching], entries.take(matching)
             if not len(entries):
                 return None
-        messages = decode(buffer, positions, entries.sizes)
-        messages.mark(messages.column("physical_offset") != entries.physical_offsets, Flaw.PRESERVED)
-        self._check_queue(messages, entries)
-        total = messages.column("total_size")
-        if (total != entries.sizes).any():
-            # An entry that says too much is no damage of its message: `size` is TOTALSIZE.
-            entries = replace(entries, sizes=np.where(messages.flaws == 0, total, entries.sizes))
+        expected = self._queues.expected(entries)
+        messages = decode(buffer, positions, entries.sizes, replace(self._wanted, expected=expected))
+        if messages.differences.any():
+            entries = self._checked(messages, entries)
         physical_offsets, shown = entries.physical_offsets, self._entry_columns(entries)
         return self._batch(
             MessageColumns(messages, physical_offsets, self.request, self._store_name, shown),
@@ -145,17 +151,24 @@ class BatchBuilder:
     def _entry_columns(self, entries: QueueEntries) -> EntryColumns:
         return EntryColumns(entries, self._queues, self._store_name)
 
-    def _check_queue(self, messages: Messages, entries: QueueEntries) -> None:
-        wrong = messages.column("queue_id") != self._queues.ids(entries.queue)
-        wrong |= ~self._topics.equal(messages.buffer, messages.topic_start, messages.topic_size, entries.queue)
-        shifted = messages.column("queue_offset") != entries.queue_offsets
-        if shifted.any():
-            wrong |= shifted & ~self._renumbered[entries.queue]
+    def _checked(self, messages: Messages, entries: QueueEntries) -> QueueEntries:
+        """Marks the messages that are not those of their entries; the entries with the sizes that count."""
+
+        def differ(kind: Difference) -> Mask:
+            return (messages.differences & np.uint8(kind)).astype(bool)
+
+        messages.mark(differ(Difference.PHYSICAL_OFFSET), Flaw.PRESERVED)
+        wrong = differ(Difference.QUEUE)
+        wrong |= differ(Difference.QUEUE_OFFSET) & ~self._renumbered[entries.queue]
         wrong &= messages.flaws == 0
         if wrong.any():
             rows = np.flatnonzero(wrong)
             wrong[rows] = ~self._through_light_queue(messages, entries, rows)
             messages.mark(wrong, Flaw.QUEUE)
+        if not differ(Difference.SIZE).any():
+            return entries
+        # An entry that says too much is no damage of its message: `size` is TOTALSIZE.
+        return replace(entries, sizes=np.where(messages.flaws == 0, messages.column("total_size"), entries.sizes))
 
     def _through_light_queue(self, messages: Messages, entries: QueueEntries, rows: npt.NDArray[np.intp]) -> Mask:
         """Whether a queue that is not the record's own may serve it (rocketmq.md 3.8)."""

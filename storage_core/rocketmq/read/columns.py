@@ -5,7 +5,7 @@ What becomes of damaged messages is decided by `batch_builder`, where messages l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -14,18 +14,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.formats.checksum import body_crcs
 from storage_core.formats.columns import followed_by, hex_text, host_text, masked, timestamps, words
 from storage_core.formats.compression import InflateError, inflate
 from storage_core.formats.layout import Mask, Positions
+from storage_core.formats.rocketmq.consumequeue import Expected
 from storage_core.formats.rocketmq.message import (
-    COMPRESSED,
     COMPRESSION_MASK,
     COMPRESSION_SHIFT,
     Flaw,
     Messages,
 )
 from storage_core.formats.rocketmq.properties import KEYS, TAGS, UNIQ_KEY, PropertyColumn
+from storage_core.formats.span_equals import KnownTexts
 from storage_core.rocketmq.schema import ENTRY_COLUMNS, NATIVE
 from storage_core.store import QueueKey, ScanRequest
 
@@ -74,6 +74,11 @@ class Queues:
         self.keys = tuple(keys)
         self._topics = pa.array([topic for topic, _ in keys], pa.string())
         self._ids = np.array([queue_id for _, queue_id in keys], np.int32)
+        self._texts = KnownTexts([topic.encode() for topic, _ in keys])
+
+    def expected(self, entries: QueueEntries) -> Expected:
+        """What entries say of their records."""
+        return Expected(entries.physical_offsets, entries.queue_offsets, entries.queue, self._ids, self._texts)
 
     def topics(self, queue: npt.NDArray[np.int32]) -> pa.StringArray:
         """Topic names by queue index."""
@@ -83,7 +88,7 @@ class Queues:
 
     def ids(self, queue: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         """Queue ids by queue index."""
-        return self._ids[queue]
+        return self._ids.take(queue)
 
 
 @dataclass
@@ -161,7 +166,7 @@ class MessageColumns:
     def shown_columns(self, names: Sequence[str]) -> list[pa.Array]:
         """Several columns as rows show them."""
         told = self.shown if self.messages.flaws.any() else self.column
-        self.properties.expect(_PROPERTY_OF[name] for name in names if name in _PROPERTY_OF and name not in self.made)
+        self.properties.expect(properties_of(name for name in names if name not in self.made))
         if "properties" in names:
             self.column("properties")  # what it finds out answers each of them
         return [told(name) for name in names]
@@ -185,13 +190,12 @@ class MessageColumns:
         """Bodies as a client gets them. Messages whose body is damaged are marked: ask before looking at flaws."""
         messages, request = self.messages, self.request
         bodies = messages.bodies()
-        if request.verify_crc:
-            wrong = (body_crcs(bodies) != messages.column("body_crc")) & (messages.body_size > 0)
-            if wrong.any():
-                messages.mark(wrong, Flaw.CRC)
-        flags = messages.column("sys_flag")
-        packed = np.flatnonzero((flags & COMPRESSED != 0) & (messages.flaws == 0))
-        return self._inflated(bodies, packed, flags) if request.decompress and len(packed) else bodies
+        if request.verify_crc and (wrong := messages.wrong_bodies()).any():
+            messages.mark(wrong, Flaw.CRC)
+        if not request.decompress or not (compressed := messages.compressed()).any():
+            return bodies
+        packed = np.flatnonzero(compressed & (messages.flaws == 0))
+        return self._inflated(bodies, packed, messages.column("sys_flag")) if len(packed) else bodies
 
     def _inflated(
         self, bodies: pa.BinaryArray, rows: npt.NDArray[np.intp], flags: npt.NDArray[np.int32]
@@ -225,6 +229,12 @@ def _header(name: str) -> Callable[[MessageColumns], pa.Array]:
 
 
 _PROPERTY_OF = {"key": KEYS, "keys": KEYS, "tags": TAGS, "msgId": UNIQ_KEY}
+
+
+def properties_of(columns: Iterable[str]) -> tuple[str, ...]:
+    """The properties that columns show, each once."""
+    return tuple(dict.fromkeys(_PROPERTY_OF[name] for name in columns if name in _PROPERTY_OF))
+
 
 _COLUMNS: dict[str, Callable[[MessageColumns], pa.Array]] = {
     "topic": lambda columns: columns.messages.topics(),

@@ -62,6 +62,25 @@ def _binary(data: pa.Buffer, offsets: Numbers, count: int) -> pa.BinaryArray:
     return pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets[: count + 1]), data])
 
 
+@njit(types.void(BYTES, types.int64, types.int64, BYTES, POSITIONS, types.int64, OUT_POSITIONS_OF_ALL,
+                 OUT_POSITIONS_OF_ALL), nogil=True, cache=True)  # fmt: skip
+def find_properties(
+    buffer: Bytes, at: int, stop: int, names: Bytes, bounds: Positions, row: int, begins: Positions, ends: Positions
+) -> None:
+    """Fills `begins` and `ends` of one row: the properties of these names in [at, stop), [0, 0) where there is none."""
+    count = len(bounds) - 1
+    for number in range(count):
+        begins[number, row], ends[number, row] = 0, 0
+    while at < stop:
+        end = position_of(buffer, at, stop, PAIR_END)
+        for number in range(count):
+            name, size = bounds[number], bounds[number + 1] - bounds[number]
+            value = at + size + 1
+            if value < end and buffer[value - 1] == NAME_END and differ(buffer, at, names, name, size) == 0:
+                begins[number, row], ends[number, row] = value, end
+        at = end + 1
+
+
 @njit(
     types.boolean(BYTES, POSITIONS, POSITIONS, BYTES, POSITIONS, OUT_POSITIONS_OF_ALL, OUT_POSITIONS_OF_ALL),
     nogil=True,
@@ -76,23 +95,11 @@ def _property_spans(
     begins: Positions,
     ends: Positions,
 ) -> bool:
-    count = len(bounds) - 1
     for row in range(len(starts)):
-        for number in range(count):
-            begins[number, row], ends[number, row] = 0, 0
-        at, stop = starts[row], starts[row] + sizes[row]
-        if sizes[row] <= 0:
-            continue
-        if at < 0 or stop > len(buffer):
+        at, stop = starts[row], starts[row] + max(sizes[row], 0)
+        if at < stop and (at < 0 or stop > len(buffer)):
             return False
-        while at < stop:
-            end = position_of(buffer, at, stop, PAIR_END)
-            for number in range(count):
-                name, size = bounds[number], bounds[number + 1] - bounds[number]
-                value = at + size + 1
-                if value < end and buffer[value - 1] == NAME_END and differ(buffer, at, names, name, size) == 0:
-                    begins[number, row], ends[number, row] = value, end
-            at = end + 1
+        find_properties(buffer, at, stop, names, bounds, row, begins, ends)
     return True
 
 

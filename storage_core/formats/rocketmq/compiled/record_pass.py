@@ -1,0 +1,217 @@
+"""Many records read in one pass: parts checked, compared with their entries, bodies copied and summed up, properties
+found. The rules stand at the twins in numpy, `message`, `consumequeue.Expected` and `properties`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from numba import njit, types
+
+from storage_core.compiled.calls import CRC32_ADDRESS, copy, crc32, differ, int32_at, int64_at
+from storage_core.compiled.span_loops import (
+    BYTES,
+    NUMBERS,
+    OUT_BYTES,
+    OUT_NUMBERS,
+    OUT_POSITIONS,
+    OUT_POSITIONS_OF_ALL,
+    POSITIONS,
+    POSITIONS_OF_ALL,
+    Numbers,
+    positions,
+)
+from storage_core.formats.checksum import MASK
+from storage_core.formats.layout import Bytes, Field, Mask, Positions
+from storage_core.formats.rocketmq.compiled.property_loops import find_properties
+from storage_core.formats.rocketmq.compiled.record_parts import (
+    AROUND,
+    FLAGS_AT,
+    LENGTHS,
+    NONE,
+    TOO_SHORT,
+    hosts_size,
+    part_spans,
+    size_and_flaw,
+)
+from storage_core.formats.rocketmq.consumequeue import Difference
+from storage_core.formats.rocketmq.message import COMPRESSED, HEADER, HOST_V4, MIN_SIZE, Wanted
+
+CRC_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, PHYSICAL_OFFSET_AT = (
+    HEADER.field(name).offset for name in ("body_crc", "queue_id", "queue_offset", "physical_offset")
+)
+PHYSICAL_OFFSET, QUEUE, QUEUE_OFFSET, SIZE = (int(difference) for difference in Difference if difference)
+# What else is noted of a record, in the bits above those of Difference.
+DIFFERENCES, WRONG_BODY, IS_COMPRESSED, SIX = 15, 16, 32, 64
+OUTSIDE = -1
+PARTS = 6
+
+Texts = tuple[Bytes, Positions]
+TEXTS = types.Tuple((BYTES, POSITIONS))
+"""Texts one after another, and where each begins; one more for the end of the last."""
+
+
+@dataclass(frozen=True)
+class FoundRecords:
+    """What `message.Messages` takes over. `begins` and `ends`: the properties, shape (names, n); `parts`: (6, n)."""
+
+    flaws: npt.NDArray[np.uint8]
+    differences: npt.NDArray[np.uint8]
+    parts: Positions
+    bodies: pa.BinaryArray | None
+    wrong_bodies: Mask | None
+    compressed: Mask
+    begins: Positions
+    ends: Positions
+    sixes: Mask | None
+
+
+def read_records(buffer: Bytes, starts: Positions, sizes: Positions, wanted: Wanted) -> FoundRecords:
+    """`message.decode`. Raises ValueError when a record lies outside of its buffer."""
+    starts, sizes, count, expected = positions(starts), positions(sizes), len(starts), wanted.expected
+    none = np.empty(0, np.int32)
+    said = np.empty((2, count if expected else 0), np.int64)
+    queue, queue_ids, topics = none, none, (np.empty(0, np.uint8), np.zeros(1, np.int64))
+    if expected is not None:
+        said[0], said[1] = expected.physical_offsets, expected.queue_offsets
+        queue, queue_ids = np.ascontiguousarray(expected.queue), expected.queue_ids
+        topics = expected.topics.packed, expected.topics.offsets
+    names = [name.encode() for name in wanted.properties]
+    searched = np.frombuffer(b"".join(names), np.uint8), np.cumsum([0, *map(len, names)])
+    packed = pa.allocate_buffer(int(sizes.sum()) if wanted.bodies else 0)
+    offsets = np.zeros(count + 1 if wanted.bodies else 0, np.int32)
+    flaws, notes = np.zeros(count, np.uint8), np.zeros(count, np.uint8)
+    parts = np.empty((PARTS, count), np.int64)
+    begins, ends = np.empty((len(names), count), np.int64), np.empty((len(names), count), np.int64)
+    seen = _read(
+        buffer, starts, sizes, said, queue, queue_ids, topics, searched, CRC32_ADDRESS if wanted.crcs else 0, flaws,
+        notes, parts, offsets, np.frombuffer(packed, np.uint8), begins, ends,
+    )  # fmt: skip
+    if seen == OUTSIDE:
+        raise ValueError("a record lies outside of its buffer")
+    bodies = wrong_bodies = None
+    if wanted.bodies:
+        whole = [None, pa.py_buffer(offsets), packed.slice(0, int(offsets[-1]))]
+        bodies = pa.BinaryArray.from_buffers(pa.binary(), count, whole)
+        wrong_bodies = notes & WRONG_BODY != 0 if wanted.crcs else None
+    compressed, sixes = notes & IS_COMPRESSED != 0, notes & SIX != 0 if seen & SIX else None
+    differences = notes & np.uint8(DIFFERENCES)
+    return FoundRecords(flaws, differences, parts, bodies, wrong_bodies, compressed, begins, ends, sixes)
+
+
+def header_field(buffer: Bytes, starts: Positions, field: Field) -> npt.NDArray[Any]:
+    """`message.Messages.column`: one field of the header at each start; zero where it would reach out of the buffer."""
+    out = np.empty(len(starts), field.memory)
+    if field.width == 4:
+        _fields_of_4(buffer, positions(starts), field.offset, out.view(np.int32))
+    else:
+        _fields_of_8(buffer, positions(starts), field.offset, out.view(np.int64))
+    return out
+
+
+@njit(types.void(BYTES, POSITIONS, types.int64, OUT_NUMBERS), nogil=True, cache=True)
+def _fields_of_4(buffer: Bytes, starts: Positions, offset: int, out: Numbers) -> None:
+    for row in range(len(starts)):
+        at = starts[row] + offset
+        out[row] = int32_at(buffer, at) if 0 <= at <= len(buffer) - 4 else 0
+
+
+@njit(types.void(BYTES, POSITIONS, types.int64, OUT_POSITIONS), nogil=True, cache=True)
+def _fields_of_8(buffer: Bytes, starts: Positions, offset: int, out: Positions) -> None:
+    for row in range(len(starts)):
+        at = starts[row] + offset
+        out[row] = int64_at(buffer, at) if 0 <= at <= len(buffer) - 8 else 0
+
+
+@njit(types.int64(BYTES, types.int64, types.int64, POSITIONS_OF_ALL, types.int64, types.int64), nogil=True, cache=True)
+def _header_differences(buffer: Bytes, start: int, size: int, said: Positions, queue_id: int, row: int) -> int:
+    found = 0
+    if int64_at(buffer, start + PHYSICAL_OFFSET_AT) != said[0, row]:
+        found |= PHYSICAL_OFFSET
+    if int32_at(buffer, start + QUEUE_ID_AT) != queue_id:
+        found |= QUEUE
+    if int64_at(buffer, start + QUEUE_OFFSET_AT) != said[1, row]:
+        found |= QUEUE_OFFSET
+    if int32_at(buffer, start) != size:
+        found |= SIZE
+    return found
+
+
+@njit(types.int64(BYTES, types.int64, types.int64, TEXTS, types.int64), nogil=True, cache=True)
+def _topic_difference(buffer: Bytes, topic: int, size: int, topics: Texts, queue: int) -> int:
+    texts, bounds = topics
+    text, text_size = bounds[queue], bounds[queue + 1] - bounds[queue]
+    return 0 if text_size == size and differ(buffer, topic, texts, text, size) == 0 else QUEUE
+
+
+@njit(types.UniTuple(types.int64, 8)(BYTES, types.int64, types.int64), nogil=True, cache=True)
+def _record(buffer: Bytes, start: int, size: int) -> Any:
+    """Flaw, notes, and start and size of body, topic and properties of a record that lies in its buffer."""
+    size, flaw = size_and_flaw(buffer, start, size)
+    flags = int32_at(buffer, start + FLAGS_AT)
+    hosts = hosts_size(flags)
+    note = IS_COMPRESSED if flags & COMPRESSED else 0
+    if hosts > 2 * HOST_V4 and flaw == NONE and size >= hosts + AROUND:
+        note |= SIX
+    if flaw != NONE:
+        return flaw, note, 0, 0, 0, 0, 0, 0
+    body, body_size, topic, topic_size, properties, properties_size, right = part_spans(buffer, start, size, hosts)
+    return NONE if right else LENGTHS, note, body, body_size, topic, topic_size, properties, properties_size
+
+
+@njit(types.int64(BYTES, POSITIONS, POSITIONS, POSITIONS_OF_ALL, NUMBERS, NUMBERS, TEXTS, TEXTS, types.int64,
+                  OUT_BYTES, OUT_BYTES, OUT_POSITIONS_OF_ALL, OUT_NUMBERS, OUT_BYTES, OUT_POSITIONS_OF_ALL,
+                  OUT_POSITIONS_OF_ALL), nogil=True, cache=True)  # fmt: skip
+def _read(
+    buffer: Bytes,
+    starts: Positions,
+    sizes: Positions,
+    said: Positions,
+    queues: Numbers,
+    queue_ids: Numbers,
+    topics: Texts,
+    names: Texts,
+    crc_address: int,
+    flaws: Bytes,
+    notes: Bytes,
+    parts: Positions,
+    offsets: Numbers,
+    packed: Bytes,
+    begins: Positions,
+    ends: Positions,
+) -> int:
+    """All notes together, or OUTSIDE."""
+    seen, filled = 0, 0
+    for row in range(len(starts)):
+        start, size, note = starts[row], sizes[row], 0
+        body, body_size, topic, topic_size, properties, properties_size = 0, 0, 0, 0, 0, 0
+        flaws[row] = TOO_SHORT
+        if size >= MIN_SIZE:
+            if start < 0 or start + size > len(buffer) or (len(queues) and not 0 <= queues[row] < len(queue_ids)):
+                return OUTSIDE
+            flaws[row], note, body, body_size, topic, topic_size, properties, properties_size = _record(
+                buffer, start, size
+            )
+            if len(queues):
+                note |= _header_differences(buffer, start, size, said, queue_ids[queues[row]], row)
+                note |= _topic_difference(buffer, topic, topic_size, topics, queues[row])
+        parts[0, row], parts[1, row], parts[2, row] = body, body_size, topic
+        parts[3, row], parts[4, row], parts[5, row] = topic_size, properties, properties_size
+        if len(begins):
+            find_properties(buffer, properties, properties + properties_size, names[0], names[1], row, begins, ends)
+        if len(offsets):
+            if filled + body_size > len(packed):
+                return OUTSIDE
+            copy(packed, filled, buffer, body, body_size)
+            if crc_address and body_size:
+                found = np.int64(crc32(crc_address, packed, filled, body_size)) & MASK
+                note |= WRONG_BODY if found != int32_at(buffer, start + CRC_AT) else 0
+            filled += body_size
+            offsets[row + 1] = filled
+        notes[row] = note
+        seen |= note
+    return seen
