@@ -138,7 +138,7 @@ class _SlotFile:
         # Zero: nothing put or read so far. A small job touches few of them, one with more keys than pages knows all.
         self._slots = np.frombuffer(system.zeros(SLOT.size * geometry.slots), np.int32)
         self._changed: list[npt.NDArray[np.int64]] = []
-        self._knows_all = False
+        self._knows_all = self._as_found = False
 
     def put(self, header: IndexHeader, puts: Puts) -> IndexHeader:
         """Appends entries; the header after them."""
@@ -179,14 +179,17 @@ class _SlotFile:
 
     def _learn_all(self) -> None:
         """Reads what every slot held before this job, where this job has put nothing yet."""
-        self._knows_all = True
+        self._knows_all = self._as_found = True
         if not self._first:
             return
         for low in range(0, self._geometry.slots, RUN_SLOTS):
             known = self._slots[low : low + RUN_SLOTS]
             data = system.pread(self._descriptor, known.nbytes, HEADER.size + SLOT.size * low)
             before = np.frombuffer(data, ">i4").astype(np.int32)
-            np.copyto(known, self._followed(np.maximum(before, 0, out=before)), where=known == 0)
+            if int(before.max()) >= self._first:
+                self._as_found = False
+                before = self._followed(before)
+            np.copyto(known, before, where=known == 0)
 
     def _values_of(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
         values = self._slots[slots]
@@ -226,7 +229,7 @@ class _SlotFile:
         for low in range(start, stop, RUN_SLOTS):
             known = self._slots[low : min(low + RUN_SLOTS, stop)]
             position = HEADER.size + SLOT.size * low
-            if self._first:
+            if self._first and not self._as_found:
                 present = np.frombuffer(system.pread(self._descriptor, SLOT.size * len(known), position), ">i4")
                 known = np.where(known < self._first, present, known)
             system.pwrite(self._descriptor, known.astype(">i4").view(np.uint8).data, position)
