@@ -81,12 +81,16 @@ def encode_pairs(pairs: PairColumn, extra: list[tuple[str, pa.StringArray]]) -> 
     No separator at the end, as 4.9.3 writes it.
     """
     count = len(pairs.bounds) - 1
-    parts: list[pa.StringArray | str] = []
+    parts: list[pa.BinaryArray | pa.StringArray | str] = []
     before = np.zeros(count, bool)
     if len(pairs.names):
-        written = pc.binary_join_element_wise(pairs.names, pairs.values, NAME_END)
-        parts.append(pc.binary_join(pa.ListArray.from_arrays(pa.array(pairs.bounds), written), PAIR_END))
-        before |= np.diff(pairs.bounds) > 0
+        written = joined([pairs.names, pa.scalar(NAME_END), pairs.values], len(pairs.names))
+        counts = np.diff(pairs.bounds)
+        if not (counts == 1).all():
+            lists = pa.ListArray.from_arrays(pa.array(pairs.bounds), written)
+            written = pc.binary_join(lists, pa.scalar(PAIR_END, pa.binary()))
+        parts.append(written)
+        before |= counts > 0
     for name, texts in extra:
         wanted = mask(texts.is_valid())
         if len(pairs.names):
@@ -101,7 +105,9 @@ def encode_pairs(pairs: PairColumn, extra: list[tuple[str, pa.StringArray]]) -> 
     return joined([pa.scalar(part) if isinstance(part, str) else part for part in _merged(parts)], count)
 
 
-def _merged(parts: list[pa.StringArray | str]) -> Iterator[pa.StringArray | str]:
+def _merged(
+    parts: list[pa.BinaryArray | pa.StringArray | str],
+) -> Iterator[pa.BinaryArray | pa.StringArray | str]:
     """The same parts, lone texts that follow each other as one, without empty ones."""
     text = ""
     for part in parts:

@@ -217,7 +217,8 @@ def checked(given: Given, settings: WriteSettings) -> Message:
         _refuse_controls(given, texts, name)
     pairs = given.pairs()
     if len(pairs.names):
-        pairs = pairs.keep(~pairs.named(DROPPED_PROPERTY))
+        dropped = pairs.named(DROPPED_PROPERTY)
+        pairs = pairs.keep(~dropped) if dropped.any() else pairs
         _check_pairs(given, pairs)
         pairs = pairs.replaced("KEYS", key).replaced("TAGS", tags)
     return Message(topics, bodies, pairs, key, tags)

@@ -282,12 +282,10 @@ def _index_keys(
     first = np.cumsum(counts) - counts
     is_unique = np.zeros(len(rows), bool)
     is_unique[first[has_unique == 1]] = True
-    both = pa.concat_arrays([unique.take(pa.array(np.flatnonzero(has_unique))), flat])
-    order = np.empty(len(rows), np.int64)
-    unique_count = int(has_unique.sum())
-    order[is_unique] = np.arange(unique_count)
-    order[~is_unique] = unique_count + np.arange(len(rows) - unique_count)
-    return counts, key_hashes(topics.take(pa.array(rows)), both.take(pa.array(order)))
+    hashes = np.empty(len(rows), np.int32)
+    for chosen, texts in ((is_unique, unique.filter(pa.array(has_unique == 1))), (~is_unique, flat)):
+        hashes[chosen] = key_hashes(topics.take(pa.array(rows[chosen])), texts)
+    return counts, hashes
 
 
 def stage_task(folder: str, stem: str, task: Task, batches: Iterator[pa.RecordBatch], partition: int) -> StagedPart:
