@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -67,9 +68,24 @@ def few_messages(
     if _has_neighbours(found.records):
         return None
     tell(terms, topics, found.pages, index, len(found.records), 0)
-    schema = message_schema(request)
-    columns = [pa.array([_SHOWN[field.name](each) for each in messages], field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return _rows(messages, request.columns)
+
+
+def _rows(messages: Sequence[_Message], columns: tuple[str, ...] | None) -> pa.RecordBatch:
+    # One array of structs takes half as long as an array for each column.
+    kind = _row_type(columns)
+    rows = [{name: show(each) for name, show in _shown_in(columns)} for each in messages]
+    return pa.RecordBatch.from_struct_array(pa.array(rows, kind))
+
+
+@lru_cache
+def _row_type(columns: tuple[str, ...] | None) -> pa.StructType:
+    return pa.struct(list(message_schema(ScanRequest(columns=columns))))
+
+
+@lru_cache
+def _shown_in(columns: tuple[str, ...] | None) -> list[tuple[str, Callable[[_Message], Any]]]:
+    return [(field.name, _SHOWN[field.name]) for field in _row_type(columns)]
 
 
 def _is_plain(request: ScanRequest) -> bool:
