@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -159,19 +159,23 @@ def find_chain(folders: Sequence[str]) -> FileChain:
     they differ, the distance of their names tells. Missing folders count as empty.
     """
     found = [file for folder in folders for file in _chain_files(folder)]
-    found.sort(key=lambda file: file.base_offset)
+    if len(found) > 1:
+        found.sort(key=lambda file: file.base_offset)
     files = tuple(found)
     return FileChain(files, _file_size(files))
 
 
-def _chain_files(folder: str) -> Iterable[ChainFile]:
-    prefix = os.path.join(folder, "")
+def _chain_files(folder: str) -> list[ChainFile]:
     try:
-        for name, is_directory, stamp in system.entries(folder):
-            if len(name) == NAME_LENGTH and name.isascii() and name.isdigit() and not is_directory and stamp.size:
-                yield ChainFile(int(name), stamp.size, prefix + name, stamp)
+        entries = system.entries(folder)
     except (FileNotFoundError, NotADirectoryError):
-        return
+        return []
+    prefix = folder if folder.endswith("/") else f"{folder}/"
+    return [
+        ChainFile(int(name), stamp.size, prefix + name, stamp)
+        for name, is_directory, stamp in entries
+        if len(name) == NAME_LENGTH and name.isascii() and name.isdigit() and not is_directory and stamp.size
+    ]
 
 
 def _file_size(files: tuple[ChainFile, ...]) -> int:

@@ -317,20 +317,21 @@ def real_path(path: str) -> str:
     return os.path.realpath(path)
 
 
-def entries(path: str) -> Iterator[FileStat]:
+def entries(path: str) -> list[FileStat]:
     """The entries of a folder in no particular order; broken links and names that vanish meanwhile are left out."""
     if is_remote(path):
-        yield from remote.entries(path)
-        return
-    with _opened(path) as found:
-        for entry in found:
+        return list(remote.entries(path))
+    found = []
+    with _opened(path) as scanned:
+        for entry in scanned:
             try:
                 info: Any = entry.stat()
             except OSError as error:
                 if error.errno in (errno.ENOENT, errno.ELOOP):
                     continue
                 raise disk_error(error, entry.path) from None
-            yield FileStat(entry.name, S_ISDIR(info.st_mode), _stamp_of(info))
+            found.append(FileStat(entry.name, S_ISDIR(info.st_mode), _stamp_of(info)))
+    return found
 
 
 @_told

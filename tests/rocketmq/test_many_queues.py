@@ -20,7 +20,8 @@ from storage_core.rocketmq.disk.queue_starts import valid_starts
 from storage_core.rocketmq.disk.record_reader import head_at, queue_offsets_at
 from storage_core.rocketmq.read import ranges as ranges_module
 from storage_core.rocketmq.read.ranges import QueueRanges
-from storage_core.store import ScanRequest
+from storage_core.rocketmq.recovery import recovery, recovery_cache
+from storage_core.store import OffsetBound, ScanRequest
 from tests.support.rocketmq_orders import orders_store
 
 QUEUES = 240
@@ -96,8 +97,8 @@ def test_queue_offsets_of_many_records_are_those_of_each(tmp_path: Path) -> None
     assert len(set(told)) > 5
 
 
-def test_a_plan_opens_a_queue_file_twice_and_stats_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once to see where the queue ends, once to see where it is cut: nothing else grows with the number of queues."""
+def test_a_plan_opens_a_queue_file_once_and_stats_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To see where the queue ends; where it is cut is known by then. Nothing else grows with the number of queues."""
     root = orders_store(tmp_path / "store", 1_200, queues=QUEUES, commitLogFileSize=1 << 20)
     calls: Counter[str] = Counter()
     for name in ("open_read", "pread", "pread_into", "stamp", "stat", "names", "exists", "is_folder"):
@@ -105,9 +106,27 @@ def test_a_plan_opens_a_queue_file_twice_and_stats_none(tmp_path: Path, monkeypa
     with open_store(str(root)) as store:
         parts = store.snapshot().plan(ScanRequest(min_partitions=3))
     assert sum(part.estimated_rows for part in parts) == 1_200
-    assert calls["open_read"] <= 2 * QUEUES + 40
-    assert calls["pread"] + calls["pread_into"] <= 3 * QUEUES + 60
+    assert calls["open_read"] <= QUEUES + 40
+    assert calls["pread"] + calls["pread_into"] <= 2 * QUEUES + 60
     assert calls["stamp"] + calls["stat"] + calls["names"] + calls["exists"] + calls["is_folder"] < 60
+
+
+def test_a_plan_is_the_same_whether_the_entries_were_just_seen_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = orders_store(tmp_path / "store", 1_200, queues=QUEUES, commitLogFileSize=1 << 20)
+    with open_store(str(root)) as store:
+        verdict = store.snapshot().served.verdict
+        assert (len(verdict.seen.whole), verdict.seen.count) == (QUEUES, 1_200)
+        requests = [ScanRequest(min_partitions=count) for count in (1, 3, 7)]
+        requests += [ScanRequest(min_partitions=3, start=OffsetBound(offsets={("orders", 0): 2}))]
+        plans = [[part.ranges for part in store.snapshot().plan(request)] for request in requests]
+        monkeypatch.setattr(recovery, "MOST_SEEN", 1_199)
+        recovery_cache._cache.clear()
+        with open_store(str(root)) as again:
+            assert not again.snapshot().served.verdict.seen.count
+            for request, plan in zip(requests, plans, strict=True):
+                assert [list(part.ranges) for part in again.snapshot().plan(request)] == [list(each) for each in plan]
 
 
 def counted(calls: Counter[str], name: str, function):  # type: ignore[no-untyped-def]

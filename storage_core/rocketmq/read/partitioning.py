@@ -25,6 +25,7 @@ from storage_core.rocketmq.read.queue_partition import QueuePartition
 from storage_core.rocketmq.read.ranges import QueueRanges
 from storage_core.rocketmq.read.selection import Selection, log_selection
 from storage_core.rocketmq.recovery.queue_ranges import ServedQueues
+from storage_core.rocketmq.recovery.queue_scan import NOTHING_SEEN, SeenEntries
 from storage_core.rocketmq.recovery.recovery import Rules
 from storage_core.store import ScanPartition, ScanRequest
 
@@ -56,7 +57,7 @@ def queue_partitions(
     verdict, queues = served.verdict, selection.queues
     whole = looked_up is None and selection.is_whole
     weights = whole_log(verdict.log_start, verdict.log_end) if whole else sampled(ranges, queues, files)
-    pieces = _pieces(request, queues, ranges, weights, files)
+    pieces = _pieces(request, queues, ranges, weights, verdict.seen, files)
     renumbered = np.ones(len(queues), bool)
     touched = ranges.queues.tolist()
     renumbered[touched] = served.renumbered([queues[number] for number in touched], files)
@@ -79,7 +80,12 @@ def queue_partitions(
 
 
 def _pieces(
-    request: ScanRequest, queues: Sequence[ConsumeQueue], ranges: QueueRanges, weights: Weights, files: OpenFiles
+    request: ScanRequest,
+    queues: Sequence[ConsumeQueue],
+    ranges: QueueRanges,
+    weights: Weights,
+    seen: SeenEntries,
+    files: OpenFiles,
 ) -> list[tuple[QueueRanges, Positions]]:
     """The ranges of each partition, and the addresses at which it cuts them into slices when it reads them."""
     count = partition_count(request, weights.total, ranges.row_count)
@@ -87,7 +93,7 @@ def _pieces(
     cuts = weights.cuts(count * slice_count)
     most = request.max_records_per_partition or ranges.row_count
     pieces = []
-    for number, wide in enumerate(ranges.cut(queues, cuts[slice_count - 1 :: slice_count], files)):
+    for number, wide in enumerate(ranges.cut(queues, cuts[slice_count - 1 :: slice_count], files, seen)):
         inner = cuts[number * slice_count : (number + 1) * slice_count - 1]
         pieces += [(piece, inner) for piece in wide.limited(most) if len(piece)]
     return pieces
@@ -103,7 +109,7 @@ def _log_only_partitions(base: QueuePartition, served: ServedQueues, selection: 
     for whole in served.verdict.replays:
         # The dispatcher takes each queue for itself: a partition needs the tails of its own queues only.
         tails = {key: whole.tails[key] for key in known if key in whole.tails}
-        verdict = replace(served.verdict, queues=known, replays=(replace(whole, tails=tails),))
+        verdict = replace(served.verdict, queues=known, replays=(replace(whole, tails=tails),), seen=NOTHING_SEEN)
         renumbered = np.ones(len(base.queues), bool)
         partitions.append(
             replace(base, wanted=wanted, verdict=verdict, renumbered=renumbered, weight=whole.stop - whole.start)
@@ -119,7 +125,8 @@ def _stale_partitions(
     if not len(ranges):
         return []
     keys = [(base.queues[number].topic, base.queues[number].queue_id) for number in ranges.queue.tolist()]
-    verdict = replace(served.verdict, queues={key: served.verdict.queues[key] for key in keys}, replays=())
+    known = {key: served.verdict.queues[key] for key in keys}
+    verdict = replace(served.verdict, queues=known, replays=(), seen=NOTHING_SEEN)
     renumbered, weight = np.ones(len(base.queues), bool), sampled(ranges, base.queues, files).total
     return [narrowed(replace(base, ranges=ranges, verdict=verdict, renumbered=renumbered, weight=weight))]
 

@@ -15,6 +15,7 @@ from storage_core.files.window import OpenFiles
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
+from storage_core.rocketmq.recovery.queue_scan import NOTHING_SEEN, SeenEntries
 
 Span = tuple[ConsumeQueue, int, int]
 
@@ -50,13 +51,22 @@ class QueueRanges:
         """How many entries they hold."""
         return int(np.maximum(self.stop - self.start, 0).sum())
 
-    def cut(self, queues: Sequence[ConsumeQueue], cuts: Positions, files: OpenFiles) -> list[QueueRanges]:
-        """The ranges between neighbouring addresses of `cuts`, which ascend; one more than there are cuts."""
+    def cut(
+        self,
+        queues: Sequence[ConsumeQueue],
+        cuts: Positions,
+        files: OpenFiles,
+        seen: SeenEntries = NOTHING_SEEN,
+    ) -> list[QueueRanges]:
+        """The ranges between neighbouring addresses of `cuts`, which ascend; one more than there are cuts.
+
+        `seen`: addresses of entries that need not be read.
+        """
         edges = np.empty((len(cuts) + 2, len(self)), np.int64)
         edges[0], edges[-1] = self.start, np.maximum(self.start, self.stop)
         if len(cuts):
             spans = list(zip((queues[number] for number in self.queue.tolist()), *edges[[0, -1]].tolist(), strict=True))
-            edges[1:-1] = _bounds(spans, edges[-1] - edges[0], cuts, files)
+            edges[1:-1] = _bounds(spans, edges[-1] - edges[0], cuts, files, seen)
         return [QueueRanges(self.queue, starts, stops).filled() for starts, stops in pairwise(edges)]
 
     def filled(self) -> QueueRanges:
@@ -87,7 +97,9 @@ def _ranges(pieces: list[tuple[int, int, int]]) -> QueueRanges:
     return QueueRanges(np.array(queue, np.int32), np.array(start, np.int64), np.array(stop, np.int64))
 
 
-def _bounds(spans: Sequence[Span], counts: Positions, cuts: Positions, files: OpenFiles) -> Positions:
+def _bounds(
+    spans: Sequence[Span], counts: Positions, cuts: Positions, files: OpenFiles, seen: SeenEntries
+) -> Positions:
     """`ConsumeQueue.lower_bounds` of ranges of queues: one row a cut, one column a range."""
     path = next((file.path for queue, _, _ in spans for file in queue.chain.files), "")
     if not system.is_local(path):
@@ -99,7 +111,7 @@ def _bounds(spans: Sequence[Span], counts: Positions, cuts: Positions, files: Op
             queue, low, high = spans[first]
             bounds[:, first] = queue.lower_bounds(files, low, high, cuts)
         else:
-            bounds[:, first:stop] = _lower_bounds(spans[first:stop], cuts, files)
+            bounds[:, first:stop] = _lower_bounds(spans[first:stop], cuts, files, seen)
     return bounds
 
 
@@ -116,15 +128,22 @@ def _together(counts: Positions, cut_count: int) -> Iterator[tuple[int, int]]:
         yield first, len(counts)
 
 
-def _lower_bounds(spans: Sequence[Span], cuts: Positions, files: OpenFiles) -> Positions:
+def _addresses(spans: Sequence[Span], ends: Positions, files: OpenFiles) -> Positions:
+    """The addresses of all entries of ranges, of which each ends at one of `ends` in what is returned."""
+    entries = np.zeros(int(ends[-1]), QUEUE_ENTRY.dtype)
+    for (queue, start, stop), end in zip(spans, ends.tolist(), strict=True):
+        queue.read_into(files, entries[end - (stop - start) : end], start)
+    return entries["physical_offset"].astype(np.int64)
+
+
+def _lower_bounds(spans: Sequence[Span], cuts: Positions, files: OpenFiles, seen: SeenEntries) -> Positions:
     """The same of short ranges, all of which are read at once."""
     starts, stops = np.array([span[1:] for span in spans], np.int64).T
     counts = stops - starts
     ends = np.cumsum(counts)
-    entries = np.zeros(int(ends[-1]), QUEUE_ENTRY.dtype)
-    for (queue, start, stop), end in zip(spans, ends.tolist(), strict=True):
-        queue.read_into(files, entries[end - (stop - start) : end], start)
-    offsets = entries["physical_offset"].astype(np.int64)
+    parts = [seen.between(*span) for span in spans] if seen.count else [None]
+    known = [part for part in parts if part is not None]
+    offsets = np.concatenate(known) if len(known) == len(spans) else _addresses(spans, ends, files)
     column = np.repeat(np.arange(len(spans)), counts)
     # Addresses rise within a queue; where damage breaks that, the largest one so far counts.
     falls = np.flatnonzero((offsets[1:] < offsets[:-1]) & (column[1:] == column[:-1]))

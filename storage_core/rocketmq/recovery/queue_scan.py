@@ -6,7 +6,10 @@ What of them the log's end cuts, and what the start appends, is for `recovery`. 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
 
 from storage_core.files import system
 from storage_core.files.ahead import side_by_side
@@ -14,8 +17,9 @@ from storage_core.files.window import OpenFiles
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.rocketmq.disk.consume_queue import NO_ENTRIES, ConsumeQueue, ValidEntries
-from storage_core.rocketmq.disk.queue_starts import valid_starts
+from storage_core.rocketmq.disk.queue_starts import MOST, valid_starts
 from storage_core.rocketmq.recovery.dispatch import QueueTail
+from storage_core.store import QueueKey
 
 QUEUE_FILES_SCANNED = 3
 
@@ -53,12 +57,45 @@ class QueueState:
         return self.queue.chain.files[self.file_count - 1].end
 
 
+@dataclass(eq=False)
+class SeenEntries:
+    """Addresses of the first entries of many local queue files, as one look at all of them saw them: of neighbouring
+    files in each of `parts`. `whole` are the queues of which it saw every entry, and their places in all parts.
+    """
+
+    parts: list[Positions] = field(default_factory=list)
+    count: int = 0
+    whole: dict[QueueKey, tuple[int, int]] = field(default_factory=dict)
+
+    def add(self, queue: ConsumeQueue, start: ValidEntries | None) -> None:
+        """Notes what was seen of the next queue: less than all of the file without `start`."""
+        before = self.count
+        self.count += MOST if start is None else start.count
+        if start is not None and len(queue.chain.files) == 1:
+            self.whole[queue.topic, queue.queue_id] = before, self.count
+
+    @cached_property
+    def addresses(self) -> Positions:
+        """The addresses of all parts, once all have been seen."""
+        return np.concatenate(self.parts) if self.parts else np.empty(0, np.int64)
+
+    def between(self, queue: ConsumeQueue, start: int, stop: int) -> Positions | None:
+        """The addresses of the entries [start, stop) of a queue; None where not all of them were seen."""
+        first, end = self.whole.get((queue.topic, queue.queue_id), (0, 0))
+        begin = first + start - queue.start
+        return self.addresses[begin : begin + stop - start] if first <= begin <= begin + stop - start <= end else None
+
+
+NOTHING_SEEN = SeenEntries()
+"""Must stay as it is."""
+
+
 def scanned_queues(
-    queues: Sequence[ConsumeQueue], files: OpenFiles, root: str, seen: list[Positions]
+    queues: Sequence[ConsumeQueue], files: OpenFiles, root: str, seen: SeenEntries
 ) -> Iterator[QueueState]:
     """Scans the last three files of each queue: the first entry that is not valid ends it (rocketmq.md 3.4).
 
-    `seen` gets addresses of many records that the queues list, where these lie on a local disk.
+    `seen` is told what was seen of local ones on the way.
     """
     if not system.is_local(root):
         yield from side_by_side(_scanned, queues, files, root)
@@ -68,9 +105,13 @@ def scanned_queues(
     begins = [
         (queue.chain.files[index].path, queue.room(index)) for queue, index in zip(with_files, numbers, strict=True)
     ]
-    starts = valid_starts(begins, seen)
+    starts = valid_starts(begins, seen.parts)
     for queue in queues:
-        yield _scanned(queue, files, next(starts) if queue.chain.files else None)
+        start = None
+        if queue.chain.files:
+            start = next(starts)
+            seen.add(queue, start)
+        yield _scanned(queue, files, start)
 
 
 def _first_scanned(queue: ConsumeQueue) -> int:

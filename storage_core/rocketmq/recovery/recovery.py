@@ -25,7 +25,13 @@ from storage_core.rocketmq.disk.directory import Listing
 from storage_core.rocketmq.disk.record_reader import head_at
 from storage_core.rocketmq.recovery.dispatch import Dispatcher, QueueTail
 from storage_core.rocketmq.recovery.dispatch_walk import DispatchWalk
-from storage_core.rocketmq.recovery.queue_scan import QueueState, StaleEntries, scanned_queues
+from storage_core.rocketmq.recovery.queue_scan import (
+    NOTHING_SEEN,
+    QueueState,
+    SeenEntries,
+    StaleEntries,
+    scanned_queues,
+)
 from storage_core.store import QueueKey
 
 LOG_FILES_SCANNED = 3
@@ -33,6 +39,8 @@ MOST_V1_TOPIC_CHARS = 127
 DEFAULT_ENTRIES_PER_FILE = 300_000
 REPLAY_SIZE = 64 << 20
 MOST_REPLAYS = 4_096
+MOST_SEEN = 2_000_000
+"""Entries of which a verdict keeps the addresses, for as long as it is kept itself."""
 MOST_TAILS = 2_000_000
 """A replay remembers the tail of each queue: of many queues a long log is cut into fewer, longer replays."""
 
@@ -82,7 +90,7 @@ class Verdict:
     """The result of recovery. The log is [log_start, log_end).
 
     `replays` are the parts of the log that are dispatched again, in the order in which that happens. `reason` says why
-    the log ends at `log_end`.
+    the log ends at `log_end`. `seen` are addresses of entries that recovery has read: a plan need not do so again.
     """
 
     rules: Rules
@@ -92,6 +100,7 @@ class Verdict:
     replays: tuple[Replay, ...] = ()
     reason: Stop = Stop.END
     entries_per_file: int = DEFAULT_ENTRIES_PER_FILE
+    seen: SeenEntries = field(default=NOTHING_SEEN, compare=False, repr=False)
 
     @property
     def jumps_over_new_fillers(self) -> bool:
@@ -111,7 +120,7 @@ class _Simulation:
     log_end: int = 0
     reason: Stop = Stop.END
     replays: list[Replay] = field(default_factory=list)
-    listed: list[Positions] = field(default_factory=list)
+    seen: SeenEntries = field(default_factory=SeenEntries)
 
 
 def recover(listing: Listing, rules: Rules | None = None, known: Verdict | None = None) -> Verdict:
@@ -124,7 +133,7 @@ def recover(listing: Listing, rules: Rules | None = None, known: Verdict | None 
         run = _Simulation(listing, files, rules or chosen_rules(listing, files), _resume_at(known))
         if run.rules is Rules.NONE:
             return _trusting(run)
-        states = scanned_queues(list(listing.queues.values()), files, listing.root, run.listed)
+        states = scanned_queues(list(listing.queues.values()), files, listing.root, run.seen)
         run.states.update(zip(listing.queues, states, strict=True))
         overall = max((state.tail.reach for state in run.states.values()), default=-1)
         if not listing.log.files:
@@ -186,7 +195,10 @@ def _recover_log(run: _Simulation, overall: int) -> Verdict:
     if run.rules is Rules.V4:
         _dispatch_after_scan(run, dispatcher)
     queues = {key: _queue_verdict(run.states.get(key), tail) for key, tail in dispatcher.tails.items()}
-    return Verdict(run.rules, listing.log.start, run.log_end, queues, tuple(run.replays), run.reason, entries_per_file)
+    return Verdict(
+        run.rules, listing.log.start, run.log_end, queues, tuple(run.replays), run.reason, entries_per_file,
+        run.seen if run.seen.count <= MOST_SEEN else NOTHING_SEEN,
+    )  # fmt: skip
 
 
 def _queue_verdict(state: QueueState | None, tail: QueueTail) -> QueueVerdict:
@@ -308,9 +320,9 @@ def _scan(run: _Simulation, index: int, likely_end: int) -> Iterator[RecordRun]:
 
 def _guesses(run: _Simulation, start: int) -> Positions | None:
     """Where the queues say that records begin, from an address on, ascending; None where compiled loops find them."""
-    if not run.listed or not is_guided():
+    if not run.seen.parts or not is_guided():
         return None
-    every = np.concatenate(run.listed)
+    every = run.seen.addresses
     every = np.sort(every[every >= start])
     # A record may be in several queues.
     listed: Positions = every[np.append(True, every[1:] != every[:-1])[: len(every)]]

@@ -25,6 +25,7 @@ from storage_core.rocketmq.disk.commit_log import Checks, FileWalk, RecordRun
 from storage_core.rocketmq.disk.directory import Listing, with_log, with_queues
 from storage_core.rocketmq.recovery.dispatch import has_entry, queue_keys
 from storage_core.rocketmq.recovery.queue_ranges import ServedQueues, served_after
+from storage_core.rocketmq.recovery.queue_scan import NOTHING_SEEN
 from storage_core.rocketmq.recovery.recovery import QueueVerdict, known_magics
 from storage_core.store import QueueKey
 
@@ -39,7 +40,8 @@ def as_listed(served: ServedQueues) -> ServedQueues:
         key: replace(bounds, stop=bounds.disk_stop, filler=0, first=min(bounds.first, bounds.disk_stop), stale=None)
         for key, bounds in served.verdict.queues.items()
     }
-    return served_after(served, served.listing, replace(served.verdict, queues=queues, replays=()), set(queues))
+    verdict = replace(served.verdict, queues=queues, replays=(), seen=NOTHING_SEEN)
+    return served_after(served, served.listing, verdict, set(queues))
 
 
 @dataclass(frozen=True)
