@@ -42,8 +42,11 @@ def decode(data: bytes | memoryview, name: str, entry_count: int) -> SegmentCont
     """The content of the segment file `name`, of `entry_count` entries. What a node cannot read (it would not start the
     vhost) is a damage; the records before it count.
     """
-    records = format_segment.walk(data)
     entry_count = min(entry_count, format_segment.RELATIVE_MASK + 1)
+    in_order = format_segment.content(data, entry_count)
+    if in_order is not None:
+        return SegmentContent(*in_order, [], None)
+    records = format_segment.walk(data)
     flags, positions = np.zeros(entry_count, np.uint8), np.zeros(entry_count, np.int64)
     if records.reason == "blank" or not len(data):
         return SegmentContent(flags, positions, [], None)

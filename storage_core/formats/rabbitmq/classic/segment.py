@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from struct import Struct as Packer
 
 import numpy as np
+import numpy.typing as npt
 
+from storage_core.compiled.loading import CompiledLoops
 from storage_core.formats.layout import Bytes, Positions, struct
 
 PUBLISH_BIT, PERSISTENT_BIT, MARK_BITS = 0x8000, 0x4000, 0x4000
@@ -30,6 +32,7 @@ MARK = struct(
     size=2,
 )
 
+_loops = CompiledLoops("storage_core.formats.rabbitmq.compiled.segment_loops")
 _EMBEDDED = Packer(">I")
 _EMBEDDED_POSITION = PUBLISH.field("embedded_size").offset
 _SHORTEST_RUN, _LONGEST_RUN = 16, 4096
@@ -60,6 +63,19 @@ def walk(data: bytes | memoryview) -> SegmentRecords:
     if reason == "corrupt" and walker.position == 0 and not any(data):
         reason = "blank"
     return SegmentRecords(walker.publishes.joined(), walker.marks.joined(), walker.position, reason)
+
+
+def content(data: bytes | memoryview, entry_count: int) -> tuple[npt.NDArray[np.uint8], Positions] | None:
+    """What a segment of `entry_count` entries says of each, shape (entry_count,): flags, and where its publish starts.
+
+    None unless each entry is published at most once, and its marks, two at most, come after that and nothing else; and
+    where no compiled loop does it: then `walk` finds the records.
+    """
+    loops = _loops.after(len(data))
+    if loops is None:
+        return None
+    found: tuple[npt.NDArray[np.uint8], Positions] | None = loops.content(np.frombuffer(data, np.uint8), entry_count)
+    return found
 
 
 class _PositionList:
