@@ -179,9 +179,11 @@ def test_a_file_without_certificates(
     path = tmp_path / "authority.pem"
     if content is not None:
         path.write_bytes(content)
-    options = {**bucket.options, "storage.caFile": str(path)}
+    secure = bucket.options["storage.endpoint"].replace("http:", "https:")
+    options = {**bucket.options, "storage.endpoint": secure, "storage.caFile": str(path)}
     text = failure(said, lambda: open_store(URI, **options), OptionError)
-    assert text.startswith(f"OptionError: option 'storage.caFile' = '{path}': names a file of certificates (PEM)")
+    assert text.startswith("OptionError: option 'storage.caFile' = ")
+    assert "names a file of certificates (PEM)" in text
     assert bucket.asked == []
 
 

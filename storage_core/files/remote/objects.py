@@ -90,15 +90,17 @@ def _is_plain(access: Access) -> bool:
 
 def _certificates(access: Access, scheme: str) -> bytes | None:
     """What is trusted besides the system's certificates, as PEM. Raises OptionError where the file has none."""
-    path = access.get("caFile") or (os.environ.get("AWS_CA_BUNDLE") if scheme == "s3" else None)
-    if not path:
+    name, path = "storage.caFile", access.get("caFile")
+    if not path and scheme == "s3":
+        name, path = "AWS_CA_BUNDLE", os.environ.get("AWS_CA_BUNDLE")
+    if not path or _is_plain(access):
         return None
     try:
         content = read_start(path, MOST_CERTIFICATES)
     except OSError as error:
-        raise OptionError("storage.caFile", path, f"cannot be read: {error.strerror}") from None
+        raise OptionError(name, path, f"cannot be read: {error.strerror}") from None
     if b"-----BEGIN CERTIFICATE-----" not in content:
-        raise OptionError("storage.caFile", path, "names a file of certificates (PEM), on every machine that reads")
+        raise OptionError(name, path, "names a file of certificates (PEM), on every machine that reads")
     return content
 
 
