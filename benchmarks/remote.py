@@ -79,13 +79,13 @@ def remote(folder: Path, scale: float, rounds: int) -> Section:
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
     """One thread asks."""
-    before = threads.TRANSFERS, threads.READS, threads.QUESTIONS
-    threads.TRANSFERS = threads.READS = threads.QUESTIONS = 1
+    before = threads.TRANSFERS, threads.SMALL_TRANSFERS, threads.READS, threads.QUESTIONS
+    threads.TRANSFERS = threads.SMALL_TRANSFERS = threads.READS = threads.QUESTIONS = 1
     threads._pools.clear()
     try:
         yield
     finally:
-        threads.TRANSFERS, threads.READS, threads.QUESTIONS = before
+        threads.TRANSFERS, threads.SMALL_TRANSFERS, threads.READS, threads.QUESTIONS = before
         threads._pools.clear()
 
 

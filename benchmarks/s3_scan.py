@@ -6,13 +6,15 @@ Maven fetches the server into `.cache/s3proxy` of the checkout, once; without Ma
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 
+from benchmarks.machine import peak_bytes
 from benchmarks.measure import interleaved
 from benchmarks.report import Finding, Section
 from storage_core.files.remote import registry
@@ -92,11 +94,39 @@ def s3_scan(section: Section, folder: Path, path: str, spans: Sequence[Span], sc
             },
             rounds,
         )
+        local = _peak(scan, reads.directory(), {})
+        remote = median(_peak(scan, reads.uri(), server.options) for _ in range(rounds))
     section.foreign.append(done.foreign)
     cost = {name: median(spent) / size * 1e9 for name, spent in reads.cpu_s.items()}
     section.add(Finding("scan of an S3 server here over eight threads that get the same bytes",
                         done.faster("scan", "gets"), "×", 0.6,
                         note=f"{size / 1e6 / done.wall_s('scan'):.0f} MB/s of "
                              f"{size / 1e6 / done.wall_s('gets'):.0f}"))  # fmt: skip
+    times = size / bytes_of(spans)
     section.add(Finding("CPU of this scan", cost["scan"], "CPU-s a GB", 1.8, True,
-                        f"the gets alone {cost['gets']:.2f}, from disk {cost['local']:.2f}"))  # fmt: skip
+                        f"the gets alone {cost['gets']:.2f}, from disk {cost['local']:.2f}; recovery and the scan read "
+                        f"each byte {times:.1f} times: {cost['scan'] * times:.2f} a GB of the store"))  # fmt: skip
+    section.add(Finding("memory of this scan over that of a local one", (remote - local) / 1e6, "MB", 160, True,
+                        f"{remote / 1e6:.0f} MB, local {local / 1e6:.0f} MB"))  # fmt: skip
+
+
+def bytes_of(spans: Sequence[Span]) -> int:
+    """The bytes that spans cover, those of several spans counted once."""
+    count, last, reached = 0, "", 0
+    for name, start, stop in sorted(spans):
+        reached = reached if name == last else 0
+        count += max(stop - max(start, reached), 0)
+        last, reached = name, max(reached, stop)
+    return count
+
+
+def _peak(scan: Scan, path: str, options: Mapping[str, str]) -> int:
+    """The most memory that a process had that scanned a store."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(peak_after, (scan, path, dict(options)))
+
+
+def peak_after(scan: Scan, path: str, options: Mapping[str, str]) -> int:
+    """Scans, and says how much memory this process had at most."""
+    scan(path, **options)
+    return peak_bytes()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from storage_core.files.remote.back_end import Found
 
 PIECE_SIZE = 8 << 20
-MOST_AHEAD = 48 << 20
+MOST_AHEAD = 40 << 20
 """Bytes that are on their way, wait to be read, or were read and may be again, in one process."""
 LEAST_KEPT = 256 << 10
 """Bytes of a piece that is worth keeping when it was read; smaller spans are in blocks."""

@@ -230,4 +230,4 @@ class Remote:
         return stop - start <= SMALL and all(blocks.get(self._number, found, number) is not None for number in numbers)
 
     def _submit(self, found: Found, start: int, stop: int) -> Future[memoryview]:
-        return transfers().submit(self.requests.get, found, start, stop)
+        return transfers(stop - start).submit(self.requests.get, found, start, stop)

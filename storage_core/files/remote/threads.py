@@ -1,4 +1,4 @@
-"""The threads that wait for remote stores: a pool for bytes, one for small reads, one for questions.
+"""The threads that wait for remote stores: two pools for bytes, one for small reads, one for questions.
 
 Made when they are first needed, and again in a process that was forked from one that had them.
 """
@@ -9,15 +9,17 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-TRANSFERS, READS, QUESTIONS = 16, 48, 48
+TRANSFERS, SMALL_TRANSFERS, READS, QUESTIONS = 8, 16, 48, 48
+LARGE = 1 << 20
+"""Bytes from which on few threads bring them: the C library keeps memory of the largest size for each thread."""
 
 _lock = threading.Lock()
 _pools: dict[tuple[str, int], ThreadPoolExecutor] = {}
 
 
-def transfers() -> ThreadPoolExecutor:
-    """The threads that bring bytes."""
-    return _pool("mqstore-transfer", TRANSFERS)
+def transfers(size: int) -> ThreadPoolExecutor:
+    """The threads that bring so many bytes at once."""
+    return _pool("mqstore-transfer", TRANSFERS) if size >= LARGE else _pool("mqstore-small", SMALL_TRANSFERS)
 
 
 def reads() -> ThreadPoolExecutor:
