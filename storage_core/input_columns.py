@@ -137,6 +137,8 @@ class InputColumns:
 
 def as_binary(name: str, values: pa.Array, numbers: bool = False) -> pa.BinaryArray:
     """Text or bytes of column `name` as bytes; with `numbers` also whole numbers. ColumnError for another type."""
+    if values.type in (pa.string(), pa.binary()):
+        return values.view(pa.binary())
     if numbers and pa.types.is_integer(values.type):
         values = values.cast(pa.string())
     if pa.types.is_null(values.type):

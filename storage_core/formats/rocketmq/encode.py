@@ -98,7 +98,8 @@ class Encoded:
 
 def lengths(array: pa.Array) -> Positions:
     """Byte length of each element of a binary or string array. Shape (n,)."""
-    return np.diff(offsets_of(array)).astype(np.int64)
+    offsets = offsets_of(array)
+    return np.subtract(offsets[1:], offsets[:-1], dtype=np.int64)
 
 
 def encode(rows: Rows) -> Encoded:

@@ -119,11 +119,13 @@ class Given:
         """Whole numbers, `default` for null."""
         if not self.has(name):
             return np.full(self.count, default, kind.to_pandas_dtype())
+        column = self._columns[name]
         try:
-            column = self._columns[name].cast(kind)
+            column = column if column.type == kind else column.cast(kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise ColumnError(name, f"is not {kind}: {shorten(str(error))}") from None
-        out: npt.NDArray[Any] = column.fill_null(default).to_numpy(zero_copy_only=False)
+        column = column.fill_null(default) if column.null_count else column
+        out: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
         return out
 
     def valid(self, name: str) -> npt.NDArray[np.bool_]:
@@ -225,6 +227,8 @@ def checked(given: Given, settings: WriteSettings) -> Message:
 
 
 def _refuse_negative(given: Given, name: str) -> None:
+    if not given.has(name):
+        return
     numbers = given.numbers(name, pa.int32(), 0)
     row = int(numbers.argmin()) if len(numbers) else 0
     if len(numbers) and numbers[row] < 0:
@@ -268,9 +272,9 @@ def check_bodies(given: Given, bodies: pa.BinaryArray) -> None:
     """Refuses null and empty bodies: producers refuse them, and a 4.9.3 push consumer is stuck on one."""
     if bodies.null_count:
         raise given.error("body", _first(bodies.is_null()), "null", "every message needs a body")
-    empty = np.flatnonzero(lengths(bodies) == 0)
-    if len(empty):
-        raise given.error("body", empty[0], "empty", "RocketMQ's producers refuse an empty body")
+    empty = lengths(bodies) == 0
+    if empty.any():
+        raise given.error("body", int(empty.argmax()), "empty", "RocketMQ's producers refuse an empty body")
 
 
 def _check_pairs(given: Given, pairs: PairColumn) -> None:

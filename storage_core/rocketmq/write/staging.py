@@ -108,11 +108,11 @@ class Task:
         limit = min(MAX_RECORD_SIZE, self.log_file_size - BLANK.size)
         if self.settings.preserve:
             limit = self.log_file_size - BLANK.size
-        wrong = np.flatnonzero(made.rows.sizes > limit)
-        if len(wrong):
-            size, body = int(made.rows.sizes[wrong[0]]), int(lengths(made.rows.bodies)[wrong[0]])
+        if int(made.rows.sizes.max(initial=0)) > limit:
+            row = int((made.rows.sizes > limit).argmax())
+            size, body = int(made.rows.sizes[row]), int(lengths(made.rows.bodies)[row])
             rule = f"its record has {size} bytes, the limit is {limit}"
-            raise given.error("body", wrong[0], f"{body} bytes long", rule)
+            raise given.error("body", row, f"{body} bytes long", rule)
         return made
 
     def _plain(self, given: Given) -> Batch:
@@ -125,10 +125,11 @@ class Task:
             unique = pc.coalesce(unique, ids)
             extra.append((UNIQ_KEY, ids))
         properties = encode_pairs(message.pairs, extra)
-        long = np.flatnonzero(lengths(properties) > MAX_PROPERTIES_SIZE)
-        if len(long):
+        sizes = lengths(properties)
+        if int(sizes.max(initial=0)) > MAX_PROPERTIES_SIZE:
+            row = int((sizes > MAX_PROPERTIES_SIZE).argmax())
             rule = f"the properties of a message have at most {MAX_PROPERTIES_SIZE} bytes"
-            raise given.error("properties", long[0], f"{lengths(properties)[long[0]]} bytes long", rule)
+            raise given.error("properties", row, f"{sizes[row]} bytes long", rule)
         keys, tags = message.key, message.tags
         if len(message.pairs.names):
             keys = pc.coalesce(keys, message.pairs.value_of(KEYS))
@@ -188,12 +189,11 @@ class Task:
         delays: pa.StringArray,
     ) -> Batch:
         counts, hashes = _index_keys(topics, unique, keys, rows.sys_flag)
-        over = np.flatnonzero(counts > 0xFFFF)
-        if len(over):
-            raise given.error("key", over[0], f"{counts[over[0]]} words", "a message has at most 65535 keys")
+        if int(counts.max(initial=0)) > 0xFFFF:
+            row = int((counts > 0xFFFF).argmax())
+            raise given.error("key", row, f"{counts[row]} words", "a message has at most 65535 keys")
         codes = java_hashes(tags).astype(np.int64)
-        delayed = mask(pc.equal(topics.dictionary, SCHEDULE_TOPIC))[topics.indices.to_numpy()]
-        for row in np.flatnonzero(delayed).tolist():
+        for row in _rows_of(topics, SCHEDULE_TOPIC):
             delay = delay_ms(delays[row].as_py())
             if delay is None:
                 value = shorten(repr(delays[row].as_py()))
@@ -250,6 +250,11 @@ class Task:
             key = (names[pair // width], pair % width + least)
             numbers[at] = self.numbers.setdefault(key, len(self.numbers))
         return numbers[inverse]
+
+
+def _rows_of(topics: pa.DictionaryArray, name: str) -> list[int]:
+    names = topics.dictionary.to_pylist()
+    return np.flatnonzero(topics.indices.to_numpy() == names.index(name)).tolist() if name in names else []
 
 
 def _distinct(values: npt.NDArray[np.int64], limit: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

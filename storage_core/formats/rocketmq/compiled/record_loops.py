@@ -57,7 +57,9 @@ def records(rows: Rows, topics: list[bytes], sys_flags: Numbers) -> tuple[pa.Buf
 
 
 def _of_all(column: npt.NDArray[Any] | int, kind: Any, count: int) -> npt.NDArray[Any]:
-    return np.broadcast_to(np.asarray(column, kind), count)
+    """The same for all rows as one value that is seen `count` times."""
+    found = np.asarray(column, kind)
+    return found if found.ndim else np.ndarray((count,), kind, found, strides=(0,))
 
 
 def _hosts(hosts: pa.BinaryArray) -> Bytes:
