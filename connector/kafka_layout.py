@@ -8,11 +8,12 @@ types and nullability: Spark's KafkaRecordToRowConverter; of their meaning: inte
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from storage_core.store import ScanRequest
 
 _HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 SCHEMA = pa.schema(
@@ -67,8 +68,14 @@ def native_columns(columns: Sequence[str], engine: str) -> tuple[str, ...]:
     return tuple(names[name] for name in columns if name in names) or (names["offset"],)
 
 
+def native_request(request: ScanRequest, columns: Sequence[str], engine: str) -> ScanRequest:
+    """The request for the native columns of Kafka's `columns`: KEYS is the key, and no header too."""
+    hidden = "KEYS" if engine == "rocketmq" and "headers" in columns else None
+    return replace(request, columns=native_columns(columns, engine), hidden_property=hidden)
+
+
 def from_native(batch: pa.RecordBatch, columns: Sequence[str], engine: str) -> pa.RecordBatch:
-    """The rows of a batch of `native_columns(columns, engine)` in Kafka's `columns`."""
+    """The rows of a batch that `native_request` asked for, in Kafka's `columns`."""
     arrays = [_column(batch, name, engine) for name in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([SCHEMA.field(name) for name in columns]))
 
@@ -79,7 +86,7 @@ def _column(batch: pa.RecordBatch, name: str, engine: str) -> pa.Array:
         return _constant(name, batch.num_rows, engine)
     column = batch.column(source)
     if name == "headers":
-        return _headers(column, "KEYS" if engine == "rocketmq" else None)
+        return _headers(column)
     if pa.types.is_list(column.type):
         column = _first(column)
     return column.cast(SCHEMA.field(name).type)
@@ -100,41 +107,10 @@ def _first(lists: pa.ListArray) -> pa.Array:
     return lists.values.take(pa.array(offsets[:-1], mask=~filled))
 
 
-def _headers(properties: pa.MapArray, without: str | None) -> pa.Array:
-    """All properties but `without`; null where none is left, as Kafka's source says of a record without headers."""
-    keys, items, starts = properties.keys, properties.items, properties.offsets.to_numpy()
-    names = () if without is None else _repeated_names(properties)
-    if without in names:
-        kept = tuple(name for name in names if name != without)
-        keep = np.tile([name != without for name in names], len(properties))
-        keys, items = _repeated(kept, len(properties)), items.filter(pa.array(keep))
-        starts = np.arange(len(properties) + 1, dtype=np.int32) * len(kept)
-    elif without is not None and not names:
-        kept_before = np.zeros(len(keys) + 1, np.int32)
-        keep = pc.not_equal(keys, without)
-        np.cumsum(keep.to_numpy(zero_copy_only=False), out=kept_before[1:])
-        keys, items, starts = keys.filter(keep), items.filter(keep), kept_before[starts]
-    pairs = pa.StructArray.from_arrays([keys, items.cast(pa.binary())], fields=[_HEADER.field(0), _HEADER.field(1)])
-    none_left = pa.array(starts[1:] == starts[:-1])
-    return pa.ListArray.from_arrays(pa.array(starts), pairs, type=SCHEMA.field("headers").type, mask=none_left)
-
-
-def _repeated_names(properties: pa.MapArray) -> tuple[str, ...]:
-    """The names of the first message, if every message has just these in this order; else none."""
-    offsets, keys, count = properties.offsets.to_numpy(), properties.keys, len(properties)
-    each = int(offsets[1]) if count else 0
-    if not each or len(keys) != each * count or not np.array_equal(offsets, np.arange(0, len(keys) + 1, each)):
-        return ()
-    names = tuple(keys.slice(0, each).to_pylist())
-    return names if keys.equals(_repeated(names, count)) else ()
-
-
-@lru_cache(maxsize=8)
-def _repeated(names: tuple[str, ...], count: int) -> pa.StringArray:
-    """The names so many times over; kept, as most batches of a partition have one length and the same names."""
-    texts = [name.encode() for name in names]
-    once = b"".join(texts)
-    offsets = np.zeros(count * len(texts) + 1, np.int32)
-    begins = np.arange(count, dtype=np.int32)[:, None] * len(once)
-    np.add(begins, np.cumsum([len(text) for text in texts], dtype=np.int32), out=offsets[1:].reshape(count, -1))
-    return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(once * count))
+def _headers(properties: pa.MapArray) -> pa.Array:
+    """All pairs; null where there are none, as Kafka's source says of a record without headers."""
+    starts = properties.offsets.to_numpy()
+    values = properties.items.cast(pa.binary())
+    pairs = pa.StructArray.from_arrays([properties.keys, values], fields=[_HEADER.field(0), _HEADER.field(1)])
+    none = pa.array(starts[1:] == starts[:-1])
+    return pa.ListArray.from_arrays(pa.array(starts), pairs, type=SCHEMA.field("headers").type, mask=none)

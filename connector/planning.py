@@ -140,8 +140,7 @@ class Load(Closable):
         self._predicates = tuple(predicates)
         if self._options.ignored:
             warn(f"layout=kafka ignores these options of the Kafka source: {', '.join(self._options.ignored)}")
-        native = kafka_layout.native_columns(columns, self.engine) if self._options.kafka else columns
-        chosen = self._requests(native)
+        chosen = self._requests(columns)
         pieces = self._shared(chosen)
         for named, snapshot, _ in chosen:
             # What a broker would cut concerns reads through the queues, and finding it walks the log.
@@ -213,7 +212,7 @@ class Load(Closable):
     def _request(self, named: NamedStore, columns: tuple[str, ...] | None) -> ScanRequest:
         options = self._options
         names = [each.name for each in self._stores]
-        return replace(
+        request = replace(
             options.request,
             columns=columns,
             assign=options.assign.of_store(named.name, names) if options.assign else None,
@@ -222,6 +221,9 @@ class Load(Closable):
             predicates=self._predicates + self._of_hosts(),
             store_name=named.name,
         )
+        if options.kafka and columns is not None:
+            return kafka_layout.native_request(request, columns, self.engine)
+        return request
 
     def _of_hosts(self) -> tuple[Predicate, ...]:
         """A store may hold queues of more virtual hosts than those asked for."""

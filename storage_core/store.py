@@ -75,7 +75,10 @@ FEW_ROUNDS = 8
 
 @dataclass(frozen=True)
 class ScanRequest:
-    """What to read. Every field narrows; the defaults read everything that a stock broker would serve."""
+    """What to read. Every field narrows; the defaults read everything that a stock broker would serve.
+
+    `hidden_property` is a RocketMQ property that the column `properties` leaves out.
+    """
 
     columns: tuple[str, ...] | None = None
     topics: tuple[str, ...] | None = None
@@ -101,6 +104,7 @@ class ScanRequest:
     max_bytes_per_partition: int = 256 << 20
     cores: int = 1
     store_name: str | None = None
+    hidden_property: str | None = None
 
     def partition_count(self, total_bytes: int) -> int:
         """How many partitions so many bytes get, before any is cut at the most records.

@@ -174,10 +174,11 @@ class StreamSource(Closable):
 
     def _planned(self, snapshot: StreamSnapshot, ranges: Mapping[QueueKey, tuple[int, int]]) -> list[ScanPartition]:
         """One partition for a small batch; a large one is shared among the cores."""
-        columns = kafka_layout.native_columns(self._columns, self._engine) if self._options.kafka else self._columns
         wanted = self._options.min_partitions
         cores = driver_cores() if wanted is None else 1
-        request = replace(self._request, columns=columns, min_partitions=wanted or 1, cores=cores)
+        request = replace(self._request, columns=self._columns, min_partitions=wanted or 1, cores=cores)
+        if self._options.kafka:
+            request = kafka_layout.native_request(request, self._columns, self._engine)
         plan = snapshot.plan_ranges(request, ranges)
         enough = min(cores, sum(piece.estimated_bytes for piece in plan) // SMALLEST_PARTITION_BYTES)
         if wanted is None and enough > len(plan):

@@ -49,7 +49,15 @@ class FakePiece(ScanPartition):
             "key": pa.array([f"k{offset}" if offset % 2 else None for offset in offsets], pa.string()),
             "body": pa.array([b"body%d" % offset for offset in offsets], pa.binary()),
             "properties": pa.array(
-                [[("KEYS", f"k{offset}"), ("a", "ä")][: offset % 3] for offset in offsets], SCHEMA.field(5).type
+                [
+                    [
+                        pair
+                        for pair in (("KEYS", f"k{offset}"), ("a", "ä"))[: offset % 3]
+                        if pair[0] != self.request.hidden_property
+                    ]
+                    for offset in offsets
+                ],
+                SCHEMA.field(5).type,
             ),
             "storeTimestamp": pa.array([offset * 1000 for offset in offsets], TIME),
             "store": pa.array([self.request.store_name] * count, pa.string()),

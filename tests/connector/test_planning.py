@@ -13,7 +13,7 @@ from connector import kafka_layout, planning
 from connector.planning import Load, shares
 from storage_core.errors import OptionError, UnsupportedFormatError
 from storage_core.option_table import read_options
-from storage_core.store import EARLIEST, LATEST, Mode, OffsetBound, Scan
+from storage_core.store import EARLIEST, LATEST, Mode, OffsetBound, Scan, ScanRequest
 from tests.connector.fake_store import QUEUES_VIEW, SCHEMA, FakeStore, door
 from tests.rabbitmq import golden, quorum_golden
 
@@ -253,30 +253,29 @@ def test_the_kafka_layout_reads_native_columns(stores) -> None:
 
 
 @pytest.mark.parametrize(
-    "found",
-    [
-        [{"KEYS": "k", "a": "1", "b": "2"}, {"KEYS": "l", "a": "3", "b": "4"}, {"KEYS": "", "a": "5", "b": "6"}],
-        [{"a": "1", "KEYS": "k"}, {"a": "22", "KEYS": "kk"}],
-        [{"a": "1", "KEYS": "k"}, {"KEYS": "kk", "a": "22"}],
-        [{"a": "1", "KEYS": "k"}, {"b": "22", "KEYS": "kk"}],
-        [{"a": "1"}, {"a": "2"}],
-        [{"KEYS": "k"}, {"KEYS": "l"}],
-        [{"KEYS": "k"}, {}, None, {"KEYS": "k", "a": "b"}],
-        [{}, {}],
-        [],
-    ],
+    "found", [[{"a": "1", "b": "2"}, {"b": "3"}], [{"a": "1"}, {}, None, {"c": "d"}], [{}, {}], []]
 )
-def test_kafkas_headers_are_the_properties_but_the_key(found: list[dict[str, str] | None]) -> None:
+def test_kafkas_headers_are_the_properties(found: list[dict[str, str] | None]) -> None:
     maps = pa.array([None if row is None else list(row.items()) for row in found], pa.map_(pa.string(), pa.string()))
-    wanted = [
-        [{"key": name, "value": text.encode()} for name, text in (row or {}).items() if name != "KEYS"] or None
-        for row in found
-    ]
+    wanted = [[{"key": name, "value": text.encode()} for name, text in (row or {}).items()] or None for row in found]
     for start in range(len(found) + 1):
         batch = pa.RecordBatch.from_arrays([maps.slice(start)], names=["properties"])
         headers = kafka_layout.from_native(batch, ("headers",), "rocketmq").column(0)
         headers.validate(full=True)
         assert headers.to_pylist() == wanted[start:]
+
+
+@pytest.mark.parametrize(
+    ("columns", "engine", "hidden"),
+    [
+        (("key", "headers"), "rocketmq", "KEYS"),
+        (("key",), "rocketmq", None),
+        (("key", "headers"), "rabbitmq", None),
+    ],
+)
+def test_the_key_is_no_header(columns: tuple[str, ...], engine: str, hidden: str | None) -> None:
+    request = kafka_layout.native_request(ScanRequest(), columns, engine)
+    assert (request.columns, request.hidden_property) == (kafka_layout.native_columns(columns, engine), hidden)
 
 
 def test_the_native_columns_come_as_the_engine_has_them(stores) -> None:

@@ -241,7 +241,7 @@ def test_what_lies_outside_is_refused(span: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="outside"):
         property_loops.property_spans(buffer, starts, stops - starts, ["KEYS"])
     with pytest.raises(ValueError, match="outside"):
-        property_loops.property_pairs(buffer, starts, np.array([0, 11]))
+        property_loops.property_pairs(buffer, starts, np.array([0, 11]), None)
     with pytest.raises(ValueError, match="outside"):
         read_records(buffer, starts, np.array([0, 1 << 30]), NOTHING)
     nowhere = Expected(starts, starts, np.full(2, 1, np.int32), np.zeros(1, np.int32), KnownTexts([b"t"]))

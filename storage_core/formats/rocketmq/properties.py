@@ -72,11 +72,21 @@ class SameNames:
     starts: Positions
     stops: Positions
 
+    def without(self, name: bytes | None) -> SameNames:
+        """The same but for one name."""
+        kept = [at for at, own in enumerate(self.names) if own != name]
+        names = tuple(self.names[at] for at in kept)
+        return SameNames(names, self.starts[:, kept], self.stops[:, kept])
+
+    def offsets(self) -> npt.NDArray[np.int32]:
+        """The first pair of each message, and the end. Shape (n + 1,)."""
+        return np.arange(len(self.starts) + 1, dtype=np.int32) * np.int32(len(self.names))
+
     def column(self) -> pa.StringArray:
         """The names of all messages one after another."""
         count, once = len(self.starts), b"".join(self.names)
         offsets = np.zeros(count * len(self.names) + 1, np.int32)
-        begins = np.arange(0, count * len(once), len(once), dtype=np.int32)[:, None]
+        begins = np.arange(count, dtype=np.int32)[:, None] * np.int32(len(once))
         ends = np.cumsum([len(name) for name in self.names], dtype=np.int32)
         np.add(begins, ends, out=offsets[1:].reshape(count, -1))
         return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(once * count))
@@ -173,29 +183,35 @@ class PropertyColumn:
             (physical_offsets > offsets[:-1]).all() and (physical_offsets < offsets[1:]).all()
         )
 
-    def pairs(self) -> pa.MapArray:
-        """All pairs of every message as map<string, string>; empty, never null, where there are none."""
+    def pairs(self, hidden: str | None = None) -> pa.MapArray:
+        """All pairs of every message but those of the name `hidden`, as map<string, string>; empty, never null, where
+        there are none.
+        """
         if len(self) <= FEW:
-            return pa.array([list(pairs.items()) for pairs in self._rows], pa.map_(pa.string(), pa.string()))
+            return _as_map(self._rows, hidden)
         if (loops := _loops.after()) is not None:
-            found = loops.property_pairs(self._buffer, self._starts, self._sizes)
+            found = loops.property_pairs(self._buffer, self._starts, self._sizes, hidden)
             if found is not None and is_text(found[0]) and is_text(found[1]):
                 names, values, offsets = found
                 return pa.MapArray.from_arrays(pa.array(offsets), names.view(pa.string()), values.view(pa.string()))
         if (same := self._same_names) is not None:
+            same = same.without(hidden.encode() if hidden is not None else None)
             values = gather(self._data, same.starts.ravel(), same.stops.ravel())
             values = values.view(pa.string()) if is_text(self._bytes) else text(values)
-            offsets = np.arange(0, len(values) + 1, len(same.names), dtype=np.int32)
-            return pa.MapArray.from_arrays(pa.array(offsets), same.column(), values)
+            return pa.MapArray.from_arrays(pa.array(same.offsets()), same.column(), values)
         # Names whose malformed bytes differ may be the same text, and then repeat each other.
         if not is_text(self._bytes) or self._repeats():
-            rows = [list(self.row(index).items()) for index in range(len(self))]
-            return pa.array(rows, pa.map_(pa.string(), pa.string()))
+            return _as_map([self.row(index) for index in range(len(self))], hidden)
         spans = self._pairs
         # Pieces of valid text between separators are valid text.
         names = gather(self._data, spans.starts, spans.middles).view(pa.string())
         values = gather(self._data, spans.middles + 1, spans.stops).view(pa.string())
-        return pa.MapArray.from_arrays(pa.array(spans.offsets), names, values)
+        offsets = spans.offsets
+        if hidden is not None:
+            shown = pc.not_equal(names, hidden)
+            names, values = names.filter(shown), values.filter(shown)
+            offsets = np.append(0, np.cumsum(_mask(shown), dtype=np.int32))[offsets].astype(np.int32)
+        return pa.MapArray.from_arrays(pa.array(offsets), names, values)
 
     @cached_property
     def _rows(self) -> list[dict[str, str]]:
@@ -290,6 +306,17 @@ def _names(first: bytes) -> tuple[bytes, ...]:
     if not valid or len(set(names)) < len(names) or "\ufffd" in b"".join(names).decode("utf-8", "replace"):
         return ()
     return names
+
+
+def _as_map(rows: Sequence[dict[str, str]], hidden: str | None) -> pa.MapArray:
+    shown = [[(name, value) for name, value in pairs.items() if name != hidden] for pairs in rows]
+    return pa.array(shown, pa.map_(pa.string(), pa.string()))
+
+
+def _mask(array: pa.BooleanArray) -> npt.NDArray[np.bool_]:
+    """Booleans without nulls. (to_numpy would load pandas.)"""
+    bits = np.frombuffer(array.buffers()[1] or b"", np.uint8)
+    return np.unpackbits(bits, count=array.offset + len(array), bitorder="little")[array.offset :].astype(bool)
 
 
 def _begin_with(words: npt.NDArray[np.uint64], starts: Positions, wanted: bytes) -> bool:

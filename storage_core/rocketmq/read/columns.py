@@ -244,7 +244,7 @@ _COLUMNS: dict[str, Callable[[MessageColumns], pa.Array]] = {
     "keys": lambda columns: words(columns.keys),
     "tags": lambda columns: columns.properties.values(TAGS),
     "body": lambda columns: columns.bodies(),
-    "properties": lambda columns: columns.properties.pairs(),
+    "properties": lambda columns: columns.properties.pairs(columns.request.hidden_property),
     "bornTimestamp": lambda columns: timestamps(columns.messages.column("born_ms")),
     "storeTimestamp": lambda columns: timestamps(columns.messages.column("store_ms")),
     "msgId": lambda columns: columns.message_ids(),

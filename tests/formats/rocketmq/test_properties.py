@@ -59,6 +59,11 @@ def check(rows: list[bytes]) -> None:
         assert searched.values(name).to_pylist() == told
     told_pairs = [pairs for part in parts for pairs in part.pairs().to_pylist()]
     assert told_pairs == many.pairs().to_pylist() == [list(pairs.items()) for pairs in expected]
+    for hidden in NAMES:
+        shown = [[pair for pair in pairs.items() if pair[0] != hidden] for pairs in expected]
+        assert [pairs for part in parts for pairs in part.pairs(hidden).to_pylist()] == shown
+        assert many.pairs(hidden).to_pylist() == column(rows).pairs(hidden).to_pylist() == shown
+        assert many.pairs(hidden).type == many.pairs().type
     for name in NAMES:
         assert many.values(name).to_pylist() == [pairs.get(name) for pairs in expected]
     assert all(part.values("KEYS").type == many.values("KEYS").type for part in parts)

@@ -39,17 +39,19 @@ def property_spans(
 
 
 def property_pairs(
-    buffer: Bytes, starts: Positions, sizes: Positions
+    buffer: Bytes, starts: Positions, sizes: Positions, hidden: str | None
 ) -> tuple[pa.BinaryArray, pa.BinaryArray, Numbers] | None:
-    """Names, values, and the first pair of each message and the end, shape (n + 1,); None when a name repeats."""
+    """Names but `hidden`, values, and the first pair of each message and the end, shape (n + 1,); None when a name
+    repeats.
+    """
     starts, sizes = positions(starts), positions(sizes)
     size = int(sizes.sum())
     most = size // SHORTEST_PAIR + len(sizes) + 1
     offsets, name_offsets, value_offsets = (np.empty(count, np.int32) for count in (len(sizes) + 1, most, most))
     names, values = pa.allocate_buffer(size), pa.allocate_buffer(size)
     count = _property_pairs(
-        buffer, starts, sizes, np.frombuffer(names, np.uint8), name_offsets, np.frombuffer(values, np.uint8),
-        value_offsets, offsets,
+        buffer, starts, sizes, np.frombuffer((hidden or "").encode(), np.uint8), np.frombuffer(names, np.uint8),
+        name_offsets, np.frombuffer(values, np.uint8), value_offsets, offsets,
     )  # fmt: skip
     if count == OUTSIDE:
         raise ValueError("properties lie outside of their buffer")
@@ -104,7 +106,7 @@ def _property_spans(
 
 
 @njit(
-    types.int64(BYTES, POSITIONS, POSITIONS, OUT_BYTES, OUT_NUMBERS, OUT_BYTES, OUT_NUMBERS, OUT_NUMBERS),
+    types.int64(BYTES, POSITIONS, POSITIONS, BYTES, OUT_BYTES, OUT_NUMBERS, OUT_BYTES, OUT_NUMBERS, OUT_NUMBERS),
     nogil=True,
     cache=True,
 )
@@ -112,6 +114,7 @@ def _property_pairs(
     buffer: Bytes,
     starts: Positions,
     sizes: Positions,
+    hidden: Bytes,
     names: Bytes,
     name_offsets: Numbers,
     values: Bytes,
@@ -127,7 +130,8 @@ def _property_pairs(
         while at < stop:
             end = position_of(buffer, at, stop, PAIR_END)
             middle = position_of(buffer, at, end, NAME_END)
-            if at < middle and middle + 1 < end:
+            is_hidden = middle - at == len(hidden) and differ(buffer, at, hidden, 0, len(hidden)) == 0
+            if at < middle and middle + 1 < end and not is_hidden:
                 size, begin = middle - at, name_offsets[count]
                 for pair in range(offsets[row], count):
                     other = name_offsets[pair]
