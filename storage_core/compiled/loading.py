@@ -15,7 +15,7 @@ from typing import Any
 SETTING = "MQSTORE_COMPILED"
 WORTH_LOADING = 256 << 20
 """Bytes that a process has copied or summed up before it loads any loops."""
-WORTH_LOADING_AT_ONCE = 640 << 20
+WORTH_LOADING_AT_ONCE = 384 << 20
 """Bytes that are worth it before the first of them is handled, where it is known how many there will be."""
 
 

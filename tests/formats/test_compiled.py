@@ -264,8 +264,9 @@ def test_bytes_that_were_foreseen_count_only_for_themselves(monkeypatch: pytest.
         assert not process.wants(loading.WORTH_LOADING + 999)
         assert process.wants(1)
     process = loading.Process("auto")
-    with process.foreseeing(1 << 29):
-        assert not process.wants(1 << 29)
+    known = loading.WORTH_LOADING_AT_ONCE - 1
+    with process.foreseeing(known):
+        assert not process.wants(known)
     assert not process.wants(loading.WORTH_LOADING - 1)
     assert process.wants(1)
     with process.foreseeing(1 << 20):
