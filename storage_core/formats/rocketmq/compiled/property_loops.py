@@ -64,8 +64,7 @@ def _binary(data: pa.Buffer, offsets: Numbers, count: int) -> pa.BinaryArray:
     return pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets[: count + 1]), data])
 
 
-@njit(types.void(BYTES, types.int64, types.int64, BYTES, POSITIONS, types.int64, OUT_POSITIONS_OF_ALL,
-                 OUT_POSITIONS_OF_ALL), nogil=True, cache=True)  # fmt: skip
+@njit(inline="always")
 def find_properties(
     buffer: Bytes, at: int, stop: int, names: Bytes, bounds: Positions, row: int, begins: Positions, ends: Positions
 ) -> None:

@@ -53,14 +53,14 @@ def _steps(buffer: Bytes, position: int, out: Positions) -> int:
     return count
 
 
-@njit(types.int64(types.int64), nogil=True, cache=True)
+@njit(inline="always")
 def hosts_size(flags: int) -> int:
     """Bytes of born and store host."""
     born = HOST_V6 if flags & BORN_HOST_V6 else HOST_V4
     return born + (HOST_V6 if flags & STORE_HOST_V6 else HOST_V4)
 
 
-@njit(types.UniTuple(types.int64, 2)(BYTES, types.int64, types.int64), nogil=True, cache=True)
+@njit(inline="always")
 def size_and_flaw(buffer: Bytes, start: int, size: int) -> tuple[int, int]:
     """The size that counts, and what is wrong with magic or size."""
     magic = int32_at(buffer, start + MAGIC_AT) & 0xFFFFFFFF
@@ -71,7 +71,7 @@ def size_and_flaw(buffer: Bytes, start: int, size: int) -> tuple[int, int]:
     return size, flaw or SIZE
 
 
-@njit(types.UniTuple(types.int64, 7)(BYTES, types.int64, types.int64, types.int64), nogil=True, cache=True)
+@njit(inline="always")
 def part_spans(buffer: Bytes, start: int, size: int, hosts: int) -> Any:
     """Start and size of body, topic and properties, and 1 where they fill the record; zeros where they do not."""
     second = int32_at(buffer, start + MAGIC_AT) & 0xFFFFFFFF == MAGIC_V2

@@ -45,6 +45,8 @@ CRC_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, PHYSICAL_OFFSET_AT = (
     HEADER.field(name).offset for name in ("body_crc", "queue_id", "queue_offset", "physical_offset")
 )
 PHYSICAL_OFFSET, QUEUE, QUEUE_OFFSET, SIZE = (int(difference) for difference in Difference if difference)
+# Helpers are inlined where they are called, and nothing counts references (it makes no array): a call with its arrays,
+# and an atomic count a record, took more than the work.
 # What else is noted of a record, in the bits above those of Difference.
 DIFFERENCES, WRONG_BODY, IS_COMPRESSED, SIX = 15, 16, 32, 64
 OUTSIDE = -1
@@ -127,7 +129,7 @@ def _fields_of_8(buffer: Bytes, starts: Positions, offset: int, out: Positions) 
         out[row] = int64_at(buffer, at) if 0 <= at <= len(buffer) - 8 else 0
 
 
-@njit(types.int64(BYTES, types.int64, types.int64, POSITIONS_OF_ALL, types.int64, types.int64), nogil=True, cache=True)
+@njit(inline="always")
 def _header_differences(buffer: Bytes, start: int, size: int, said: Positions, queue_id: int, row: int) -> int:
     found = 0
     if int64_at(buffer, start + PHYSICAL_OFFSET_AT) != said[0, row]:
@@ -141,14 +143,13 @@ def _header_differences(buffer: Bytes, start: int, size: int, said: Positions, q
     return found
 
 
-@njit(types.int64(BYTES, types.int64, types.int64, TEXTS, types.int64), nogil=True, cache=True)
-def _topic_difference(buffer: Bytes, topic: int, size: int, topics: Texts, queue: int) -> int:
-    texts, bounds = topics
+@njit(inline="always")
+def _topic_difference(buffer: Bytes, topic: int, size: int, texts: Bytes, bounds: Positions, queue: int) -> int:
     text, text_size = bounds[queue], bounds[queue + 1] - bounds[queue]
     return 0 if text_size == size and differ(buffer, topic, texts, text, size) == 0 else QUEUE
 
 
-@njit(types.UniTuple(types.int64, 8)(BYTES, types.int64, types.int64), nogil=True, cache=True)
+@njit(inline="always")
 def _record(buffer: Bytes, start: int, size: int) -> Any:
     """Flaw, notes, and start and size of body, topic and properties of a record that lies in its buffer."""
     size, flaw = size_and_flaw(buffer, start, size)
@@ -165,7 +166,7 @@ def _record(buffer: Bytes, start: int, size: int) -> Any:
 
 @njit(types.int64(BYTES, POSITIONS, POSITIONS, POSITIONS_OF_ALL, NUMBERS, NUMBERS, TEXTS, TEXTS, types.int64,
                   OUT_BYTES, OUT_BYTES, OUT_POSITIONS_OF_ALL, OUT_NUMBERS, OUT_BYTES, OUT_POSITIONS_OF_ALL,
-                  OUT_POSITIONS_OF_ALL), nogil=True, cache=True)  # fmt: skip
+                  OUT_POSITIONS_OF_ALL), nogil=True, cache=True, _nrt=False)  # fmt: skip
 def _read(
     buffer: Bytes,
     starts: Positions,
@@ -186,6 +187,7 @@ def _read(
 ) -> int:
     """All notes together, or OUTSIDE."""
     seen, filled = 0, 0
+    (topic_texts, topic_bounds), (texts, bounds) = topics, names
     for row in range(len(starts)):
         start, size, note = starts[row], sizes[row], 0
         body, body_size, topic, topic_size, properties, properties_size = 0, 0, 0, 0, 0, 0
@@ -198,11 +200,11 @@ def _read(
             )
             if len(queues):
                 note |= _header_differences(buffer, start, size, said, queue_ids[queues[row]], row)
-                note |= _topic_difference(buffer, topic, topic_size, topics, queues[row])
+                note |= _topic_difference(buffer, topic, topic_size, topic_texts, topic_bounds, queues[row])
         parts[0, row], parts[1, row], parts[2, row] = body, body_size, topic
         parts[3, row], parts[4, row], parts[5, row] = topic_size, properties, properties_size
         if len(begins):
-            find_properties(buffer, properties, properties + properties_size, names[0], names[1], row, begins, ends)
+            find_properties(buffer, properties, properties + properties_size, texts, bounds, row, begins, ends)
         if len(offsets):
             if filled + body_size > len(packed):
                 return OUTSIDE
