@@ -59,14 +59,15 @@ def main(
         with tempfile.TemporaryDirectory(prefix="mqstore-bench-", dir=folder) as work:
             os.environ["XDG_CACHE_HOME"] = f"{work}/cache"  # nothing that an earlier run has found out
             sections.append(QUESTIONS[name](Path(work), scale, rounds))
-    took = f"{(perf_counter() - began) / 60:.0f} minutes"
-    kind = "full size" if scale == 1 else f"scale {scale}, so the figures say nothing"
-    asked = " ".join(["python -m benchmarks", *questions])
-    how = f"Written by `{asked}` ({kind}; {rounds} rounds; {took}). Contenders take turns within each round."
-    results.mkdir(parents=True, exist_ok=True)
-    (results / "results.md").write_text(report.markdown(lines, sections, how))
-    report.draw(sections, results / "results.png")
-    print(f"\nwritten: {results / 'results.md'}, {results / 'results.png'} ({took})")
+        # After each question: a run that is stopped keeps what it has found.
+        took = f"{(perf_counter() - began) / 60:.0f} minutes"
+        kind = "full size" if scale == 1 else f"scale {scale}, so the figures say nothing"
+        asked = " ".join(["python -m benchmarks", *questions])
+        how = f"Written by `{asked}` ({kind}; {rounds} rounds; {took}). Contenders take turns within each round."
+        results.mkdir(parents=True, exist_ok=True)
+        (results / "results.md").write_text(report.markdown(lines, sections, how))
+        report.draw(sections, results / "results.png")
+    print(f"\nwritten: {results / 'results.md'}, {results / 'results.png'}")
 
 
 if __name__ == "__main__":
