@@ -8,12 +8,14 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
 
 import storage_core.rocketmq.store  # noqa: F401  # importing the engine is not what is measured
@@ -56,9 +58,11 @@ def counted_bytes() -> Iterator[ByteCount]:
 
 
 def in_fresh_process(what: str, path: str) -> dict[str, float]:
-    """Runs one measurement and returns what it prints."""
+    """Runs one measurement and returns what it prints. Nothing that earlier processes found out is known to it."""
     command = [sys.executable, "-m", "benchmarks.fresh", what, path]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    with TemporaryDirectory(prefix="mqstore-bench-") as nothing:
+        environment = {**os.environ, "XDG_CACHE_HOME": nothing}
+        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, float] = json.loads(done.stdout)
     return found
 
