@@ -152,7 +152,9 @@ def test_records_are_read_in_one_pass_as_in_many(
     assert compiled.take(some).differences.tolist() == plain.take(some).differences.tolist()
 
 
-ENTRIES = st.lists(st.tuples(st.integers(-1, 120), st.sampled_from([0, 1, 5, 5, 5, 40, BLANK_SIZE])), max_size=6)
+LARGEST = (1 << 63) - 1
+ADDRESSES = st.integers(-1, 120) | st.sampled_from([LARGEST, LARGEST - 3, -LARGEST])
+ENTRIES = st.lists(st.tuples(ADDRESSES, st.sampled_from([0, 1, 5, 5, 5, 40, BLANK_SIZE])), max_size=6)
 
 
 @settings(max_examples=300, deadline=None)

@@ -98,10 +98,11 @@ def in_log_order(
         found = loops.in_log_order(entries, ranges, log)
         return found
     physical_offsets, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
-    ends = physical_offsets + sizes
     file = np.searchsorted(log.bases, physical_offsets, "right") - 1
-    plain = (sizes > 0) & (sizes != BLANK_SIZE) & (physical_offsets >= log.start) & (ends <= log.stop) & (file >= 0)
-    if not len(log.bases) or not (plain & (ends <= log.ends[file])).all():
+    plain = (sizes > 0) & (sizes != BLANK_SIZE) & (physical_offsets >= log.start) & (file >= 0)
+    # Sizes are taken from the ends: the largest addresses and their sizes add up to a negative number.
+    plain &= physical_offsets <= log.stop - sizes
+    if not len(log.bases) or not (plain & (physical_offsets <= log.ends[file] - sizes)).all():
         return None
     counts = np.diff(ranges.bounds)
     behind = np.arange(len(entries)) - np.repeat(ranges.bounds[:-1] + ranges.backs, counts)

@@ -57,11 +57,11 @@ def _take(
         own = bounds[number] + backs[number]
         for at in range(bounds[number], bounds[number + 1]):
             address, size = int64_at(raw, at * WIDTH), int32_at(raw, at * WIDTH + SIZE_AT)
-            if size <= 0 or size == BLANK_SIZE or address < start or address + size > stop:
+            if size <= 0 or size == BLANK_SIZE or address < start or address > stop - size:
                 return NOT_PLAIN
             if not bases[file] <= address < ends[file]:
                 file = np.searchsorted(bases, address, "right") - 1
-            if file < 0 or address < bases[file] or address + size > ends[file]:
+            if file < 0 or address < bases[file] or address > ends[file] - size:
                 return NOT_PLAIN
             if at >= own:
                 addresses[filled], sizes[filled], of_range[filled] = address, size, number
