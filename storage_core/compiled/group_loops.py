@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, types
 
-from storage_core.compiled.span_loops import MASK, OUT_POSITIONS, POSITIONS, Mask, Positions, positions
+from storage_core.compiled.span_loops import MASKS, OUT_POSITIONS, POSITIONS, Mask, Positions, positions
 
 
 def numbered(
@@ -24,7 +24,7 @@ def numbered(
 
 
 @njit(
-    types.int64(POSITIONS, MASK, OUT_POSITIONS, OUT_POSITIONS, OUT_POSITIONS, OUT_POSITIONS, OUT_POSITIONS),
+    types.int64(POSITIONS, MASKS, OUT_POSITIONS, OUT_POSITIONS, OUT_POSITIONS, OUT_POSITIONS, OUT_POSITIONS),
     nogil=True,
     cache=True,
 )

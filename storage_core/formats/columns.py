@@ -1,4 +1,4 @@
-"""Arrow columns out of numpy columns: times, hosts, hex ids, words, nulls. Knows no engine.
+"""Arrow columns out of numpy columns: times, hosts, hex ids, words, nulls; and masks the other way. Knows no engine.
 
 Each function is vectorised; what is done a value at a time is done once per distinct value.
 """
@@ -33,6 +33,14 @@ def timestamps(ms: npt.NDArray[np.int64]) -> pa.TimestampArray:
     if inside.all():
         return pa.array(ms * 1000, pa.int64()).view(TIMESTAMP)
     return masked(pa.array(np.where(inside, ms, 0) * 1000, pa.int64()).view(TIMESTAMP), inside)
+
+
+def mask(found: pa.BooleanArray) -> npt.NDArray[np.bool_]:
+    """A boolean array as numpy; null counts as false."""
+    known = found.fill_null(False) if found.null_count else found
+    # to_numpy loads pandas, where it is installed: a fifth of a second.
+    bits = np.frombuffer(known.buffers()[1] or b"", np.uint8)
+    return np.unpackbits(bits, count=known.offset + len(known), bitorder="little")[known.offset :].astype(bool)
 
 
 def masked(values: pa.Array, valid: npt.NDArray[np.bool_]) -> pa.Array:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_core.compiled.loading import CompiledLoops
+from storage_core.formats.columns import mask
 from storage_core.formats.layout import Bytes, Positions
 from storage_core.formats.spans import FEW, data_of, gather, is_text, offsets_of, text
 
@@ -210,7 +211,7 @@ class PropertyColumn:
         if hidden is not None:
             shown = pc.not_equal(names, hidden)
             names, values = names.filter(shown), values.filter(shown)
-            offsets = np.append(0, np.cumsum(_mask(shown), dtype=np.int32))[offsets].astype(np.int32)
+            offsets = np.append(0, np.cumsum(mask(shown), dtype=np.int32))[offsets].astype(np.int32)
         return pa.MapArray.from_arrays(pa.array(offsets), names, values)
 
     @cached_property
@@ -311,12 +312,6 @@ def _names(first: bytes) -> tuple[bytes, ...]:
 def _as_map(rows: Sequence[dict[str, str]], hidden: str | None) -> pa.MapArray:
     shown = [[(name, value) for name, value in pairs.items() if name != hidden] for pairs in rows]
     return pa.array(shown, pa.map_(pa.string(), pa.string()))
-
-
-def _mask(array: pa.BooleanArray) -> npt.NDArray[np.bool_]:
-    """Booleans without nulls. (to_numpy would load pandas.)"""
-    bits = np.frombuffer(array.buffers()[1] or b"", np.uint8)
-    return np.unpackbits(bits, count=array.offset + len(array), bitorder="little")[array.offset :].astype(bool)
 
 
 def _begin_with(words: npt.NDArray[np.uint64], starts: Positions, wanted: bytes) -> bool:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_core.formats.columns import mask
 from storage_core.formats.spans import joined
 
 NAME_END, PAIR_END = "\x01", "\x02"
@@ -60,13 +61,6 @@ class PairColumn:
         texts = texts.take(pa.array(self.rows))
         values = pc.if_else(pc.and_(pa.array(ours), texts.is_valid()), texts, self.values)
         return PairColumn(self.names, values, self.bounds)
-
-
-def mask(found: pa.BooleanArray) -> npt.NDArray[np.bool_]:
-    """A boolean array as numpy; null counts as false."""
-    known = found.fill_null(False) if found.null_count else found
-    out: npt.NDArray[np.bool_] = known.to_numpy(zero_copy_only=False)
-    return out
 
 
 def no_pairs(count: int) -> PairColumn:

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_core.files.window import OpenFiles
+from storage_core.formats.columns import mask
 from storage_core.formats.layout import Mask, Positions
 from storage_core.formats.rocketmq.message import ROLLBACK, TRANSACTION_MASK, Messages
 from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
-from storage_core.formats.rocketmq.property_pairs import mask
 from storage_core.rocketmq.disk.commit_log import RecordRun, bad_delays, wrong_crcs
 from storage_core.rocketmq.disk.log_walk import Gap, LogSpan, SpanWalk
 from storage_core.rocketmq.disk.tags_code import tags_codes

@@ -21,10 +21,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_core.errors import ColumnError, OptionError, RowError, shorten
+from storage_core.formats.columns import mask
 from storage_core.formats.rocketmq.encode import lengths
 from storage_core.formats.rocketmq.hosts import pack_hosts
 from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
-from storage_core.formats.rocketmq.property_pairs import PairColumn, mask, no_pairs
+from storage_core.formats.rocketmq.property_pairs import PairColumn, no_pairs
 from storage_core.formats.spans import holds_any
 from storage_core.input_columns import as_binary, check_names, spelled
 from storage_core.rocketmq.schema import NATIVE

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from storage_core.errors import shorten
 from storage_core.files import system
 from storage_core.files.append_file import AppendFile
-from storage_core.formats.columns import words
+from storage_core.formats.columns import mask, words
 from storage_core.formats.java_hash import java_hashes
 from storage_core.formats.layout import struct
 from storage_core.formats.rocketmq.delay_levels import delay_ms
@@ -31,7 +31,7 @@ from storage_core.formats.rocketmq.indexfile import key_hashes
 from storage_core.formats.rocketmq.message import BLANK, ROLLBACK, TRANSACTION_MASK
 from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
 from storage_core.formats.rocketmq.properties import KEYS, TAGS, UNIQ_KEY, PropertyColumn
-from storage_core.formats.rocketmq.property_pairs import encode_pairs, mask
+from storage_core.formats.rocketmq.property_pairs import encode_pairs
 from storage_core.formats.spans import data_of, offsets_of
 from storage_core.rocketmq.write.input_rows import (
     BORN_HOST,

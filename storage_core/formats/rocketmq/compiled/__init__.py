@@ -1,1 +1,1 @@
-"""Compiled loops over records and properties; the rules stand at their twins in numpy, `message` and `properties`."""
+"""Compiled loops over records, properties, queue entries and index entries; the rules stand at their twins in numpy."""

@@ -17,20 +17,28 @@ from storage_core.compiled.span_loops import BYTES, NUMBERS, OUT_BYTES, OUT_NUMB
 from storage_core.formats.checksum import MASK
 from storage_core.formats.layout import Bytes
 from storage_core.formats.rocketmq.encode import LONGEST_V1_TOPIC, Rows
-from storage_core.formats.rocketmq.message import HEADER_V4, HOST_V4, MAGIC_V1, MAGIC_V2
+from storage_core.formats.rocketmq.message import (
+    HEADER_V4,
+    HOST_V4,
+    MAGIC_V1,
+    MAGIC_V2,
+    PHYSICAL_OFFSET_AT,
+    QUEUE_OFFSET_AT,
+    STORE_MS_AT,
+)
 from storage_core.formats.spans import data_of, offsets_of
 
 ANY_INT32, ANY_INT64 = (types.Array(kind, 1, "A", readonly=True) for kind in (types.int32, types.int64))
 MAGICS = np.array([MAGIC_V1, MAGIC_V2], np.uint32).view(np.int32)
 HEADER_SIZE, SIZE_SIZE = HEADER_V4.size, 2
 (
-    MAGIC_AT, CRC_AT, QUEUE_ID_AT, FLAG_AT, QUEUE_OFFSET_AT, PHYSICAL_OFFSET_AT, SYS_FLAG_AT, BORN_MS_AT, BORN_HOST_AT,
-    STORE_MS_AT, STORE_HOST_AT, RECONSUME_TIMES_AT, PREPARED_OFFSET_AT, BODY_LENGTH_AT,
+    MAGIC_AT, CRC_AT, QUEUE_ID_AT, FLAG_AT, SYS_FLAG_AT, BORN_MS_AT, BORN_HOST_AT, STORE_HOST_AT, RECONSUME_TIMES_AT,
+    PREPARED_OFFSET_AT, BODY_LENGTH_AT,
 ) = (
     HEADER_V4.field(name).offset
     for name in (
-        "magic", "body_crc", "queue_id", "flag", "queue_offset", "physical_offset", "sys_flag", "born_ms",
-        "born_address", "store_ms", "store_address", "reconsume_times", "prepared_offset", "body_length",
+        "magic", "body_crc", "queue_id", "flag", "sys_flag", "born_ms", "born_address", "store_address",
+        "reconsume_times", "prepared_offset", "body_length",
     )
 )  # fmt: skip
 

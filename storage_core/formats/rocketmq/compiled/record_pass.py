@@ -1,5 +1,8 @@
 """Many records read in one pass: parts checked, compared with their entries, bodies copied and summed up, properties
 found. The rules stand at the twins in numpy, `message`, `consumequeue.Expected` and `properties`.
+
+Functions that are called for each record are inlined, and the loop counts no references (it makes no array): a call
+with its arrays, and an atomic count, take longer than the work.
 """
 
 from __future__ import annotations
@@ -39,14 +42,18 @@ from storage_core.formats.rocketmq.compiled.record_parts import (
     size_and_flaw,
 )
 from storage_core.formats.rocketmq.consumequeue import Difference
-from storage_core.formats.rocketmq.message import COMPRESSED, HEADER, HOST_V4, MIN_SIZE, Wanted
-
-CRC_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, PHYSICAL_OFFSET_AT = (
-    HEADER.field(name).offset for name in ("body_crc", "queue_id", "queue_offset", "physical_offset")
+from storage_core.formats.rocketmq.message import (
+    COMPRESSED,
+    HEADER,
+    HOST_V4,
+    MIN_SIZE,
+    PHYSICAL_OFFSET_AT,
+    QUEUE_OFFSET_AT,
+    Wanted,
 )
+
+CRC_AT, QUEUE_ID_AT = (HEADER.field(name).offset for name in ("body_crc", "queue_id"))
 PHYSICAL_OFFSET, QUEUE, QUEUE_OFFSET, SIZE = (int(difference) for difference in Difference if difference)
-# Helpers are inlined where they are called, and nothing counts references (it makes no array): a call with its arrays,
-# and an atomic count a record, took more than the work.
 # What else is noted of a record, in the bits above those of Difference.
 DIFFERENCES, WRONG_BODY, IS_COMPRESSED, SIX = 15, 16, 32, 64
 OUTSIDE = -1

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from numba import njit, types
 
 from storage_core.compiled.calls import store_int32, store_int64
-from storage_core.compiled.span_loops import MASK, NUMBERS, OUT_BYTES, OUT_NUMBERS, POSITIONS, positions
+from storage_core.compiled.span_loops import MASKS, NUMBERS, OUT_BYTES, OUT_NUMBERS, POSITIONS, Numbers, positions
 from storage_core.formats.layout import Bytes, Mask, Positions
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.formats.rocketmq.indexfile import ENTRY
@@ -23,8 +23,6 @@ from storage_core.formats.rocketmq.message import (
     STORE_MS_AT,
     STORE_MS_AT_V6,
 )
-
-Numbers = npt.NDArray[np.int32]
 
 QUEUE_SIZE_AT, TAGS_CODE_AT = QUEUE_ENTRY.field("size").offset, QUEUE_ENTRY.field("tags_code").offset
 OFFSET_AT, SECONDS_AT, PREVIOUS_AT = (ENTRY.field(name).offset for name in ("physical_offset", "seconds", "previous"))
@@ -66,7 +64,7 @@ def put(
     return entries.view(ENTRY.dtype), empty
 
 
-@njit(types.boolean(OUT_BYTES, POSITIONS, POSITIONS, POSITIONS, types.int64, MASK), nogil=True, cache=True)
+@njit(types.boolean(OUT_BYTES, POSITIONS, POSITIONS, POSITIONS, types.int64, MASKS), nogil=True, cache=True)
 def _patch(
     data: Bytes, starts: Positions, offsets: Positions, physical_offsets: Positions, store_ms: int, v6: Mask
 ) -> bool:
