@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
 
 import pyarrow as pa
 import pytest
@@ -76,11 +77,13 @@ def test_every_file_that_changes_is_named_or_not_needed_any_more(
     uri = put(bucket, directory)
     path = next(path for path in sorted(bucket.objects) if part in path and bucket.objects[path].size > 0)
     changed: list[str] = []
+    one_at_a_time = Lock()
 
     def on_the_first_answer(kind: str, asked: str) -> None:
-        if kind != "walk" and not changed:
-            changed.append(path)
-            change(bucket, path, how)
+        with one_at_a_time:
+            if kind != "walk" and not changed:
+                changed.append(path)
+                change(bucket, path, how)
 
     def after_the_plan() -> None:
         registry.forget_all()

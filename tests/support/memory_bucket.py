@@ -39,8 +39,9 @@ class Bucket(BackEnd):
         """Puts an object, a new version where there is one; a file's bytes stay in the file."""
         size = len(content) if isinstance(content, bytes) else content.stat().st_size
         etag = hashlib.md5(f"{next(_versions)} {path}".encode()).hexdigest()
-        self.content[path] = content
-        self.objects[path] = Found(path, size, f'"{etag}"', time.time_ns() - 3_600_000_000_000)
+        with self._lock:
+            self.content[path] = content
+            self.objects[path] = Found(path, size, f'"{etag}"', time.time_ns() - 3_600_000_000_000)
 
     def add_folder(self, folder: Path, prefix: str) -> None:
         """Puts every file below a folder."""
@@ -90,12 +91,12 @@ class Bucket(BackEnd):
 
     def get(self, found: Found, start: int, stop: int) -> bytes:
         with self._answer("get", found.path, start, stop):
-            there = self.objects.get(found.path)
+            with self._lock:
+                there, content = self.objects.get(found.path), self.content[found.path]
             if there is None:
                 raise Gone
             if there.etag != found.etag:
                 raise Changed
-            content = self.content[found.path]
             if isinstance(content, Path):
                 with content.open("rb") as file:
                     file.seek(start)
