@@ -108,18 +108,12 @@ def pread(descriptor: int, size: int, position: int) -> bytes:
     """At most `size` bytes at `position`; fewer only at the end of the file."""
     if descriptor >= remote.FIRST_DESCRIPTOR:
         return remote.pread(descriptor, size, position)
-    data = os.pread(descriptor, size, position)
-    if len(data) == size or not data:
-        return data
-    parts = [data]
-    done = len(data)
-    while done < size:
-        data = os.pread(descriptor, size - done, position + done)
-        if not data:
-            break
-        parts.append(data)
-        done += len(data)
-    return b"".join(parts)
+    parts = [os.pread(descriptor, size, position)]
+    done = len(parts[0])
+    while parts[-1] and done < size:
+        parts.append(os.pread(descriptor, size - done, position + done))
+        done += len(parts[-1])
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def pread_each(wanted: Sequence[tuple[int, int, int]]) -> list[bytes]:
@@ -141,6 +135,18 @@ def pread_into(descriptor: int, target: memoryview, position: int) -> int:
             break
         done += count
     return done
+
+
+@_told
+def pread_runs(descriptor: int, target: memoryview, runs: Iterable[tuple[int, int, int]]) -> int | None:
+    """Fills each [start, stop) of `target` from `position`; the position where the file ended too early, else None."""
+    for start, stop, position in runs:
+        count = 0 if descriptor >= remote.FIRST_DESCRIPTOR else os.preadv(descriptor, [target[start:stop]], position)
+        if start + count < stop:
+            count += pread_into(descriptor, target[start + count : stop], position + count)
+            if start + count < stop:
+                return position + count
+    return None
 
 
 @_told
@@ -236,6 +242,11 @@ def will_need(asked: object, spans: Iterable[tuple[str, int, int]]) -> object:
     return remote.will_need(asked, far) if far else asked
 
 
+def read_soon(descriptor: int, position: int, size: int) -> None:
+    """Begins to read local bytes that are not in memory, in large pieces, without waiting. Advice only."""
+    os.posix_fadvise(descriptor, position, size, os.POSIX_FADV_WILLNEED)
+
+
 def need_no_more(asked: object) -> None:
     """Forgets what was asked for ahead and not read."""
     if asked is not None:
@@ -287,9 +298,7 @@ def unchanged(stamps: Iterable[tuple[str, Stamp]]) -> bool:
 
 def exists(path: str) -> bool:
     """Whether there is a file or folder of that name; False too when it may not be looked at."""
-    if is_remote(path):
-        return remote.exists(path)
-    return os.path.exists(path)
+    return remote.exists(path) if is_remote(path) else os.path.exists(path)
 
 
 @_told
@@ -300,9 +309,7 @@ def is_own(path: str) -> bool:
 
 def is_folder(path: str) -> bool:
     """Whether the path is a folder, symbolic links followed."""
-    if is_remote(path):
-        return remote.is_folder(path)
-    return os.path.isdir(path)
+    return remote.is_folder(path) if is_remote(path) else os.path.isdir(path)
 
 
 def is_local(path: str) -> bool:
@@ -312,9 +319,7 @@ def is_local(path: str) -> bool:
 
 def real_path(path: str) -> str:
     """The absolute path with every symbolic link followed: one name for one place."""
-    if is_remote(path):
-        return path
-    return os.path.realpath(path)
+    return path if is_remote(path) else os.path.realpath(path)
 
 
 def entries(path: str) -> list[FileStat]:
@@ -342,16 +347,12 @@ def _opened(path: str) -> Any:
 @_told
 def names(path: str) -> list[str]:
     """The names in a folder, sorted."""
-    if is_remote(path):
-        return sorted(entry.name for entry in remote.entries(path))
-    return sorted(os.listdir(path))
+    return sorted(entry.name for entry in remote.entries(path)) if is_remote(path) else sorted(os.listdir(path))
 
 
 def matching(pattern: str) -> list[str]:
     """The paths that match a shell pattern, sorted."""
-    if is_remote(pattern):
-        return remote.matching(pattern)
-    return sorted(glob.glob(pattern))
+    return remote.matching(pattern) if is_remote(pattern) else sorted(glob.glob(pattern))
 
 
 @_told

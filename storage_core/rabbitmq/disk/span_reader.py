@@ -5,6 +5,9 @@ A file that vanished or shrank since the plan was made is a DataLossError, never
 
 from __future__ import annotations
 
+from contextlib import suppress
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 
@@ -16,7 +19,9 @@ from storage_core.formats.layout import Bytes, Positions
 
 _FILE_SHIFT = 44
 LARGEST_GAP = 16 << 10
-"""Bytes that are rather read than jumped over."""
+"""Bytes that a disk or a server rather reads than jumps over."""
+LARGEST_COPIED_GAP = 4 << 10
+"""Bytes that are rather copied out of the system's memory than jumped over by one more call."""
 SHORT_FILE_SIZE = 1 << 20
 """More than any `.config`, `.vhost`, `.queue_name` or `config` of a quorum queue has: names have at most 255 bytes."""
 TABLE_SIZE = 512 << 20
@@ -150,39 +155,59 @@ class SpanReader:
         file, start, stop = files[order], starts[order], stops[order]
         base = file << _FILE_SHIFT
         reach = np.maximum.accumulate(stop + base) - base
+        local = system.is_local(self.root)
         fresh = np.ones(len(order), bool)
-        fresh[1:] = (file[1:] != file[:-1]) | (start[1:] > reach[:-1] + LARGEST_GAP)
+        gaps = start[1:] - reach[:-1]
+        fresh[1:] = (file[1:] != file[:-1]) | (gaps > (LARGEST_COPIED_GAP if local else LARGEST_GAP))
         first = np.flatnonzero(fresh)
         run_starts, run_files = start[first], file[first]
         run_stops = reach[np.append(first[1:], len(order)) - 1]
         sizes = run_stops - run_starts
         targets = np.cumsum(sizes) - sizes
         buffer = self._room(int(sizes.sum()))
-        if not system.is_local(self.root):
+        if local:
+            self._read_soon(run_files, run_starts, run_stops)
+        else:
             numbers = zip(run_files.tolist(), run_starts.tolist(), run_stops.tolist(), strict=True)
             self._files.will_need([(f"{self.root}/{self.paths[n]}", start, stop) for n, start, stop in numbers])
-        for number, begin, size, target in zip(
-            *(a.tolist() for a in (run_files, run_starts, sizes, targets)), strict=True
-        ):
-            self._fill(number, begin, buffer[target : target + size])
+        view = buffer.data
+        others = np.flatnonzero(np.diff(run_files)) + 1 if local else np.arange(1, len(first))
+        for begin, end in pairwise([0, *others.tolist(), len(first)]):
+            rows = slice(begin, end)
+            self._fill(int(run_files[begin]), view, targets[rows], targets[rows] + sizes[rows], run_starts[rows])
         run = np.cumsum(fresh) - 1
         found = np.empty(len(order), np.int64)
         found[order] = targets[run] + start - run_starts[run]
         return buffer, found
+
+    def _read_soon(self, files: npt.NDArray[np.int64], starts: Positions, stops: Positions) -> None:
+        """Says which runs that are not far from each other will be read, one by one: a disk reads them in one piece."""
+        if len(files) < 2:
+            return
+        near = (files[1:] == files[:-1]) & (starts[1:] - stops[:-1] <= LARGEST_GAP)
+        edges = np.flatnonzero(np.diff(near, prepend=False, append=False))
+        for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            with suppress(FileNotFoundError):  # whoever reads it says so
+                descriptor = self._files.descriptor(f"{self.root}/{self.paths[files[first]]}")
+                system.read_soon(descriptor, int(starts[first]), int(stops[last] - starts[first]))
 
     def _room(self, size: int) -> Bytes:
         if len(self._buffer) < size:
             self._buffer = np.empty(size, np.uint8)
         return self._buffer[:size]
 
-    def _fill(self, number: int, position: int, target: Bytes) -> None:
+    def _fill(
+        self, number: int, target: memoryview, starts: Positions, stops: Positions, positions: Positions
+    ) -> None:  # fmt: skip
+        """Reads the bytes of file `number` from each of `positions` on to [start, stop) of `target`."""
         path = f"{self.root}/{self.paths[number]}"
+        runs = zip(starts.tolist(), stops.tolist(), positions.tolist(), strict=True)
         try:
-            count = system.pread_into(self._files.descriptor(path), target.data, position)
+            ended = system.pread_runs(self._files.descriptor(path), target, runs)
         except FileNotFoundError:
-            raise _lost(path, position, "vanished") from None
-        if count < len(target):
-            raise _lost(path, position + count, "shrank")
+            raise _lost(path, int(positions[0]), "vanished") from None
+        if ended is not None:
+            raise _lost(path, ended, "shrank")
 
     def close(self) -> None:
         """Closes all files."""
