@@ -1,5 +1,5 @@
 """What compiled loops do with bytes of an array by one instruction or one C function: read and store big-endian
-numbers, copy, compare, find a byte, and ISA-L's CRC-32.
+numbers, copy, compare, find bytes, and ISA-L's CRC-32.
 
 Positions are not checked here: the loops do it.
 """
@@ -18,7 +18,9 @@ from numba.extending import intrinsic
 CRC32_ADDRESS = ctypes.cast(ctypes.CDLL(isal_zlib.__file__).crc32_gzip_refl, ctypes.c_void_p).value
 """ISA-L's crc32_gzip_refl(uint32 start, const uint8 *data, uint64 size); the address differs by process."""
 
+AT_ONCE = 64
 _INT32, _INT64 = ir.IntType(32), ir.IntType(64)
+_VECTOR = ir.VectorType(ir.IntType(8), AT_ONCE)
 
 
 def _pointer(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
@@ -78,6 +80,30 @@ def position_of(_typing: Any, data: Any, start: Any, stop: Any, byte: Any) -> An
         return builder.select(none, args[2], builder.add(args[1], distance))
 
     return types.int64(data, types.int64, types.int64, types.int32), generate
+
+
+@intrinsic
+def places_of(_typing: Any, data: Any, at: Any, byte: Any) -> Any:
+    """Which of the AT_ONCE bytes from `data[at]` on are `byte`, a bit each, the lowest for the first one."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        begin = builder.bitcast(_pointer(context, builder, signature.args[0], args[0], args[1]), _VECTOR.as_pointer())
+        nothing, first = ir.Constant(_VECTOR, ir.Undefined), _INT32(0)
+        wanted = builder.insert_element(nothing, builder.trunc(args[2], _VECTOR.element), first)
+        wanted = builder.shuffle_vector(wanted, nothing, ir.Constant(ir.VectorType(_INT32, AT_ONCE), [0] * AT_ONCE))
+        return builder.bitcast(builder.icmp_unsigned("==", builder.load(begin, align=1), wanted), _INT64)
+
+    return types.uint64(data, types.int64, types.int64), generate
+
+
+@intrinsic
+def lowest_bit(_typing: Any, _bits: Any) -> Any:
+    """The number of the lowest bit that is set; one must be."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.IntType(1)(1))
+
+    return types.int64(types.uint64), generate
 
 
 @intrinsic

@@ -39,6 +39,7 @@ from storage_core.formats.rocketmq.message import (
     Wanted,
     decode,
 )
+from storage_core.formats.rocketmq.properties import parse
 from storage_core.formats.span_equals import KnownTexts
 from storage_core.formats.spans import FEW, gather, joined
 
@@ -227,6 +228,28 @@ def test_columns_are_joined_row_by_row(
     plain, compiled = both(lambda: joined(columns, len(left)))
     assert compiled.to_pylist() == plain.to_pylist()
     assert compiled.to_pylist() == [b"a" + text.encode() + data + data for text, data in rows[skipped:]]
+
+
+SCRAPS = st.sampled_from(
+    ["KEYS", "KEYS\x01", "\x02KEYS\x01", "TAGS\x01a", "K", "S", "\x01", "\x02", "value", "v" * 70, "é"]
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    texts=st.lists(st.lists(SCRAPS, max_size=12).map("".join), min_size=1, max_size=5), before=st.integers(0, 70),
+    behind=st.integers(0, 140),
+)  # fmt: skip
+def test_properties_are_found_wherever_they_stand(texts: list[str], before: int, behind: int) -> None:
+    """Beside the reading of one message after another: repeated names, empty values, names inside of values."""
+    stored, names = [text.encode() for text in texts], ["KEYS", "TAGS", "K"]
+    buffer = np.frombuffer(b"\x02" * before + b"".join(stored) + b"KEYS\x01v\x02" * (behind // 7), np.uint8)
+    sizes = np.array([len(text) for text in stored])
+    starts = before + np.cumsum(sizes) - sizes
+    begins, ends = property_loops.property_spans(buffer, starts, sizes, names)
+    for row, text in enumerate(stored):
+        wanted = [parse(text).get(name, "").encode() for name in names]
+        assert [buffer[begin:end].tobytes() for begin, end in zip(begins[:, row], ends[:, row], strict=True)] == wanted
 
 
 @pytest.mark.parametrize("span", [(-1, 3), (5, 4), (3, 11), (1 << 40, 1 << 41)])

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numba import njit, types
 
-from storage_core.compiled.calls import copy, differ, position_of
+from storage_core.compiled.calls import AT_ONCE, copy, differ, lowest_bit, places_of, position_of
 from storage_core.compiled.span_loops import (
     BYTES,
     OUT_BYTES,
@@ -65,27 +65,45 @@ def _binary(data: pa.Buffer, offsets: Numbers, count: int) -> pa.BinaryArray:
 
 
 @njit(inline="always")
+def _value_end(buffer: Bytes, at: int, start: int, stop: int, names: Bytes, name: int, size: int) -> int:
+    """Where the value ends of a pair at `at` of the properties [start, stop), if its name is this one; 0 if not."""
+    begins_pair = at == start or buffer[at - 1] == PAIR_END
+    if not begins_pair or buffer[at + size] != NAME_END or differ(buffer, at, names, name, size) != 0:
+        return 0
+    end: int = position_of(buffer, at + size + 1, stop, PAIR_END)
+    return end
+
+
+@njit(inline="always")
 def find_properties(
-    buffer: Bytes, at: int, stop: int, names: Bytes, bounds: Positions, row: int, begins: Positions, ends: Positions
+    buffer: Bytes, start: int, stop: int, names: Bytes, bounds: Positions, row: int, begins: Positions, ends: Positions
 ) -> None:
-    """Fills `begins` and `ends` of one row: the properties of these names in [at, stop), [0, 0) where there is none."""
-    count = len(bounds) - 1
-    for number in range(count):
-        begins[number, row], ends[number, row] = 0, 0
-    while at < stop:
-        end = position_of(buffer, at, stop, PAIR_END)
-        for number in range(count):
-            name, size = bounds[number], bounds[number + 1] - bounds[number]
-            value = at + size + 1
-            if value < end and buffer[value - 1] == NAME_END and differ(buffer, at, names, name, size) == 0:
-                begins[number, row], ends[number, row] = value, end
-        at = end + 1
+    """Fills `begins` and `ends` of one row: the properties of these names in [start, stop), [0, 0) where there is none.
+
+    Where a name's first byte stands, and the end of a name so many bytes behind it, its pair may be: AT_ONCE places
+    are looked at together, where so many bytes are left in the buffer.
+    """
+    for number in range(len(bounds) - 1):
+        name, size, begin, end = bounds[number], bounds[number + 1] - bounds[number], 0, 0
+        first, at, last = np.int64(names[name]), start, stop - size - 1
+        while at < last:
+            many = at + size + AT_ONCE <= len(buffer)
+            places = places_of(buffer, at, first) & places_of(buffer, at + size, NAME_END) if many else np.uint64(1)
+            while places:
+                here = at + lowest_bit(places)
+                places &= places - np.uint64(1)
+                value_end = _value_end(buffer, here, start, stop, names, name, size) if here < last else 0
+                if value_end > here + size + 1:
+                    begin, end = here + size + 1, value_end
+            at += AT_ONCE if many else 1
+        begins[number, row], ends[number, row] = begin, end
 
 
 @njit(
     types.boolean(BYTES, POSITIONS, POSITIONS, BYTES, POSITIONS, OUT_POSITIONS_OF_ALL, OUT_POSITIONS_OF_ALL),
     nogil=True,
     cache=True,
+    _nrt=False,
 )
 def _property_spans(
     buffer: Bytes,
@@ -108,6 +126,7 @@ def _property_spans(
     types.int64(BYTES, POSITIONS, POSITIONS, BYTES, OUT_BYTES, OUT_NUMBERS, OUT_BYTES, OUT_NUMBERS, OUT_NUMBERS),
     nogil=True,
     cache=True,
+    _nrt=False,
 )
 def _property_pairs(
     buffer: Bytes,
