@@ -25,6 +25,8 @@ QUEUE_ENTRY = struct(
 )
 
 BLANK_SIZE = 0x7FFFFFFF
+KEY_BITS = 63
+"""Address and number of an entry, in one integer that is not negative, have fewer bits."""
 
 _entry_loops = CompiledLoops("storage_core.formats.rocketmq.compiled.entry_loops")
 _write_loops = CompiledLoops("storage_core.formats.rocketmq.compiled.write_loops")
@@ -93,9 +95,11 @@ def in_log_order(
     None where a record of one, of those looked at too, does not lie in the log, or an entry is a filler. Equal
     addresses stay in their order.
     """
-    if (loops := _entry_loops.after(entries.nbytes)) is not None:
+    bits = len(entries).bit_length()
+    fits = (log.stop - log.start).bit_length() + bits < KEY_BITS
+    if fits and (loops := _entry_loops.after(entries.nbytes)) is not None:
         found: tuple[npt.NDArray[np.int32], Positions, Positions, Positions] | None
-        found = loops.in_log_order(entries, ranges, log)
+        found = loops.in_log_order(entries, ranges, log, bits)
         return found
     physical_offsets, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
     file = np.searchsorted(log.bases, physical_offsets, "right") - 1
@@ -121,7 +125,7 @@ def log_order(physical_offsets: Positions) -> npt.NDArray[np.int64]:
     count = len(physical_offsets)
     bits = count.bit_length()
     low, high = (int(physical_offsets.min()), int(physical_offsets.max())) if count else (0, 0)
-    if (high - low).bit_length() + bits < 63:
+    if (high - low).bit_length() + bits < KEY_BITS:
         packed = np.sort((physical_offsets - low) << bits | np.arange(count), kind="stable")
         return packed & ((1 << bits) - 1)
     return np.argsort(physical_offsets, kind="stable")

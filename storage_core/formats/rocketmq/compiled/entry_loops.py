@@ -11,7 +11,7 @@ from numba import njit, types
 from storage_core.compiled.calls import int32_at, int64_at
 from storage_core.compiled.span_loops import BYTES, NUMBERS, OUT_NUMBERS, OUT_POSITIONS, POSITIONS, Numbers
 from storage_core.formats.layout import Bytes, Positions
-from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE, QUEUE_ENTRY, EntryRanges, LogBounds, log_order
+from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE, QUEUE_ENTRY, EntryRanges, LogBounds
 
 WIDTH = QUEUE_ENTRY.size
 SIZE_AT = QUEUE_ENTRY.field("size").offset
@@ -19,24 +19,24 @@ NOT_PLAIN, IN_ORDER, MIXED = -1, 0, 1
 
 
 def in_log_order(
-    entries: npt.NDArray[Any], ranges: EntryRanges, log: LogBounds
+    entries: npt.NDArray[Any], ranges: EntryRanges, log: LogBounds, bits: int
 ) -> tuple[Numbers, Positions, Positions, Positions] | None:
-    """`consumequeue.in_log_order`."""
+    """`consumequeue.in_log_order`. `bits` hold the number of an entry; the log's length fits into the other ones."""
     count = int(ranges.bounds[-1] - ranges.backs.sum())
-    found = np.empty((2, count), np.int64)
-    of_range = np.empty(count, np.int32)
+    keys, of_range = np.empty(count, np.int64), np.empty(len(entries), np.int32)
     raw = entries.view(np.uint8)
-    state = _take(raw, ranges.bounds, ranges.backs, log.start, log.stop, log.bases, log.ends, *found, of_range)
+    state = _take(raw, ranges.bounds, ranges.backs, log.start, log.stop, log.bases, log.ends, bits, keys, of_range)
     if state == NOT_PLAIN:
         return None
-    order = np.arange(count) if state == IN_ORDER else log_order(found[0])
+    if state == MIXED:
+        keys.sort(kind="stable")
     queue, out = np.empty(count, np.int32), np.empty((3, count), np.int64)
-    firsts = ranges.bounds[:-1] - (np.cumsum(ranges.backs) - ranges.backs)
-    _reorder(order, *found, of_range, ranges.starts - firsts, ranges.queues, queue, *out)
+    shifts = ranges.starts - ranges.bounds[:-1] - ranges.backs
+    _give(keys, (1 << bits) - 1, raw, of_range, shifts, ranges.queues, queue, *out)
     return queue, out[0], out[1], out[2]
 
 
-@njit(types.int64(BYTES, POSITIONS, POSITIONS, types.int64, types.int64, POSITIONS, POSITIONS, OUT_POSITIONS,
+@njit(types.int64(BYTES, POSITIONS, POSITIONS, types.int64, types.int64, POSITIONS, POSITIONS, types.int64,
                   OUT_POSITIONS, OUT_NUMBERS), nogil=True, cache=True)  # fmt: skip
 def _take(
     raw: Bytes,
@@ -46,10 +46,11 @@ def _take(
     stop: int,
     bases: Positions,
     ends: Positions,
-    addresses: Positions,
-    sizes: Positions,
+    bits: int,
+    keys: Positions,
     of_range: Numbers,
 ) -> int:
+    """Keys, in whose order the entries are wanted: address from `start` on, and number."""
     filled, file, before, state = 0, 0, -1, IN_ORDER
     if not len(bases):
         return NOT_PLAIN
@@ -63,8 +64,9 @@ def _take(
                 file = np.searchsorted(bases, address, "right") - 1
             if file < 0 or address < bases[file] or address > ends[file] - size:
                 return NOT_PLAIN
+            of_range[at] = number
             if at >= own:
-                addresses[filled], sizes[filled], of_range[filled] = address, size, number
+                keys[filled] = (address - start) << bits | at
                 if address < before:
                     state = MIXED
                 before = address
@@ -72,12 +74,12 @@ def _take(
     return state
 
 
-@njit(types.void(POSITIONS, POSITIONS, POSITIONS, NUMBERS, POSITIONS, NUMBERS, OUT_NUMBERS,
+@njit(types.void(POSITIONS, types.int64, BYTES, NUMBERS, POSITIONS, NUMBERS, OUT_NUMBERS,
                  OUT_POSITIONS, OUT_POSITIONS, OUT_POSITIONS), nogil=True, cache=True)  # fmt: skip
-def _reorder(
-    order: Positions,
-    addresses: Positions,
-    sizes: Positions,
+def _give(
+    keys: Positions,
+    mask: int,
+    raw: Bytes,
     of_range: Numbers,
     shifts: Positions,
     queues: Numbers,
@@ -86,8 +88,8 @@ def _reorder(
     out_addresses: Positions,
     out_sizes: Positions,
 ) -> None:
-    for row in range(len(order)):
-        at = order[row]
+    for row in range(len(keys)):
+        at = keys[row] & mask
         number = of_range[at]
         out_queues[row], out_queue_offsets[row] = queues[number], shifts[number] + at
-        out_addresses[row], out_sizes[row] = addresses[at], sizes[at]
+        out_addresses[row], out_sizes[row] = int64_at(raw, at * WIDTH), int32_at(raw, at * WIDTH + SIZE_AT)
