@@ -67,6 +67,38 @@ def test_bounds_by_reading_are_those_of_a_bisection(tmp_path: Path, monkeypatch:
             assert queue.lower_bounds(files, count, count, wanted[:2]).tolist() == [count, count]
 
 
+@pytest.mark.parametrize("shape", ["even", "uneven", "steps"])
+def test_even_bounds_are_those_of_a_bisection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str) -> None:
+    monkeypatch.setattr(consume_queue, "GUESSED", 16)
+    random = np.random.default_rng(3)
+    count = 2_900
+    gaps = {"even": 100, "uneven": random.integers(1, 4_000, count) ** 2, "steps": random.choice([1, 10**7], count)}
+    addresses = np.cumsum(np.broadcast_to(gaps[shape], count))
+    queue = queue_of(tmp_path, addresses)
+    for _ in range(20):
+        start, stop = np.sort(random.integers(0, count + 1, 2)).tolist()
+        wanted = np.sort(random.integers(-5, addresses[-1] + 10, 4))
+        expected = start + np.searchsorted(addresses[start:stop], wanted)
+        with OpenFiles() as files:
+            assert queue.even_bounds(files, start, stop, wanted).tolist() == expected.tolist()
+
+
+def test_even_bounds_of_a_damaged_queue_ascend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consume_queue, "GUESSED", 16)
+    random = np.random.default_rng(5)
+    limit = 1 << 62
+    for number in range(20):
+        addresses = np.sort(random.integers(0, 50_000, 3_000))
+        harmed = random.integers(0, 3_000, 300)
+        addresses[harmed] = random.integers(-limit, limit, 300)
+        queue = queue_of(tmp_path / str(number), addresses)
+        wanted = np.sort(random.integers(-5, 50_010, 20))
+        with OpenFiles() as files:
+            found = queue.even_bounds(files, 10, 2_990, wanted)
+        assert (np.diff(found) >= 0).all()
+        assert 10 <= found[0] <= found[-1] <= 2_990
+
+
 def test_a_plan_of_many_cuts_reads_a_queue_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count = 200_000
     queue = queue_of(tmp_path, np.arange(count) * 100)

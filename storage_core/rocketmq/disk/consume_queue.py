@@ -28,6 +28,8 @@ ENTRIES_PER_READ = 64
 """How many entries can be read one after another in the time of one read anywhere."""
 ENTRIES_AT_ONCE = 1 << 18
 LOOK_BACK = 4096
+GUESSED, GUESSES = 256, 4
+"""Entries that are read around where an address is taken to be, and how often until a bisection takes over."""
 
 
 @dataclass(frozen=True)
@@ -218,6 +220,36 @@ class ConsumeQueue:
             start = first_where(start, stop, partial(self._reaches, files, wanted))
             bounds[index] = start
         return bounds
+
+    def even_bounds(self, files: OpenFiles, start: int, stop: int, physical_offsets: Positions) -> Positions:
+        """`lower_bounds` by a few reads a bound where addresses rise evenly, for cuts, which may lie anywhere.
+
+        Where addresses do not rise, each answer may be another one; they ascend all the same.
+        """
+        if stop - start <= len(physical_offsets) * GUESSED * GUESSES:
+            return self.lower_bounds(files, start, stop, physical_offsets)
+        bounds = np.empty(len(physical_offsets), np.int64)
+        first, last = (int(self._naming_entry(files, at)["physical_offset"]) for at in (start, stop - 1))
+        for index, wanted in enumerate(physical_offsets.tolist()):
+            start = self._even_bound(files, start, stop, wanted, first, last)
+            bounds[index], first = start, wanted
+        return bounds
+
+    def _even_bound(self, files: OpenFiles, low: int, high: int, wanted: int, first: int, last: int) -> int:
+        """`first` and `last`: the addresses about `low` and `high`."""
+        for _ in range(GUESSES):
+            if high - low <= GUESSED:
+                break
+            middle = low + (high - low) * max(wanted - first, 0) // max(last - first, 1)
+            begin = min(max(middle - GUESSED // 2, low), high - GUESSED)
+            offsets = self.offsets(files, begin, begin + GUESSED)
+            if wanted <= offsets[0]:
+                high, last = begin, int(offsets[0])
+            elif wanted > offsets[-1]:
+                low, first = begin + GUESSED, int(offsets[-1])
+            else:
+                return begin + int(np.searchsorted(offsets, wanted))
+        return first_where(low, high, partial(self._reaches, files, wanted))
 
     def _bounds_by_reading(self, files: OpenFiles, start: int, stop: int, physical_offsets: Positions) -> Positions:
         bounds = np.full(len(physical_offsets), max(start, stop), np.int64)

@@ -100,7 +100,7 @@ def _ranges(pieces: list[tuple[int, int, int]]) -> QueueRanges:
 def _bounds(
     spans: Sequence[Span], counts: Positions, cuts: Positions, files: OpenFiles, seen: SeenEntries
 ) -> Positions:
-    """`ConsumeQueue.lower_bounds` of ranges of queues: one row a cut, one column a range."""
+    """`ConsumeQueue.even_bounds` of ranges of queues: one row a cut, one column a range."""
     path = next((file.path for queue, _, _ in spans for file in queue.chain.files), "")
     if not system.is_local(path):
         alone = side_by_side(lambda span, own: span[0].lower_bounds(own, *span[1:], cuts), spans, files, path)
@@ -109,7 +109,7 @@ def _bounds(
     for first, stop in _together(counts, len(cuts)):
         if stop - first == 1:
             queue, low, high = spans[first]
-            bounds[:, first] = queue.lower_bounds(files, low, high, cuts)
+            bounds[:, first] = queue.even_bounds(files, low, high, cuts)
         else:
             bounds[:, first:stop] = _lower_bounds(spans[first:stop], cuts, files, seen)
     return bounds
