@@ -5,6 +5,8 @@ What the bytes are, and what becomes of the file, belongs to the engine.
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 from isal.isal_zlib import crc32
 
 from storage_core.closable import Closable
@@ -27,16 +29,25 @@ class AppendFile(Closable):
         self.crc = 0
         self._parts: list[memoryview] = []
         self._waiting = 0
+        self._room = np.empty(0, np.uint8)
         self._descriptor = system.open_write(path, create=True, exclusive=True)
 
-    def append(self, data: bytes | memoryview) -> None:
-        """Adds bytes, which must not change afterwards: they are written when enough are together."""
+    def append(self, data: bytes | memoryview, at_once: bool = False) -> None:
+        """Adds bytes. They must not change until enough are together, or `finish`, but where they go out at once."""
         view = memoryview(data).cast("B")
         self.crc = crc32(view, self.crc)
         self._parts.append(view)
         self._waiting += len(view)
-        if self._waiting >= CHUNK_SIZE:
+        if at_once or self._waiting >= CHUNK_SIZE:
             self._write()
+
+    def room(self, size: int) -> npt.NDArray[np.uint8]:
+        """A place for `size` bytes that are to be appended at once. The next call gives the same memory: new memory
+        costs more than what is written to it.
+        """
+        if size > len(self._room):
+            self._room = np.empty(max(size, CHUNK_SIZE), np.uint8)
+        return self._room[:size]
 
     def finish(self) -> None:
         """Writes what waits, and forces the file to the disk where that was asked for."""

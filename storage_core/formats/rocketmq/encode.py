@@ -5,6 +5,7 @@ Which rows may be written, and where the records go, belongs to the engine. Sour
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -96,16 +97,22 @@ class Encoded:
         return np.diff(self.bounds).astype(np.int64)
 
 
+def new_bytes(size: int) -> Bytes:
+    """A place for `size` bytes that nobody else uses."""
+    return np.empty(size, np.uint8)
+
+
 def lengths(array: pa.Array) -> Positions:
     """Byte length of each element of a binary or string array. Shape (n,)."""
     offsets = offsets_of(array)
     return np.subtract(offsets[1:], offsets[:-1], dtype=np.int64)
 
 
-def encode(rows: Rows) -> Encoded:
+def encode(rows: Rows, room: Callable[[int], Bytes] = new_bytes) -> Encoded:
     """The records of `rows`, in order. Together they must be shorter than 2 GiB.
 
-    A topic of more than 127 bytes gets the V2 magic; the IPv6 bits of SYSFLAG follow from the hosts.
+    `room` gives the place for so many bytes, where the records are made in one pass. A topic of more than 127 bytes
+    gets the V2 magic; the IPv6 bits of SYSFLAG follow from the hosts.
     """
     born, stored = lengths(rows.born_hosts), lengths(rows.store_hosts)
     flags = np.broadcast_to(np.asarray(rows.sys_flag, np.int32), len(rows)).copy()
@@ -113,8 +120,8 @@ def encode(rows: Rows) -> Encoded:
     flags |= np.where(stored > HOST_V4, np.int32(STORE_HOST_V6), np.int32(0))
     mixed = bool((flags & (BORN_HOST_V6 | STORE_HOST_V6)).any())
     if not mixed and (loops := _record_loops.after(int(rows.sizes.sum()))) is not None:
-        made, edges = loops.records(rows, _topic_parts(rows.topics), flags)
-        return Encoded(made, edges, flags)
+        made, edges = loops.records(rows, _topic_parts(rows.topics), flags, room)
+        return Encoded(pa.py_buffer(made), edges, flags)
     heads = _mixed_heads(rows, flags) if mixed else [_v4_heads(rows, flags)]
     sized = fixed_width(lengths(rows.properties).astype(">i2"))
     records = joined([*heads, rows.bodies, _sized_topics(rows.topics), sized, rows.properties], len(rows))

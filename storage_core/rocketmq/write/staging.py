@@ -331,12 +331,12 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _append(files: dict[str, AppendFile], made: Batch) -> None:
-    encoded: Encoded = encode(made.rows)
+    encoded: Encoded = encode(made.rows, files[RECORDS].room)
     count = len(made.rows)
     dispatch = np.zeros(count, DISPATCH.dtype)
     dispatch["size"], dispatch["queue"], dispatch["tags_code"] = encoded.sizes, made.queues, made.tags_codes
     dispatch["sys_flag"], dispatch["key_count"] = encoded.sys_flags & 0xFFFF, made.key_counts
-    files[RECORDS].append(memoryview(encoded.data)[: int(encoded.bounds[-1])])
+    files[RECORDS].append(memoryview(encoded.data)[: int(encoded.bounds[-1])], at_once=True)
     files["dispatch"].append(dispatch.data)
     files["keys"].append(np.ascontiguousarray(made.hashes, "<i4").data)
     if "preserved" in files:

@@ -5,6 +5,7 @@ The rules stand at the twin in numpy, `encode.encode`. No loop reads or writes o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -43,11 +44,11 @@ HEADER_SIZE, SIZE_SIZE = HEADER_V4.size, 2
 )  # fmt: skip
 
 
-def records(rows: Rows, topics: list[bytes], sys_flags: Numbers) -> tuple[pa.Buffer, Numbers]:
+def records(rows: Rows, topics: list[bytes], sys_flags: Numbers, room: Callable[[int], Bytes]) -> tuple[Bytes, Numbers]:
     """Bytes and bounds of `encode.Encoded`. `topics`: each topic after its length."""
     count = len(rows)
     size = int(rows.sizes.sum())
-    packed, bounds = pa.allocate_buffer(size), np.empty(count + 1, np.int32)
+    packed, bounds = room(size), np.empty(count + 1, np.int32)
     lone = [_of_all(column, np.int32, count) for column in (rows.queue_id, rows.flag, rows.reconsume_times)]
     times = rows.queue_offset, rows.physical_offset, rows.born_ms, rows.store_ms, rows.prepared_offset
     wide = [_of_all(column, np.int64, count) for column in times]
@@ -56,8 +57,7 @@ def records(rows: Rows, topics: list[bytes], sys_flags: Numbers) -> tuple[pa.Buf
         CRC32_ADDRESS, data_of(rows.bodies), offsets_of(rows.bodies), data_of(rows.properties),
         offsets_of(rows.properties), np.frombuffer(b"".join(topics), np.uint8),
         np.cumsum([0, *map(len, topics)], dtype=np.int64), MAGICS[long], rows.topics.indices.to_numpy(),
-        _hosts(rows.born_hosts), _hosts(rows.store_hosts), sys_flags, *lone, *wide, np.frombuffer(packed, np.uint8),
-        bounds,
+        _hosts(rows.born_hosts), _hosts(rows.store_hosts), sys_flags, *lone, *wide, packed, bounds,
     )  # fmt: skip
     if made != size:
         raise ValueError("a part of a record lies outside of its column")
