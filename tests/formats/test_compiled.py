@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage_core.compiled import loading, span_loops
-from storage_core.formats.rocketmq.compiled import property_loops
+from storage_core.formats.rocketmq.compiled import pair_loops, property_loops
 from storage_core.formats.rocketmq.compiled.record_pass import read_records
 from storage_core.formats.rocketmq.consumequeue import (
     BLANK_SIZE,
@@ -318,3 +318,54 @@ print(gather(np.arange(9, dtype=np.uint8), np.arange(8), np.arange(1, 9)).to_pyl
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == code
     assert ("not here" in done.stderr) if code else (done.stdout == "b'\\x07'\n")
+
+
+BOUNDS = st.lists(st.integers(0, 8), min_size=3, max_size=3).map(sorted) | st.lists(
+    st.integers(-1, 9) | st.sampled_from([-(2**31), 2**31 - 1]), min_size=3, max_size=3
+)
+
+
+@settings(deadline=None)
+@given(st.tuples(*[BOUNDS] * 5), st.lists(st.integers(-1, 3), min_size=2, max_size=2) | st.just([0, 2]),
+       st.tuples(*[st.booleans()] * 3))  # fmt: skip
+def test_pairs_outside_of_their_columns_are_refused(
+    columns: tuple[list[int], ...], bounds: list[int], valid: tuple[bool, ...]
+) -> None:
+    """Names KEYS and TAGS by right bounds, so that every column is asked for; one message with two pairs."""
+    names, out = np.frombuffer(b"KEYSTAGS", np.uint8), np.empty(400, np.uint8)
+    arrays = [np.array(column, np.int32) for column in columns]
+    begins, ends = np.empty((3, 1), np.int64), np.empty((3, 1), np.int64)
+    size = pair_loops._write_pairs(
+        names, arrays[3], arrays[4], np.array(bounds, np.int32), np.full(5, names.ctypes.data), np.full(5, 8),
+        np.array([array[:2] for array in arrays[:3]], np.int32), np.array(valid)[:, None],
+        pair_loops.OWN_NAMES.ctypes.data, pair_loops.OWN_BOUNDS, out, np.empty(2, np.int32), begins, ends,
+    )  # fmt: skip
+
+    def text(column: list[int], row: int) -> bytes | None:
+        start, stop = column[row : row + 2]
+        return b"KEYSTAGS"[start:stop] if 0 <= start <= stop <= 8 else None
+
+    own, written, found = (b"KEYS", b"TAGS", b"UNIQ_KEY"), [], set()
+    for pair in range(*bounds) if 0 <= bounds[0] <= bounds[1] <= 2 else []:
+        name = text(columns[3], pair)
+        number = own.index(name) if name in own else None
+        given_text = number is not None and valid[number]
+        written += [name, text(columns[number], 0) if given_text else text(columns[4], pair)]
+        found.add(name)
+    for number, name in enumerate(own):
+        if valid[number] and name not in found:
+            written += [name, text(columns[number], 0)]
+    if None in written or not 0 <= bounds[0] <= bounds[1] <= 2:
+        assert size == -1
+    else:
+        pairs = [name + b"\1" + value for name, value in zip(written[::2], written[1::2], strict=True)]
+        assert out[:size].tobytes() == b"\2".join(pairs)
+
+
+def test_pairs_that_find_no_room_are_refused() -> None:
+    keys = pa.array(["k" * 90])
+    names, values = pa.array(["KEYS"] * 9), pa.array(["v"] * 9)
+    none = pa.nulls(1, pa.string())
+    assert (
+        pair_loops.stored(names, values, np.array([0, 9], np.int32), (keys, none, none), np.zeros(1, np.int32)) is None
+    )

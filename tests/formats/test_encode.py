@@ -15,13 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage_core.errors import FormatError
+from storage_core.formats.java_hash import java_hash
 from storage_core.formats.rocketmq.config_json import decode_config, encode_config, merged_topics, queue_counts
 from storage_core.formats.rocketmq.consumequeue import encode_entries
 from storage_core.formats.rocketmq.encode import Rows, encode, patch
 from storage_core.formats.rocketmq.index_insert import EMPTY, Puts, encode_header, put, put_into, rolled, room
 from storage_core.formats.rocketmq.indexfile import Geometry, key_hash
 from storage_core.formats.rocketmq.properties import parse
-from storage_core.formats.rocketmq.property_pairs import PairColumn, encode_pairs, no_pairs
+from storage_core.formats.rocketmq.property_pairs import PairColumn, encode_pairs, no_pairs, stored
 from tests.reference import rocketmq_model as model
 from tests.reference.rocketmq_index import Index, dispatch
 from tests.support.rocketmq_run import RUN_DIGESTS, run_message
@@ -141,6 +142,51 @@ def test_properties_equal_the_obvious_way(rows: list[tuple[list[tuple[str, str]]
     assert column.value_of("b").to_pylist() == [dict(pairs).get("b") for pairs, _, _ in rows]
     for index, data in enumerate(expected):
         assert parse(data).get("KEYS") == (rows[index][1] or dict(rows[index][0]).get("KEYS"))
+
+
+WORDS = st.text(st.sampled_from("ab  é\U0001f600"), min_size=1, max_size=9)
+OWN_PAIRS = st.lists(
+    st.tuples(st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "KEYT", "UNIQ_KEX", "é"]), TEXT | WORDS), max_size=5
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(OWN_PAIRS, *[st.none() | TEXT | WORDS] * 3), max_size=8), st.integers(0, 2), st.data())
+def test_what_is_stored_equals_the_obvious_way(
+    rows: list[tuple[list[tuple[str, str]], str | None, str | None, str | None]], before: int, draws: st.DataObject
+) -> None:
+    topics = [draws.draw(st.sampled_from(["t", "orders", "%RETRY%g"])) for _ in rows]
+    rows = [([("lost", "lost")] * before, "lost", "lost", "lost"), *rows]
+    bounds = np.cumsum([0, *(len(pairs) for pairs, *_ in rows[1:])]).astype(np.int32)
+    names, values = (
+        pa.array([pair[i] for pairs, *_ in rows for pair in pairs], pa.string())[before:] for i in range(2)
+    )
+    key, tags, ids = (pa.array([row[i] for row in rows], pa.string())[1:] for i in (1, 2, 3))
+
+    got = stored(pa.array(topics, pa.string()).dictionary_encode(), PairColumn(names, values, bounds), key, tags, ids)
+
+    for index, (pairs, *texts) in enumerate(rows[1:]):
+        given_texts = dict(zip(("KEYS", "TAGS", "UNIQ_KEY"), texts, strict=True))
+        mine = [(n, (given_texts.get(n) if n != "UNIQ_KEY" else None) or v) for n, v in pairs]
+        mine += [(n, v) for n, v in given_texts.items() if v is not None and n not in dict(pairs)]
+        found = dict(mine)
+        assert got.properties[index].as_py() == "\x02".join(f"{n}\x01{v}" for n, v in mine).encode()
+        keys = [found["UNIQ_KEY"]] if "UNIQ_KEY" in found else []
+        keys += [word for word in found.get("KEYS", "").split(" ") if word]
+        start = int(got.key_counts[:index].sum())
+        expected = [key_hash(topics[index], word) for word in keys]
+        assert got.hashes[start : start + int(got.key_counts[index])].tolist() == expected
+        assert got.tags_codes[index] == java_hash(found.get("TAGS", ""))
+    assert len(got.hashes) == got.key_counts.sum()
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(*[st.text(st.sampled_from("ab\x01\x02é"), max_size=3)] * 2), max_size=4), st.integers(0, 2))
+def test_a_look_at_pairs_equals_the_obvious_way(pairs: list[tuple[str, str]], before: int) -> None:
+    names, values = (pa.array(["\x01"] * before + [pair[i] for pair in pairs], pa.string())[before:] for i in (0, 1))
+    column = PairColumn(names, values, np.array([0, len(pairs)], np.int32))
+    plain = all(text and not {"\x01", "\x02"} & set(text) for pair in pairs for text in pair)
+    assert column.look(("ab", "é", "x")) == (plain, [name in dict(pairs) for name in ("ab", "é", "x")])
 
 
 def test_no_properties_are_no_bytes() -> None:

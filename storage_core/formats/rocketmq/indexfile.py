@@ -101,7 +101,12 @@ def key_hash(topic: str, key: str) -> int:
 
 def key_hashes(topics: pa.StringArray | pa.DictionaryArray, keys: pa.StringArray) -> npt.NDArray[np.int32]:
     """`key_hash` of each (topic, key). Shape (n,)."""
-    coded = topics.dictionary_encode()
-    before = java_hashes(coded.dictionary)[coded.indices.to_numpy()]
-    values = java_hashes(keys, before * np.int32(31) + np.int32(ord("#")))
+    values = java_hashes(keys, hashes_before(topics.dictionary_encode()))
     return np.where(values == np.int32(-(1 << 31)), np.int32(0), np.abs(values))
+
+
+def hashes_before(topics: pa.DictionaryArray) -> npt.NDArray[np.int32]:
+    """The hash of what stands before a key: each topic, and `#`. Shape (n,)."""
+    before: npt.NDArray[np.int32] = java_hashes(topics.dictionary) * np.int32(31) + np.int32(ord("#"))
+    each: npt.NDArray[np.int32] = before[topics.indices.to_numpy()]
+    return each

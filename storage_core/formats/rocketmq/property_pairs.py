@@ -1,23 +1,33 @@
-"""Properties on their way to disk: many messages' pairs as columns, and the bytes that are stored of them.
+"""Properties on their way to disk: many messages' pairs as columns, and what is stored of them: their bytes, the
+hashes of their keys for the index, the tags codes.
 
 Which names and values are allowed belongs to the engine; reading is `properties`. Source of the rules: rocketmq.md
-2.4, interface.md 15 and 49.
+2.4 and 4.2, interface.md 15 and 49.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.formats.columns import mask
-from storage_core.formats.spans import joined
+from storage_core.compiled.loading import CompiledLoops
+from storage_core.formats.columns import mask, words
+from storage_core.formats.java_hash import java_hashes
+from storage_core.formats.layout import Positions
+from storage_core.formats.rocketmq.indexfile import hashes_before, key_hashes
+from storage_core.formats.rocketmq.message import ROLLBACK, TRANSACTION_MASK
+from storage_core.formats.rocketmq.properties import KEYS, TAGS, UNIQ_KEY
+from storage_core.formats.spans import holds_any, joined, offsets_of
 
 NAME_END, PAIR_END = "\x01", "\x02"
+
+_loops = CompiledLoops("storage_core.formats.rocketmq.compiled.pair_loops")
 
 
 @dataclass(frozen=True)
@@ -36,6 +46,25 @@ class PairColumn:
     def named(self, name: str) -> npt.NDArray[np.bool_]:
         """Which pairs have this name. Shape (pairs,)."""
         return mask(pc.equal(self.names, name))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all names and values."""
+        return sum(int(offsets_of(texts)[-1]) - int(offsets_of(texts)[0]) for texts in (self.names, self.values))
+
+    def look(self, known: Sequence[str]) -> tuple[bool, list[bool]]:
+        """Whether every name and value can be stored as it is, neither empty nor with a separator; and for each of
+        `known` whether it is the name of a pair.
+        """
+        if (loops := _loops.after(self.nbytes)) is not None:
+            found: tuple[bool, list[bool]] = loops.look(self.names, self.values, known)
+            return found
+        separators = ord(NAME_END), ord(PAIR_END)
+        plain = all(
+            (np.diff(offsets_of(texts)) > 0).all() and not holds_any(texts, separators)
+            for texts in (self.names, self.values)
+        )
+        return plain, [bool(self.named(name).any()) for name in known]
 
     def value_of(self, name: str) -> pa.StringArray:
         """The property of each message as a parser gives it: of a repeated name the last; null where there is none."""
@@ -61,6 +90,62 @@ class PairColumn:
         texts = texts.take(pa.array(self.rows))
         values = pc.if_else(pc.and_(pa.array(ours), texts.is_valid()), texts, self.values)
         return PairColumn(self.names, values, self.bounds)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a store keeps of the properties of n messages: their bytes; how many keys of each message are indexed, and
+    the hashes of all these; the tags codes. Counts and codes have shape (n,).
+    """
+
+    properties: pa.BinaryArray
+    key_counts: Positions
+    hashes: npt.NDArray[np.int32]
+    tags_codes: Positions
+
+
+def stored(
+    topics: pa.DictionaryArray, pairs: PairColumn, key: pa.StringArray, tags: pa.StringArray, ids: pa.StringArray
+) -> Stored:
+    """What is stored of messages with these pairs and texts. A `key` and `tags` that are not null go before the pair
+    of their name, a UNIQ_KEY goes before that of `ids`. All hashed text is valid UTF-8.
+    """
+    if (loops := _loops.after(pairs.nbytes)) is not None:
+        made = loops.stored(pairs.names, pairs.values, pairs.bounds, (key, tags, ids), hashes_before(topics))
+        if made is not None:
+            return Stored(*made)
+    extra = [(KEYS, key), (TAGS, tags), (UNIQ_KEY, ids)]
+    for name, texts in extra[:2]:
+        pairs = pairs.replaced(name, texts)
+    properties = encode_pairs(pairs, extra)
+    if len(pairs.names):
+        key, tags = (pc.coalesce(texts, pairs.value_of(name)) for name, texts in extra[:2])
+    counts, hashes = index_keys(topics, pc.coalesce(pairs.value_of(UNIQ_KEY), ids), key)
+    return Stored(properties, counts, hashes, java_hashes(tags).astype(np.int64))
+
+
+def index_keys(
+    topics: pa.DictionaryArray, unique: pa.StringArray, keys: pa.StringArray, sys_flag: Any = 0
+) -> tuple[Positions, npt.NDArray[np.int32]]:
+    """Number of index keys of each record, and their hashes: UNIQ_KEY, then the words of KEYS (rocketmq.md 4.2)."""
+    count = len(topics)
+    kind = np.broadcast_to(np.asarray(sys_flag) & TRANSACTION_MASK, count)
+    indexed = kind != ROLLBACK
+    has_unique = (mask(unique.is_valid()) & indexed).astype(np.int64)
+    listed = words(keys)
+    word_counts = np.where(indexed, listed.value_lengths().fill_null(0).to_numpy(zero_copy_only=False), 0)
+    counts = has_unique + word_counts
+    flat = listed.flatten() if indexed.all() else listed.filter(pa.array(indexed)).flatten()
+    if (counts == 1).all() and not has_unique.any():
+        return counts, key_hashes(topics, flat)
+    rows = np.repeat(np.arange(count), counts)
+    first = np.cumsum(counts) - counts
+    is_unique = np.zeros(len(rows), bool)
+    is_unique[first[has_unique == 1]] = True
+    hashes = np.empty(len(rows), np.int32)
+    for chosen, texts in ((is_unique, unique.filter(pa.array(has_unique == 1))), (~is_unique, flat)):
+        hashes[chosen] = key_hashes(topics.take(pa.array(rows[chosen])), texts)
+    return counts, hashes
 
 
 def no_pairs(count: int) -> PairColumn:

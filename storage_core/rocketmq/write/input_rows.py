@@ -220,10 +220,11 @@ def checked(given: Given, settings: WriteSettings) -> Message:
         _refuse_controls(given, texts, name)
     pairs = given.pairs()
     if len(pairs.names):
-        dropped = pairs.named(DROPPED_PROPERTY)
-        pairs = pairs.keep(~dropped) if dropped.any() else pairs
-        _check_pairs(given, pairs)
-        pairs = pairs.replaced("KEYS", key).replaced("TAGS", tags)
+        plain, (has_dropped, *refused) = pairs.look((DROPPED_PROPERTY, *REFUSED_PROPERTIES))
+        if has_dropped:
+            pairs = pairs.keep(~pairs.named(DROPPED_PROPERTY))
+        if not plain or any(refused):
+            _check_pairs(given, pairs)
     return Message(topics, bodies, pairs, key, tags)
 
 

@@ -22,16 +22,15 @@ import pyarrow.compute as pc
 from storage_core.errors import shorten
 from storage_core.files import system
 from storage_core.files.append_file import AppendFile
-from storage_core.formats.columns import mask, words
+from storage_core.formats.columns import mask
 from storage_core.formats.java_hash import java_hashes
 from storage_core.formats.layout import struct
 from storage_core.formats.rocketmq.delay_levels import delay_ms
 from storage_core.formats.rocketmq.encode import Encoded, Rows, encode, lengths
-from storage_core.formats.rocketmq.indexfile import key_hashes
-from storage_core.formats.rocketmq.message import BLANK, ROLLBACK, TRANSACTION_MASK
+from storage_core.formats.rocketmq.message import BLANK
 from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
 from storage_core.formats.rocketmq.properties import KEYS, TAGS, UNIQ_KEY, PropertyColumn
-from storage_core.formats.rocketmq.property_pairs import encode_pairs
+from storage_core.formats.rocketmq.property_pairs import Stored, index_keys, stored
 from storage_core.formats.spans import data_of, offsets_of
 from storage_core.rocketmq.write.input_rows import (
     BORN_HOST,
@@ -118,27 +117,19 @@ class Task:
     def _plain(self, given: Given) -> Batch:
         settings = self.settings
         message = checked(given, settings)
-        extra = [("KEYS", message.key), ("TAGS", message.tags)]
-        unique = message.pairs.value_of(UNIQ_KEY)
-        if settings.assign_id and unique.null_count:
-            ids = new_ids(given.count)
-            unique = pc.coalesce(unique, ids)
-            extra.append((UNIQ_KEY, ids))
-        properties = encode_pairs(message.pairs, extra)
-        sizes = lengths(properties)
+        assigns = settings.assign_id and message.pairs.value_of(UNIQ_KEY).null_count
+        ids = new_ids(given.count) if assigns else pa.nulls(given.count, pa.string())
+        made = stored(message.topics, message.pairs, message.key, message.tags, ids)
+        sizes = lengths(made.properties)
         if int(sizes.max(initial=0)) > MAX_PROPERTIES_SIZE:
             row = int((sizes > MAX_PROPERTIES_SIZE).argmax())
             rule = f"the properties of a message have at most {MAX_PROPERTIES_SIZE} bytes"
             raise given.error("properties", row, f"{sizes[row]} bytes long", rule)
-        keys, tags = message.key, message.tags
-        if len(message.pairs.names):
-            keys = pc.coalesce(keys, message.pairs.value_of(KEYS))
-            tags = pc.coalesce(tags, message.pairs.value_of(TAGS))
-        queue_ids = self._choose(given, message, keys)
+        queue_ids = self._choose(given, message)
         rows = Rows(
             topics=message.topics,
             bodies=message.bodies,
-            properties=properties,
+            properties=made.properties,
             born_hosts=given.hosts("bornHost", BORN_HOST),
             store_hosts=pa.repeat(pa.scalar(settings.store_host, pa.binary()), given.count),
             queue_id=queue_ids,
@@ -147,8 +138,7 @@ class Task:
             born_ms=given.times_ms("bornTimestamp", time.time_ns() // 1_000_000),
             reconsume_times=given.numbers("reconsumeTimes", pa.int32(), 0),
         )
-        none = pa.nulls(given.count, pa.string())
-        return self._batch(given, rows, message.topics, unique, keys, tags, none)
+        return self._batch(given, rows, made, pa.nulls(given.count, pa.string()))
 
     def _preserved(self, given: Given) -> Batch:
         need_values(given, dict.fromkeys(PRESERVED, "preserve=true needs every column of the record"))
@@ -174,35 +164,25 @@ class Task:
             store_ms=given.times_ms("storeTimestamp", 0),
             prepared_offset=given.numbers("preparedTransactionOffset", pa.int64(), 0),
         )
-        return self._batch(
-            given, rows, topics, read.values(UNIQ_KEY), read.values(KEYS), read.values(TAGS), read.values("DELAY")
-        )
+        counts, hashes = index_keys(topics, read.values(UNIQ_KEY), read.values(KEYS), rows.sys_flag)
+        codes = java_hashes(read.values(TAGS)).astype(np.int64)
+        return self._batch(given, rows, Stored(raw, counts, hashes, codes), read.values("DELAY"))
 
-    def _batch(
-        self,
-        given: Given,
-        rows: Rows,
-        topics: pa.DictionaryArray,
-        unique: pa.StringArray,
-        keys: pa.StringArray,
-        tags: pa.StringArray,
-        delays: pa.StringArray,
-    ) -> Batch:
-        counts, hashes = _index_keys(topics, unique, keys, rows.sys_flag)
+    def _batch(self, given: Given, rows: Rows, made: Stored, delays: pa.StringArray) -> Batch:
+        counts, codes = made.key_counts, made.tags_codes
         if int(counts.max(initial=0)) > 0xFFFF:
             row = int((counts > 0xFFFF).argmax())
             raise given.error("key", row, f"{counts[row]} words", "a message has at most 65535 keys")
-        codes = java_hashes(tags).astype(np.int64)
-        for row in _rows_of(topics, SCHEDULE_TOPIC):
+        for row in _rows_of(rows.topics, SCHEDULE_TOPIC):
             delay = delay_ms(delays[row].as_py())
             if delay is None:
                 value = shorten(repr(delays[row].as_py()))
                 raise given.error("DELAY", row, value, "it must be a whole number, a broker's log ends there otherwise")
             if delay:
                 codes[row] = int(np.asarray(rows.store_ms)[row]) + delay
-        return Batch(rows, codes, self._queue_numbers(topics, rows.queue_id), counts, hashes)
+        return Batch(rows, codes, self._queue_numbers(rows.topics, rows.queue_id), counts, made.hashes)
 
-    def _choose(self, given: Given, message: Message, keys: pa.StringArray) -> npt.NDArray[np.int32]:
+    def _choose(self, given: Given, message: Message) -> npt.NDArray[np.int32]:
         """Queue of each row: its own, else by key as RocketMQ does it, else round robin (interface.md 15, 17)."""
         chosen = given.numbers("queueId", pa.int32(), -1).copy()
         names = message.topics.dictionary.to_pylist()
@@ -211,6 +191,7 @@ class Task:
         if not len(open_rows):
             return chosen
         counts = self._queue_counts_of(names)
+        keys = pc.coalesce(message.key, message.pairs.value_of(KEYS)) if len(message.pairs.names) else message.key
         topic = message.topics.indices.to_numpy()[open_rows]
         keyed = mask(keys.is_valid())[open_rows]
         hashes = java_hashes(keys)[open_rows]
@@ -267,30 +248,6 @@ def _distinct(values: npt.NDArray[np.int64], limit: int) -> tuple[npt.NDArray[np
     distinct = np.flatnonzero(numbers)
     numbers[distinct] = np.arange(len(distinct))
     return distinct, numbers[values]
-
-
-def _index_keys(
-    topics: pa.DictionaryArray, unique: pa.StringArray, keys: pa.StringArray, sys_flag: Any
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-    """Number of index keys of each record, and their hashes: UNIQ_KEY, then the words of KEYS (rocketmq.md 4.2)."""
-    count = len(topics)
-    kind = np.broadcast_to(np.asarray(sys_flag) & TRANSACTION_MASK, count)
-    indexed = kind != ROLLBACK
-    has_unique = (mask(unique.is_valid()) & indexed).astype(np.int64)
-    listed = words(keys)
-    word_counts = np.where(indexed, listed.value_lengths().fill_null(0).to_numpy(zero_copy_only=False), 0)
-    counts = has_unique + word_counts
-    flat = listed.flatten() if indexed.all() else listed.filter(pa.array(indexed)).flatten()
-    if (counts == 1).all() and not has_unique.any():
-        return counts, key_hashes(topics, flat)
-    rows = np.repeat(np.arange(count), counts)
-    first = np.cumsum(counts) - counts
-    is_unique = np.zeros(len(rows), bool)
-    is_unique[first[has_unique == 1]] = True
-    hashes = np.empty(len(rows), np.int32)
-    for chosen, texts in ((is_unique, unique.filter(pa.array(has_unique == 1))), (~is_unique, flat)):
-        hashes[chosen] = key_hashes(topics.take(pa.array(rows[chosen])), texts)
-    return counts, hashes
 
 
 def stage_task(folder: str, stem: str, task: Task, batches: Iterator[pa.RecordBatch], partition: int) -> StagedPart:
