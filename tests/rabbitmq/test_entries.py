@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from storage_core.rabbitmq import open_store
-from storage_core.rabbitmq.index.entries import ENTRY, copied, filtered, joined, new_entries, packed, unpacked
+from storage_core.rabbitmq.index.entries import ENTRY, copied, filtered, joined, new_entries
+from storage_core.rabbitmq.index.packed_entries import CHUNK_ROWS, packed, unpacked
 from storage_core.store import ScanRequest
 from tests.rabbitmq import golden
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 1000])
+@pytest.mark.parametrize("count", [0, 1, 2, 1000, CHUNK_ROWS, CHUNK_ROWS + 1, 2 * CHUNK_ROWS + 77])
 def test_entries_of_any_values_come_back(count: int) -> None:
     entries = np.frombuffer(random.Random(count).randbytes(count * ENTRY.itemsize), ENTRY)
     assert unpacked(packed(entries)).tobytes() == entries.tobytes()
@@ -24,6 +25,25 @@ def test_entries_of_any_values_come_back(count: int) -> None:
     for name in ("expiry", "file", "flags"):
         alike[name] = entries[name][:1] if count else 0
     assert unpacked(packed(alike)).tobytes() == alike.tobytes()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_columns_of_any_shape_come_back(seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    entries = new_entries(int(chance.integers(1, 40_000)))
+    for name in ENTRY.names or ():
+        kind = ENTRY[name]
+        most = np.iinfo(kind).max >> int(chance.integers(0, 8 * kind.itemsize))
+        values = chance.integers(0, most, len(entries), kind, endpoint=True)
+        shape = chance.integers(0, 4)
+        if shape == 0:  # runs of equal values
+            values = values[np.sort(chance.integers(0, 40, len(entries))) % len(entries)]
+        elif shape == 1:  # a straight line, which may go around
+            values = np.arange(len(entries)).astype(kind) * values[0]
+        elif shape == 2:  # rising, now and then from the beginning
+            values = np.cumsum(values.astype(np.uint64) & 0x1FF).astype(kind)
+        entries[name] = values
+    assert unpacked(packed(entries)).tobytes() == entries.tobytes()
 
 
 def test_structs_are_kept_and_joined_as_they_are() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import zstandard
 
 from storage_core.rabbitmq.disk.damage import Damage
 
@@ -97,32 +96,3 @@ def flagged(entries: Entries, flag: int) -> npt.NDArray[np.bool_]:
     """Which entries have `flag`."""
     found: npt.NDArray[np.bool_] = entries["flags"] & flag != 0
     return found
-
-
-def packed(entries: Entries) -> bytes:
-    """The entries for the way to another process: neighbours are alike, so 46 bytes become a few.
-
-    First the count and a bit for each column that holds one value, then that value or all differences to the left.
-    """
-    alike, columns = 0, []
-    for index, name in enumerate(ENTRY.names or ()):
-        column = entries[name]
-        if len(column) and (column == column[0]).all():
-            alike |= 1 << index
-            column = column[:1]
-        columns.append(np.diff(column.astype(np.int64), prepend=0))
-    data = np.concatenate([np.array([len(entries), alike], np.int64), *columns])
-    return zstandard.ZstdCompressor(level=1).compress(data.data)
-
-
-def unpacked(data: bytes) -> Entries:
-    """What `packed` was given."""
-    raw = np.frombuffer(zstandard.ZstdDecompressor().decompress(data), np.int64)
-    count, alike = int(raw[0]), int(raw[1])
-    entries = new_entries(count)
-    at = 2
-    for index, name in enumerate(ENTRY.names or ()):
-        size = 1 if alike >> index & 1 else count
-        entries[name] = np.cumsum(raw[at : at + size]).astype(ENTRY[name])
-        at += size
-    return entries

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.disk.span_reader import SpanReader
-from storage_core.rabbitmq.index.entries import Entries, packed, unpacked
+from storage_core.rabbitmq.index.entries import Entries
+from storage_core.rabbitmq.index.packed_entries import packed, unpacked
 from storage_core.rabbitmq.read.batch_builder import BatchBuilder, RowContext
 from storage_core.rabbitmq.read.message_batch import read_batch
 from storage_core.store import Mode, ScanPartition
