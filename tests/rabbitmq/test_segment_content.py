@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from storage_core.compiled import loading
 from storage_core.formats.rabbitmq.classic import segment
-from storage_core.formats.rabbitmq.classic.index_records import PUBLISHED
+from storage_core.formats.rabbitmq.classic.index_records import PUBLISHED, SegmentPublishes, segment_publishes
 from storage_core.rabbitmq.index.segment_reader import SegmentContent, decode
 
 ENTRY_COUNT = 8
@@ -51,3 +51,22 @@ def test_the_loop_says_what_the_walk_says(data: bytes) -> None:
     assert (read.damages, read.torn_at) == (walked.damages, walked.torn_at)
     is_blank = bool(data) and not any(data)
     assert by_loop == (not walked.damages and not is_blank)
+
+
+def published(data: bytes, content: SegmentContent, setting: str) -> SegmentPublishes:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loading, "process", loading.Process(setting))
+        return segment_publishes(data, content.flags, content.positions)
+
+
+@settings(max_examples=200, deadline=None)
+@given(segments())
+def test_the_loop_copies_the_publishes_that_numpy_copies(data: bytes) -> None:
+    content, _ = said(data, "never")
+    copied, taken = (published(data, content, setting) for setting in ("always", "never"))
+    for name in SegmentPublishes.__dataclass_fields__:
+        by_loop, by_numpy = getattr(copied, name), getattr(taken, name)
+        assert (by_loop.dtype, by_loop.tobytes()) == (by_numpy.dtype, by_numpy.tobytes())
+    assert [head.tobytes() for head in copied.heads] == [
+        data[at : at + segment.PUBLISH.size] for at in copied.positions.tolist()
+    ]

@@ -54,7 +54,7 @@ class Publishes:
 
 @dataclass
 class IndexFile:
-    """One journal or segment: its publishes, the entries that it acknowledges, what is damaged in it."""
+    """A journal, the segments of a queue, or one: publishes, entries that are acknowledged, what is damaged."""
 
     publishes: Publishes
     acked: npt.NDArray[np.int64]

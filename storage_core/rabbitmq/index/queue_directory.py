@@ -15,13 +15,12 @@ import numpy.typing as npt
 
 from storage_core.errors import FormatError, UnsupportedFormatError
 from storage_core.files import system
-from storage_core.formats.layout import Positions
 from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.classic import queue_v2
 from storage_core.formats.rabbitmq.paths import QueueName
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.disk.recovery_terms import QueueTerms
-from storage_core.rabbitmq.disk.span_reader import FileReader, read_short_file
+from storage_core.rabbitmq.disk.span_reader import read_short_file
 from storage_core.rabbitmq.index import journal_reader, segment_reader, segment_v2_reader
 from storage_core.rabbitmq.index.entries import (
     ACKED,
@@ -170,17 +169,18 @@ def read_queue(
     if terms is not None and terms.version != directory.version and directory.sizes:
         terms = replace(terms, segments=None)
     verdict = verdict_on(terms, locations.clean, trust)
-    files, found = _read_files(root, directory, entry_count)
+    files, found = _read_files(root, directory, entry_count, with_ids)
     damages = [damage for file in found for damage in file.damages]
     entries, ids, stored, transient = _combined(found, with_ids)
-    told, unacked = verdict, entries["sequence_id"][~flagged(entries, ACKED)]
-    if directory.version == 1 and _crashes_at_start(told, unacked, entry_count):
+    told = verdict
+    if directory.version == 1 and _crashes_at_start(told, entries, entry_count):
         verdict = verdict_on(None, locations.clean, trust)
     _locate(entries, ids, stored, locations, files)
-    entries["flags"] |= np.uint8(DIRTY if verdict.dirty else 0)
     below = verdict.redelivered_below
-    redelivered = np.ones(len(entries), bool) if below is None else entries["sequence_id"] < below
-    entries["flags"] |= np.where(redelivered, REDELIVERED, 0).astype(np.uint8)
+    redelivered = len(entries) if below is None else int((entries["sequence_id"] < below).sum())
+    entries["flags"][:redelivered] |= np.uint8(REDELIVERED)
+    if verdict.dirty:
+        entries["flags"] |= np.uint8(DIRTY)
     queue = QueueFiles(directory, entries, files, 0, verdict, transient, _end(found), damages)
     queue.ids = ids if with_ids else None
     _apply(queue, told, root)
@@ -202,19 +202,27 @@ def verdict_on(terms: QueueTerms | None, store_clean: bool, trust_terms: bool = 
     return Verdict(dirty, terms.next_deliver_sequence_id, terms.next_sequence_id, hidden, count)
 
 
-def _crashes_at_start(verdict: Verdict, unacked: Positions, entry_count: int) -> bool:
+def _crashes_at_start(verdict: Verdict, entries: Entries, entry_count: int) -> bool:
     """Whether the terms of a clean stop do not fit the messages so that the queue crashes as it starts, and comes up as
-    after a crash (rabbitmq.md 1.3). `unacked` are sequence ids, ascending, shape (n,).
+    after a crash (rabbitmq.md 1.3).
 
     It reads the first segment, and the rest of the messages that the terms count must have room up to the next id.
     """
     count, following = verdict.expected_count, verdict.next_sequence_id
-    if verdict.hidden or count is None or following is None or not len(unacked):
+    if verdict.hidden or count is None or following is None:
+        return False
+    unacked = _unacked(entries)
+    if not len(unacked):
         return False
     first = int(unacked[0]) // entry_count * entry_count
     end = min(first + entry_count, following)
     read = int(np.searchsorted(unacked, end))
     return first + count > following or not read or not 0 <= count - read <= following - end
+
+
+def _unacked(entries: Entries) -> npt.NDArray[np.int64]:
+    """The sequence ids that are not acknowledged, ascending."""
+    return filtered(entries["sequence_id"], ~flagged(entries, ACKED))
 
 
 def _next_sequence_id(verdict: Verdict, last_live: int | None, entry_count: int) -> int:
@@ -226,18 +234,14 @@ def _next_sequence_id(verdict: Verdict, last_live: int | None, entry_count: int)
     return 0 if last_live is None else (last_live // entry_count + 1) * entry_count
 
 
-def _read_files(root: str, directory: QueueDirectory, entry_count: int) -> tuple[list[str], list[IndexFile]]:
+def _read_files(
+    root: str, directory: QueueDirectory, entry_count: int, with_ids: bool
+) -> tuple[list[str], list[IndexFile]]:
+    """The files of a directory, and what those of its index hold."""
     prefix = f"{paths.QUEUES_FOLDER}/{directory.directory}"
     folder = f"{root}/{prefix}"
-    files: list[str] = []
-    found = []
-    reader = FileReader()
-    for name in _numbered(directory, paths.SEGMENT_SUFFIX):
-        number = paths.number_of(name, paths.SEGMENT_SUFFIX)
-        if number is not None:
-            files.append(f"{prefix}/{name}")
-            data = reader.read(f"{folder}/{name}")
-            found.append(segment_reader.read_segment(data, files[-1], number, entry_count, len(files) - 1))
+    sizes = {f"{prefix}/{name}": directory.sizes[name] for name in _numbered(directory, paths.SEGMENT_SUFFIX)}
+    files, found = list(sizes), [segment_reader.read_segments(root, sizes, entry_count, with_ids)]
     if paths.JOURNAL_FILE in directory.sizes:
         files.append(f"{prefix}/{paths.JOURNAL_FILE}")
         found.append(journal_reader.read_journal(folder, files[-1], len(files) - 1))
@@ -269,7 +273,7 @@ def _combined(
     sequence id, which a crash between a flush and the cut of the journal leaves, the segment's counts. Ids are
     those of stored ones, or of all `with_ids`.
     """
-    publishes = [file.publishes for file in found] or [nothing()]
+    publishes = [file.publishes for file in found if len(file.publishes.entries)] or [nothing()]
     entries = joined([part.entries for part in publishes])
     stored = joined([part.stored for part in publishes])
     ids = joined([part.ids for part in publishes]) if stored.any() or with_ids else np.zeros(len(entries), "V16")
@@ -277,9 +281,10 @@ def _combined(
     if not (sequence_ids[1:] > sequence_ids[:-1]).all():
         _, first = np.unique(sequence_ids, return_index=True)
         entries, ids, stored, sequence_ids = entries[first], ids[first], stored[first], sequence_ids[first]
-    acked = joined([file.acked for file in found] or [np.empty(0, np.int64)])
+    acked = joined([file.acked for file in found])
     dead = np.isin(sequence_ids, acked) if len(acked) else np.zeros(len(entries), bool)
-    entries["flags"] |= np.where(dead, ACKED, 0).astype(np.uint8)
+    if len(acked):
+        entries["flags"] |= np.where(dead, np.uint8(ACKED), np.uint8(0))
     persistent = flagged(entries, PERSISTENT)
     transient = int((~persistent & ~dead).sum())
     return filtered(entries, persistent), filtered(ids, persistent), filtered(stored, persistent), transient
@@ -318,33 +323,32 @@ def _apply(queue: QueueFiles, told: Verdict, root: str) -> None:
     """Drops what a node drops without calling it damage, and says so. `told` is the verdict by the terms alone."""
     entries = queue.entries
     path = f"{root}/{paths.QUEUES_FOLDER}/{queue.directory.directory}"
-    missing = flagged(entries, MISSING) & ~flagged(entries, ACKED)
+    missing = entries["flags"] & (MISSING | ACKED) == MISSING
     queue.forgotten = entries["sequence_id"][missing]
     if queue.verdict.dirty and missing.any():
         count = int(missing.sum())
         queue.warnings.append(f"{path}: {count} messages are in no message file; a node forgets them when it starts")
         queue.entries = entries = entries[~missing]
         queue.ids = None if queue.ids is None else filtered(queue.ids, ~missing)
-    live = int((~flagged(entries, ACKED)).sum())
-    if told.hidden and live:
+    unacked = _unacked(entries)
+    if told.hidden and (live := len(unacked)):
         queue.warnings.append(
             f"{path}: {paths.RECOVERY_FILE} says that the queue is empty, so a node shows none of its {live} messages; "
             "the option recovery=none reads them"
         )
         queue.entries = new_entries(0)
         queue.ids = None if queue.ids is None else queue.ids[:0]
-    elif (disagreement := _disagreement(queue, told)) is not None:
+    elif (disagreement := _disagreement(queue, unacked, told)) is not None:
         queue.warnings.append(
             f"{path}: {disagreement}; a node crashes this queue when it finds that out, then redelivers all of it"
         )
 
 
-def _disagreement(queue: QueueFiles, told: Verdict) -> str | None:
-    """How the terms of the last stop and the messages of a queue disagree."""
+def _disagreement(queue: QueueFiles, unacked: npt.NDArray[np.int64], told: Verdict) -> str | None:
+    """How the terms of the last stop and the messages of a queue, whose sequence ids are `unacked`, disagree."""
     count, following = told.expected_count, told.next_sequence_id
     if count is None:
         return None
-    unacked = queue.entries["sequence_id"][~flagged(queue.entries, ACKED)]
     if count != len(unacked):
         return f"{len(unacked)} messages, and {paths.RECOVERY_FILE} says {count}"
     if queue.directory.version == 1 and following is not None and len(unacked) and unacked[-1] >= following:

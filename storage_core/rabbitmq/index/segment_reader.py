@@ -1,27 +1,39 @@
-"""One segment file of a version-1 queue: what it says of each relative sequence, and what is wrong with it.
+"""The segment files of a version-1 queue: what they say of each relative sequence, and what is wrong with them.
 
-Reads list what is wrong and go on (`read_segment`); who writes the queue refuses it (`index_segment`).
+Reads list what is wrong and go on (`read_segments`); who writes the queue refuses it (`index_segment`).
 Source: rabbitmq.md 3. Leaves to `queue_directory` what journal and segments mean together.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from storage_core.formats.layout import Mask, Positions, values_at
+from storage_core.formats.rabbitmq import paths
+from storage_core.formats.rabbitmq.classic import index_records
 from storage_core.formats.rabbitmq.classic import segment as format_segment
-from storage_core.formats.rabbitmq.classic.index_records import ACKED, DELIVERED, PERSISTENT, PUBLISHED, Flags
+from storage_core.formats.rabbitmq.classic.index_records import (
+    ACKED,
+    DELIVERED,
+    PERSISTENT,
+    PUBLISHED,
+    Flags,
+    SegmentPublishes,
+)
 from storage_core.formats.rabbitmq.classic.journal import MAX_SEQUENCE_ID
 from storage_core.formats.rabbitmq.classic.segment import SegmentRecords
-from storage_core.formats.spans import structs_at
 from storage_core.rabbitmq.disk.damage import Damage
+from storage_core.rabbitmq.disk.span_reader import FileReader
 from storage_core.rabbitmq.index import entries as entry_flags
-from storage_core.rabbitmq.index.entries import SEGMENT, IndexFile, Publishes, new_entries, nothing
+from storage_core.rabbitmq.index.entries import SEGMENT, IndexFile, Publishes, joined, new_entries
 
 Sequences = npt.NDArray[np.int64]
+_ROWS_AT_ONCE = 8192
+"""Fixed parts of publishes, 34 bytes each, that stay in the cache until they are entries."""
 
 
 @dataclass(frozen=True)
@@ -70,30 +82,97 @@ def decode(data: bytes | memoryview, name: str, entry_count: int) -> SegmentCont
     return SegmentContent(flags, positions, damages, records.stop if records.reason == "torn" else None)
 
 
-def read_segment(data: memoryview, name: str, number: int, entry_count: int, file: int) -> IndexFile:
-    """Segment `number` of `entry_count` entries, whose file holds `data`.
-
-    The file is called `name` below the store and has the number `file` in its list; nothing of the answer keeps `data`.
+def read_segments(root: str, sizes: Mapping[str, int], entry_count: int, with_ids: bool) -> IndexFile:
+    """The segment files of one queue, of `entry_count` entries each. `sizes` are their lengths by path below the store
+    `root`, in the order of their numbers in its list. Ids are those of stored messages, or of all `with_ids`.
     """
-    if (number + 1) * entry_count > MAX_SEQUENCE_ID:
-        reason = f"sequence ids of a segment with number {number} have more than the 62 bits of a journal"
-        return IndexFile(nothing(), np.empty(0, np.int64), [Damage(name, 0, len(data), "segment", reason)])
-    content = decode(data, name, entry_count)
-    relative_sequences = np.flatnonzero(content.flags & PUBLISHED)
-    if not len(relative_sequences):
-        return IndexFile(nothing(), np.empty(0, np.int64), content.damages)
-    flags, positions = content.flags[relative_sequences], content.positions[relative_sequences]
-    base = number * entry_count
-    entries = new_entries(len(relative_sequences))
-    fixed = structs_at(np.frombuffer(data, np.uint8), format_segment.PUBLISH.dtype, positions)
-    embedded = fixed["embedded_size"].astype(np.int64)
-    entries["sequence_id"], entries["position"] = base + relative_sequences, positions
-    entries["expiry"], entries["size"] = fixed["expiry"], fixed["size"]
-    entries["length"] = format_segment.PUBLISH.size + embedded
-    entries["file"], entries["kind"] = file, SEGMENT
-    entries["flags"] = np.where(flags & PERSISTENT, entry_flags.PERSISTENT, 0)
-    publishes = Publishes(entries, np.ascontiguousarray(fixed["id"]), embedded == 0)
-    return IndexFile(publishes, base + relative_sequences[flags & ACKED != 0], content.damages)
+    most = min(entry_count, format_segment.RELATIVE_MASK + 1)
+    expected = sum(min(most, size // format_segment.PUBLISH.size) for size in sizes.values())
+    reader, segments = FileReader(), _Segments(entry_count, with_ids, expected)
+    for file, name in enumerate(sizes):
+        number = paths.number_of(name.rpartition("/")[2], paths.SEGMENT_SUFFIX) or 0
+        segments.add(reader.read(f"{root}/{name}"), name, number, file)
+    return segments.found()
+
+
+class _Segments:
+    """The segments of a queue, one after another. Some at a time become entries, while they are in the cache: fresh
+    memory for each of their columns would take longer than all else.
+    """
+
+    def __init__(self, entry_count: int, with_ids: bool, expected: int) -> None:
+        """`expected`: about how many publishes there will be. Memory of those that do not come is never touched."""
+        self._entry_count, self._with_ids = entry_count, with_ids
+        self._waiting: list[tuple[int, int, SegmentPublishes]] = []
+        self._waiting_count = self._count = 0
+        self._held = _publishes(expected)
+        self._acked: list[Sequences] = []
+        self._damages: list[Damage] = []
+
+    def add(self, data: memoryview, name: str, number: int, file: int) -> None:
+        """Adds segment `number`, whose file, called `name` below the store and number `file` in its list, holds `data`.
+        Nothing keeps `data`.
+        """
+        if (number + 1) * self._entry_count > MAX_SEQUENCE_ID:
+            reason = f"sequence ids of a segment with number {number} have more than the 62 bits of a journal"
+            self._damages.append(Damage(name, 0, len(data), "segment", reason))
+            return
+        content = decode(data, name, self._entry_count)
+        self._damages += content.damages
+        publishes = index_records.segment_publishes(data, content.flags, content.positions)
+        self._waiting.append((file, number * self._entry_count, publishes))
+        self._waiting_count += len(publishes.relatives)
+        if self._waiting_count >= _ROWS_AT_ONCE:
+            self._take()
+
+    def _take(self) -> None:
+        """Makes entries of the segments that wait."""
+        waiting, self._waiting, self._waiting_count = self._waiting, [], 0
+        counts = [len(publishes.relatives) for _, _, publishes in waiting]
+        if not sum(counts):
+            return
+        parts = [
+            [getattr(each, name) for _, _, each in waiting] for name in ("relatives", "positions", "flags", "heads")
+        ]
+        relatives, positions, flags, heads = map(joined, parts)
+        sequence_ids = relatives + np.repeat([base for _, base, _ in waiting], counts)
+        embedded = heads["embedded_size"].astype(np.int64)
+        held = self._room(len(heads))
+        entries = held.entries
+        entries["sequence_id"], entries["position"] = sequence_ids, positions
+        entries["expiry"], entries["size"] = heads["expiry"], heads["size"]
+        entries["length"] = format_segment.PUBLISH.size + embedded
+        entries["file"], entries["kind"] = np.repeat([file for file, _, _ in waiting], counts), SEGMENT
+        entries["flags"] = np.where(flags & PERSISTENT, np.uint8(entry_flags.PERSISTENT), np.uint8(0))
+        held.stored[:] = embedded == 0
+        if self._with_ids or held.stored.any():
+            held.ids[:] = heads["id"]
+        self._acked.append(sequence_ids[flags & ACKED != 0])
+
+    def _room(self, count: int) -> Publishes:
+        """The next `count` publishes, all zero, to be filled."""
+        start, self._count = self._count, self._count + count
+        held = self._held
+        if self._count > len(held.stored):  # files have grown since they were listed
+            more = _publishes(max(self._count, 2 * len(held.stored)) - len(held.stored))
+            self._held = held = Publishes(
+                joined([held.entries, more.entries]), joined([held.ids, more.ids]), joined([held.stored, more.stored])
+            )
+        return _between(held, start, self._count)
+
+    def found(self) -> IndexFile:
+        """All that was added."""
+        self._take()
+        acked = joined(self._acked or [np.empty(0, np.int64)])
+        return IndexFile(_between(self._held, 0, self._count), acked, self._damages)
+
+
+def _publishes(count: int) -> Publishes:
+    return Publishes(new_entries(count), np.zeros(count, "V16"), np.zeros(count, bool))
+
+
+def _between(publishes: Publishes, start: int, stop: int) -> Publishes:
+    return Publishes(publishes.entries[start:stop], publishes.ids[start:stop], publishes.stored[start:stop])
 
 
 def mark_counts(data: bytes) -> dict[int, int]:

@@ -87,17 +87,17 @@ def _partition(
 ) -> QueuePartition:
     """A partition that carries only the names that its own entries use."""
     used = np.zeros(len(context.files), bool)
-    for stretch in stretches:
-        own = np.zeros(len(stretch.files), bool)
-        own[stretch.entries["file"]] = True
-        used[stretch.files[own]] = True
+    runs = [np.flatnonzero(np.diff(stretch.entries["file"], prepend=-1)) for stretch in stretches]
+    for stretch, firsts in zip(stretches, runs, strict=True):
+        used[stretch.files[stretch.entries["file"][firsts]]] = True
     numbers = np.cumsum(used) - 1
     queues = sorted({stretch.queue for stretch in stretches})
     entries = copied([stretch.entries for stretch in stretches] or [new_entries(0)])
     base = 0
-    for stretch in stretches:
+    for stretch, firsts in zip(stretches, runs, strict=True):
         target = entries[base : base + len(stretch.entries)]
-        target["file"] = numbers[stretch.files][stretch.entries["file"]]
+        own = numbers[stretch.files[stretch.entries["file"][firsts]]]
+        target["file"] = np.repeat(own, np.diff(firsts, append=len(target)))
         target["queue"] = queues.index(stretch.queue)
         base += len(target)
     files = tuple(path for path, taken in zip(context.files, used.tolist(), strict=True) if taken)

@@ -6,14 +6,17 @@ Walking the files belongs to `journal` and `segment`. Source: rabbitmq.md 2 and 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from storage_core.compiled.loading import CompiledLoops
 from storage_core.formats.layout import Bytes, struct
 from storage_core.formats.rabbitmq.classic import journal, segment
 from storage_core.formats.rabbitmq.erlang.cursor import pieces
+from storage_core.formats.spans import structs_at
 
 BODY = struct(
     "index publish body",
@@ -28,6 +31,34 @@ PUBLISHED, PERSISTENT, DELIVERED, ACKED = 1, 2, 4, 8
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.uint8]
+
+_loops = CompiledLoops("storage_core.formats.rabbitmq.compiled.segment_loops")
+
+
+@dataclass(frozen=True)
+class SegmentPublishes:
+    """The publishes of a segment by relative sequence, shape (n,): where each starts in the file, the flags of its
+    entry, and its fixed part, of the dtype of `segment.PUBLISH`.
+    """
+
+    relatives: Numbers
+    positions: Numbers
+    flags: Flags
+    heads: npt.NDArray[np.void]
+
+
+def segment_publishes(data: bytes | memoryview, flags: Flags, positions: Numbers) -> SegmentPublishes:
+    """The publishes of a segment file of which `segment.content`, or a walk, found flags and positions by relative
+    sequence. Nothing of the answer keeps `data`.
+    """
+    buffer = np.frombuffer(data, np.uint8)
+    if (loops := _loops.after()) is not None:
+        found: SegmentPublishes = loops.publishes(buffer, flags, positions)
+        return found
+    relatives = np.flatnonzero(flags & PUBLISHED)
+    starts = positions[relatives]
+    heads = structs_at(buffer, segment.PUBLISH.dtype, starts)
+    return SegmentPublishes(relatives, starts, flags[relatives], heads)
 
 
 def publish_bodies(
