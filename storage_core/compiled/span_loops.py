@@ -24,7 +24,7 @@ BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 POSITIONS = types.Array(types.int64, 1, "C", readonly=True)
 MASKS = types.Array(types.boolean, 1, "C", readonly=True)
 OUT_POSITIONS, OUT_BYTES, OUT_NUMBERS = types.int64[::1], types.uint8[::1], types.int32[::1]
-OUT_POSITIONS_OF_ALL = types.int64[:, ::1]
+OUT_POSITIONS_OF_ALL, OUT_NUMBERS_OF_ALL = types.int64[:, ::1], types.int32[:, ::1]
 POSITIONS_OF_ALL = types.Array(types.int64, 2, "C", readonly=True)
 NUMBERS = types.Array(types.int32, 1, "C", readonly=True)
 NUMBERS_OF_ALL = types.Array(types.int32, 2, "C", readonly=True)

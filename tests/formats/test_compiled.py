@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage_core.compiled import loading, span_loops
-from storage_core.formats.rocketmq.compiled import pair_loops, property_loops
+from storage_core.formats.rocketmq.compiled import pair_loops, property_loops, record_pass
 from storage_core.formats.rocketmq.compiled.record_pass import read_records
 from storage_core.formats.rocketmq.consumequeue import (
     BLANK_SIZE,
@@ -137,7 +137,9 @@ def test_records_are_read_in_one_pass_as_in_many(
     queue_ids = np.array([0, 1, 0, 1], np.int32)
     expected = Expected(drawn(0, 1), drawn(0, 1), queue, queue_ids, KnownTexts(TOPICS))
     wanted = Wanted(expected, draws.draw(st.booleans()), draws.draw(st.booleans()), ("KEYS", "TAGS"))
-    plain, compiled = both(lambda: decode(buffer, np.cumsum(sizes) - sizes, sizes, wanted))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record_pass, "VALUE_SIZE", draws.draw(st.sampled_from([0, 1, 64])))
+        plain, compiled = both(lambda: decode(buffer, np.cumsum(sizes) - sizes, sizes, wanted))
     assert not plain.flaws.any()
     assert not compiled.flaws.any()
     assert compiled.differences.tolist() == plain.differences.tolist()

@@ -301,7 +301,7 @@ def _read_at_once(out: Messages, sizes: Positions, wanted: Wanted, loops: Any) -
         setattr(out, name, part)
     out._bodies, out._wrong_bodies, out._compressed = found.bodies, found.wrong_bodies, found.compressed
     if wanted.properties:
-        out.property_column().know(wanted.properties, found.begins, found.ends)
+        out.property_column().know(wanted.properties, found.begins, found.ends, found.values)
     if found.sixes is not None:
         out.keep_header()
         _decode_v6(out, found.sixes, out.column("sys_flag"))

@@ -104,6 +104,7 @@ class PropertyColumn:
         self._buffer, self._starts, self._sizes = buffer, starts, sizes
         self._expected: tuple[str, ...] = ()
         self._spans: dict[str, tuple[Positions, Positions]] = {}
+        self._copied: dict[str, pa.BinaryArray] = {}
 
     @cached_property
     def _bytes(self) -> pa.BinaryArray:
@@ -135,9 +136,14 @@ class PropertyColumn:
         """Says whose values will be asked for, so that one search finds them all."""
         self._expected = tuple(dict.fromkeys(names))
 
-    def know(self, names: Sequence[str], starts: Positions, stops: Positions) -> None:
-        """Says where the values of some names lie in the buffer; [0, 0) of a message without it. (len(names), n)."""
+    def know(
+        self, names: Sequence[str], starts: Positions, stops: Positions, copied: Sequence[pa.BinaryArray | None] = ()
+    ) -> None:
+        """Says where the values of some names lie in the buffer, [0, 0) of a message without it, shape (len(names), n);
+        `copied`: the same as bytes, where somebody has them already.
+        """
         self._spans |= zip(names, zip(starts, stops, strict=True), strict=True)
+        self._copied |= ((name, values) for name, values in zip(names, copied, strict=False) if values is not None)
 
     def values(self, name: str) -> pa.StringArray:
         """One property of every message; null where a message has none.
@@ -155,7 +161,7 @@ class PropertyColumn:
             self.know(wanted, *loops.property_spans(self._buffer, self._starts, self._sizes, wanted))
         if name in self._spans:
             starts, stops = self._spans[name]
-            values = text(gather(self._buffer, starts, stops))
+            values = text(self._copied[name] if name in self._copied else gather(self._buffer, starts, stops))
             return values if stops.all() else with_nulls(values, stops > 0)
         starts, stops = self._pieces_with(np.frombuffer(name.encode() + b"\x01", np.uint8))
         if self._one_in_each(starts):

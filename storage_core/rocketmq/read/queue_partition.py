@@ -328,7 +328,9 @@ class QueuePartition(ScanPartition):
             return builder.from_entries(entries)
         starts, stops, run = runs(entries.physical_offsets, entries.sizes, self.log)
         buffer, run_positions = window.load_runs(starts, stops)
-        return builder.from_queue(buffer, entries.physical_offsets - starts[run] + run_positions[run], entries)
+        behind = run_positions - starts
+        positions = entries.physical_offsets + (behind if len(behind) == 1 else behind[run])
+        return builder.from_queue(buffer, positions, entries)
 
 
 def runs(physical_offsets: Positions, sizes: Positions, log: FileChain) -> tuple[Positions, Positions, Positions]:

@@ -21,6 +21,7 @@ from storage_core.compiled.span_loops import (
     NUMBERS,
     OUT_BYTES,
     OUT_NUMBERS,
+    OUT_NUMBERS_OF_ALL,
     OUT_POSITIONS,
     OUT_POSITIONS_OF_ALL,
     POSITIONS,
@@ -58,6 +59,8 @@ PHYSICAL_OFFSET, QUEUE, QUEUE_OFFSET, SIZE = (int(difference) for difference in 
 DIFFERENCES, WRONG_BODY, IS_COMPRESSED, SIX = 15, 16, 32, 64
 OUTSIDE = -1
 PARTS = 6
+VALUE_SIZE = 64
+"""Bytes of a property's value, on average, that are copied in the pass: longer ones by whoever asks for them."""
 
 Texts = tuple[Bytes, Positions]
 TEXTS = types.Tuple((BYTES, POSITIONS))
@@ -66,7 +69,9 @@ TEXTS = types.Tuple((BYTES, POSITIONS))
 
 @dataclass(frozen=True)
 class FoundRecords:
-    """What `message.Messages` takes over. `begins` and `ends`: the properties, shape (names, n); `parts`: (6, n)."""
+    """What `message.Messages` takes over. `begins` and `ends`: the properties, shape (names, n); `values`: the same
+    copied, but None where they are long; `parts`: (6, n).
+    """
 
     flaws: npt.NDArray[np.uint8]
     differences: npt.NDArray[np.uint8]
@@ -76,6 +81,7 @@ class FoundRecords:
     compressed: Mask
     begins: Positions
     ends: Positions
+    values: list[pa.BinaryArray | None]
     sixes: Mask | None
 
 
@@ -96,20 +102,31 @@ def read_records(buffer: Bytes, starts: Positions, sizes: Positions, wanted: Wan
     flaws, notes = np.zeros(count, np.uint8), np.zeros(count, np.uint8)
     parts = np.empty((PARTS, count), np.int64)
     begins, ends = np.empty((len(names), count), np.int64), np.empty((len(names), count), np.int64)
+    room = count * VALUE_SIZE
+    value_offsets, values = np.zeros((len(names), count + 1), np.int32), pa.allocate_buffer(len(names) * room)
     seen = _read(
         buffer, starts, sizes, said, queue, queue_ids, topics, searched, CRC32_ADDRESS if wanted.crcs else 0, flaws,
-        notes, parts, offsets, np.frombuffer(packed, np.uint8), begins, ends,
+        notes, parts, offsets, np.frombuffer(packed, np.uint8), begins, ends, room, value_offsets,
+        np.frombuffer(values, np.uint8),
     )  # fmt: skip
     if seen == OUTSIDE:
         raise ValueError("a record lies outside of its buffer")
     bodies = wrong_bodies = None
     if wanted.bodies:
-        whole = [None, pa.py_buffer(offsets), packed.slice(0, int(offsets[-1]))]
-        bodies = pa.BinaryArray.from_buffers(pa.binary(), count, whole)
+        bodies = _binary(offsets, packed)
         wrong_bodies = notes & WRONG_BODY != 0 if wanted.crcs else None
     compressed, sixes = notes & IS_COMPRESSED != 0, notes & SIX != 0 if seen & SIX else None
     differences = notes & np.uint8(DIFFERENCES)
-    return FoundRecords(flaws, differences, parts, bodies, wrong_bodies, compressed, begins, ends, sixes)
+    copied = [
+        _binary(value_offsets[number], values.slice(number * room)) if value_offsets[number, -1] <= room else None
+        for number in range(len(names))
+    ]
+    return FoundRecords(flaws, differences, parts, bodies, wrong_bodies, compressed, begins, ends, copied, sixes)
+
+
+def _binary(offsets: Numbers, packed: pa.Buffer) -> pa.BinaryArray:
+    buffers = [None, pa.py_buffer(offsets), packed.slice(0, int(offsets[-1]))]
+    return pa.BinaryArray.from_buffers(pa.binary(), len(offsets) - 1, buffers)
 
 
 def header_field(buffer: Bytes, starts: Positions, field: Field) -> npt.NDArray[Any]:
@@ -171,9 +188,25 @@ def _record(buffer: Bytes, start: int, size: int) -> Any:
     return NONE if right else LENGTHS, note, body, body_size, topic, topic_size, properties, properties_size
 
 
+@njit(inline="always")
+def _copy_values(
+    buffer: Bytes, begins: Positions, ends: Positions, row: int, room: int, offsets: Numbers, values: Bytes
+) -> None:
+    """Where a name's values do not fit into its `room` bytes, its offsets are larger from there on."""
+    for number in range(len(begins)):
+        begin, filled = begins[number, row], np.int64(offsets[number, row])
+        size = ends[number, row] - begin
+        if filled + size <= room:
+            copy(values, number * room + filled, buffer, begin, size)
+            offsets[number, row + 1] = filled + size
+        else:
+            offsets[number, row + 1] = room + 1
+
+
 @njit(types.int64(BYTES, POSITIONS, POSITIONS, POSITIONS_OF_ALL, NUMBERS, NUMBERS, TEXTS, TEXTS, types.int64,
                   OUT_BYTES, OUT_BYTES, OUT_POSITIONS_OF_ALL, OUT_NUMBERS, OUT_BYTES, OUT_POSITIONS_OF_ALL,
-                  OUT_POSITIONS_OF_ALL), nogil=True, cache=True, _nrt=False)  # fmt: skip
+                  OUT_POSITIONS_OF_ALL, types.int64, OUT_NUMBERS_OF_ALL, OUT_BYTES),
+      nogil=True, cache=True, _nrt=False)  # fmt: skip
 def _read(
     buffer: Bytes,
     starts: Positions,
@@ -191,6 +224,9 @@ def _read(
     packed: Bytes,
     begins: Positions,
     ends: Positions,
+    room: int,
+    value_offsets: Numbers,
+    values: Bytes,
 ) -> int:
     """All notes together, or OUTSIDE."""
     seen, filled = 0, 0
@@ -212,6 +248,7 @@ def _read(
         parts[3, row], parts[4, row], parts[5, row] = topic_size, properties, properties_size
         if len(begins):
             find_properties(buffer, properties, properties + properties_size, texts, bounds, row, begins, ends)
+            _copy_values(buffer, begins, ends, row, room, value_offsets, values)
         if len(offsets):
             if filled + body_size > len(packed):
                 return OUTSIDE
