@@ -65,6 +65,11 @@ VALUE_SIZE = 64
 Texts = tuple[Bytes, Positions]
 TEXTS = types.Tuple((BYTES, POSITIONS))
 """Texts one after another, and where each begins; one more for the end of the last."""
+Spans = tuple[Positions, Positions]
+SPANS = types.Tuple((OUT_POSITIONS_OF_ALL, OUT_POSITIONS_OF_ALL))
+Copies = tuple[Numbers, Bytes]
+COPIES, COPIES_OF_ALL = types.Tuple((OUT_NUMBERS, OUT_BYTES)), types.Tuple((OUT_NUMBERS_OF_ALL, OUT_BYTES))
+"""Where each row's copy begins, and the bytes; of several names: of each as many bytes."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +111,8 @@ def read_records(buffer: Bytes, starts: Positions, sizes: Positions, wanted: Wan
     value_offsets, values = np.zeros((len(names), count + 1), np.int32), pa.allocate_buffer(len(names) * room)
     seen = _read(
         buffer, starts, sizes, said, queue, queue_ids, topics, searched, CRC32_ADDRESS if wanted.crcs else 0, flaws,
-        notes, parts, offsets, np.frombuffer(packed, np.uint8), begins, ends, room, value_offsets,
-        np.frombuffer(values, np.uint8),
+        notes, parts, (offsets, np.frombuffer(packed, np.uint8)), (begins, ends),
+        (value_offsets, np.frombuffer(values, np.uint8)),
     )  # fmt: skip
     if seen == OUTSIDE:
         raise ValueError("a record lies outside of its buffer")
@@ -189,10 +194,9 @@ def _record(buffer: Bytes, start: int, size: int) -> Any:
 
 
 @njit(inline="always")
-def _copy_values(
-    buffer: Bytes, begins: Positions, ends: Positions, row: int, room: int, offsets: Numbers, values: Bytes
-) -> None:
-    """Where a name's values do not fit into its `room` bytes, its offsets are larger from there on."""
+def _copy_values(buffer: Bytes, begins: Positions, ends: Positions, row: int, offsets: Numbers, values: Bytes) -> None:
+    """Each name has the same room in `values`; where its own do not fit, its offsets are larger from there on."""
+    room = len(values) // len(begins)
     for number in range(len(begins)):
         begin, filled = begins[number, row], np.int64(offsets[number, row])
         size = ends[number, row] - begin
@@ -204,8 +208,7 @@ def _copy_values(
 
 
 @njit(types.int64(BYTES, POSITIONS, POSITIONS, POSITIONS_OF_ALL, NUMBERS, NUMBERS, TEXTS, TEXTS, types.int64,
-                  OUT_BYTES, OUT_BYTES, OUT_POSITIONS_OF_ALL, OUT_NUMBERS, OUT_BYTES, OUT_POSITIONS_OF_ALL,
-                  OUT_POSITIONS_OF_ALL, types.int64, OUT_NUMBERS_OF_ALL, OUT_BYTES),
+                  OUT_BYTES, OUT_BYTES, OUT_POSITIONS_OF_ALL, COPIES, SPANS, COPIES_OF_ALL),
       nogil=True, cache=True, _nrt=False)  # fmt: skip
 def _read(
     buffer: Bytes,
@@ -220,17 +223,13 @@ def _read(
     flaws: Bytes,
     notes: Bytes,
     parts: Positions,
-    offsets: Numbers,
-    packed: Bytes,
-    begins: Positions,
-    ends: Positions,
-    room: int,
-    value_offsets: Numbers,
-    values: Bytes,
+    bodies: Copies,
+    spans: Spans,
+    values: Copies,
 ) -> int:
     """All notes together, or OUTSIDE."""
-    seen, filled = 0, 0
-    (topic_texts, topic_bounds), (texts, bounds) = topics, names
+    seen, filled, (topic_texts, topic_bounds), (texts, bounds) = 0, 0, topics, names
+    (offsets, packed), (begins, ends), (value_offsets, packed_values) = bodies, spans, values
     for row in range(len(starts)):
         start, size, note = starts[row], sizes[row], 0
         body, body_size, topic, topic_size, properties, properties_size = 0, 0, 0, 0, 0, 0
@@ -248,7 +247,7 @@ def _read(
         parts[3, row], parts[4, row], parts[5, row] = topic_size, properties, properties_size
         if len(begins):
             find_properties(buffer, properties, properties + properties_size, texts, bounds, row, begins, ends)
-            _copy_values(buffer, begins, ends, row, room, value_offsets, values)
+            _copy_values(buffer, begins, ends, row, value_offsets, packed_values)
         if len(offsets):
             if filled + body_size > len(packed):
                 return OUTSIDE
