@@ -47,12 +47,12 @@ test-fast: $(VENV)/.ready-test ## the tests that need no Java but the long ones,
 
 test-real: $(VENV)/.ready-test ## a seeded sample against the real RocketMQ and RabbitMQ, 35 minutes at most (Maven, JDK)
 	@echo "mqstore: tests against the real systems, seed $(SEED) (again: make test-real SEED=$(SEED))"
-	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) \
+	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) MQSTORE_COMPILED=always \
 		$(RUN) -m pytest -m real tests/real --timeout 900 --session-timeout 2100
 
 test-real-full: $(VENV)/.ready-test $(VENV_42)/.ready-test ## the same with 200 stores, 500 scripts and 200,000 rows, without a time limit
 	@echo "mqstore: tests against the real systems, 200 stores, seed $(SEED) (again: make test-real-full SEED=$(SEED))"
-	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) MQSTORE_STORES=200 MQSTORE_LOOKUPS=100 MQSTORE_SCRIPTS=500 MQSTORE_KILLS=30 \
+	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) MQSTORE_COMPILED=always MQSTORE_STORES=200 MQSTORE_LOOKUPS=100 MQSTORE_SCRIPTS=500 MQSTORE_KILLS=30 \
 		MQSTORE_STREAM_KILLS=100 MQSTORE_STREAM_SPARK_KILLS=100 MQSTORE_STREAM_BATCHES=100 MQSTORE_LIVE_S=60 MQSTORE_HISTORIES=100 \
 		MQSTORE_ROWS=200000 MQSTORE_WRITES=30 MQSTORE_COPIES=100 MQSTORE_BROKERS=12 MQSTORE_STOPS=1 MQSTORE_LOSSES=50 MQSTORE_HARMS=99 \
 		MQSTORE_SPARKS="3.5 4.0 4.1 4.2 4.3" MQSTORE_CONTAINER=1 MQSTORE_AZURE=1 MQSTORE_HDFS=1 \

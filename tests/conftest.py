@@ -34,6 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
     made, and removed again. Which loops decode must not depend on how much was decoded before.
     """
     os.environ.setdefault(loading.SETTING, "never")
+    if not hasattr(config, "workerinput"):
+        _forget_stale_loops()
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = SEED
     try:
@@ -43,6 +45,15 @@ def pytest_configure(config: pytest.Config) -> None:
     enough = found.f_bavail * found.f_frsize > ENOUGH_BYTES and not found.f_flag & os.ST_NOEXEC
     if enough and "real" not in str(config.option.markexpr).replace("not real", ""):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
+
+
+def _forget_stale_loops() -> None:
+    """A compiled loop is kept until its own file changes, whatever becomes of what it inlines, or of a layout."""
+    core = ROOT / "storage_core"
+    sources = [path.stat().st_mtime for part in ("formats", "compiled") for path in (core / part).rglob("*.py")]
+    for kept in core.rglob("*.nb[ic]"):
+        if kept.stat().st_mtime < max(sources):
+            kept.unlink(missing_ok=True)
 
 
 def pytest_report_header() -> str:
