@@ -1,4 +1,4 @@
-"""Spans copied, summed up, hashed, compared and searched, each in one pass over all messages.
+"""Spans copied, summed up, hashed and compared, each in one pass over all messages.
 
 No loop reads or writes outside of the arrays that it is given.
 """
@@ -78,16 +78,6 @@ def equal(buffer: Bytes, starts: Positions, sizes: Positions, texts: Bytes, offs
     """`span_equals.KnownTexts.equal`; text i is [offsets[i], offsets[i + 1]) of `texts`."""
     same = np.empty(len(starts), bool)
     _equal(buffer, positions(starts), positions(sizes), texts, offsets, np.ascontiguousarray(which, np.int32), same)
-    return same
-
-
-def stand_at(buffer: Bytes, starts: Positions, pieces: Sequence[tuple[int, bytes]]) -> Mask:
-    """Whether each piece stands so many bytes behind each start; not where it would reach out of the buffer."""
-    offsets = np.array([offset for offset, _ in pieces], np.int64)
-    bounds = np.cumsum([0, *(len(piece) for _, piece in pieces)])
-    texts = np.frombuffer(b"".join(piece for _, piece in pieces), np.uint8)
-    same = np.empty(len(starts), bool)
-    _stand_at(buffer, positions(starts), offsets, texts, bounds, same)
     return same
 
 
@@ -172,20 +162,6 @@ def _equal(
         size = offsets[which[row] + 1] - text
         inside = 0 <= starts[row] <= len(buffer) - size
         same[row] = inside and sizes[row] == size and differ(buffer, starts[row], texts, text, size) == 0
-
-
-@njit(types.void(BYTES, POSITIONS, POSITIONS, BYTES, POSITIONS, types.boolean[::1]), nogil=True, cache=True)
-def _stand_at(
-    buffer: Bytes, starts: Positions, offsets: Positions, texts: Bytes, bounds: Positions, same: Mask
-) -> None:  # fmt: skip
-    for row in range(len(starts)):
-        same[row] = True
-        for piece in range(len(offsets)):
-            at, size = starts[row] + offsets[piece], bounds[piece + 1] - bounds[piece]
-            inside = 0 <= at <= len(buffer) - size
-            if not inside or differ(buffer, at, texts, bounds[piece], size) != 0:
-                same[row] = False
-                break
 
 
 @njit(types.boolean(BYTES, NUMBERS, NUMBERS, OUT_NUMBERS), nogil=True, cache=True)

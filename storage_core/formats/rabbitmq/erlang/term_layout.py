@@ -14,8 +14,9 @@ import numpy as np
 from storage_core.compiled.loading import CompiledLoops
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
 
-_LENGTH = 4
-_loops = CompiledLoops("storage_core.compiled.span_loops")
+LENGTH_SIZE = 4
+"""Bytes of the length of a property list or body."""
+_loops = CompiledLoops("storage_core.formats.rabbitmq.compiled.term_loops")
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,6 @@ class Stretch:
 
     def matches(self, buffer: Bytes, positions: Positions) -> Mask:
         """At which positions the pieces stand. What is said of positions outside of the buffer means nothing."""
-        if (loops := _loops.after()) is not None:
-            found: Mask = loops.stand_at(buffer, positions, self.pieces)
-            return found
         same: Mask = np.ones(len(positions), bool)
         for offset, piece in self.pieces:
             same &= values_at(buffer, f"S{len(piece)}", positions + offset if offset else positions) == piece
@@ -73,13 +71,17 @@ def locate(buffer: Bytes, starts: Positions, stops: Positions, shape: Shape) -> 
 
     Only rows with `ok` are meant.
     """
+    if (loops := _loops.after()) is not None:
+        located: ShapedTerms = loops.locate(buffer, starts, stops, shape)
+        return located
     head, middle, tail = (part.size for part in (shape.before, shape.between, shape.after))
-    ok: Mask = (starts >= 0) & (stops <= len(buffer)) & (stops - starts >= head + middle + tail + 2 * _LENGTH)
+    ok: Mask = (starts >= 0) & (starts <= stops) & (stops <= len(buffer))
+    ok &= stops - starts >= head + middle + tail + 2 * LENGTH_SIZE
     last = np.maximum(stops - tail, 0)
-    property_starts = starts + (head + _LENGTH)
-    property_stops = property_starts + values_at(buffer, ">u4", property_starts - _LENGTH)
-    body_starts = property_stops + (middle + _LENGTH)
-    body_stops = body_starts + values_at(buffer, ">u4", body_starts - _LENGTH)
+    property_starts = starts + (head + LENGTH_SIZE)
+    property_stops = property_starts + values_at(buffer, ">u4", property_starts - LENGTH_SIZE)
+    body_starts = property_stops + (middle + LENGTH_SIZE)
+    body_stops = body_starts + values_at(buffer, ">u4", body_starts - LENGTH_SIZE)
     ok &= body_stops == last
     for part, positions in ((shape.before, starts), (shape.between, property_stops), (shape.after, last)):
         ok &= part.matches(buffer, positions)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from storage_core.compiled.loading import CompiledLoops
 from storage_core.errors import FormatError
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
 from storage_core.formats.rabbitmq.message import field_table
@@ -39,6 +40,11 @@ SPARE_BITS = 0x0003
 _FLAGS = Packer(">H")
 _SIZE = Packer(">I")
 _LONG = Packer(">Q")
+FLAGS_SIZE = _FLAGS.size
+_WIDTHS = {SHORT: (1, 0), TABLE: (_SIZE.size, 0), OCTET: (0, 1), LONG: (0, _LONG.size)}
+"""Bytes of the length before a value, and bytes of a value without one."""
+
+_loops = CompiledLoops("storage_core.formats.rabbitmq.compiled.term_loops")
 
 
 @dataclass(frozen=True)
@@ -63,8 +69,11 @@ class PropertySpans:
 
 def locate(buffer: Bytes, starts: Positions, stops: Positions) -> PropertySpans:
     """Finds the fields of the property lists [start, stop) of `buffer`. Never raises."""
+    if (loops := _loops.after()) is not None:
+        return _located_by(loops, buffer, starts, stops)
     flags = values_at(buffer, ">u2", starts).astype(np.int64)
-    ok: Mask = (stops - starts >= _FLAGS.size) & (starts >= 0) & (stops <= len(buffer)) & (flags & SPARE_BITS == 0)
+    ok: Mask = (starts >= 0) & (starts <= stops) & (stops <= len(buffer))
+    ok &= (stops - starts >= _FLAGS.size) & (flags & SPARE_BITS == 0)
     flags[~ok] = 0
     position = starts + _FLAGS.size
     found = {}
@@ -98,6 +107,24 @@ def locate(buffer: Bytes, starts: Positions, stops: Positions) -> PropertySpans:
         else:
             position[rows] = stop
     return PropertySpans(found, ok)
+
+
+def _located_by(loops: Any, buffer: Bytes, starts: Positions, stops: Positions) -> PropertySpans:
+    """`locate`, by compiled loops."""
+    flags, ok = loops.flags(buffer, starts, stops)
+    used, common = (int(fold.reduce(flags)) if len(flags) else 0 for fold in (np.bitwise_or, np.bitwise_and))
+    kinds = [(name, 1 << (15 - index), *_WIDTHS[kind]) for index, (name, kind) in enumerate(FIELDS)]
+    kinds = [kind for kind in kinds if used & kind[1]]
+    begins, ends, whole = loops.fields(buffer, starts, stops, flags, ok, [kind[1:] for kind in kinds])
+    every_row = np.arange(len(flags))
+    found = {}
+    for (name, bit, *_), begin, end in zip(kinds, begins, ends, strict=True):
+        if common & bit:
+            found[name] = FieldSpans(every_row, begin, end)
+        else:
+            rows = np.flatnonzero(flags & bit)
+            found[name] = FieldSpans(rows, begin[rows], end[rows])
+    return PropertySpans(found, whole)
 
 
 def decode(data: bytes) -> dict[str, Any]:
