@@ -7,6 +7,7 @@ holds, to `selection` what is asked for. Source: docs/architecture.md "A RabbitM
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -14,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from storage_core.errors import CorruptionError, FormatError, UnsupportedFormatError
+from storage_core.files import system
+from storage_core.files.threads import both
 from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.erlang import dets
 from storage_core.rabbitmq.disk import node, recovery_terms, unfinished
@@ -30,6 +33,9 @@ from storage_core.rabbitmq.read.index_filter import IndexFilter
 from storage_core.rabbitmq.read.partitioning import PlannedEntries, partitions
 from storage_core.rabbitmq.schema import message_schema
 from storage_core.store import Mode, QueueInfo, ScanPartition, ScanRequest, Snapshot
+
+LARGE_SIZE = 4 << 20
+"""Bytes of a directory that are worth a second thread: some milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,7 @@ class VhostSnapshot(Snapshot):
         self._pending = unfinished.pending(root)
         self.directories = queue_directory.list_directories(root, self._pending.files)
         self._read: dict[str, QueueFiles] = {}
+        self._ahead: dict[str, QueueFiles] = {}
         self._warnings: list[str] = []
 
     @cached_property
@@ -102,13 +109,41 @@ class VhostSnapshot(Snapshot):
         """What one directory holds, read once."""
         found = self._read.get(directory.directory)
         if found is None:
-            terms = self.terms.get(directory.directory)
-            found = queue_directory.read_queue(
-                self.root, directory, self.entry_count, self.locations, terms, self._trust_terms
-            )
+            found = self._ahead.pop(directory.directory, None) or self._found(directory)
             self._read[directory.directory] = found
             self._warnings += found.warnings
         return found
+
+    def _found(self, directory: QueueDirectory) -> QueueFiles:
+        terms = self.terms.get(directory.directory)
+        return queue_directory.read_queue(
+            self.root, directory, self.entry_count, self.locations, terms, self._trust_terms
+        )
+
+    def _read_ahead(self, directories: Sequence[QueueDirectory]) -> None:
+        """Reads large directories, two at a time: most of it the system and compiled loops do, and numpy.
+
+        What cannot be read is read again when it is asked for, in its turn, and says then why.
+        """
+        sizes = {
+            directory.directory: size
+            for directory in directories
+            if directory.directory not in self._read and (size := sum(directory.sizes.values())) >= LARGE_SIZE
+        }
+        large = [directory for directory in directories if directory.directory in sizes]
+        if len(large) < 2 or not system.is_local(self.root):
+            return
+        _ = self.terms, self.locations
+        shares = list[QueueDirectory](), list[QueueDirectory]()
+        for directory in sorted(large, key=lambda directory: -sizes[directory.directory]):
+            min(shares, key=lambda share: sum(sizes[each.directory] for each in share)).append(directory)
+
+        def read(share: Sequence[QueueDirectory]) -> None:
+            for directory in share:
+                with suppress(Exception):
+                    self._ahead[directory.directory] = self._found(directory)
+
+        both(lambda: read(shares[0]), lambda: read(shares[1]))
 
     def info(self, queue: NamedQueue) -> QueueInfo:
         """First sequence id that is served, and the one that the next message would get."""
@@ -153,6 +188,7 @@ class VhostSnapshot(Snapshot):
         request = self._without_empty(request, named)
         index_filter = IndexFilter(request.predicates, self.vhost, store)
         names = [name for name in selection.queues_of(request, named) if index_filter.takes_queue(name)]
+        self._read_ahead([directory for name in names for directory in named[name].directories])
         pieces, damages = PlannedEntries(), []
         for number, name in enumerate(names):
             damages += self._checked_damages(named[name], request)
