@@ -11,7 +11,7 @@ from struct import Struct as Packer
 import numpy as np
 
 from storage_core.errors import FormatError
-from storage_core.formats.layout import Positions, struct
+from storage_core.formats.layout import Bytes, Positions, struct, values_at
 
 HEAD = struct(
     "disk log head",
@@ -44,8 +44,9 @@ def items(data: bytes) -> tuple[Positions, Positions, int]:
     magic, state = _ITEM.unpack_from(data, 0)
     if magic != MAGIC or state not in {CLOSED, OPENED}:
         raise FormatError(0, f"head {magic:#010x} {state:#010x} is no disk log's")
-    starts, stops = [], []
-    position, end, item_at = HEAD.size, len(data), _ITEM.unpack_from
+    first_starts, first_stops = _first_items(np.frombuffer(data, np.uint8))
+    starts, stops = list[int](), list[int]()
+    position, end, item_at = int(first_stops[-1]) if len(first_stops) else HEAD.size, len(data), _ITEM.unpack_from
     while position + ITEM.size <= end:
         size, magic = item_at(data, position)
         start = position + (ITEM.size if size < LONG_ITEM_SIZE else ITEM.size + 16)
@@ -54,7 +55,20 @@ def items(data: bytes) -> tuple[Positions, Positions, int]:
         starts.append(start)
         stops.append(start + size)
         position = start + size
-    return np.array(starts, np.int64), np.array(stops, np.int64), position
+    rest_starts, rest_stops = np.array(starts, np.int64), np.array(stops, np.int64)
+    return np.concatenate((first_starts, rest_starts)), np.concatenate((first_stops, rest_stops)), position
+
+
+def _first_items(buffer: Bytes) -> tuple[Positions, Positions]:
+    """Spans of the terms of the first items: as many as follow one another, with no bytes of the magic in them."""
+    magic = np.flatnonzero(buffer[HEAD.size + 4 :] == ITEM_MAGIC >> 24) + HEAD.size
+    magic = magic[values_at(buffer, ">u4", magic + 4) == ITEM_MAGIC]
+    sizes = values_at(buffer, ">u4", magic).astype(np.int64)
+    starts = magic + np.where(sizes < LONG_ITEM_SIZE, ITEM.size, ITEM.size + 16)
+    stops = starts + sizes
+    follows = stops[:-1] == magic[1:]
+    count = 0 if not len(magic) or magic[0] != HEAD.size else int(np.argmin(np.append(follows, False)))
+    return starts[:count], stops[:count]
 
 
 def encode(terms: list[bytes]) -> bytes:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_core.errors import FormatError
-from storage_core.formats.layout import Bytes, Positions
+from storage_core.formats.layout import Bytes, Positions, values_at
 from storage_core.formats.rabbitmq.erlang import disk_log
 from storage_core.formats.rabbitmq.erlang.external_term import (
     ATOM,
@@ -78,7 +78,8 @@ def decode_index(data: bytes) -> npt.NDArray[np.void]:
     buffer = np.frombuffer(data, np.uint8)
     done = np.zeros(len(starts), bool)
     for head in _HEADS:
-        done |= _decode_rows(buffer, head, starts, stops, rows)
+        if not done.all():
+            done |= _decode_rows(buffer, head, starts, stops, rows)
     for row in np.flatnonzero(~done).tolist():
         rows[row] = _slow_row(data, int(starts[row]), int(stops[row]))
     return rows
@@ -94,10 +95,8 @@ def _decode_rows(
     done = np.zeros(len(starts), bool)
     if not len(inside):
         return done
-    windows = np.lib.stride_tricks.sliding_window_view(buffer, len(head) + 16)[starts[inside]]
-    match = (windows[:, : len(head)] == np.frombuffer(head, np.uint8)).all(axis=1)
-    found = inside[match]
-    rows["id"][found] = np.ascontiguousarray(windows[match, len(head) :]).view("V16").ravel()
+    found = inside[values_at(buffer, f"S{len(head)}", starts[inside]) == head]
+    rows["id"][found] = values_at(buffer, "V16", starts[found] + len(head))
     position, ok = starts[found] + len(head) + 16, np.ones(len(found), bool)
     for column in ("references", "file", "position", "size"):
         values, position, good = integers(buffer, position, stops[found])
