@@ -5,6 +5,7 @@ Each function is vectorised; what is done a value at a time is done once per dis
 
 from __future__ import annotations
 
+from functools import cache
 from ipaddress import IPv6Address
 
 import numpy as np
@@ -19,9 +20,14 @@ YEAR_1_MS, YEAR_10000_MS = -62_135_596_800_000, 253_402_300_800_000
 
 HOST_SIZE = 8
 
-_HEX = np.frombuffer(b"".join(b"%02X" % i for i in range(256)), "<u2").copy()
-_HEX_OF_TWO = _HEX[np.arange(1 << 16, dtype="<u2").view(np.uint8)].view("<u4")
-"""Four digits for each pair of bytes: half the lookups, and the table still fits a core's cache."""
+
+@cache
+def _hex_of_two(lower: bool) -> npt.NDArray[np.uint32]:
+    """Four digits for each pair of bytes: half the lookups, and the table still fits a core's cache."""
+    digits = bytes(range(256)).hex().encode()
+    of_one = np.frombuffer(digits if lower else digits.upper(), "<u2")
+    found: npt.NDArray[np.uint32] = of_one[np.arange(1 << 16, dtype="<u2").view(np.uint8)].view("<u4")
+    return found
 
 
 def timestamps(ms: npt.NDArray[np.int64]) -> pa.TimestampArray:
@@ -75,12 +81,12 @@ def shown_host(value: bytes) -> str:
     return f"{'.'.join(map(str, address))}:{port}"
 
 
-def hex_text(packed: pa.BinaryArray) -> pa.StringArray:
-    """Bytes as upper-case hex."""
+def hex_text(packed: pa.BinaryArray, lower: bool = False) -> pa.StringArray:
+    """Bytes as hex, upper-case or `lower`."""
     offsets = offsets_of(packed)
     data = data_of(packed)[offsets[0] : offsets[-1]]
     even = data if len(data) % 2 == 0 else np.append(data, np.uint8(0))
-    digits = np.take(_HEX_OF_TWO, even.view("<u2")).view(np.uint8)[: 2 * len(data)]
+    digits = np.take(_hex_of_two(lower), even.view("<u2")).view(np.uint8)[: 2 * len(data)]
     bounds = (offsets - offsets[0]) * 2
     return pa.StringArray.from_buffers(len(packed), pa.py_buffer(bounds), pa.py_buffer(digits))
 

@@ -46,3 +46,4 @@ def test_hex_ids(packed: list[bytes], left_out: int, number: int) -> None:
 @given(values=st.lists(st.binary(max_size=5), max_size=9))
 def test_hex_of_any_length(values: list[bytes]) -> None:
     assert hex_text(pa.array(values, pa.binary())).to_pylist() == [value.hex().upper() for value in values]
+    assert hex_text(pa.array(values, pa.binary()), lower=True).to_pylist() == [value.hex() for value in values]

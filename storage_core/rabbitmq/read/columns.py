@@ -112,6 +112,8 @@ def _timestamp(messages: MessageBatch) -> pa.Array:
 def _expires_at(messages: MessageBatch) -> pa.Array:
     expiry = messages.entries["expiry"]
     shown = (expiry > 0) & (expiry <= MAX_EXPIRY)
+    if not shown.any():
+        return pa.nulls(len(expiry), TIMESTAMP)
     return masked(pa.array(np.where(shown, expiry, 0).astype(np.int64)).view(TIMESTAMP), shown)
 
 
@@ -143,13 +145,15 @@ def _routing_keys(messages: MessageBatch) -> pa.Array:
 
 
 def _headers(messages: MessageBatch) -> pa.Array:
+    if not len(messages.header_rows):
+        return pa.nulls(len(messages.entries), headers.MAP_TYPE)
     return headers.to_map(messages.buffer, messages.headers, messages.header_rows, len(messages.entries))
 
 
 def _guid(messages: MessageBatch) -> pa.Array:
     part = messages.messages
     ids = values_at(messages.buffer, "V16", np.where(part.ok, part.id_starts, 0))
-    return pc.ascii_lower(hex_text(fixed(ids)))
+    return hex_text(fixed(ids), lower=True)
 
 
 def _size(messages: MessageBatch) -> pa.Array:
@@ -164,6 +168,8 @@ def _flag(flag: int) -> Callable[[Entries], pa.Array]:
 def _location(entries: Entries) -> pa.Array:
     kinds = entries["kind"]
     shared = (kinds == SHARED) | (kinds == NOWHERE) | flagged(entries, MISSING)
+    if len(shared) and (shared == shared[0]).all():
+        return pa.repeat(pa.scalar("store" if shared[0] else "index"), len(shared))
     return pc.if_else(pa.array(shared), pa.scalar("store"), pa.scalar("index"))
 
 
