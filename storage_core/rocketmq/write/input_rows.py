@@ -26,7 +26,7 @@ from storage_core.formats.rocketmq.encode import lengths
 from storage_core.formats.rocketmq.hosts import pack_hosts
 from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
 from storage_core.formats.rocketmq.property_pairs import PairColumn, no_pairs
-from storage_core.formats.spans import holds_any
+from storage_core.formats.spans import holds_any, is_ascii
 from storage_core.input_columns import as_binary, check_names, spelled
 from storage_core.rocketmq.schema import NATIVE
 from storage_core.rocketmq.write.options import MAX_TOPIC_SIZE, WriteSettings
@@ -106,6 +106,8 @@ class Given:
     def as_text(self, column: pa.BinaryArray, name: str, rows: npt.NDArray[np.int32] | None = None) -> pa.StringArray:
         """Bytes as text; `rows` says which row of the batch each element belongs to."""
         texts = column.view(pa.string())
+        if is_ascii(column):
+            return texts
         try:
             texts.validate(full=True)
         except pa.ArrowInvalid:
