@@ -1,7 +1,7 @@
 """The interface of the storage core: what every engine offers, and the plain values that travel through it.
 
-The connector and the command line use this module, `open_store` and `storage_core.errors`, and nothing deeper.
-What an engine does behind these methods belongs to the engine.
+The connector and the command line use this module, `open_store` and `storage_core.errors`, and nothing deeper; what an
+engine does behind these methods belongs to it.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ class StagedPart:
 class WriteJob(ABC):
     """One atomic job: tasks stage, then one process commits or aborts. Picklable.
 
-    `warnings` has one line for each thing that a user should know after the commit.
+    `warnings`, of the commit: one line for each thing that a user should know.
     """
 
     warnings: Sequence[str] = ()
@@ -266,6 +266,10 @@ class WriteJob(ABC):
         Raises StoreLockedError, OptionError, MqStoreError: nothing was written then, unless the text says that the
         job is committed and will be finished at the next opening for writing.
         """
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> int:
+        """Stages and commits rows that this process has in memory."""
+        return self.commit([self.stage(batches)])
 
     @abstractmethod
     def abort(self) -> None:
@@ -381,15 +385,13 @@ class Store(Closable):
         raise UnsupportedFormatError(f"{self.path}: a {self.engine} store has no consumer groups")
 
     def append(self, table: Any, **options: Any) -> int:
-        """Writes the rows of a table as one atomic job; their number. Columns as in a Spark write.
-
-        `table` is a pyarrow Table or RecordBatch, a pandas DataFrame, or a dict of columns; MqStoreError for what
-        cannot be made one of them.
+        """Writes a pyarrow Table or RecordBatch, a pandas DataFrame, or a dict of columns as one atomic job; the number
+        of rows. Columns as in a Spark write. Raises MqStoreError for what cannot be made one of them.
         """
         rows = as_table(table)
         job = self.begin_job(rows.schema.names, **options)
         try:
-            return job.commit([job.stage(iter(rows.to_batches()))])
+            return job.write(iter(rows.to_batches()))
         except BaseException:
             job.abort()
             raise

@@ -15,6 +15,7 @@ import pytest
 from storage_core import open_store
 from storage_core.errors import MqStoreError, StoreLockedError
 from storage_core.files.lock import FileLock
+from storage_core.rocketmq.write import staging
 from storage_core.store import Scan, ScanRequest
 from tests.faults import Died, stopped_at
 from tests.golden import archive
@@ -134,12 +135,16 @@ def test_a_copy_of_an_unfinished_store_is_finished_in_the_copy(tmp_path: Path) -
     assert len(bodies(copy)) == 47 + NEW_ROWS.num_rows + 1
 
 
-def test_a_full_disk_while_staging_is_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("most_kept", [0, staging.MOST_KEPT])
+def test_a_full_disk_while_staging_is_one_line(most_kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the records staged, and with the rows kept."""
+    monkeypatch.setattr(staging, "MOST_KEPT", most_kept)
     directory = tmp_path / "store"
     write(directory, rows(3), **GEOMETRY)
     with stopped_at(None) as clock:
         write(directory, rows(3))
-    first = next(n for n, call in enumerate(clock.log) if ".records" in call)
+    first = next(n for n, call in enumerate(clock.log) if ".dispatch" in call)
+    assert any(".records" in call for call in clock.log) == (not most_kept)
     for last in (first, first + 4, first + 6):
         shutil.rmtree(directory)
         write(directory, rows(3), **GEOMETRY)

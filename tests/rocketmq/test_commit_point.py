@@ -10,6 +10,7 @@ import pytest
 
 from storage_core import open_store
 from storage_core.errors import MqStoreError
+from storage_core.rocketmq.write import staging
 from storage_core.rocketmq.write.commit_point import GUARD
 from tests.faults import Died, stopped_at
 from tests.support.rocketmq_visits import served, visit
@@ -76,14 +77,17 @@ def test_what_a_broker_served_of_a_draft_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("visited", [False, True])
-def test_a_committed_job_needs_its_staged_records_no_more(visited: bool, tmp_path: Path) -> None:
+def test_a_committed_job_needs_its_staged_records_no_more(
+    visited: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A power failure may lose them behind the commit point: they were never forced."""
+    monkeypatch.setattr(staging, "MOST_KEPT", 0)
     last = commit_point(calls(tmp_path)) + 2
     store = stopped(tmp_path / "store", last)
     if visited:
         visit(store, 3, **GEOMETRY)
-    for path in (store / ".mqstore" / "staging").rglob("*.records"):
-        path.write_bytes(bytes(path.stat().st_size))
+    (records,) = (store / ".mqstore" / "staging").rglob("*.records")
+    records.write_bytes(bytes(records.stat().st_size))
 
     write(store, rows(1, 900))
 

@@ -6,7 +6,7 @@ Which rows may be written, and where the records go, belongs to the engine. Sour
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -82,6 +82,29 @@ class Rows:
         texts = self.topic_lengths + lengths(self.bodies) + lengths(self.properties)
         return np.asarray(fixed + hosts + texts, np.int64)
 
+    @cached_property
+    def sys_flags(self) -> npt.NDArray[np.int32]:
+        """SYSFLAG that each row's record will have: the IPv6 bits follow from the hosts. Shape (n,)."""
+        flags = np.empty(len(self), np.int32)
+        flags[:] = self.sys_flag
+        for hosts, bit in ((self.born_hosts, BORN_HOST_V6), (self.store_hosts, STORE_HOST_V6)):
+            wide = lengths(hosts) > HOST_V4
+            if wide.any():
+                flags[wide] |= np.int32(bit)
+        return flags
+
+    def part(self, start: int, stop: int) -> Rows:
+        """Rows [start, stop)."""
+        if (start, stop) == (0, len(self)):
+            return self
+
+        def cut(column: Any) -> Any:
+            if isinstance(column, pa.Array):
+                return column.slice(start, stop - start)
+            return column[start:stop] if isinstance(column, np.ndarray) and column.ndim else column
+
+        return Rows(**{field.name: cut(getattr(self, field.name)) for field in fields(self)})
+
 
 @dataclass(frozen=True)
 class Encoded:
@@ -112,12 +135,9 @@ def encode(rows: Rows, room: Callable[[int], Bytes] = new_bytes) -> Encoded:
     """The records of `rows`, in order. Together they must be shorter than 2 GiB.
 
     `room` gives the place for so many bytes, where the records are made in one pass. A topic of more than 127 bytes
-    gets the V2 magic; the IPv6 bits of SYSFLAG follow from the hosts.
+    gets the V2 magic.
     """
-    born, stored = lengths(rows.born_hosts), lengths(rows.store_hosts)
-    flags = np.broadcast_to(np.asarray(rows.sys_flag, np.int32), len(rows)).copy()
-    flags |= np.where(born > HOST_V4, np.int32(BORN_HOST_V6), np.int32(0))
-    flags |= np.where(stored > HOST_V4, np.int32(STORE_HOST_V6), np.int32(0))
+    flags = rows.sys_flags
     mixed = bool((flags & (BORN_HOST_V6 | STORE_HOST_V6)).any())
     if not mixed and (loops := _record_loops.after(int(rows.sizes.sum()))) is not None:
         made, edges = loops.records(rows, _topic_parts(rows.topics), flags, room)

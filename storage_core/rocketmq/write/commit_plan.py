@@ -128,8 +128,9 @@ _PLAIN = (
 class Chunk:
     """Records that follow each other in one staged file, with all that the plan gives them. Arrays have shape (n,).
 
-    `position` is where the first one begins in the staged file `records`; `next_queue_offsets` are those of the queues
-    before this chunk; `preserved` has the numbers of records that bring their own.
+    `position` is where the first one begins in the staged file `records`, which is not there when rows were kept;
+    `next_queue_offsets` are those of the queues before this chunk; `preserved` has the numbers of records that bring
+    their own.
     """
 
     records: str
@@ -206,7 +207,7 @@ class Course:
             key_count = int(key_counts.sum())
             hashes = _structs(names["keys"], np.dtype("<i4"), key_position, key_count)
             own = _structs(names["preserved"], PRESERVED_OFFSETS.dtype, start, count) if self._plan.preserve else None
-            yield self._chunk(names["records"], position, sizes, dispatch, key_counts, hashes, own, numbers)
+            yield self._chunk(names.get("records", ""), position, sizes, dispatch, key_counts, hashes, own, numbers)
             position, key_position = position + int(sizes.sum()), key_position + key_count
 
     def _chunk(

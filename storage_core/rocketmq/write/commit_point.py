@@ -16,6 +16,7 @@ from storage_core.files.undo_log import Changes, zero_span
 from storage_core.job import JobFolder, sync_staged, write_json
 from storage_core.rocketmq.write.commit_plan import Plan, plan_to_json
 from storage_core.rocketmq.write.publish import Publisher
+from storage_core.rocketmq.write.staging import KeptRows
 from storage_core.rocketmq.write.store_end import log_path
 
 GUARD = "mqstore-unfinished-write"
@@ -24,15 +25,15 @@ GUARD_TEXT = (
 )
 
 
-def commit(root: str, plan: Plan, changes: Changes) -> None:
-    """Draft, log, intent: after it the job is committed. The guard must be raised.
+def commit(root: str, plan: Plan, changes: Changes, kept: KeptRows | None = None) -> None:
+    """Draft, log, intent: after it the job is committed. The guard must be raised. `kept` is `Publisher`'s.
 
     Raises MqStoreError, OSError: the log is as it was then, and the caller takes `changes` back. Where even that fails
     `changes` is emptied: the next writer takes the draft back, or finishes the job when its intent stays.
     """
     try:
         _write_draft(root, plan)
-        Publisher(root, plan).write_log()
+        Publisher(root, plan, kept).write_log()
         _commit_draft(root)
     except BaseException as error:
         if isinstance(error, OSError) and system.exists(JobFolder(root).intent):

@@ -37,7 +37,7 @@ from storage_core.rocketmq.write.input_rows import check_columns
 from storage_core.rocketmq.write.options import WriteSettings
 from storage_core.rocketmq.write.prepare import check_directory, known_queues, prepare
 from storage_core.rocketmq.write.redo import finish_pending
-from storage_core.rocketmq.write.staging import Task, stage_task
+from storage_core.rocketmq.write.staging import KeptRows, Task, stage_task
 from storage_core.rocketmq.write.store_end import log_folders
 from storage_core.store import StagedPart
 from storage_core.stream.streamed_job import StreamedJob
@@ -62,6 +62,15 @@ class RocketWriteJob(StreamedJob):
         self, batches: Iterator[pa.RecordBatch], partition: int = 0, attempt: int = 0, task: int = 0
     ) -> StagedPart:
         """Stages the rows of one task. Raises RowError for a row that may not be written, and OptionError."""
+        return self._stage(batches, partition, f"{partition}-{attempt}-{task}", None)
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> int:
+        """Stages and commits rows that are in memory: their records go straight into the log."""
+        kept = KeptRows()
+        part = self._stage(batches, 0, "0-0-0", kept)
+        return self._commit([part], None if kept.is_full else kept)
+
+    def _stage(self, batches: Iterator[pa.RecordBatch], partition: int, stem: str, kept: KeptRows | None) -> StagedPart:
         folder = JobFolder(self.root).staging(self.job)
         if not system.exists(folder):
             raise MqStoreError(
@@ -69,12 +78,15 @@ class RocketWriteJob(StreamedJob):
             )
         state = Task(self.settings, self.queue_counts, partition, self.log_file_size)
         try:
-            return stage_task(folder, f"{partition}-{attempt}-{task}", state, batches, partition)
+            return stage_task(folder, stem, state, batches, partition, kept)
         except OSError as error:
             raise _one_line(self.root, error) from error
 
     def commit(self, parts: Sequence[StagedPart]) -> int:
         """Puts the staged rows into the store; 0 when this version of the query was written before."""
+        return self._commit(parts, None)
+
+    def _commit(self, parts: Sequence[StagedPart], kept: KeptRows | None) -> int:
         job_folder = JobFolder(self.root)
         with locked(self.root, self.settings.lock_timeout_s) as locks:
             finish_pending(self.root, self.settings)
@@ -85,7 +97,7 @@ class RocketWriteJob(StreamedJob):
             rows = 0 if written else sum(part.rows for part in parts)
             if rows:
                 check_staged(job_folder, self.job, list(parts), crc=False)
-                plan = self._pass_commit_point(parts, locks)
+                plan = self._pass_commit_point(parts, locks, kept)
                 carry_out(self.root, plan)
                 self._warn_of_nulls(parts)
             elif not written:
@@ -99,7 +111,7 @@ class RocketWriteJob(StreamedJob):
         """The same job, marked by its query and version at the commit (commit-protocol.md 6)."""
         return replace(self, settings=replace(self.settings, query=f"stream:{query}", version=version))
 
-    def _pass_commit_point(self, parts: Sequence[StagedPart], locks: ExitStack) -> Plan:
+    def _pass_commit_point(self, parts: Sequence[StagedPart], locks: ExitStack, kept: KeptRows | None) -> Plan:
         """Prepare, guard, draft, log, intent. An error in between leaves every file as it was."""
         changes = Changes()
         try:
@@ -108,7 +120,7 @@ class RocketWriteJob(StreamedJob):
             if not system.exists(os.path.join(self.root, paths.LOCK)):
                 changes.create(os.path.join(self.root, paths.LOCK), b"lock")
                 locks.enter_context(_broker_lock(self.root))
-            commit(self.root, plan, changes)
+            commit(self.root, plan, changes, kept)
         except BaseException as error:
             changes.undo()
             if isinstance(error, OSError):

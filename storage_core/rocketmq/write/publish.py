@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -25,7 +26,7 @@ from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.checkpoint import FILE_SIZE, decode_checkpoint, encode_times
 from storage_core.formats.rocketmq.config_json import encode_config, merged_topics
 from storage_core.formats.rocketmq.consumequeue import encode_entries
-from storage_core.formats.rocketmq.encode import blank_record, patch
+from storage_core.formats.rocketmq.encode import blank_record, encode, patch
 from storage_core.formats.rocketmq.message import BORN_HOST_V6
 from storage_core.job import JobFolder, set_mark
 from storage_core.rocketmq.disk.config_files import config_to_change
@@ -35,20 +36,20 @@ from storage_core.rocketmq.write.backfill import missing_entries, unindexed
 from storage_core.rocketmq.write.commit_plan import Chunk, Course, Plan, plan_to_json
 from storage_core.rocketmq.write.prepare import make_file
 from storage_core.rocketmq.write.queue_writer import QueueWriter
-from storage_core.rocketmq.write.staging import RECORDS
+from storage_core.rocketmq.write.staging import RECORDS, KeptRows
 from storage_core.rocketmq.write.store_end import log_path, save_state
 
 BUFFER_SIZE = 4 << 20
 WORTH_THREADS = 4 << 20
-"""Staged bytes of a job from which on threads pay."""
+"""Bytes of a job in the log from which on threads pay."""
 LAG = 16 << 20
 
 
 class Publisher:
-    """Publishes one plan into the store at `root`."""
+    """Publishes one plan into the store at `root`. `kept`: the rows of which no records were staged."""
 
-    def __init__(self, root: str, plan: Plan) -> None:
-        self._root, self._plan = root, plan
+    def __init__(self, root: str, plan: Plan, kept: KeptRows | None = None) -> None:
+        self._root, self._plan, self._kept = root, plan, kept
         self._staging = JobFolder(root).staging(plan.job)
         self._folders: set[str] = set()
         self._store: StoreState | None = None
@@ -85,7 +86,7 @@ class Publisher:
 
     @property
     def _is_large(self) -> bool:
-        return sum(file.size for part in self._plan.parts for file in part.files) > WORTH_THREADS
+        return self._plan.after.log_end - self._plan.ends.log_end > WORTH_THREADS
 
     def _both(self, one: Callable[[], None], other: Callable[[], None]) -> None:
         """At the same time where that pays, else one after the other."""
@@ -125,10 +126,26 @@ class Publisher:
         """Addresses and bytes in the order of the log, none across a file's end. `staged` gets the CRC of each file."""
         buffers = Buffers()
         for chunk in course:
-            for first, _, data in patched(self._plan, self._staging, chunk, buffers, staged):
-                yield int(chunk.physical_offsets[first]), data.data
+            if self._kept is not None:
+                yield from self._made(self._kept, chunk, buffers)
+            else:
+                for first, _, data in patched(self._plan, self._staging, chunk, buffers, staged):
+                    yield int(chunk.physical_offsets[first]), data.data
             for blank in chunk.blanks:
                 yield blank.offset, blank_record(blank.size)
+
+    def _made(self, kept: KeptRows, chunk: Chunk, buffers: Buffers) -> Iterator[tuple[int, memoryview]]:
+        """Addresses and bytes of the chunk's records, made of rows."""
+        queue_offsets = chunk.queue_offsets
+        for first, last in runs(chunk):
+            for rows in kept.take(last - first):
+                here = slice(first, first + len(rows))
+                if not self._plan.preserve:
+                    addresses = {"queue_offset": queue_offsets[here], "physical_offset": chunk.physical_offsets[here]}
+                    rows = replace(rows, **addresses, store_ms=self._plan.store_ms)
+                encoded = encode(rows, buffers.take)
+                yield int(chunk.physical_offsets[first]), memoryview(encoded.data)[: int(encoded.bounds[-1])]
+                first = here.stop
 
     def _write_at(self, descriptors: dict[str, int], piece: tuple[int, bytes | memoryview]) -> None:
         physical_offset, data = piece

@@ -2,13 +2,15 @@
 
 Addresses, queue offsets and the store time are left open (zero) for `publish`; `preserve` keeps those of the rows.
 The staged files: `.records` (records one after another), `.dispatch` (one struct a record), `.keys` (one hash a key, in
-index order), and with preserve `.preserved`.
+index order), and with preserve `.preserved`. Rows that are committed by the process that has them in memory need no
+`.records`: `KeptRows` makes their records where the log gets them.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -68,6 +70,9 @@ RECORDS = "records"
 """The staged file that is not forced to the disk: before the commit point its bytes are forced into the log."""
 
 BATCH_SIZE = 8 << 20
+MOST_KEPT = 128 << 20
+ROW_SIZE = 64
+"""Bytes that the columns of numbers, topics and hosts of one row take."""
 MOST_QUEUES = 1024
 """Queues that a topic gets through the column queueId alone; more only where topics.json or the option has them."""
 
@@ -81,6 +86,52 @@ class Batch:
     queues: npt.NDArray[np.int32]
     key_counts: npt.NDArray[np.int64]
     hashes: npt.NDArray[np.int32]
+
+
+class KeptRows:
+    """The rows of a task whose records are made when the log gets them: at most MOST_KEPT bytes of them beside what the
+    caller has in memory anyway. Each row is given back once, in order.
+    """
+
+    def __init__(self) -> None:
+        self._rows: deque[Rows] = deque()
+        self._size = self._at = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more are to be kept."""
+        return self._size > MOST_KEPT
+
+    def add(self, rows: Rows, batch: pa.RecordBatch) -> None:
+        """Keeps some more rows, those of a batch of the caller's."""
+        self._rows.append(rows)
+        self._size += int(lengths(rows.properties).sum()) + ROW_SIZE * len(rows)
+        if not _shares(rows.bodies, batch):
+            self._size += int(lengths(rows.bodies).sum())
+
+    def take(self, count: int) -> Iterator[Rows]:
+        """The next `count` rows, in pieces."""
+        while count:
+            piece = self._rows[0]
+            stop = min(self._at + count, len(piece))
+            yield piece.part(self._at, stop)
+            count -= stop - self._at
+            self._at = stop
+            if stop == len(piece):
+                self._rows.popleft()
+                self._at = 0
+
+    def take_all(self) -> Iterator[Rows]:
+        """All rows, as they were added."""
+        while self._rows:
+            yield self._rows.popleft()
+
+
+def _shares(texts: pa.BinaryArray, batch: pa.RecordBatch) -> bool:
+    """Whether the bytes of a column lie where one of a batch has them."""
+    data = texts.buffers()[2]
+    there = (buffer for column in batch.columns for buffer in column.buffers() if buffer is not None)
+    return data is None or any(buffer.address == data.address for buffer in there)
 
 
 @dataclass
@@ -250,18 +301,41 @@ def _distinct(values: npt.NDArray[np.int64], limit: int) -> tuple[npt.NDArray[np
     return distinct, numbers[values]
 
 
-def stage_task(folder: str, stem: str, task: Task, batches: Iterator[pa.RecordBatch], partition: int) -> StagedPart:
-    """Stages all rows of a task in files `<stem>.*` of `folder`; removes them again when a row is refused."""
-    kinds = [RECORDS, "dispatch", "keys", *(["preserved"] if task.settings.preserve else [])]
+def stage_task(
+    folder: str,
+    stem: str,
+    task: Task,
+    batches: Iterator[pa.RecordBatch],
+    partition: int,
+    kept: KeptRows | None = None,
+) -> StagedPart:
+    """Stages all rows of a task in files `<stem>.*` of `folder`; removes them again when a row is refused.
+
+    `kept` gets the rows in place of the file of records, unless they are too many.
+    """
+    kinds = ["dispatch", "keys", *(["preserved"] if task.settings.preserve else [])]
     files: dict[str, AppendFile] = {}
     first: int | None = None
+
+    def create(kind: str) -> None:
+        files[kind] = AppendFile(os.path.join(folder, f"{stem}.{kind}"), forced=kind != RECORDS)
+
     try:
-        for kind in kinds:
-            files[kind] = AppendFile(os.path.join(folder, f"{stem}.{kind}"), forced=kind != RECORDS)
-        for made in (task.prepare(piece) for batch in batches for piece in _pieces(batch)):
+        for kind in kinds if kept is not None else [RECORDS, *kinds]:
+            create(kind)
+        for piece in (piece for batch in batches for piece in _pieces(batch)):
+            made = task.prepare(piece)
             if first is None and task.settings.preserve and len(made.rows):
                 first = int(np.asarray(made.rows.physical_offset)[0])
             _append(files, made)
+            if RECORDS in files or kept is None:
+                _append_records(files[RECORDS], made.rows)
+                continue
+            kept.add(made.rows, piece)
+            if kept.is_full:
+                create(RECORDS)
+                for rows in kept.take_all():
+                    _append_records(files[RECORDS], rows)
         for file in files.values():
             file.finish()
         system.sync_folder(folder)
@@ -287,13 +361,16 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.slice(start, step)
 
 
+def _append_records(file: AppendFile, rows: Rows) -> None:
+    encoded: Encoded = encode(rows, file.room)
+    file.append(memoryview(encoded.data)[: int(encoded.bounds[-1])], at_once=True)
+
+
 def _append(files: dict[str, AppendFile], made: Batch) -> None:
-    encoded: Encoded = encode(made.rows, files[RECORDS].room)
     count = len(made.rows)
     dispatch = np.zeros(count, DISPATCH.dtype)
-    dispatch["size"], dispatch["queue"], dispatch["tags_code"] = encoded.sizes, made.queues, made.tags_codes
-    dispatch["sys_flag"], dispatch["key_count"] = encoded.sys_flags & 0xFFFF, made.key_counts
-    files[RECORDS].append(memoryview(encoded.data)[: int(encoded.bounds[-1])], at_once=True)
+    dispatch["size"], dispatch["queue"], dispatch["tags_code"] = made.rows.sizes, made.queues, made.tags_codes
+    dispatch["sys_flag"], dispatch["key_count"] = made.rows.sys_flags & 0xFFFF, made.key_counts
     files["dispatch"].append(dispatch.data)
     files["keys"].append(np.ascontiguousarray(made.hashes, "<i4").data)
     if "preserved" in files:
