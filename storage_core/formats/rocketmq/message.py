@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from storage_core.compiled.loading import CompiledLoops
-from storage_core.formats.checksum import body_crcs
+from storage_core.formats.checksum import body_crcs, span_crcs
 from storage_core.formats.layout import Bytes, Mask, Positions, struct, values_at
 from storage_core.formats.rocketmq.consumequeue import Expected
 from storage_core.formats.rocketmq.properties import PropertyColumn
@@ -111,8 +111,8 @@ FLAWS = tuple(Flaw)
 class Wanted:
     """What is wanted of records beside their parts: compiled loops find it in the same pass over the bytes.
 
-    `expected`: what their queue entries say. `bodies`: the stored bodies, and with `crcs` which of them do not fit
-    BODYCRC. `properties`: the values of these names.
+    `expected`: what their queue entries say. `bodies`: the stored bodies. `crcs`: which of them do not fit BODYCRC.
+    `properties`: the values of these names.
     """
 
     expected: Expected | None = None
@@ -230,9 +230,11 @@ class Messages:
         return self._bodies
 
     def wrong_bodies(self) -> Mask:
-        """Which stored bodies do not fit BODYCRC; an empty one fits any."""
+        """Which stored bodies do not fit BODYCRC; an empty one fits any (rocketmq.md 5.4)."""
         if self._wrong_bodies is None:
-            self._wrong_bodies = (body_crcs(self.bodies()) != self.column("body_crc")) & (self.body_size > 0)
+            copied = self._bodies is not None
+            found = body_crcs(self.bodies()) if copied else span_crcs(self.buffer, self.body_start, self.body_size)
+            self._wrong_bodies = (found != self.column("body_crc")) & (self.body_size > 0)
         return self._wrong_bodies
 
     def compressed(self) -> Mask:

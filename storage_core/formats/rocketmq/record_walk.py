@@ -48,7 +48,7 @@ class Walk:
     reason: Stop
 
 
-_size = PackedStruct(">i").unpack_from
+_size, _head = PackedStruct(">i").unpack_from, PackedStruct(">iI").unpack_from
 _loops = CompiledLoops("storage_core.formats.rocketmq.compiled.record_parts")
 
 
@@ -60,14 +60,6 @@ def walking(size: int) -> AbstractContextManager[None]:
 def is_guided() -> bool:
     """Whether guesses make a walk faster: compiled loops need none."""
     return not loading.process.wants(0)
-
-
-def _all_steps(buffer: Bytes, start: int) -> Positions:
-    loops = _loops.after()
-    if loops is None:
-        return np.fromiter(_steps(buffer, start), np.int64)
-    found: Positions = loops.steps(buffer, start)
-    return found
 
 
 def _steps(buffer: Bytes, position: int) -> Iterator[int]:
@@ -103,7 +95,7 @@ def _guided_steps(buffer: Bytes, start: int, guesses: Positions) -> Positions:
             position = int(following[stop - 1])
             if sizes[stop - 1] < MIN_SIZE:
                 return np.concatenate(parts)
-    return np.concatenate((*parts, _all_steps(buffer, position)))
+    return np.concatenate((*parts, np.fromiter(_steps(buffer, position), np.int64)))
 
 
 def walk(buffer: Bytes, start: int = 0, guesses: Positions | None = None) -> Walk:
@@ -113,10 +105,13 @@ def walk(buffer: Bytes, start: int = 0, guesses: Positions | None = None) -> Wal
     it. `stop` is the position of the first byte that is not part of a record. TORN also when fewer than 8 bytes are
     left.
     """
+    if (loops := _loops.after()) is not None:
+        starts, sizes, stop = loops.walk(buffer, start)
+        return Walk(starts, sizes, stop, _reason_at(buffer, stop))
     # The loop only adds sizes; what it stepped on is checked for all at once, and the first wrong one ends the walk.
     guesses = np.empty(0, np.int64) if guesses is None else guesses
     inside = guesses[(guesses >= start) & (guesses <= len(buffer) - BLANK.size)]
-    starts = _guided_steps(buffer, start, inside) if len(inside) else _all_steps(buffer, start)
+    starts = _guided_steps(buffer, start, inside) if len(inside) else np.fromiter(_steps(buffer, start), np.int64)
     if not len(starts):
         return Walk(starts, starts, start, Stop.TORN)
     heads = structs_at(buffer, BLANK.dtype, starts)
@@ -126,10 +121,13 @@ def walk(buffer: Bytes, start: int = 0, guesses: Positions | None = None) -> Wal
     if right.all():
         return Walk(starts, sizes, int(starts[-1] + sizes[-1]), Stop.TORN)
     wrong = int(right.argmin())
-    return Walk(starts[:wrong], sizes[:wrong], int(starts[wrong]), _reason(int(sizes[wrong]), int(magics[wrong])))
+    return Walk(starts[:wrong], sizes[:wrong], int(starts[wrong]), _reason_at(buffer, int(starts[wrong])))
 
 
-def _reason(size: int, magic: int) -> Stop:
+def _reason_at(buffer: Bytes, stop: int) -> Stop:
+    if stop > len(buffer) - BLANK.size:
+        return Stop.TORN
+    size, magic = _head(buffer.data, stop)
     if magic == MAGIC_BLANK:
         return Stop.BLANK
     if magic in (MAGIC_V1, MAGIC_V2) and size >= MIN_SIZE:

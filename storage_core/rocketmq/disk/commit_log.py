@@ -12,7 +12,6 @@ import numpy as np
 
 from storage_core.files.file_chain import ChainFile, FileChain
 from storage_core.files.window import OpenFiles, Window
-from storage_core.formats.checksum import span_crcs
 from storage_core.formats.layout import Mask, Positions
 from storage_core.formats.rocketmq.delay_levels import delay_ms
 from storage_core.formats.rocketmq.message import (
@@ -20,6 +19,7 @@ from storage_core.formats.rocketmq.message import (
     MAGIC_V1,
     MAGIC_V2,
     Messages,
+    Wanted,
     decode,
 )
 from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
@@ -98,7 +98,8 @@ class FileWalk:
             buffer = window.load(self.end_offset, stop)
             records = walk(buffer, guesses=self._guesses(self.end_offset, stop))
             self.reason = records.reason
-            run = RecordRun(decode(buffer, records.starts, records.sizes), records.sizes, self.end_offset)
+            messages = decode(buffer, records.starts, records.sizes, Wanted(crcs=self.checks.crc))
+            run = RecordRun(messages, records.sizes, self.end_offset)
             valid = _leading_valid(run, self.checks)
             if valid:
                 run = run if valid == len(records.starts) else run.part(0, valid)
@@ -124,21 +125,15 @@ def _leading_valid(run: RecordRun, checks: Checks) -> int:
     messages = run.messages
     wrong = messages.flaws != 0
     if checks.magics != (MAGIC_V1, MAGIC_V2):
-        wrong |= ~np.isin(messages.column("magic"), checks.magics)
+        magics = messages.column("magic")
+        wrong |= np.logical_and.reduce([magics != magic for magic in checks.magics])
     if checks.crc:
-        wrong |= wrong_crcs(messages)
+        wrong |= messages.wrong_bodies()
     if checks.physical_offset:
         wrong |= messages.column("physical_offset") != run.physical_offsets
     if checks.broker:
         wrong |= bad_delays(messages)
     return int(wrong.argmax()) if wrong.any() else len(messages)
-
-
-def wrong_crcs(messages: Messages) -> Mask:
-    """Which records have a body that does not match BODYCRC; an empty body is not checked (rocketmq.md 5.4)."""
-    crcs = span_crcs(messages.buffer, messages.body_start, messages.body_size)
-    wrong: Mask = (messages.body_size > 0) & (crcs != messages.column("body_crc"))
-    return wrong
 
 
 def bad_delays(messages: Messages) -> Mask:

@@ -32,7 +32,6 @@ from storage_core.formats.rocketmq.message import (
 )
 from storage_core.job import JobFolder
 from storage_core.repair.cut_bytes import CutBytes
-from storage_core.rocketmq.disk.commit_log import wrong_crcs
 from storage_core.rocketmq.disk.record_reader import head_at, record_at
 from storage_core.rocketmq.verify.kinds import Kind
 
@@ -92,7 +91,7 @@ class LogRepair:
         if not MIN_SIZE <= total <= len(data):
             return ""
         record = decode(data, np.zeros(1, np.int64), np.array([total]))
-        if record.flaws[0] or not record.body_size[0] or wrong_crcs(record)[0]:
+        if record.flaws[0] or not record.body_size[0] or record.wrong_bodies()[0]:
             return ""
         address = (file.base_offset + position).to_bytes(8, "big")
         self._cut.overwrite(file.path, position + PHYSICAL_OFFSET_AT, address)

@@ -20,7 +20,7 @@ from storage_core.formats.columns import mask
 from storage_core.formats.layout import Mask, Positions
 from storage_core.formats.rocketmq.message import ROLLBACK, TRANSACTION_MASK, Messages
 from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
-from storage_core.rocketmq.disk.commit_log import RecordRun, bad_delays, wrong_crcs
+from storage_core.rocketmq.disk.commit_log import RecordRun, bad_delays
 from storage_core.rocketmq.disk.log_walk import Gap, LogSpan, SpanWalk
 from storage_core.rocketmq.disk.tags_code import tags_codes
 from storage_core.rocketmq.index.index_files import hashes_of
@@ -171,7 +171,7 @@ def _check_records(report: SpanReport, wanted: Expectations, run: RecordRun) -> 
     report.records += len(messages)
     report.last_end = run.end_offset
     report.newest_ms = max(report.newest_ms, int(messages.column("store_ms").max()))
-    wrong = wrong_crcs(messages)
+    wrong = messages.wrong_bodies()
     for row in np.flatnonzero(wrong).tolist():
         report.bad_checksums.append((int(addresses[row]), int(run.sizes[row])))
     for row in np.flatnonzero(bad_delays(messages)).tolist():

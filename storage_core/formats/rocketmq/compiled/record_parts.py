@@ -34,23 +34,27 @@ NONE, TOO_SHORT, MAGIC, SIZE, LENGTHS = (
 )
 
 
-def steps(buffer: Bytes, start: int) -> Positions:
-    """`record_walk`'s steps from record to record."""
-    out = np.empty(max(len(buffer) - start, 0) // MIN_SIZE + 1, np.int64)
-    return out[: _steps(buffer, start, out)]
+def walk(buffer: Bytes, start: int) -> tuple[Positions, Positions, int]:
+    """`record_walk.walk`: starts and sizes of the records, and where the first byte lies that is of none."""
+    found = np.empty((2, max(len(buffer) - start, 0) // MIN_SIZE + 1), np.int64)
+    count, stop = _walk(buffer, start, *found)
+    return found[0, :count], found[1, :count], stop
 
 
-@njit(types.int64(BYTES, types.int64, OUT_POSITIONS), nogil=True, cache=True)
-def _steps(buffer: Bytes, position: int, out: Positions) -> int:
+@njit(
+    types.UniTuple(types.int64, 2)(BYTES, types.int64, OUT_POSITIONS, OUT_POSITIONS),
+    nogil=True, cache=True, _nrt=False,
+)  # fmt: skip
+def _walk(buffer: Bytes, position: int, starts: Positions, sizes: Positions) -> tuple[int, int]:
     count, last = 0, len(buffer) - BLANK_SIZE
-    while position <= last and count < len(out):
-        out[count] = position
-        count += 1
-        size = int32_at(buffer, position)
-        if size < MIN_SIZE:
+    while position <= last and count < len(starts):
+        size, magic = int32_at(buffer, position), int32_at(buffer, position + MAGIC_AT) & 0xFFFFFFFF
+        if magic not in (MAGIC_V1, MAGIC_V2) or size < MIN_SIZE or size > len(buffer) - position:
             break
+        starts[count], sizes[count] = position, size
+        count += 1
         position += size
-    return count
+    return count, position
 
 
 @njit(inline="always")

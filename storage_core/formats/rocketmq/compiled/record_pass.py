@@ -116,10 +116,8 @@ def read_records(buffer: Bytes, starts: Positions, sizes: Positions, wanted: Wan
     )  # fmt: skip
     if seen == OUTSIDE:
         raise ValueError("a record lies outside of its buffer")
-    bodies = wrong_bodies = None
-    if wanted.bodies:
-        bodies = _binary(offsets, packed)
-        wrong_bodies = notes & WRONG_BODY != 0 if wanted.crcs else None
+    bodies = _binary(offsets, packed) if wanted.bodies else None
+    wrong_bodies = notes & WRONG_BODY != 0 if wanted.crcs else None
     compressed, sixes = notes & IS_COMPRESSED != 0, notes & SIX != 0 if seen & SIX else None
     differences = notes & np.uint8(DIFFERENCES)
     copied = [
@@ -252,11 +250,11 @@ def _read(
             if filled + body_size > len(packed):
                 return OUTSIDE
             copy(packed, filled, buffer, body, body_size)
-            if crc_address and body_size:
-                found = np.int64(crc32(crc_address, packed, filled, body_size)) & MASK
-                note |= WRONG_BODY if found != int32_at(buffer, start + CRC_AT) else 0
             filled += body_size
             offsets[row + 1] = filled
+        if crc_address and body_size:
+            found = np.int64(crc32(crc_address, buffer, body, body_size)) & MASK
+            note |= WRONG_BODY if found != int32_at(buffer, start + CRC_AT) else 0
         notes[row] = note
         seen |= note
     return seen
