@@ -273,6 +273,8 @@ def test_what_lies_outside_is_refused(span: tuple[int, int]) -> None:
     nowhere = Expected(starts, starts, np.full(2, 1, np.int32), np.zeros(1, np.int32), KnownTexts([b"t"]))
     with pytest.raises(ValueError, match="outside"):
         read_records(np.zeros(200, np.uint8), np.zeros(2, np.int64), np.full(2, 91), Wanted(nowhere))
+    with pytest.raises(ValueError, match="one entry"):
+        read_records(np.zeros(200, np.uint8), np.zeros(1, np.int64), np.full(1, 91), Wanted(nowhere))
 
 
 def test_they_are_loaded_from_so_many_bytes_on(monkeypatch: pytest.MonkeyPatch) -> None:

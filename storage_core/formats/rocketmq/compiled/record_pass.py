@@ -25,7 +25,6 @@ from storage_core.compiled.span_loops import (
     OUT_POSITIONS,
     OUT_POSITIONS_OF_ALL,
     POSITIONS,
-    POSITIONS_OF_ALL,
     Numbers,
     positions,
 )
@@ -42,7 +41,7 @@ from storage_core.formats.rocketmq.compiled.record_parts import (
     part_spans,
     size_and_flaw,
 )
-from storage_core.formats.rocketmq.consumequeue import Difference
+from storage_core.formats.rocketmq.consumequeue import Difference, Expected
 from storage_core.formats.rocketmq.message import (
     COMPRESSED,
     HEADER,
@@ -65,6 +64,7 @@ VALUE_SIZE = 64
 Texts = tuple[Bytes, Positions]
 TEXTS = types.Tuple((BYTES, POSITIONS))
 """Texts one after another, and where each begins; one more for the end of the last."""
+SAID = types.Tuple((POSITIONS, POSITIONS))
 Spans = tuple[Positions, Positions]
 SPANS = types.Tuple((OUT_POSITIONS_OF_ALL, OUT_POSITIONS_OF_ALL))
 Copies = tuple[Numbers, Bytes]
@@ -91,15 +91,9 @@ class FoundRecords:
 
 
 def read_records(buffer: Bytes, starts: Positions, sizes: Positions, wanted: Wanted) -> FoundRecords:
-    """`message.decode`. Raises ValueError when a record lies outside of its buffer."""
-    starts, sizes, count, expected = positions(starts), positions(sizes), len(starts), wanted.expected
-    none = np.empty(0, np.int32)
-    said = np.empty((2, count if expected else 0), np.int64)
-    queue, queue_ids, topics = none, none, (np.empty(0, np.uint8), np.zeros(1, np.int64))
-    if expected is not None:
-        said[0], said[1] = expected.physical_offsets, expected.queue_offsets
-        queue, queue_ids = np.ascontiguousarray(expected.queue), expected.queue_ids
-        topics = expected.topics.packed, expected.topics.offsets
+    """`message.decode`. Raises ValueError when a record lies outside of its buffer, or has not one entry."""
+    starts, sizes, count = positions(starts), positions(sizes), len(starts)
+    said, queue, queue_ids, topics = _what_is_said(wanted.expected, count)
     names = [name.encode() for name in wanted.properties]
     searched = np.frombuffer(b"".join(names), np.uint8), np.cumsum([0, *map(len, names)])
     packed = pa.allocate_buffer(int(sizes.sum()) if wanted.bodies else 0)
@@ -125,6 +119,18 @@ def read_records(buffer: Bytes, starts: Positions, sizes: Positions, wanted: Wan
         for number in range(len(names))
     ]
     return FoundRecords(flaws, differences, parts, bodies, wrong_bodies, compressed, begins, ends, copied, sixes)
+
+
+def _what_is_said(expected: Expected | None, count: int) -> tuple[Spans, Numbers, Numbers, Texts]:
+    """Addresses and queue offsets, queues, and their ids and topics; of no record where nothing is expected."""
+    if expected is None:
+        none, nowhere = np.empty(0, np.int32), np.empty(0, np.int64)
+        return (nowhere, nowhere), none, none, (np.empty(0, np.uint8), np.zeros(1, np.int64))
+    said = positions(expected.physical_offsets), positions(expected.queue_offsets)
+    queue, topics = np.ascontiguousarray(expected.queue), (expected.topics.packed, expected.topics.offsets)
+    if not count == len(queue) == len(said[0]) == len(said[1]):
+        raise ValueError("not one entry a record")
+    return said, queue, expected.queue_ids, topics
 
 
 def _binary(offsets: Numbers, packed: pa.Buffer) -> pa.BinaryArray:
@@ -157,13 +163,15 @@ def _fields_of_8(buffer: Bytes, starts: Positions, offset: int, out: Positions) 
 
 
 @njit(inline="always")
-def _header_differences(buffer: Bytes, start: int, size: int, said: Positions, queue_id: int, row: int) -> int:
+def _header_differences(
+    buffer: Bytes, start: int, size: int, physical_offset: int, queue_id: int, queue_offset: int
+) -> int:
     found = 0
-    if int64_at(buffer, start + PHYSICAL_OFFSET_AT) != said[0, row]:
+    if int64_at(buffer, start + PHYSICAL_OFFSET_AT) != physical_offset:
         found |= PHYSICAL_OFFSET
     if int32_at(buffer, start + QUEUE_ID_AT) != queue_id:
         found |= QUEUE
-    if int64_at(buffer, start + QUEUE_OFFSET_AT) != said[1, row]:
+    if int64_at(buffer, start + QUEUE_OFFSET_AT) != queue_offset:
         found |= QUEUE_OFFSET
     if int32_at(buffer, start) != size:
         found |= SIZE
@@ -205,14 +213,14 @@ def _copy_values(buffer: Bytes, begins: Positions, ends: Positions, row: int, of
             offsets[number, row + 1] = room + 1
 
 
-@njit(types.int64(BYTES, POSITIONS, POSITIONS, POSITIONS_OF_ALL, NUMBERS, NUMBERS, TEXTS, TEXTS, types.int64,
+@njit(types.int64(BYTES, POSITIONS, POSITIONS, SAID, NUMBERS, NUMBERS, TEXTS, TEXTS, types.int64,
                   OUT_BYTES, OUT_BYTES, OUT_POSITIONS_OF_ALL, COPIES, SPANS, COPIES_OF_ALL),
       nogil=True, cache=True, _nrt=False)  # fmt: skip
 def _read(
     buffer: Bytes,
     starts: Positions,
     sizes: Positions,
-    said: Positions,
+    said: Spans,
     queues: Numbers,
     queue_ids: Numbers,
     topics: Texts,
@@ -226,8 +234,8 @@ def _read(
     values: Copies,
 ) -> int:
     """All notes together, or OUTSIDE."""
-    seen, filled, (topic_texts, topic_bounds), (texts, bounds) = 0, 0, topics, names
-    (offsets, packed), (begins, ends), (value_offsets, packed_values) = bodies, spans, values
+    seen, filled, (topic_texts, topic_bounds), (texts, bounds), (begins, ends) = 0, 0, topics, names, spans
+    (physical_offsets, queue_offsets), (offsets, packed), (value_offsets, packed_values) = said, bodies, values
     for row in range(len(starts)):
         start, size, note = starts[row], sizes[row], 0
         body, body_size, topic, topic_size, properties, properties_size = 0, 0, 0, 0, 0, 0
@@ -239,7 +247,8 @@ def _read(
                 buffer, start, size
             )
             if len(queues):
-                note |= _header_differences(buffer, start, size, said, queue_ids[queues[row]], row)
+                said_id, said_offset = queue_ids[queues[row]], queue_offsets[row]
+                note |= _header_differences(buffer, start, size, physical_offsets[row], said_id, said_offset)
                 note |= _topic_difference(buffer, topic, topic_size, topic_texts, topic_bounds, queues[row])
         parts[0, row], parts[1, row], parts[2, row] = body, body_size, topic
         parts[3, row], parts[4, row], parts[5, row] = topic_size, properties, properties_size
@@ -250,8 +259,7 @@ def _read(
             if filled + body_size > len(packed):
                 return OUTSIDE
             copy(packed, filled, buffer, body, body_size)
-            filled += body_size
-            offsets[row + 1] = filled
+            offsets[row + 1] = filled = filled + body_size
         if crc_address and body_size:
             found = np.int64(crc32(crc_address, buffer, body, body_size)) & MASK
             note |= WRONG_BODY if found != int32_at(buffer, start + CRC_AT) else 0
