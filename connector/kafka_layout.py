@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
+from storage_core.arrays import as_array, as_mask, as_numbers
 from storage_core.store import ScanRequest
 
 _HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -97,20 +98,20 @@ def _constant(name: str, count: int, engine: str) -> pa.Array:
     if name == "timestamp":
         return pa.nulls(count, kind)
     stamped = name == "timestampType" and engine == "rocketmq"
-    return pa.array(np.full(count, LOG_APPEND_TIME if stamped else CREATE_TIME, np.int32), kind)
+    return as_array(np.full(count, LOG_APPEND_TIME if stamped else CREATE_TIME, np.int32)).cast(kind)
 
 
 def _first(lists: pa.ListArray) -> pa.Array:
     """The first item of each list; null for an empty or missing one."""
-    offsets = lists.offsets.to_numpy()
-    filled = (offsets[1:] > offsets[:-1]) & lists.is_valid().to_numpy(zero_copy_only=False)
-    return lists.values.take(pa.array(offsets[:-1], mask=~filled))
+    offsets = as_numbers(lists.offsets)
+    filled = (offsets[1:] > offsets[:-1]) & as_mask(lists.is_valid())
+    return lists.values.take(as_array(offsets[:-1], mask=~filled))
 
 
 def _headers(properties: pa.MapArray) -> pa.Array:
     """All pairs; null where there are none, as Kafka's source says of a record without headers."""
-    starts = properties.offsets.to_numpy()
+    starts = as_numbers(properties.offsets)
     values = properties.items.cast(pa.binary())
     pairs = pa.StructArray.from_arrays([properties.keys, values], fields=[_HEADER.field(0), _HEADER.field(1)])
-    none = pa.array(starts[1:] == starts[:-1])
-    return pa.ListArray.from_arrays(pa.array(starts), pairs, type=SCHEMA.field("headers").type, mask=none)
+    none = as_array(starts[1:] == starts[:-1])
+    return pa.ListArray.from_arrays(as_array(starts), pairs, type=SCHEMA.field("headers").type, mask=none)

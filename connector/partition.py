@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import storage_core
 from connector import kafka_layout
 from connector.selection import matching_topics
+from storage_core.arrays import as_scalar, text_array
 from storage_core.store import ScanPartition, ScanRequest
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class ViewPiece:
             for batch in store.view(self.view, self.request):
                 kept = self._selected(batch)
                 if self.store is not None:
-                    names = pa.repeat(pa.scalar(self.store, pa.string()), kept.num_rows)
+                    names = pa.repeat(as_scalar(self.store), kept.num_rows)
                     kept = kept.append_column(pa.field("store", pa.string()), names)
                 yield self._arranged(kept)
 
@@ -97,7 +98,7 @@ class ViewPiece:
         if self.engine == "rabbitmq":  # its views take the selection themselves, and have rows that are of no queue
             return batch
         if request.topics is not None:
-            batch = batch.filter(pc.is_in(batch.column("topic"), pa.array(request.topics, pa.string())))
+            batch = batch.filter(pc.is_in(batch.column("topic"), text_array(request.topics)))
         if request.topic_pattern is not None:
             batch = batch.filter(matching_topics(batch.column("topic"), request.topic_pattern))
         if request.assign is not None:
@@ -109,4 +110,4 @@ def _assigned(batch: pa.RecordBatch, queues: tuple[tuple[str, int], ...]) -> pa.
     # A queue id has no slash, so topic/id is one to one.
     ids = batch.column("queueId").cast(pa.string())
     named = pc.binary_join_element_wise(batch.column("topic"), ids, "/")
-    return pc.is_in(named, pa.array([f"{topic}/{queue_id}" for topic, queue_id in queues], pa.string()))
+    return pc.is_in(named, text_array(f"{topic}/{queue_id}" for topic, queue_id in queues))

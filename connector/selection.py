@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_core.arrays import text_array
 from storage_core.errors import OptionError, choices, listing
 from storage_core.store import QueueInfo, ScanRequest, Snapshot
 
@@ -73,7 +74,7 @@ def matching_topics(topics: pa.Array, pattern: str) -> pa.Array:
     """A boolean for each topic: whether the pattern matches all of it."""
     compiled = re.compile(pattern)
     wanted = [topic for topic in topics.unique().to_pylist() if topic is not None and compiled.fullmatch(topic)]
-    return pc.is_in(topics, pa.array(wanted, pa.string()))
+    return pc.is_in(topics, text_array(wanted))
 
 
 def _selected(topic: str, request: ScanRequest) -> bool:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_core.arrays import as_array
 from storage_core.errors import ColumnError, RowError, choices, shorten
 from storage_core.formats.layout import Mask
 
@@ -75,7 +76,7 @@ class InputColumns:
 
     def refuse(self, name: str, values: pa.Array, bad: pa.Array | Mask, rule: str) -> None:
         """RowError for the first row where `bad` is true; a null there is not."""
-        row = pc.index(pa.array(bad) if isinstance(bad, np.ndarray) else bad, pa.scalar(True)).as_py()
+        row = pc.index(as_array(bad) if isinstance(bad, np.ndarray) else bad, pa.scalar(True)).as_py()
         if row >= 0:
             raise self.error(name, row, values[row].as_py(), rule)
 

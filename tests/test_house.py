@@ -24,12 +24,12 @@ PROCESSES = "storage_core.files.processes"
 BELOW_AN_ENGINE = (
     "storage_core.store", "storage_core.finding", "storage_core.job", "storage_core.options", "storage_core.conditions",
     "storage_core.input_columns", "storage_core.files", "storage_core.closable", "storage_core.progress",
-    "storage_core.errors", "storage_core.stream", "storage_core.repair",
+    "storage_core.arrays", "storage_core.errors", "storage_core.stream", "storage_core.repair",
 )  # fmt: skip
-LOWEST = ("storage_core.closable", "storage_core.errors")
+LOWEST = ("storage_core.arrays", "storage_core.closable", "storage_core.errors")
 PUBLIC = (
     "storage_core.stream", "storage_core.store", "storage_core.store_names", "storage_core.option_table",
-    "storage_core.options", "storage_core.closable", "storage_core.progress", "storage_core.errors",
+    "storage_core.options", "storage_core.progress", *LOWEST,
 )  # fmt: skip
 
 
@@ -46,10 +46,11 @@ def rooms_of(engine: str, rooms: dict[str, str]) -> dict[str, tuple[str, ...]]:
 
 # What an import of the left may reach: a prefix of dotted names. The longest prefix on the left decides.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "storage_core.arrays": (),
     "storage_core.errors": (),
     "storage_core.closable": (),
     "storage_core.compiled": ("storage_core.compiled",),
-    "storage_core.formats": ("storage_core.formats", "storage_core.compiled", "storage_core.errors"),
+    "storage_core.formats": (*LOWEST, "storage_core.formats", "storage_core.compiled"),
     "storage_core.files": ("storage_core.files", "storage_core.closable", "storage_core.errors"),
     "storage_core.finding": (),
     "storage_core.frame": ("storage_core.errors",),
@@ -57,7 +58,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "storage_core.store_names": (),
     "storage_core.stream": ("storage_core.stream", "storage_core.store", *LOWEST),
     "storage_core.options": ("storage_core.options", "storage_core.store", "storage_core.errors"),
-    "storage_core.input_columns": ("storage_core.formats", "storage_core.errors"),
+    "storage_core.input_columns": ("storage_core.formats", "storage_core.arrays", "storage_core.errors"),
     "storage_core.conditions": ("storage_core.store", "storage_core.formats"),
     "storage_core.job": ("storage_core.store", "storage_core.files", "storage_core.errors"),
     "storage_core.repair": (

@@ -45,7 +45,7 @@ def gather(buffer: Bytes, starts: Positions, stops: Positions) -> pa.BinaryArray
 def joined(columns: Sequence[pa.Array | pa.Scalar], count: int) -> pa.BinaryArray:
     """`spans.joined`."""
     if not count:
-        return pa.array([], pa.binary())
+        return pa.BinaryArray.from_buffers(pa.binary(), 0, [None, pa.py_buffer(bytes(4)), pa.py_buffer(b"")])
     addresses = np.empty(len(columns), np.int64)
     starts, sizes = np.empty((len(columns), count), np.int32), np.empty((len(columns), count), np.int32)
     for number, column in enumerate(columns):

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_core.arrays import as_array, as_numbers, text_array
 from storage_core.formats.spans import FEW, data_of, joined, offsets_of
 
 TIMESTAMP = pa.timestamp("us", "UTC")
@@ -37,29 +38,21 @@ def timestamps(ms: npt.NDArray[np.int64]) -> pa.TimestampArray:
     """
     inside = (ms >= YEAR_1_MS) & (ms < YEAR_10000_MS)
     if inside.all():
-        return pa.array(ms * 1000, pa.int64()).view(TIMESTAMP)
-    return masked(pa.array(np.where(inside, ms, 0) * 1000, pa.int64()).view(TIMESTAMP), inside)
-
-
-def mask(found: pa.BooleanArray) -> npt.NDArray[np.bool_]:
-    """A boolean array as numpy; null counts as false."""
-    known = found.fill_null(False) if found.null_count else found
-    # to_numpy loads pandas, where it is installed: a fifth of a second.
-    bits = np.frombuffer(known.buffers()[1] or b"", np.uint8)
-    return np.unpackbits(bits, count=known.offset + len(known), bitorder="little")[known.offset :].astype(bool)
+        return as_array(ms * 1000).view(TIMESTAMP)
+    return masked(as_array(np.where(inside, ms, 0) * 1000).view(TIMESTAMP), inside)
 
 
 def masked(values: pa.Array, valid: npt.NDArray[np.bool_]) -> pa.Array:
     """The same values, null where `valid` is false (and where they were null)."""
     if valid.all():
         return values
-    return pc.if_else(pa.array(valid), values, pa.scalar(None, values.type))
+    return pc.if_else(as_array(valid), values, pa.nulls(1, values.type)[0])
 
 
 def host_text(packed: pa.BinaryArray) -> pa.StringArray:
     """Packed hosts (4 or 16 address bytes, 4 bytes of port) as `ip:port`; IPv6 in brackets, RFC 5952."""
     if len(packed) <= FEW:
-        return pa.array([shown_host(value) for value in packed.to_pylist()], pa.string())
+        return text_array(map(shown_host, packed.to_pylist()))
     offsets = offsets_of(packed)
     if packed.null_count or not (np.diff(offsets) == HOST_SIZE).all():
         hosts = packed.dictionary_encode()
@@ -67,8 +60,8 @@ def host_text(packed: pa.BinaryArray) -> pa.StringArray:
     else:
         data = data_of(packed)[offsets[0] : offsets[-1]]
         hosts = pa.Array.from_buffers(pa.uint64(), len(packed), [None, pa.py_buffer(data)]).dictionary_encode()
-        distinct = [value.tobytes() for value in hosts.dictionary.to_numpy()]
-    texts = pa.array(list(map(shown_host, distinct)), pa.string())
+        distinct = [value.tobytes() for value in as_numbers(hosts.dictionary)]
+    texts = text_array(map(shown_host, distinct))
     return pa.repeat(texts[0], len(packed)) if len(texts) == 1 else texts.take(hosts.indices)
 
 
@@ -103,7 +96,7 @@ def followed_by(left: pa.BinaryArray, right: npt.NDArray[np.int64]) -> pa.Binary
 def words(texts: pa.StringArray) -> pa.ListArray:
     """Texts split at single spaces, empty pieces dropped; null stays null."""
     if not texts.null_count and not (data_of(texts) == 0x20).any() and (np.diff(offsets_of(texts)) > 0).all():
-        return pa.ListArray.from_arrays(pa.array(np.arange(len(texts) + 1, dtype=np.int32)), texts)
+        return pa.ListArray.from_arrays(as_array(np.arange(len(texts) + 1, dtype=np.int32)), texts)
     split = pc.split_pattern(texts, " ")
     pieces = split.values
     lengths = np.diff(offsets_of(pieces))
@@ -112,4 +105,4 @@ def words(texts: pa.StringArray) -> pa.ListArray:
     kept = np.concatenate(([0], np.cumsum(lengths > 0))).astype(np.int32)
     offsets = kept[np.frombuffer(split.buffers()[1], np.int32, len(split) + 1, split.offset * 4)]
     mask = split.is_null() if split.null_count else None
-    return pa.ListArray.from_arrays(pa.array(offsets), pieces.filter(pa.array(lengths > 0)), mask=mask)
+    return pa.ListArray.from_arrays(as_array(offsets), pieces.filter(as_array(lengths > 0)), mask=mask)

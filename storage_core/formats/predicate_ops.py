@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_core.arrays import as_array
 from storage_core.formats.layout import Mask
 
 
@@ -59,7 +60,7 @@ def _is_not_in(column: pa.Array, values: Any) -> pa.Array:
 
 def _contains(column: pa.Array, value: Any) -> pa.Array:
     if pa.types.is_list(column.type):
-        return pa.array(has_any(column, pa.array([value], column.type.value_type)))
+        return as_array(has_any(column, pa.array([value], column.type.value_type)))
     return pc.match_substring(column, value)
 
 

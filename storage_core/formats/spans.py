@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_core.arrays import as_array, as_scalar, bytes_array, text_array
 from storage_core.compiled.loading import CompiledLoops
 from storage_core.errors import FormatError
 from storage_core.formats.layout import Bytes, Positions
@@ -27,8 +28,7 @@ _loops = CompiledLoops("storage_core.compiled.span_loops")
 
 @lru_cache(maxsize=64)
 def _even_numbers(count: int) -> pa.Array:
-    # pa.array would load pandas, where it is installed: 60 MB and a third of a second.
-    return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(np.arange(0, 2 * count, 2, dtype=np.int32))])
+    return as_array(np.arange(0, 2 * count, 2, dtype=np.int32))
 
 
 def with_gaps(buffer: Bytes | pa.Buffer, starts: Positions, stops: Positions) -> pa.BinaryArray:
@@ -50,12 +50,12 @@ def gather(buffer: Bytes | pa.Buffer, starts: Positions, stops: Positions, size:
     `size`: bytes in all, where the caller knows it.
     """
     if not len(starts):
-        return pa.array([], pa.binary())
+        return bytes_array([])
     if len(starts) <= FEW:
         # The fixed cost of a gather is that of copying eight spans one by one.
         view = memoryview(_as_buffer(buffer))
         spans = zip(starts.tolist(), stops.tolist(), strict=True)
-        return pa.array([view[start:stop] for start, stop in spans], pa.binary())
+        return bytes_array([view[start:stop] for start, stop in spans])
     if (loops := _loops.after(size or len(starts) * GUESSED_SIZE)) is not None:
         whole = np.frombuffer(buffer, np.uint8) if isinstance(buffer, pa.Buffer) else buffer
         return loops.gather(whole, starts, stops)
@@ -74,7 +74,7 @@ def joined(columns: Sequence[pa.Array | pa.Scalar], count: int) -> pa.BinaryArra
     if (loops := _loops.after(count * GUESSED_SIZE)) is not None:
         return loops.joined(columns, count)
     as_bytes = [column.cast(pa.binary()) for column in columns]
-    return pc.binary_join_element_wise(*as_bytes, pa.scalar(b"", pa.binary()))
+    return pc.binary_join_element_wise(*as_bytes, as_scalar(b""))
 
 
 def structs_at(buffer: Bytes, dtype: np.dtype[Any], positions: Positions) -> npt.NDArray[Any]:
@@ -121,7 +121,7 @@ def text(array: pa.BinaryArray) -> pa.StringArray:
     """Bytes as UTF-8 text; malformed bytes become U+FFFD, as Java's decoder reports them."""
     if is_text(array):
         return array.view(pa.string())
-    return pa.array([None if v is None else v.decode("utf-8", "replace") for v in array.to_pylist()], pa.string())
+    return text_array(None if value is None else value.decode("utf-8", "replace") for value in array.to_pylist())
 
 
 def is_text(array: pa.BinaryArray) -> bool:

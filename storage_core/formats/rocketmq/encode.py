@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from storage_core.arrays import as_scalar, bytes_array
 from storage_core.compiled.loading import CompiledLoops
 from storage_core.formats.checksum import body_crcs
 from storage_core.formats.layout import Bytes, Positions
@@ -199,8 +200,8 @@ def _sized_topics(topics: pa.DictionaryArray) -> pa.BinaryArray | pa.BinaryScala
     """`_topic_parts` of each row. A single topic comes as one value for all."""
     sized = _topic_parts(topics)
     if len(sized) == 1:
-        return pa.scalar(sized[0], pa.binary())
-    return pa.array(sized, pa.binary()).take(topics.indices)
+        return as_scalar(sized[0])
+    return bytes_array(sized).take(topics.indices)
 
 
 def _topic_parts(topics: pa.DictionaryArray) -> list[bytes]:

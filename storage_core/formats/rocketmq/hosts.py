@@ -6,6 +6,8 @@ import ipaddress
 
 import pyarrow as pa
 
+from storage_core.arrays import bytes_array
+
 
 def pack_host(text: str) -> bytes:
     """The stored bytes of `ip:port` or `[ipv6]:port`. Raises ValueError, one line, when it is neither."""
@@ -32,5 +34,5 @@ def pack_hosts(texts: pa.StringArray, default: bytes) -> tuple[pa.BinaryArray, i
         except ValueError:
             packed.append(default)
             wrong = wrong if wrong is not None else coded.indices.to_pylist().index(number)
-    found = pa.array([*packed, default], pa.binary())
+    found = bytes_array([*packed, default])
     return found.take(coded.indices.fill_null(len(packed))), wrong

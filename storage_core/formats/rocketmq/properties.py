@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_core.arrays import as_array, as_mask, text_array
 from storage_core.compiled.loading import CompiledLoops
-from storage_core.formats.columns import mask
 from storage_core.formats.layout import Bytes, Positions
 from storage_core.formats.spans import FEW, data_of, gather, is_text, offsets_of, text
 
@@ -151,7 +151,7 @@ class PropertyColumn:
         A piece that begins with the name and 0x01 and goes on is that property, so only separators are looked for.
         """
         if len(self) <= FEW:
-            return pa.array([pairs.get(name) for pairs in self._rows], pa.string())
+            return text_array(pairs.get(name) for pairs in self._rows)
         same = self.__dict__.get("_same_names")  # for one property alone it costs more than it saves
         if same is not None and name.encode() in same.names:
             at = same.names.index(name.encode())
@@ -200,12 +200,12 @@ class PropertyColumn:
             found = loops.property_pairs(self._buffer, self._starts, self._sizes, hidden)
             if found is not None and is_text(found[0]) and is_text(found[1]):
                 names, values, offsets = found
-                return pa.MapArray.from_arrays(pa.array(offsets), names.view(pa.string()), values.view(pa.string()))
+                return pa.MapArray.from_arrays(as_array(offsets), names.view(pa.string()), values.view(pa.string()))
         if (same := self._same_names) is not None:
             same = same.without(hidden.encode() if hidden is not None else None)
             values = gather(self._data, same.starts.ravel(), same.stops.ravel())
             values = values.view(pa.string()) if is_text(self._bytes) else text(values)
-            return pa.MapArray.from_arrays(pa.array(same.offsets()), same.column(), values)
+            return pa.MapArray.from_arrays(as_array(same.offsets()), same.column(), values)
         # Names whose malformed bytes differ may be the same text, and then repeat each other.
         if not is_text(self._bytes) or self._repeats():
             return _as_map([self.row(index) for index in range(len(self))], hidden)
@@ -217,8 +217,8 @@ class PropertyColumn:
         if hidden is not None:
             shown = pc.not_equal(names, hidden)
             names, values = names.filter(shown), values.filter(shown)
-            offsets = np.append(0, np.cumsum(mask(shown), dtype=np.int32))[offsets].astype(np.int32)
-        return pa.MapArray.from_arrays(pa.array(offsets), names, values)
+            offsets = np.append(0, np.cumsum(as_mask(shown), dtype=np.int32))[offsets].astype(np.int32)
+        return pa.MapArray.from_arrays(as_array(offsets), names, values)
 
     @cached_property
     def _rows(self) -> list[dict[str, str]]:
@@ -317,7 +317,9 @@ def _names(first: bytes) -> tuple[bytes, ...]:
 
 def _as_map(rows: Sequence[dict[str, str]], hidden: str | None) -> pa.MapArray:
     shown = [[(name, value) for name, value in pairs.items() if name != hidden] for pairs in rows]
-    return pa.array(shown, pa.map_(pa.string(), pa.string()))
+    offsets = np.cumsum([0, *map(len, shown)], dtype=np.int32)
+    names, values = (text_array(pair[part] for pairs in shown for pair in pairs) for part in (0, 1))
+    return pa.MapArray.from_arrays(as_array(offsets), names, values)
 
 
 def _begin_with(words: npt.NDArray[np.uint64], starts: Positions, wanted: bytes) -> bool:

@@ -16,8 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_core.arrays import as_array, as_mask, as_scalar, text_array
 from storage_core.compiled.loading import CompiledLoops
-from storage_core.formats.columns import mask, words
+from storage_core.formats.columns import words
 from storage_core.formats.java_hash import java_hashes
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.indexfile import hashes_before, key_hashes
@@ -45,7 +46,7 @@ class PairColumn:
 
     def named(self, name: str) -> npt.NDArray[np.bool_]:
         """Which pairs have this name. Shape (pairs,)."""
-        return mask(pc.equal(self.names, name))
+        return as_mask(pc.equal(self.names, name))
 
     @property
     def nbytes(self) -> int:
@@ -73,13 +74,13 @@ class PairColumn:
             return pa.nulls(len(self.bounds) - 1, pa.string())
         physical_offset = np.full(len(self.bounds) - 1, -1, np.int64)
         physical_offset[self.rows[at]] = at
-        return self.values.take(pa.array(physical_offset, mask=physical_offset < 0))
+        return self.values.take(as_array(physical_offset, mask=physical_offset < 0))
 
     def keep(self, wanted: npt.NDArray[np.bool_]) -> PairColumn:
         """The pairs for which `wanted` is true."""
         before = np.zeros(len(wanted) + 1, np.int32)
         np.cumsum(wanted, out=before[1:])
-        chosen = pa.array(wanted)
+        chosen = as_array(wanted)
         return PairColumn(self.names.filter(chosen), self.values.filter(chosen), before[self.bounds])
 
     def replaced(self, name: str, texts: pa.StringArray) -> PairColumn:
@@ -87,8 +88,8 @@ class PairColumn:
         ours = self.named(name)
         if not ours.any():
             return self
-        texts = texts.take(pa.array(self.rows))
-        values = pc.if_else(pc.and_(pa.array(ours), texts.is_valid()), texts, self.values)
+        texts = texts.take(as_array(self.rows))
+        values = pc.if_else(pc.and_(as_array(ours), texts.is_valid()), texts, self.values)
         return PairColumn(self.names, values, self.bounds)
 
 
@@ -131,11 +132,11 @@ def index_keys(
     count = len(topics)
     kind = np.broadcast_to(np.asarray(sys_flag) & TRANSACTION_MASK, count)
     indexed = kind != ROLLBACK
-    has_unique = (mask(unique.is_valid()) & indexed).astype(np.int64)
+    has_unique = (as_mask(unique.is_valid()) & indexed).astype(np.int64)
     listed = words(keys)
     word_counts = np.where(indexed, listed.value_lengths().fill_null(0).to_numpy(zero_copy_only=False), 0)
     counts = has_unique + word_counts
-    flat = listed.flatten() if indexed.all() else listed.filter(pa.array(indexed)).flatten()
+    flat = listed.flatten() if indexed.all() else listed.filter(as_array(indexed)).flatten()
     if (counts == 1).all() and not has_unique.any():
         return counts, key_hashes(topics, flat)
     rows = np.repeat(np.arange(count), counts)
@@ -143,14 +144,14 @@ def index_keys(
     is_unique = np.zeros(len(rows), bool)
     is_unique[first[has_unique == 1]] = True
     hashes = np.empty(len(rows), np.int32)
-    for chosen, texts in ((is_unique, unique.filter(pa.array(has_unique == 1))), (~is_unique, flat)):
-        hashes[chosen] = key_hashes(topics.take(pa.array(rows[chosen])), texts)
+    for chosen, texts in ((is_unique, unique.filter(as_array(has_unique == 1))), (~is_unique, flat)):
+        hashes[chosen] = key_hashes(topics.take(as_array(rows[chosen])), texts)
     return counts, hashes
 
 
 def no_pairs(count: int) -> PairColumn:
     """The pairs of messages that have none."""
-    none = pa.array([], pa.string())
+    none = text_array([])
     return PairColumn(none, none, np.zeros(count + 1, np.int32))
 
 
@@ -163,25 +164,25 @@ def encode_pairs(pairs: PairColumn, extra: list[tuple[str, pa.StringArray]]) -> 
     parts: list[pa.BinaryArray | pa.StringArray | str] = []
     before = np.zeros(count, bool)
     if len(pairs.names):
-        written = joined([pairs.names, pa.scalar(NAME_END), pairs.values], len(pairs.names))
+        written = joined([pairs.names, as_scalar(NAME_END), pairs.values], len(pairs.names))
         counts = np.diff(pairs.bounds)
         if not (counts == 1).all():
-            lists = pa.ListArray.from_arrays(pa.array(pairs.bounds), written)
-            written = pc.binary_join(lists, pa.scalar(PAIR_END, pa.binary()))
+            lists = pa.ListArray.from_arrays(as_array(pairs.bounds), written)
+            written = pc.binary_join(lists, as_scalar(PAIR_END.encode()))
         parts.append(written)
         before |= counts > 0
     for name, texts in extra:
-        wanted = mask(texts.is_valid())
+        wanted = as_mask(texts.is_valid())
         if len(pairs.names):
             wanted[pairs.rows[pairs.named(name)]] = False
         if not wanted.any():
             continue
         parts += [_where(wanted & before, PAIR_END), _where(wanted, name + NAME_END)]
-        parts.append(texts if wanted.all() else pc.if_else(pa.array(wanted), texts, ""))
+        parts.append(texts if wanted.all() else pc.if_else(as_array(wanted), texts, ""))
         before |= wanted
     if not parts:
-        return pa.repeat(pa.scalar(b"", pa.binary()), count)
-    return joined([pa.scalar(part) if isinstance(part, str) else part for part in _merged(parts)], count)
+        return pa.repeat(as_scalar(b""), count)
+    return joined([as_scalar(part) if isinstance(part, str) else part for part in _merged(parts)], count)
 
 
 def _merged(
@@ -205,4 +206,4 @@ def _where(wanted: npt.NDArray[np.bool_], text: str) -> pa.StringArray | str:
     """The text where it is wanted, else the empty one; a lone text where that is the same for all."""
     if wanted.all():
         return text
-    return pc.if_else(pa.array(wanted), text, "") if wanted.any() else ""
+    return pc.if_else(as_array(wanted), text, "") if wanted.any() else ""

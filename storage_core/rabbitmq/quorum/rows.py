@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from storage_core.arrays import as_array, text_array
 from storage_core.formats.columns import TIMESTAMP
 from storage_core.rabbitmq.index.entries import ENTRY as CLASSIC_ENTRY
 from storage_core.rabbitmq.index.entries import MISSING, REDELIVERED, SHARED, Entries, flagged
@@ -112,23 +113,23 @@ class QuorumColumns(IndexColumns):
         super().__init__("", store, queues, files)
         del self._constants["vhost"]
         self._constants["location"] = "log"
-        self._vhosts = pa.array(vhosts, pa.string())
+        self._vhosts = text_array(vhosts)
 
     def values(self, name: str, entries: Entries) -> pa.Array:
         """One of `names`."""
         if name == "vhost":
-            return self._vhosts.take(pa.array(entries["queue"]))
+            return self._vhosts.take(as_array(entries["queue"]))
         if name == "raftIndex":
-            return pa.array(entries["sequence_id"])
+            return as_array(entries["sequence_id"])
         if name == "raftTerm":
-            return pa.array(entries["term"], mask=flagged(entries, MISSING))
+            return as_array(entries["term"], mask=flagged(entries, MISSING))
         if name == "deliveryCount":
-            return pa.array(entries["delivery_count"].astype(np.int64))
+            return as_array(entries["delivery_count"].astype(np.int64))
         if name == "enqueuedAt":
             times = entries["enqueued_ms"]
-            return pa.array(times * 1000, mask=times == 0).view(TIMESTAMP)
+            return as_array(times * 1000, mask=times == 0).view(TIMESTAMP)
         if name == "status":
-            return pa.array(STATUSES, pa.string()).take(pa.array(entries["status"]))
+            return text_array(STATUSES).take(as_array(entries["status"]))
         if name == "committed":
-            return pa.array(entries["committed"] == 1, mask=entries["committed"] == UNKNOWN)
+            return as_array(entries["committed"] == 1, mask=entries["committed"] == UNKNOWN)
         return super().values(name, entries)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from storage_core.arrays import as_array, text_array
 from storage_core.conditions import Columns, all_hold, condition
 from storage_core.errors import CorruptionError
 from storage_core.formats.columns import masked
@@ -85,7 +86,7 @@ class BatchBuilder:
         columns = self._columns(messages, damaged)
         wanted &= all_hold(self._late, columns, len(wanted))
         batch = pa.RecordBatch.from_arrays([columns(name) for name in context.schema.names], schema=context.schema)
-        return batch if wanted.all() else batch.filter(pa.array(wanted))
+        return batch if wanted.all() else batch.filter(as_array(wanted))
 
     def _columns(self, messages: Messages, damaged: Mask) -> Columns:
         """Each column made once, whether it is shown or only asked about; null where there is no whole message."""
@@ -115,7 +116,7 @@ class BatchBuilder:
         texts: list[str | None] = [None] * len(damaged)
         for row in np.flatnonzero(damaged).tolist():
             texts[row] = str(self._error(messages, row))
-        return pa.array(texts, pa.string())
+        return text_array(texts)
 
     def damage_rows(self, damages: Sequence[Damage]) -> pa.RecordBatch:
         """A row for each index record that could not be read and that satisfies the predicates: what names it, and the
@@ -128,7 +129,7 @@ class BatchBuilder:
 
         wanted = all_hold(self._conditions, column, count)
         batch = pa.RecordBatch.from_arrays([column(name) for name in schema.names], schema=schema)
-        return batch.filter(pa.array(wanted))
+        return batch.filter(as_array(wanted))
 
     def _value(self, name: str, damage: Damage) -> object:
         known = {

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_core.arrays import as_array, as_scalar, text_array
 from storage_core.formats import spans
 from storage_core.formats.columns import TIMESTAMP, hex_text, masked
 from storage_core.formats.layout import Positions, values_at
@@ -48,14 +49,14 @@ class IndexColumns:
 
     def __init__(self, vhost: str, store: str, queues: Sequence[str], files: Sequence[str]) -> None:
         self._constants = {"vhost": vhost, "store": store, "queueType": self.queue_type}
-        self._names = {"queue": pa.array(queues, pa.string()), "file": pa.array(files, pa.string())}
+        self._names = {"queue": text_array(queues), "file": text_array(files)}
 
     def values(self, name: str, entries: Entries) -> pa.Array:
         """One of `schema.INDEX_COLUMNS`."""
         if name in self._constants:
-            return pa.repeat(pa.scalar(self._constants[name], pa.string()), len(entries))
+            return pa.repeat(as_scalar(self._constants[name]), len(entries))
         if name in self._names:
-            return self._names[name].take(pa.array(entries[name]))
+            return self._names[name].take(as_array(entries[name]))
         made = _INDEX_COLUMNS.get(name)
         return pa.nulls(len(entries), schema.READABLE.field(name).type) if made is None else made(entries)
 
@@ -75,7 +76,7 @@ def _expanded(values: pa.Array, rows: npt.NDArray[np.int64], count: int) -> pa.A
     indices[rows] = np.arange(len(rows))
     valid = np.zeros(count, bool)
     valid[rows] = True
-    return values.take(pa.array(indices, mask=~valid))
+    return values.take(as_array(indices, mask=~valid))
 
 
 def _text_property(messages: MessageBatch, name: str) -> pa.Array:
@@ -91,7 +92,7 @@ def _number_property(name: str) -> Callable[[MessageBatch], pa.Array]:
         field = messages.properties.fields.get(name)
         if field is None:
             return pa.nulls(len(messages.entries), pa.int32())
-        values = pa.array(values_at(messages.buffer, "u1", field.starts).astype(np.int32))
+        values = as_array(values_at(messages.buffer, "u1", field.starts).astype(np.int32))
         return _expanded(values, field.rows, len(messages.entries))
 
     return column
@@ -105,7 +106,7 @@ def _timestamp(messages: MessageBatch) -> pa.Array:
     seconds = values_at(messages.buffer, ">u8", field.starts).astype(np.uint64)
     shown = seconds <= LATEST_SECOND
     micros = np.where(shown, seconds, 0).astype(np.int64) * 1_000_000
-    values = masked(pa.array(micros).view(TIMESTAMP), shown)
+    values = masked(as_array(micros).view(TIMESTAMP), shown)
     return _expanded(values, field.rows, len(messages.entries))
 
 
@@ -114,7 +115,7 @@ def _expires_at(messages: MessageBatch) -> pa.Array:
     shown = (expiry > 0) & (expiry <= MAX_EXPIRY)
     if not shown.any():
         return pa.nulls(len(expiry), TIMESTAMP)
-    return masked(pa.array(np.where(shown, expiry, 0).astype(np.int64)).view(TIMESTAMP), shown)
+    return masked(as_array(np.where(shown, expiry, 0).astype(np.int64)).view(TIMESTAMP), shown)
 
 
 def _usable(starts: Positions, stops: Positions, ok: npt.NDArray[np.bool_]) -> tuple[Positions, Positions]:
@@ -140,7 +141,7 @@ def _routing_keys(messages: MessageBatch) -> pa.Array:
         right = part.ok[rows]
         rows, starts, stops = rows[right], starts[right], stops[right]
     keys = spans.text(spans.gather(messages.buffer, starts, stops))
-    offsets = pa.array(offsets_of_rows(rows, len(messages.entries)))
+    offsets = as_array(offsets_of_rows(rows, len(messages.entries)))
     return pa.ListArray.from_arrays(offsets, keys)
 
 
@@ -158,26 +159,26 @@ def _guid(messages: MessageBatch) -> pa.Array:
 
 def _size(messages: MessageBatch) -> pa.Array:
     starts, stops = _usable(messages.messages.body_starts, messages.messages.body_stops, messages.messages.ok)
-    return pa.array(stops - starts)
+    return as_array(stops - starts)
 
 
 def _flag(flag: int) -> Callable[[Entries], pa.Array]:
-    return lambda entries: pa.array(flagged(entries, flag))
+    return lambda entries: as_array(flagged(entries, flag))
 
 
 def _location(entries: Entries) -> pa.Array:
     kinds = entries["kind"]
     shared = (kinds == SHARED) | (kinds == NOWHERE) | flagged(entries, MISSING)
     if len(shared) and (shared == shared[0]).all():
-        return pa.repeat(pa.scalar("store" if shared[0] else "index"), len(shared))
-    return pc.if_else(pa.array(shared), pa.scalar("store"), pa.scalar("index"))
+        return pa.repeat(as_scalar("store" if shared[0] else "index"), len(shared))
+    return pc.if_else(as_array(shared), as_scalar("store"), as_scalar("index"))
 
 
 _INDEX_COLUMNS: dict[str, Callable[[Entries], pa.Array]] = {
-    "sequenceId": lambda entries: pa.array(entries["sequence_id"]),
+    "sequenceId": lambda entries: as_array(entries["sequence_id"]),
     "redelivered": _flag(REDELIVERED),
     "location": _location,
-    "position": lambda entries: pa.array(entries["position"]),
+    "position": lambda entries: as_array(entries["position"]),
     "acked": _flag(ACKED),
 }
 _MESSAGE_COLUMNS: dict[str, Callable[[MessageBatch], pa.Array]] = {
@@ -189,7 +190,7 @@ _MESSAGE_COLUMNS: dict[str, Callable[[MessageBatch], pa.Array]] = {
     "priority": _number_property("priority"),
     "timestamp": _timestamp,
     "expiresAt": _expires_at,
-    "persistent": lambda messages: pa.array(flagged(messages.entries, PERSISTENT)),
+    "persistent": lambda messages: as_array(flagged(messages.entries, PERSISTENT)),
     "guid": _guid,
     "rawProperties": _bytes("property_starts", "property_stops"),
     "size": _size,

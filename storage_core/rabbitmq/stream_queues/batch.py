@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from storage_core.arrays import as_array, bytes_array
 from storage_core.errors import FormatError
 from storage_core.formats.layout import Bytes, Mask, Positions
 from storage_core.formats.rabbitmq.stream_queues import chunk_entries, delivered, log_files
@@ -74,8 +75,8 @@ class Parts:
             return arrays[0]
         place = np.full(count, len(rows), np.int64)
         place[rows] = np.arange(len(rows))
-        arrays.append(pa.array([b"\0\0"], pa.binary()))
-        return pa.concat_arrays(arrays).take(pa.array(place))
+        arrays.append(bytes_array([b"\0\0"]))
+        return pa.concat_arrays(arrays).take(as_array(place))
 
 
 def read_chunks(reader: SpanReader, chunks: Chunks, verify_crc: bool) -> tuple[Entries, Records]:
@@ -257,5 +258,5 @@ def _decode_alone(
         listed.append(message.properties)
         good.append(row)
     if good:
-        array = pa.array(listed, pa.binary())
+        array = bytes_array(listed)
         parts.groups.append((np.array(good, np.int64), lambda: array))

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_core.arrays import as_array, text_array
 from storage_core.formats import spans
 from storage_core.formats.layout import values_at
 from storage_core.formats.rabbitmq.message import headers, properties
@@ -28,7 +29,7 @@ class MessageColumns:
     """The columns of messages of the queues `queues`. Decodes the property lists of a batch once."""
 
     def __init__(self, queues: Sequence[str]) -> None:
-        self._queues = pa.array(queues, pa.string())
+        self._queues = text_array(queues)
         self._made: tuple[StreamBatch, MessageBatch] | None = None
 
     def __call__(self, name: str, batch: StreamBatch) -> pa.Array:
@@ -36,7 +37,7 @@ class MessageColumns:
         if name == "body":
             return spans.gather(batch.buffer, *batch.parts.body)
         if name == "size":
-            return pa.array(batch.parts.body[1] - batch.parts.body[0])
+            return as_array(batch.parts.body[1] - batch.parts.body[0])
         if name == "rawSections":
             return spans.gather(batch.buffer, batch.starts, batch.stops)
         if name == "exchange":
@@ -53,9 +54,9 @@ class MessageColumns:
         """The key of each message, or the name of its queue."""
         keys = spans.text(spans.gather(batch.buffer, *batch.parts.routing_key))
         if not batch.parts.keyed.all():
-            names = self._queues.take(pa.array(batch.entries["queue"]))
-            keys = pc.if_else(pa.array(batch.parts.keyed), keys, names)
-        return pa.ListArray.from_arrays(pa.array(np.arange(len(keys) + 1, dtype=np.int32)), keys)
+            names = self._queues.take(as_array(batch.entries["queue"]))
+            keys = pc.if_else(as_array(batch.parts.keyed), keys, names)
+        return pa.ListArray.from_arrays(as_array(np.arange(len(keys) + 1, dtype=np.int32)), keys)
 
     def _decoded(self, batch: StreamBatch) -> MessageBatch:
         if self._made is None or self._made[0] is not batch:
@@ -86,4 +87,4 @@ def _persistent(messages: MessageBatch) -> pa.Array:
     modes = messages.properties.fields.get("delivery_mode")
     if modes is not None:
         found[modes.rows] = values_at(messages.buffer, "u1", modes.starts) == _PERSISTENT
-    return pa.array(found)
+    return as_array(found)

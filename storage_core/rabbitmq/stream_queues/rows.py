@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from storage_core.arrays import as_array, text_array
 from storage_core.formats.columns import TIMESTAMP, timestamps
 from storage_core.rabbitmq import schema
 from storage_core.rabbitmq.index.entries import Entries
@@ -38,20 +39,20 @@ class StreamColumns(IndexColumns):
         super().__init__("", store, queues, files)
         del self._constants["vhost"]
         self._constants["location"] = "log"
-        self._vhosts = pa.array(vhosts, pa.string())
+        self._vhosts = text_array(vhosts)
 
     def values(self, name: str, entries: Entries) -> pa.Array:
         """One of `names`."""
         if name == "vhost":
-            return self._vhosts.take(pa.array(entries["queue"]))
+            return self._vhosts.take(as_array(entries["queue"]))
         if name == "streamOffset":
-            return pa.array(entries["sequence_id"])
+            return as_array(entries["sequence_id"])
         if name == "chunkId":
-            return pa.array(entries["chunk"])
+            return as_array(entries["chunk"])
         if name == "chunkTimestamp":
             return timestamps(entries["time"])
         if name == "epoch":
-            return pa.array(entries["epoch"])
+            return as_array(entries["epoch"])
         if name == "expiresAt":
             return pa.nulls(len(entries), TIMESTAMP)
         if name == "guid":

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_core.arrays import as_array, bytes_array
 from storage_core.errors import ColumnError, RowError, shorten
 from storage_core.formats.layout import Mask, values_at
 from storage_core.formats.rabbitmq.message import headers, properties
@@ -62,7 +63,7 @@ class MessageColumns:
         """The messages where `mask` is true."""
         if mask.all():
             return self
-        chosen = pa.array(mask)
+        chosen = as_array(mask)
         return MessageColumns(
             self.queues.filter(chosen), self.bodies.filter(chosen), self.exchanges.filter(chosen),
             self.keys.filter(chosen), self.properties.filter(chosen), self.priorities[mask], self.expiries[mask],
@@ -116,7 +117,7 @@ def check_columns(names: Sequence[str], queue: str | None) -> None:
 
 
 def _constant(option: str | None, column: pa.BinaryArray) -> pa.BinaryArray:
-    return column if option is None else pa.array([option.encode()] * len(column), pa.binary())
+    return column if option is None else bytes_array([option.encode()] * len(column))
 
 
 def _check_short(given: InputColumns, name: str, values: pa.BinaryArray) -> None:
@@ -126,7 +127,7 @@ def _check_short(given: InputColumns, name: str, values: pa.BinaryArray) -> None
 
 def _routing_keys(given: InputColumns, queues: pa.BinaryArray) -> pa.ListArray:
     """The keys of each row; the queue's name where a row has none."""
-    own = pa.ListArray.from_arrays(pa.array(np.arange(len(queues) + 1, dtype=np.int32)), queues)
+    own = pa.ListArray.from_arrays(as_array(np.arange(len(queues) + 1, dtype=np.int32)), queues)
     if not given.has("routingKeys"):
         return own
     column = given.column("routingKeys")
@@ -136,13 +137,13 @@ def _routing_keys(given: InputColumns, queues: pa.BinaryArray) -> pa.ListArray:
     keys, rows = as_binary("routingKeys", column.flatten()), pc.list_parent_indices(column)
     for bad, rule in (
         (keys.is_null(), "holds null; a routing key is text"),
-        (pa.array(lengths(keys) > SHORT_LIMIT), f"holds a key longer than {SHORT_LIMIT} bytes"),
+        (as_array(lengths(keys) > SHORT_LIMIT), f"holds a key longer than {SHORT_LIMIT} bytes"),
     ):
         item = pc.index(bad, pa.scalar(True)).as_py()
         if item >= 0:
             raise given.error("routingKeys", rows[item].as_py(), keys[item].as_py(), rule)
     sizes = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
-    listed = pa.ListArray.from_arrays(pa.array(np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)), keys)
+    listed = pa.ListArray.from_arrays(as_array(np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)), keys)
     return listed if not column.null_count else pc.if_else(column.is_valid(), listed, own)
 
 
@@ -153,7 +154,7 @@ def _properties(given: InputColumns) -> tuple[pa.BinaryArray, npt.NDArray[np.int
         if field in columns:
             _check_short(given, name, columns[field])
     mode, priority = given.numbers("deliveryMode").fill_null(PERSISTENT_MODE), given.numbers("priority")
-    given.refuse("deliveryMode", mode, pc.invert(pc.is_in(mode, pa.array([1, 2]))), "it is 1 or 2")
+    given.refuse("deliveryMode", mode, pc.invert(pc.is_in(mode, as_array(np.array([1, 2])))), "it is 1 or 2")
     given.refuse("priority", priority, pc.or_(pc.less(priority, 0), pc.greater(priority, 255)), "it is 0 to 255")
     seconds = _seconds(given)
     given.refuse("timestamp", seconds, pc.less(seconds, 0), "it lies before 1970")
@@ -178,7 +179,7 @@ def _seconds(given: InputColumns) -> pa.Int64Array:
         return given.numbers("timestamp")
     micros = given.times_us("timestamp")
     seconds = np.floor_divide(micros.fill_null(0).to_numpy(), 1_000_000)
-    return pa.array(seconds, mask=micros.is_null().to_numpy(zero_copy_only=False))
+    return as_array(seconds, mask=micros.is_null().to_numpy(zero_copy_only=False))
 
 
 def _headers(given: InputColumns) -> pa.BinaryArray:
@@ -189,7 +190,7 @@ def _headers(given: InputColumns) -> pa.BinaryArray:
     for bad, rule in (
         (names.is_null(), "a header needs a name"),
         (
-            pa.array(lengths(names) > SHORT_LIMIT),
+            as_array(lengths(names) > SHORT_LIMIT),
             f"a name longer than {SHORT_LIMIT} bytes, the limit of a short string",
         ),
     ):

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from storage_core.arrays import as_array
 from storage_core.files.append_file import AppendFile
 from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.erlang import ets_dump
@@ -93,7 +94,7 @@ class TaskWriter:
         embedded = (body_sizes < below) & (body_sizes + lengths(rows.properties) < below)
         stored = np.flatnonzero(~embedded)
         if len(stored):
-            chosen = pa.array(stored)
+            chosen = as_array(stored)
             self._store(ids[stored], encode_records(raw_ids.take(chosen), terms.take(chosen)))
         entries = encode_entries(raw_ids, rows.expiries, body_sizes, where(embedded, terms))
         self._enqueue(rows, entries, body_sizes)
@@ -109,7 +110,7 @@ class TaskWriter:
             chosen = np.flatnonzero(codes == code)
             number, priority = divmod(code, LARGEST_PRIORITY_COUNT * 2)
             pending = self._pending(names[number], None if priority == 0 else priority - 1)
-            pending.parts.append(entries.take(pa.array(chosen)))
+            pending.parts.append(entries.take(as_array(chosen)))
             pending.sizes.append(body_sizes[chosen])
             pending.count += len(chosen)
             if pending.count >= self._entry_count:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from storage_core.formats.columns import mask
+from storage_core.arrays import as_mask
 from storage_core.formats.java_hash import java_hashes
 from storage_core.formats.rocketmq.delay_levels import delay_ms
 from storage_core.formats.rocketmq.message import Messages
@@ -18,7 +18,7 @@ def tags_codes(messages: Messages) -> npt.NDArray[np.int64]:
     """The tags code of each record: the hash of TAGS, or when a delayed message is due (rocketmq.md 3.2)."""
     properties = messages.property_column()
     codes = java_hashes(properties.values(TAGS)).astype(np.int64)
-    scheduled = np.flatnonzero(mask(pc.equal(messages.topics(), SCHEDULE_TOPIC)))
+    scheduled = np.flatnonzero(as_mask(pc.equal(messages.topics(), SCHEDULE_TOPIC)))
     if len(scheduled):
         delays, times = properties.values("DELAY"), messages.column("store_ms")
         for row in scheduled.tolist():

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from storage_core.arrays import as_array
 from storage_core.files import system
 from storage_core.files.file_chain import FileChain
 from storage_core.files.window import OpenFiles
@@ -175,8 +176,8 @@ def hashes_of(messages: Messages) -> tuple[npt.NDArray[np.int32], npt.NDArray[np
     unique_rows = np.flatnonzero(unique.is_valid().to_numpy(zero_copy_only=False))
     word_rows = np.repeat(np.arange(len(messages)), np.nan_to_num(_lengths(listed)).astype(np.int64))
     rows = np.concatenate((unique_rows, word_rows)).astype(np.int64)
-    keys = pa.concat_arrays([unique.take(pa.array(unique_rows)), listed.flatten()])
-    topics = messages.topics().take(pa.array(rows))
+    keys = pa.concat_arrays([unique.take(as_array(unique_rows)), listed.flatten()])
+    topics = messages.topics().take(as_array(rows))
     right = messages.flaws[rows] == 0
     return key_hashes(topics, keys)[right], rows[right]
 

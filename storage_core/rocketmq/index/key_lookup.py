@@ -12,8 +12,8 @@ from struct import Struct as PackedStruct
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
+from storage_core.arrays import text_array
 from storage_core.files import system
 from storage_core.files.file_chain import FileChain
 from storage_core.files.scattered_read import PAGE_SIZE, read_scattered
@@ -145,7 +145,7 @@ def hashes_to_find(topics: Sequence[str], keys: Sequence[str]) -> npt.NDArray[np
     pairs = [(topic, key) for topic in topics for key in keys]
     if len(pairs) <= FEW:
         return np.unique(np.array([key_hash(topic, key) for topic, key in pairs], np.int32))
-    first, second = (pa.array([pair[part] for pair in pairs], pa.string()) for part in (0, 1))
+    first, second = (text_array(pair[part] for pair in pairs) for part in (0, 1))
     return np.unique(key_hashes(first, second))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from storage_core.arrays import as_array, text_array
 from storage_core.conditions import Condition, all_hold, columns_of
 from storage_core.errors import CorruptionError
 from storage_core.files.file_chain import FileChain
@@ -136,7 +137,7 @@ class BatchBuilder:
             return None
         columns = self._entry_columns(entries)
         where = zip(entries.physical_offsets.tolist(), reasons, strict=True)
-        columns.made["corruption"] = pa.array([str(self._error(at, reason)) for at, reason in where], pa.string())
+        columns.made["corruption"] = text_array(str(self._error(at, reason)) for at, reason in where)
         arrays = [columns.column(name) for name in self.schema.names]
         conditions = self._filter.last + ([] if self._queues.keys else self._filter.entries)
         return _filtered(arrays, self.schema, all_hold(conditions, columns.column, len(entries)))
@@ -213,7 +214,7 @@ class BatchBuilder:
         texts: list[str | None] = [None] * len(flaws)
         for index in np.flatnonzero(flaws).tolist():
             texts[index] = str(self._error(int(columns.physical_offsets[index]), FLAWS[flaws[index]].value))
-        return pa.array(texts, pa.string())
+        return text_array(texts)
 
     def _error(self, physical_offset: int, reason: str) -> CorruptionError:
         file = self._log.file_at(physical_offset)
@@ -225,4 +226,4 @@ class BatchBuilder:
 
 def _filtered(arrays: list[pa.Array], schema: pa.Schema, rows: Mask) -> pa.RecordBatch:
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    return batch if rows.all() else batch.filter(pa.array(rows))
+    return batch if rows.all() else batch.filter(as_array(rows))

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_core.arrays import as_array, as_scalar, bytes_array, text_array
 from storage_core.formats.columns import followed_by, hex_text, host_text, masked, timestamps, words
 from storage_core.formats.compression import InflateError, inflate
 from storage_core.formats.layout import Mask, Positions
@@ -72,7 +73,7 @@ class Queues:
 
     def __init__(self, keys: Sequence[QueueKey]) -> None:
         self.keys = tuple(keys)
-        self._topics = pa.array([topic for topic, _ in keys], pa.string())
+        self._topics = text_array(topic for topic, _ in keys)
         self._ids = np.array([queue_id for _, queue_id in keys], np.int32)
         self._texts = KnownTexts([topic.encode() for topic, _ in keys])
 
@@ -84,7 +85,7 @@ class Queues:
         """Topic names by queue index."""
         if len(self._topics) == 1:
             return pa.repeat(self._topics[0], len(queue))
-        return self._topics.take(pa.array(queue))
+        return self._topics.take(as_array(queue))
 
     def ids(self, queue: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         """Queue ids by queue index."""
@@ -112,12 +113,12 @@ class EntryColumns:
         if name == "topic":
             return self.queues.topics(entries.queue)
         if name == "queueId":
-            return pa.array(self.queues.ids(entries.queue))
+            return as_array(self.queues.ids(entries.queue))
         if name == "store":
-            return pa.repeat(pa.scalar(self.store_name), len(entries))
+            return pa.repeat(as_scalar(self.store_name), len(entries))
         if name == "size":
-            return pa.array(entries.sizes.astype(np.int32))
-        return pa.array(entries.queue_offsets if name == "queueOffset" else entries.physical_offsets)
+            return as_array(entries.sizes.astype(np.int32))
+        return as_array(entries.queue_offsets if name == "queueOffset" else entries.physical_offsets)
 
 
 _TYPES = {column.name: column.type for column in NATIVE}
@@ -212,7 +213,7 @@ class MessageColumns:
         self.messages.mark(wrong, Flaw.BODY)
         source = np.arange(len(bodies))
         source[rows] = len(bodies) + np.arange(len(rows))
-        return pa.concat_arrays([bodies, pa.array(values, pa.binary())]).take(pa.array(source))
+        return pa.concat_arrays([bodies, bytes_array(values)]).take(as_array(source))
 
     def message_ids(self) -> pa.StringArray:
         """UNIQ_KEY, else the offset id."""
@@ -225,7 +226,7 @@ class MessageColumns:
 
 
 def _header(name: str) -> Callable[[MessageColumns], pa.Array]:
-    return lambda columns: pa.array(columns.messages.column(name))
+    return lambda columns: as_array(columns.messages.column(name))
 
 
 _PROPERTY_OF = {"key": KEYS, "keys": KEYS, "tags": TAGS, "msgId": UNIQ_KEY}
@@ -259,5 +260,5 @@ _COLUMNS: dict[str, Callable[[MessageColumns], pa.Array]] = {
     "physicalOffset": _header("physical_offset"),
     "size": _header("total_size"),
     "rawProperties": lambda columns: columns.messages.properties(),
-    "store": lambda columns: pa.repeat(pa.scalar(columns.store_name), len(columns)),
+    "store": lambda columns: pa.repeat(as_scalar(columns.store_name), len(columns)),
 }

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
+from storage_core.arrays import text_array
 from storage_core.conditions import Condition, columns_of, condition
 from storage_core.formats.byte_search import SHORTEST, spans_with
 from storage_core.formats.java_hash import java_hash
@@ -98,7 +98,7 @@ def offsets_of_ids(message_ids: Iterable[str]) -> list[int]:
 def _of_options(request: ScanRequest) -> list[Condition]:
     conditions = []
     if request.keys is not None:
-        keys = pa.array(request.keys, pa.string())
+        keys = text_array(request.keys)
         conditions.append(Condition(frozenset({"keys"}), lambda columns: has_any(columns("keys"), keys)))
     if request.message_ids is not None:
         conditions.append(_with_id(request.message_ids))

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
+from storage_core.arrays import as_array
 from storage_core.formats.layout import Mask, Positions
 from storage_core.formats.rocketmq.message import COMMIT, TRANSACTION_MASK, Messages
 from storage_core.formats.spans import FEW
@@ -131,7 +131,7 @@ def queue_keys(messages: Messages) -> tuple[tuple[QueueKey, ...], npt.NDArray[np
         return tuple(numbers), np.array([numbers[key] for key in pairs_of_few], np.int32)
     topics = messages.topics().dictionary_encode()
     codes = topics.indices.to_numpy().astype(np.int64)
-    pairs = pa.array((codes << 32) | messages.column("queue_id").view(np.uint32)).dictionary_encode()
+    pairs = as_array((codes << 32) | messages.column("queue_id").view(np.uint32)).dictionary_encode()
     names = topics.dictionary.to_pylist()
     keys = tuple((names[pair >> 32], _signed(pair & 0xFFFFFFFF)) for pair in pairs.dictionary.to_pylist())
     return keys, pairs.indices.to_numpy()

@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_core.arrays import as_array, as_mask
 from storage_core.files.window import OpenFiles
-from storage_core.formats.columns import mask
 from storage_core.formats.layout import Mask, Positions
 from storage_core.formats.rocketmq.message import ROLLBACK, TRANSACTION_MASK, Messages
 from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
@@ -246,7 +245,7 @@ def _check_tags(report: SpanReport, run: RecordRun, entries: _Entries, rows: npt
     differs = own & (entries.code != tags_codes(run.messages)[rows]) & (entries.code > LARGEST_EXT_CODE)
     if differs.any():
         # After a crash 4.9 notes the hash of TAGS of a delayed message (rocketmq.md 3.2).
-        differs &= ~mask(pc.equal(run.messages.topics(), SCHEDULE_TOPIC))[rows]
+        differs &= ~as_mask(pc.equal(run.messages.topics(), SCHEDULE_TOPIC))[rows]
         _note(report.wrong_entries, entries, differs, "its tags code is not that of the record's TAGS")
 
 
@@ -260,8 +259,8 @@ def _dispatched_to(
     owners = entries.owner[strange]
     for owner in np.unique(owners).tolist():
         at = np.flatnonzero(owners == owner)
-        texts = listed.take(pa.array(rows[strange[at]]))
-        found[at] = mask(pc.match_substring(texts, f",{wanted.queues[owner].key[0]},"))
+        texts = listed.take(as_array(rows[strange[at]]))
+        found[at] = as_mask(pc.match_substring(texts, f",{wanted.queues[owner].key[0]},"))
     return found
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from storage_core.arrays import as_array
 from storage_core.files import system
 from storage_core.files.window import OpenFiles
 from storage_core.finding import FINDINGS, Finding
@@ -146,9 +147,9 @@ def _entries(file: IndexFile, name: str, files: OpenFiles) -> Iterator[pa.Record
             seconds[0] = 0
         columns = [
             pa.repeat(pa.scalar(name), len(entries)),
-            pa.array(hashes % np.int32(file.geometry.slots)),
-            pa.array(hashes),
-            pa.array(entries["physical_offset"].astype(np.int64)),
+            as_array(hashes % np.int32(file.geometry.slots)),
+            as_array(hashes),
+            as_array(entries["physical_offset"].astype(np.int64)),
             timestamps(file.header.begin_ms + 1000 * seconds),
         ]
         yield pa.RecordBatch.from_arrays(columns, schema=INDEX)

@@ -20,8 +20,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_core.arrays import as_array, as_mask, text_array
 from storage_core.errors import ColumnError, OptionError, RowError, shorten
-from storage_core.formats.columns import mask
 from storage_core.formats.rocketmq.encode import lengths
 from storage_core.formats.rocketmq.hosts import pack_hosts
 from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
@@ -133,7 +133,7 @@ class Given:
 
     def valid(self, name: str) -> npt.NDArray[np.bool_]:
         """Which rows have a value."""
-        return mask(self._columns[name].is_valid()) if self.has(name) else np.zeros(self.count, bool)
+        return as_mask(self._columns[name].is_valid()) if self.has(name) else np.zeros(self.count, bool)
 
     def times_ms(self, name: str, default: int) -> npt.NDArray[np.int64]:
         """Epoch milliseconds, `default` for null; of a timestamp or of a whole number of milliseconds."""
@@ -160,13 +160,13 @@ class Given:
             return no_pairs(self.count)
         column = self._columns["properties"]
         names, values, bounds = _flat_pairs(column)
-        sizes = np.diff(bounds) * mask(column.is_valid())
+        sizes = np.diff(bounds) * as_mask(column.is_valid())
         rows = np.repeat(np.arange(self.count, dtype=np.int32), sizes)
         if int(sizes.sum()) == int(bounds[-1] - bounds[0]):
             names, values = (each.slice(int(bounds[0]), len(rows)) for each in (names, values))
         else:
             starts = np.repeat(bounds[:-1] - (np.cumsum(sizes) - sizes), sizes)
-            at = pa.array(starts + np.arange(len(rows)))
+            at = as_array(starts + np.arange(len(rows)))
             names, values = names.take(at), values.take(at)
         there = pc.and_(names.is_valid(), values.is_valid())
         before = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
@@ -179,7 +179,7 @@ class Given:
         if names.null_count == 0 == values.null_count:
             return out
         self.nulls += len(there) - there.true_count
-        return out.keep(mask(there))
+        return out.keep(as_mask(there))
 
 
 def _flat_pairs(column: pa.Array) -> tuple[pa.Array, pa.Array, npt.NDArray[np.int64]]:
@@ -248,7 +248,7 @@ def _no_empty(texts: pa.StringArray) -> pa.StringArray:
 
 
 def _all_of(topic: str, count: int) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([topic]))
+    return pa.DictionaryArray.from_arrays(as_array(np.zeros(count, np.int32)), text_array([topic]))
 
 
 def check_topics(given: Given, topics: pa.DictionaryArray) -> None:
@@ -302,7 +302,7 @@ def _refuse_controls(
     """`names`: what each text is, or all of them; `rows`: which row of the batch it belongs to, its own by default."""
     if not holds_any(texts, (0x01, 0x02)):
         return
-    found = mask(pc.match_substring_regex(texts, "[\x01\x02]"))
+    found = as_mask(pc.match_substring_regex(texts, "[\x01\x02]"))
     if found.any():
         at = int(found.argmax())
         name = names if isinstance(names, str) else names[at].as_py()
@@ -311,7 +311,7 @@ def _refuse_controls(
 
 
 def _first(found: pa.BooleanArray) -> int:
-    return int(mask(found).argmax())
+    return int(as_mask(found).argmax())
 
 
 def need_values(given: Given, names: Mapping[str, str]) -> None:
@@ -342,4 +342,4 @@ def new_ids(count: int) -> pa.StringArray:
     tail = np.empty(count, [("ms", ">u4"), ("counter", ">u2")])
     tail["ms"], tail["counter"] = first + numbers // ID_COUNTERS, numbers % ID_COUNTERS
     prefix, digits = head.hex().upper(), tail.tobytes().hex().upper()
-    return pa.array([prefix + digits[at : at + 12] for at in range(0, 12 * count, 12)], pa.string())
+    return text_array(prefix + digits[at : at + 12] for at in range(0, 12 * count, 12))

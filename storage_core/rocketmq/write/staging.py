@@ -21,10 +21,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_core.arrays import as_mask
 from storage_core.errors import shorten
 from storage_core.files import system
 from storage_core.files.append_file import AppendFile
-from storage_core.formats.columns import mask
 from storage_core.formats.java_hash import java_hashes
 from storage_core.formats.layout import struct
 from storage_core.formats.rocketmq.delay_levels import delay_ms
@@ -244,7 +244,7 @@ class Task:
         counts = self._queue_counts_of(names)
         keys = pc.coalesce(message.key, message.pairs.value_of(KEYS)) if len(message.pairs.names) else message.key
         topic = message.topics.indices.to_numpy()[open_rows]
-        keyed = mask(keys.is_valid())[open_rows]
+        keyed = as_mask(keys.is_valid())[open_rows]
         hashes = java_hashes(keys)[open_rows]
         chosen[open_rows] = np.abs(np.fmod(hashes, counts[topic]))
         for number, name in enumerate(names if not keyed.all() else []):

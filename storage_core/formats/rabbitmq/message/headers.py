@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_core.arrays import as_array, as_numbers, text_array
 from storage_core.errors import FormatError
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps, offsets_of_rows
@@ -98,7 +99,7 @@ def to_map(buffer: Bytes, spans: HeaderSpans, table_rows: npt.NDArray[np.int64],
         [names, values], fields=[pa.field("key", pa.string(), False), MAP_TYPE.item_field]
     )
     offsets = pa.py_buffer(offsets_of_rows(rows, row_count))
-    return pa.Array.from_buffers(MAP_TYPE, row_count, [pa.array(valid).buffers()[1], offsets], children=[pairs])
+    return pa.Array.from_buffers(MAP_TYPE, row_count, [as_array(valid).buffers()[1], offsets], children=[pairs])
 
 
 def _last_of_each_name(
@@ -108,12 +109,12 @@ def _last_of_each_name(
     if len(items) < 2:
         return items, names
     encoded = names.dictionary_encode()
-    codes = rows[items] * len(encoded.dictionary) + encoded.indices.to_numpy()
+    codes = rows[items] * len(encoded.dictionary) + as_numbers(encoded.indices)
     _, last = np.unique(codes[::-1], return_index=True)
     if len(last) == len(items):
         return items, names
     kept = np.sort(len(items) - 1 - last)
-    return items[kept], names.take(pa.array(kept))
+    return items[kept], names.take(as_array(kept))
 
 
 def _texts(buffer: Bytes, spans: HeaderSpans, items: npt.NDArray[np.int64]) -> pa.StringArray:
@@ -129,14 +130,14 @@ def _texts(buffer: Bytes, spans: HeaderSpans, items: npt.NDArray[np.int64]) -> p
             part = text(gather(buffer, spans.starts[rows], spans.stops[rows]))
         elif letter in _INTEGERS:
             numbers = values_at(buffer, _INTEGERS[letter], spans.starts[rows])
-            part = pc.cast(pa.array(numbers.astype(np.int64)), pa.string())
+            part = pc.cast(as_array(numbers.astype(np.int64)), pa.string())
         else:
-            part = pa.array([_json(buffer, spans, item) for item in rows.tolist()], pa.string())
+            part = text_array(_json(buffer, spans, item) for item in rows.tolist())
         parts.append(part)
         chosen_items.append(chosen)
     order = np.empty(len(items), np.int64)
     order[np.concatenate(chosen_items)] = np.arange(len(items))
-    return pa.concat_arrays(parts).take(pa.array(order))
+    return pa.concat_arrays(parts).take(as_array(order))
 
 
 def _json(buffer: Bytes, spans: HeaderSpans, item: int) -> str:

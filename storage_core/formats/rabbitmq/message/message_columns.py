@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_core.arrays import as_array, as_scalar
 from storage_core.formats.rabbitmq.classic import message_file, segment
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.message import basic_message, properties
@@ -40,13 +41,13 @@ def lengths(array: pa.Array) -> Numbers:
 
 def joined(*parts: pa.Array | bytes) -> pa.BinaryArray:
     """The parts of each row, one after another; a part that is bytes is the same in every row."""
-    given = [pa.scalar(part, pa.binary()) if isinstance(part, bytes) else part for part in parts]
-    return pc.binary_join_element_wise(*given, pa.scalar(b"", pa.binary()))
+    given = [as_scalar(part) if isinstance(part, bytes) else part for part in parts]
+    return pc.binary_join_element_wise(*given, as_scalar(b""))
 
 
 def where(mask: npt.NDArray[np.bool_], array: pa.Array) -> pa.BinaryArray:
     """The elements where `mask` is true, nothing elsewhere."""
-    return array if mask.all() else pc.if_else(pa.array(mask), array, pa.scalar(b"", pa.binary()))
+    return array if mask.all() else pc.if_else(as_array(mask), array, as_scalar(b""))
 
 
 def counted(array: pa.Array, dtype: str) -> pa.BinaryArray:
@@ -57,7 +58,7 @@ def counted(array: pa.Array, dtype: str) -> pa.BinaryArray:
 def encode_headers(names: pa.BinaryArray, values: pa.BinaryArray, bounds: Numbers) -> pa.BinaryArray:
     """Tables of long strings, without the length before them; table i has the items [bounds[i], bounds[i + 1])."""
     entries = joined(counted(names, "u1"), b"S", counted(values.fill_null(b""), ">u4"))
-    return pc.binary_join(pa.ListArray.from_arrays(pa.array(bounds.astype(np.int32)), entries), b"")
+    return pc.binary_join(pa.ListArray.from_arrays(as_array(bounds.astype(np.int32)), entries), b"")
 
 
 def encode_properties(columns: Mapping[str, pa.Array], row_count: int) -> pa.BinaryArray:
@@ -89,7 +90,7 @@ def encode_terms(
     spelling = basic_message.SPELLING
     key_counts = pc.list_value_length(keys).to_numpy(zero_copy_only=False).astype(np.int64)
     raw = joined(bytes((et.BINARY,)), counted(keys.flatten(), ">u4"))
-    offsets = pa.array(np.concatenate(([0], np.cumsum(key_counts))).astype(np.int32))
+    offsets = as_array(np.concatenate(([0], np.cumsum(key_counts))).astype(np.int32))
     key_items = pc.binary_join(pa.ListArray.from_arrays(offsets, raw), b"")
     key_heads = where(key_counts > 0, joined(bytes((et.LIST,)), fixed(key_counts.astype(">u4"))))
     full = lengths(bodies) > 0
@@ -124,5 +125,5 @@ def encode_segment(entries: pa.BinaryArray) -> bytes:
     relatives = np.arange(count - 1, -1, -1, dtype=np.uint16)
     heads = fixed((relatives | segment.PUBLISH_BIT | segment.PERSISTENT_BIT).astype(">u2"))
     marks = fixed((relatives | segment.MARK_BITS).astype(">u2"))
-    records = joined(heads, entries.take(pa.array(relatives)), marks)
+    records = joined(heads, entries.take(as_array(relatives)), marks)
     return data_of(records)[offsets_of(records)[0] : offsets_of(records)[-1]].tobytes()

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_core.arrays import as_scalar
 from storage_core.errors import FormatError
 from storage_core.formats import spans
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
@@ -268,9 +269,9 @@ def _joined(parts: list[Any], count: int) -> pa.BinaryArray:
         else:
             merged.append(part)
     if all(isinstance(part, bytes) for part in merged):
-        return pa.repeat(pa.scalar(b"".join(merged), pa.binary()), count)
-    scalars = [pa.scalar(part, pa.binary()) if isinstance(part, bytes) else part for part in merged]
-    return pc.binary_join_element_wise(*scalars, pa.scalar(b"", pa.binary()))
+        return pa.repeat(as_scalar(b"".join(merged)), count)
+    scalars = [as_scalar(part) if isinstance(part, bytes) else part for part in merged]
+    return pc.binary_join_element_wise(*scalars, as_scalar(b""))
 
 
 def _field(shape: Shape, found: Matched, buffer: Bytes, value: Value) -> list[Any]:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numba import njit, types
 
+from storage_core.arrays import as_mask
 from storage_core.compiled.calls import copy_from, differ, int32_at, int64_at
 from storage_core.compiled.span_loops import (
     BYTES,
@@ -25,7 +26,6 @@ from storage_core.compiled.span_loops import (
     POSITIONS_OF_ALL,
     Numbers,
 )
-from storage_core.formats.columns import mask
 from storage_core.formats.layout import Bytes, Mask, Positions
 from storage_core.formats.rocketmq.properties import KEYS, NAME_END, PAIR_END, TAGS, UNIQ_KEY
 from storage_core.formats.spans import data_of, offsets_of
@@ -59,7 +59,7 @@ def stored(
     """
     count, columns = len(before), (*texts, names, values)
     starts = np.array([offsets_of(column) for column in texts], np.int32).reshape(len(OWN), count + 1)
-    valid = np.array([mask(column.is_valid()) for column in texts], bool).reshape(len(OWN), count)
+    valid = np.array([as_mask(column.is_valid()) for column in texts], bool).reshape(len(OWN), count)
     sizes = sum(int(offsets_of(column)[-1]) - int(offsets_of(column)[0]) for column in columns)
     most = sizes + 2 * len(names) + (len(OWN_NAMES) + 2 * len(OWN)) * count
     out, offsets = np.empty(min(most, MOST), np.uint8), np.empty(count + 1, np.int32)
