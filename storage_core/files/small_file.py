@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from storage_core.files import system
 
-CHUNK_SIZE = 8 << 20
+CHUNK_SIZE = 1 << 20
 
 
 def read_at(path: str, size: int, position: int = 0) -> bytes:
@@ -30,15 +30,18 @@ def read_start(path: str, size: int) -> bytes:
 
 
 def read_whole(path: str) -> bytes | None:
-    """All bytes of a small file; None when there is none. It may grow while it is read."""
+    """All bytes of a small file; None when there is none. Another may take its name while it is read."""
     try:
         descriptor = system.open_read(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    data = bytearray()
     try:
-        return system.pread(descriptor, system.stat(path).size, 0)
+        while part := system.pread(descriptor, CHUNK_SIZE, len(data)):
+            data += part
     finally:
         system.close(descriptor)
+    return bytes(data)
 
 
 def write_synced(path: str, data: bytes) -> None:
