@@ -191,7 +191,10 @@ def is_orphan(folder: str) -> bool:
     container, a start of this machine before) only time tells.
     """
     noted = read_whole(os.path.join(folder, OWNER))
-    age_s = time.time() - system.stat(folder).stamp.mtime_ns / 1e9
+    try:
+        age_s = time.time() - system.stat(folder).stamp.mtime_ns / 1e9
+    except FileNotFoundError:  # its job is done meanwhile
+        return False
     try:
         owner = json.loads(noted or b"")
     except json.JSONDecodeError:

@@ -13,6 +13,7 @@ from storage_core import find_stores, open_store
 from storage_core.errors import MqStoreError, RowError, StoreLockedError, UnsupportedFormatError
 from storage_core.files import system
 from storage_core.files.lock import FileLock
+from storage_core.job import is_orphan
 from storage_core.store import Definitions, ScanRequest
 from tests.contract.engine import Engine, Message, Seen, read
 from tests.contract.messages import COUNTS, NEW, numbered
@@ -311,3 +312,7 @@ def test_the_next_job_spares_what_a_living_writer_staged(engine: Engine, own: Pa
     with open_store(str(own)) as opened:
         assert opened.append(engine.table(NEW[:1])) == 1
     assert job.commit([part]) == len(NEW)
+
+
+def test_a_job_that_ends_while_another_looks_is_no_orphan(tmp_path: Path) -> None:
+    assert not is_orphan(str(tmp_path / "ended"))
