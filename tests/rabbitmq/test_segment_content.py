@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import struct
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage_core.compiled import loading
 from storage_core.formats.rabbitmq.classic import segment
-from storage_core.formats.rabbitmq.classic.index_records import PUBLISHED, SegmentPublishes, segment_publishes
+from storage_core.formats.rabbitmq.classic.index_records import ACKED, FIELDS, PUBLISHED, PublishRows, put_publishes
 from storage_core.rabbitmq.index.segment_reader import SegmentContent, decode
 
-ENTRY_COUNT = 8
+ENTRY_COUNT, FIRST = 8, 1 << 40
+SAMPLE = {"other": 7, "flags": 0x40, "size": 0, "length": 0, "expiry": 0, "position": 0, "sequence_id": 0, "file": -3}
+KINDS = FIELDS | {"other": "u2", "file": "i4"}
 
 
 @st.composite
 def segments(draw: st.DrawFn) -> bytes:
     """Publishes and marks of a few entries: in order, or with some record twice, early, foreign, cut or changed."""
     parts = []
+    ids = [bytes([n]) * 16 for n in range(255)]
     in_order = draw(st.booleans())
     numbers = draw(st.permutations(range(ENTRY_COUNT))) if in_order else draw(st.lists(st.integers(0, ENTRY_COUNT)))
     for number in numbers:
         body = draw(st.binary(max_size=5))
         head = 0x8000 | draw(st.sampled_from([0, 0x4000])) | number
-        fixed = head.to_bytes(2, "big") + bytes(16) + bytes(8) + (3).to_bytes(4, "big")
+        fixed = head.to_bytes(2, "big") + ids.pop(0) + (number << 60).to_bytes(8, "big") + (3).to_bytes(4, "big")
         parts.append(fixed + len(body).to_bytes(4, "big") + body)
         marked = number if in_order else draw(st.integers(0, ENTRY_COUNT))
         parts += [(0x4000 | marked).to_bytes(2, "big")] * draw(st.integers(0, 2 if in_order else 3))
@@ -53,20 +59,34 @@ def test_the_loop_says_what_the_walk_says(data: bytes) -> None:
     assert by_loop == (not walked.damages and not is_blank)
 
 
-def published(data: bytes, content: SegmentContent, setting: str) -> SegmentPublishes:
+def put_down(data: bytes, content: SegmentContent, with_ids: bool, setting: str) -> tuple[PublishRows, list[int]]:
+    """The publishes of a segment as rows with fields in another order than the records', and the acknowledged ones."""
+    count = int(np.count_nonzero(content.flags & PUBLISHED))
+    sample = np.array([tuple(SAMPLE.values())], np.dtype([(name, KINDS[name]) for name in SAMPLE]))
+    rows = np.zeros(count, sample.dtype)
+    target = PublishRows(rows, np.zeros(count, "V16"), np.zeros(count, bool), sample, 0x20, with_ids)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading, "process", loading.Process(setting))
-        return segment_publishes(data, content.flags, content.positions)
+        acked = put_publishes(data, content.flags, content.positions, FIRST, target)
+    return target, acked.tolist()
 
 
-@settings(max_examples=200, deadline=None)
-@given(segments())
-def test_the_loop_copies_the_publishes_that_numpy_copies(data: bytes) -> None:
+@settings(max_examples=300, deadline=None)
+@given(segments(), st.booleans())
+def test_publishes_are_put_down_as_their_records_say(data: bytes, with_ids: bool) -> None:
     content, _ = said(data, "never")
-    copied, taken = (published(data, content, setting) for setting in ("always", "never"))
-    for name in SegmentPublishes.__dataclass_fields__:
-        by_loop, by_numpy = getattr(copied, name), getattr(taken, name)
-        assert (by_loop.dtype, by_loop.tobytes()) == (by_numpy.dtype, by_numpy.tobytes())
-    assert [head.tobytes() for head in copied.heads] == [
-        data[at : at + segment.PUBLISH.size] for at in copied.positions.tolist()
-    ]
+    (looped, acked), (taken, acked_by_numpy) = (put_down(data, content, with_ids, s) for s in ("always", "never"))
+    assert acked == acked_by_numpy == [FIRST + n for n in np.flatnonzero(content.flags & ACKED).tolist()]
+    for name in ("rows", "ids", "stored"):
+        assert getattr(looped, name).tobytes() == getattr(taken, name).tobytes()
+    relatives = np.flatnonzero(content.flags & PUBLISHED).tolist()
+    assert len(looped.rows) == len(relatives)
+    for row, (relative, is_stored, own_id) in enumerate(zip(relatives, looped.stored, looped.ids, strict=True)):
+        record = data[(at := int(content.positions[relative])) :]
+        head, record_id, expiry, size, embedded_size = struct.unpack_from(">H16sQII", record)
+        flags = SAMPLE["flags"] | (0x20 if head & segment.PERSISTENT_BIT else 0)
+        said_of_it = {"sequence_id": FIRST + relative, "position": at, "expiry": expiry, "size": size, "flags": flags,
+                      "length": segment.PUBLISH.size + embedded_size}  # fmt: skip
+        assert dict(zip(SAMPLE, looped.rows[row].tolist(), strict=True)) == SAMPLE | said_of_it
+        assert bool(is_stored) == (embedded_size == 0)
+        assert own_id.tobytes() == (record_id if with_ids or is_stored else bytes(16))

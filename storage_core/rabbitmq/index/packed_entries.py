@@ -37,12 +37,13 @@ def packed(entries: Entries) -> bytes:
 def unpacked(data: bytes) -> Entries:
     """What `packed` was given."""
     words = np.frombuffer(zstandard.ZstdDecompressor().decompress(data), np.int64)
-    entries, at = np.empty(int(words[0]), ENTRY), 1
+    entries, at = np.zeros(int(words[0]), ENTRY), 1
     for start in range(0, len(entries), CHUNK_ROWS):
         chunk = entries[start : start + CHUNK_ROWS]
         for name in ENTRY.names or ():
             values, at = _decoded(words, at, len(chunk))
-            chunk[name] = values.astype(ENTRY[name], copy=False)
+            if values.ndim or values:
+                chunk[name] = values.astype(ENTRY[name], copy=False)
     return entries
 
 

@@ -22,7 +22,7 @@ from storage_core.formats.rabbitmq.classic.index_records import (
     PERSISTENT,
     PUBLISHED,
     Flags,
-    SegmentPublishes,
+    PublishRows,
 )
 from storage_core.formats.rabbitmq.classic.journal import MAX_SEQUENCE_ID
 from storage_core.formats.rabbitmq.classic.segment import SegmentRecords
@@ -32,8 +32,6 @@ from storage_core.rabbitmq.index import entries as entry_flags
 from storage_core.rabbitmq.index.entries import SEGMENT, IndexFile, Publishes, joined, new_entries
 
 Sequences = npt.NDArray[np.int64]
-_ROWS_AT_ONCE = 8192
-"""Fixed parts of publishes, 34 bytes each, that stay in the cache until they are entries."""
 
 
 @dataclass(frozen=True)
@@ -96,16 +94,12 @@ def read_segments(root: str, sizes: Mapping[str, int], entry_count: int, with_id
 
 
 class _Segments:
-    """The segments of a queue, one after another. Some at a time become entries, while they are in the cache: fresh
-    memory for each of their columns would take longer than all else.
-    """
+    """The segments of a queue, one after another, in memory that holds the entries of all."""
 
     def __init__(self, entry_count: int, with_ids: bool, expected: int) -> None:
         """`expected`: about how many publishes there will be. Memory of those that do not come is never touched."""
         self._entry_count, self._with_ids = entry_count, with_ids
-        self._waiting: list[tuple[int, int, SegmentPublishes]] = []
-        self._waiting_count = self._count = 0
-        self._held = _publishes(expected)
+        self._count, self._held = 0, _publishes(expected)
         self._acked: list[Sequences] = []
         self._damages: list[Damage] = []
 
@@ -113,41 +107,20 @@ class _Segments:
         """Adds segment `number`, whose file, called `name` below the store and number `file` in its list, holds `data`.
         Nothing keeps `data`.
         """
-        if (number + 1) * self._entry_count > MAX_SEQUENCE_ID:
+        first_sequence_id = number * self._entry_count
+        if first_sequence_id + self._entry_count > MAX_SEQUENCE_ID:
             reason = f"sequence ids of a segment with number {number} have more than the 62 bits of a journal"
             self._damages.append(Damage(name, 0, len(data), "segment", reason))
             return
         content = decode(data, name, self._entry_count)
         self._damages += content.damages
-        publishes = index_records.segment_publishes(data, content.flags, content.positions)
-        self._waiting.append((file, number * self._entry_count, publishes))
-        self._waiting_count += len(publishes.relatives)
-        if self._waiting_count >= _ROWS_AT_ONCE:
-            self._take()
-
-    def _take(self) -> None:
-        """Makes entries of the segments that wait."""
-        waiting, self._waiting, self._waiting_count = self._waiting, [], 0
-        counts = [len(publishes.relatives) for _, _, publishes in waiting]
-        if not sum(counts):
-            return
-        parts = [
-            [getattr(each, name) for _, _, each in waiting] for name in ("relatives", "positions", "flags", "heads")
-        ]
-        relatives, positions, flags, heads = map(joined, parts)
-        sequence_ids = relatives + np.repeat([base for _, base, _ in waiting], counts)
-        embedded = heads["embedded_size"].astype(np.int64)
-        held = self._room(len(heads))
-        entries = held.entries
-        entries["sequence_id"], entries["position"] = sequence_ids, positions
-        entries["expiry"], entries["size"] = heads["expiry"], heads["size"]
-        entries["length"] = format_segment.PUBLISH.size + embedded
-        entries["file"], entries["kind"] = np.repeat([file for file, _, _ in waiting], counts), SEGMENT
-        entries["flags"] = np.where(flags & PERSISTENT, np.uint8(entry_flags.PERSISTENT), np.uint8(0))
-        held.stored[:] = embedded == 0
-        if self._with_ids or held.stored.any():
-            held.ids[:] = heads["id"]
-        self._acked.append(sequence_ids[flags & ACKED != 0])
+        room = self._room(int(np.count_nonzero(content.flags & PUBLISHED)))
+        sample = new_entries(1)
+        sample["file"], sample["kind"] = file, SEGMENT
+        target = PublishRows(room.entries, room.ids, room.stored, sample, entry_flags.PERSISTENT, self._with_ids)
+        acked = index_records.put_publishes(data, content.flags, content.positions, first_sequence_id, target)
+        if len(acked):
+            self._acked.append(acked)
 
     def _room(self, count: int) -> Publishes:
         """The next `count` publishes, all zero, to be filled."""
@@ -162,7 +135,6 @@ class _Segments:
 
     def found(self) -> IndexFile:
         """All that was added."""
-        self._take()
         acked = joined(self._acked or [np.empty(0, np.int64)])
         return IndexFile(_between(self._held, 0, self._count), acked, self._damages)
 

@@ -36,29 +36,49 @@ _loops = CompiledLoops("storage_core.formats.rabbitmq.compiled.segment_loops")
 
 
 @dataclass(frozen=True)
-class SegmentPublishes:
-    """The publishes of a segment by relative sequence, shape (n,): where each starts in the file, the flags of its
-    entry, and its fixed part, of the dtype of `segment.PUBLISH`.
+class PublishRows:
+    """Where the publishes of a segment are put down, arrays of shape (n,) for its n publishes.
+
+    `rows` have the fields of `FIELDS`, and others that each gets from `sample`; so are the bits of `flags`, to which
+    `persistent` is added. `stored`: whether the message is in the shared store. `ids` are those of stored messages, or
+    of all `with_ids`; the others are left as they are.
     """
 
-    relatives: Numbers
-    positions: Numbers
-    flags: Flags
-    heads: npt.NDArray[np.void]
+    rows: npt.NDArray[np.void]
+    ids: npt.NDArray[np.void]
+    stored: npt.NDArray[np.bool_]
+    sample: npt.NDArray[np.void]
+    persistent: int
+    with_ids: bool
 
 
-def segment_publishes(data: bytes | memoryview, flags: Flags, positions: Numbers) -> SegmentPublishes:
-    """The publishes of a segment file of which `segment.content`, or a walk, found flags and positions by relative
-    sequence. Nothing of the answer keeps `data`.
+FIELDS = {"sequence_id": "i8", "position": "i8", "expiry": "u8", "length": "i8", "size": "u4", "flags": "u1"}
+"""What a publish record says, by the name of its field: `position` and `length` are those of the record."""
+
+
+def put_publishes(
+    data: bytes | memoryview, flags: Flags, positions: Numbers, first_sequence_id: int, target: PublishRows
+) -> Numbers:
+    """Puts down the publishes of a segment file, of which `segment.content`, or a walk, found flags and positions by
+    relative sequence. Returns the sequence ids of those that are acknowledged. Nothing keeps `data`.
     """
     buffer = np.frombuffer(data, np.uint8)
     if (loops := _loops.after()) is not None:
-        found: SegmentPublishes = loops.publishes(buffer, flags, positions)
+        found: Numbers = loops.put_publishes(buffer, flags, positions, first_sequence_id, target)
         return found
     relatives = np.flatnonzero(flags & PUBLISHED)
-    starts = positions[relatives]
+    starts, kept, rows = positions[relatives], flags[relatives], target.rows
     heads = structs_at(buffer, segment.PUBLISH.dtype, starts)
-    return SegmentPublishes(relatives, starts, flags[relatives], heads)
+    embedded = heads["embedded_size"].astype(np.int64)
+    rows[:] = target.sample
+    rows["sequence_id"], rows["position"] = first_sequence_id + relatives, starts
+    rows["expiry"], rows["size"], rows["length"] = heads["expiry"], heads["size"], segment.PUBLISH.size + embedded
+    rows["flags"] |= np.where(kept & PERSISTENT, np.uint8(target.persistent), np.uint8(0))
+    target.stored[:] = embedded == 0
+    named = target.stored | target.with_ids
+    target.ids[named] = heads["id"][named]
+    acked: Numbers = first_sequence_id + relatives[kept & ACKED != 0]
+    return acked
 
 
 def publish_bodies(

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from numba import njit, types
 
-from storage_core.compiled.calls import copy, int16_at, int32_at
+from storage_core.compiled.calls import copy, int16_at, int32_at, int64_at, put_int32, put_int64
 from storage_core.compiled.span_loops import BYTES, OUT_BYTES, OUT_POSITIONS, POSITIONS
-from storage_core.formats.layout import Bytes, Positions
+from storage_core.formats.layout import Bytes, Mask, Positions
 from storage_core.formats.rabbitmq.classic.index_records import (
     ACKED,
     DELIVERED,
+    FIELDS,
     PERSISTENT,
     PUBLISHED,
     Flags,
-    SegmentPublishes,
+    PublishRows,
 )
 from storage_core.formats.rabbitmq.classic.segment import MARK, PUBLISH, RELATIVE_MASK
 
 PUBLISH_SIZE, MARK_SIZE = PUBLISH.size, MARK.size
-EMBEDDED_AT = PUBLISH.field("embedded_size").offset
+ID_AT, EXPIRY_AT, SIZE_AT, EMBEDDED_AT = (
+    PUBLISH.field(name).offset for name in ("id", "expiry", "size", "embedded_size")
+)
+ID_SIZE = PUBLISH.dtype["id"].itemsize
 IS_PUBLISH, IS_PERSISTENT, IS_MARK = 0x80, 0x40, 0x40
 """Bits of a record's first byte."""
 
@@ -30,32 +37,55 @@ def content(buffer: Bytes, entry_count: int) -> tuple[Flags, Positions] | None:
     return (flags, positions) if _fill(buffer, flags, positions) else None
 
 
-def publishes(buffer: Bytes, flags: Flags, positions: Positions) -> SegmentPublishes:
-    """`index_records.segment_publishes`."""
-    count = int(np.count_nonzero(flags & PUBLISHED))
-    relatives, starts, kept = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.uint8)
-    heads = np.empty(count, PUBLISH.dtype)
-    if not _copy_publishes(buffer, flags, positions, relatives, starts, kept, heads.view(np.uint8)):
-        raise ValueError("a publish lies outside of its segment")
-    return SegmentPublishes(relatives, starts, kept, heads)
+def put_publishes(
+    buffer: Bytes, flags: Flags, positions: Positions, first_sequence_id: int, target: PublishRows
+) -> Positions:
+    """`index_records.put_publishes`."""
+    rows, sample = target.rows, target.sample
+    layout: Mapping[str, Any] = rows.dtype.fields or {}
+    fields = np.array([layout[name][1] for name in FIELDS], np.int64)
+    acked = np.empty(len(rows), np.int64)
+    count = _put_publishes(
+        buffer, flags, positions, first_sequence_id, rows.view(np.uint8), fields, sample.reshape(1).view(np.uint8),
+        target.persistent, target.ids.view(np.uint8), target.with_ids, target.stored, acked,
+    )  # fmt: skip
+    if count < 0:
+        raise ValueError("a publish lies outside of its segment, or there is no row for it")
+    return acked[:count]
 
 
-@njit(types.boolean(BYTES, BYTES, POSITIONS, OUT_POSITIONS, OUT_POSITIONS, OUT_BYTES, OUT_BYTES), nogil=True,
-      cache=True)  # fmt: skip
-def _copy_publishes(
-    buffer: Bytes, flags: Flags, positions: Positions, relatives: Positions, starts: Positions, kept: Flags,
-    heads: Bytes,
-) -> bool:  # fmt: skip
-    row = 0
+@njit(types.int64(BYTES, BYTES, POSITIONS, types.int64, OUT_BYTES, POSITIONS, BYTES, types.int64, OUT_BYTES,
+                  types.boolean, types.boolean[::1], OUT_POSITIONS), nogil=True, cache=True)  # fmt: skip
+def _put_publishes(
+    buffer: Bytes, flags: Flags, positions: Positions, first_sequence_id: int, rows: Bytes, fields: Positions,
+    sample: Bytes, persistent: int, ids: Bytes, with_ids: bool, stored: Mask, acked: Positions,
+) -> int:  # fmt: skip
+    sequence_at, position_at, expiry_at, length_at, size_at, flags_at = fields
+    row = acked_count = 0
     for relative in range(len(flags)):
-        if flags[relative] & PUBLISHED:
-            start = positions[relative]
-            if not 0 <= start <= len(buffer) - PUBLISH_SIZE:
-                return False
-            relatives[row], starts[row], kept[row] = relative, start, flags[relative]
-            copy(heads, row * PUBLISH_SIZE, buffer, start, PUBLISH_SIZE)
-            row += 1
-    return True
+        known = flags[relative]
+        if not known & PUBLISHED:
+            continue
+        start, to = positions[relative], row * len(sample)
+        if not 0 <= start <= len(buffer) - PUBLISH_SIZE or row >= len(stored):
+            return -1
+        embedded_size = int32_at(buffer, start + EMBEDDED_AT) & 0xFFFFFFFF
+        copy(rows, to, sample, 0, len(sample))
+        put_int64(rows, to + sequence_at, first_sequence_id + relative)
+        put_int64(rows, to + position_at, start)
+        put_int64(rows, to + expiry_at, int64_at(buffer, start + EXPIRY_AT))
+        put_int64(rows, to + length_at, PUBLISH_SIZE + embedded_size)
+        put_int32(rows, to + size_at, int32_at(buffer, start + SIZE_AT))
+        if known & PERSISTENT:
+            rows[to + flags_at] |= persistent
+        stored[row] = embedded_size == 0
+        if with_ids or embedded_size == 0:
+            copy(ids, row * ID_SIZE, buffer, start + ID_AT, ID_SIZE)
+        if known & ACKED:
+            acked[acked_count] = first_sequence_id + relative
+            acked_count += 1
+        row += 1
+    return acked_count
 
 
 @njit(types.boolean(BYTES, OUT_BYTES, OUT_POSITIONS), nogil=True, cache=True)
