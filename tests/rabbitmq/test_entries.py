@@ -10,21 +10,34 @@ import numpy as np
 import pytest
 
 from storage_core.rabbitmq import open_store
-from storage_core.rabbitmq.index.entries import ENTRY, copied, filtered, joined, new_entries
+from storage_core.rabbitmq.index.entries import (
+    ENTRY,
+    Entries,
+    NumberedEntries,
+    as_one,
+    copied,
+    filtered,
+    joined,
+    new_entries,
+)
 from storage_core.rabbitmq.index.packed_entries import CHUNK_ROWS, packed, unpacked
 from storage_core.store import ScanRequest
 from tests.rabbitmq import golden
 
 
+def sent(entries: Entries) -> Entries:
+    return unpacked(packed([NumberedEntries(entries)]))
+
+
 @pytest.mark.parametrize("count", [0, 1, 2, 1000, CHUNK_ROWS, CHUNK_ROWS + 1, 2 * CHUNK_ROWS + 77])
 def test_entries_of_any_values_come_back(count: int) -> None:
     entries = np.frombuffer(random.Random(count).randbytes(count * ENTRY.itemsize), ENTRY)
-    assert unpacked(packed(entries)).tobytes() == entries.tobytes()
-    assert unpacked(packed(new_entries(count))).tobytes() == new_entries(count).tobytes()
+    assert sent(entries).tobytes() == entries.tobytes()
+    assert sent(new_entries(count)).tobytes() == new_entries(count).tobytes()
     alike = entries.copy()
     for name in ("expiry", "file", "flags"):
         alike[name] = entries[name][:1] if count else 0
-    assert unpacked(packed(alike)).tobytes() == alike.tobytes()
+    assert sent(alike).tobytes() == alike.tobytes()
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -43,7 +56,29 @@ def test_columns_of_any_shape_come_back(seed: int) -> None:
         elif shape == 2:  # rising, now and then from the beginning
             values = np.cumsum(values.astype(np.uint64) & 0x1FF).astype(kind)
         entries[name] = values
-    assert unpacked(packed(entries)).tobytes() == entries.tobytes()
+    assert sent(entries).tobytes() == entries.tobytes()
+
+
+@pytest.mark.parametrize("counts", [[0], [5], [3, 0, 40], [CHUNK_ROWS, 1, CHUNK_ROWS + 5]])
+def test_parts_are_numbered_anew_on_both_ways(counts: list[int]) -> None:
+    chance, parts, rows = np.random.default_rng(len(counts)), [], []
+    for number, count in enumerate(counts):
+        entries = np.frombuffer(chance.bytes(count * ENTRY.itemsize), ENTRY).copy()
+        entries["file"] = chance.integers(0, 3, count)
+        files = chance.integers(0, 1000, 3)
+        parts.append(NumberedEntries(entries, files, 7 - number))
+        for row in entries.tolist():
+            fields = dict(zip(ENTRY.names or (), row, strict=True))
+            rows.append(tuple((fields | {"file": files[fields["file"]], "queue": 7 - number}).values()))
+    kept = [part.entries.tobytes() for part in parts]
+    for found in (as_one(parts), unpacked(packed(parts))):
+        assert found.tolist() == rows
+    assert [part.entries.tobytes() for part in parts] == kept
+
+
+def test_entries_that_are_numbered_so_already_are_not_copied() -> None:
+    entries = new_entries(3)
+    assert as_one([NumberedEntries(entries)]) is entries
 
 
 def test_structs_are_kept_and_joined_as_they_are() -> None:

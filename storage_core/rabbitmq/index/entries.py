@@ -61,6 +61,38 @@ class IndexFile:
     damages: list[Damage] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class NumberedEntries:
+    """Entries, not to be changed, among others: `files` says which number each of their file numbers is there, `queue`
+    which one their queue is; None where they are numbered so already.
+    """
+
+    entries: Entries
+    files: npt.NDArray[np.int64] | None = None
+    queue: int | None = None
+
+    def column(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
+        """One field of the entries [start, stop), numbered as the others are. Shape (stop - start,)."""
+        if name == "queue" and self.queue is not None:
+            return np.full(stop - start, self.queue, ENTRY["queue"])
+        values = self.entries[name][start:stop]
+        return values if name != "file" or self.files is None else self.files[values]
+
+
+def as_one(parts: Sequence[NumberedEntries]) -> Entries:
+    """The entries of all parts, at least one, one after another."""
+    if len(parts) == 1 and parts[0].files is None and parts[0].queue is None:
+        return parts[0].entries
+    entries = copied([part.entries for part in parts])
+    base = 0
+    for part in parts:
+        target = entries[base : base + len(part.entries)]
+        for name in ("file", "queue"):
+            target[name] = part.column(name, 0, len(target))
+        base += len(target)
+    return entries
+
+
 def new_entries(count: int) -> Entries:
     """`count` entries, all zero."""
     return np.zeros(count, ENTRY)

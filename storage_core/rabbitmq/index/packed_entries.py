@@ -5,11 +5,13 @@ What an entry is belongs to `entries`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 import numpy.typing as npt
 import zstandard
 
-from storage_core.rabbitmq.index.entries import ENTRY, Entries
+from storage_core.rabbitmq.index.entries import ENTRY, Entries, NumberedEntries
 
 CHUNK_ROWS = 16384
 """So many entries are looked at ten times, once for each column, while they are in the cache."""
@@ -22,29 +24,36 @@ _WORD = 8
 _Words = npt.NDArray[np.int64]
 
 
-def packed(entries: Entries) -> bytes:
-    """The count, and each column of each chunk as its first value and its steps: one step for all, runs of equal ones,
-    or all of them in as few bytes as the largest needs.
+def packed(parts: Sequence[NumberedEntries]) -> bytes:
+    """How many parts there are, and how many entries each has; then each column of each chunk as its first value and
+    its steps: one step for all, runs of equal ones, or all of them in as few bytes as the largest needs.
     """
-    parts = [_words(len(entries))]
-    for start in range(0, len(entries), CHUNK_ROWS):
-        chunk = entries[start : start + CHUNK_ROWS]
-        for name in ENTRY.names or ():
-            parts += _coded(chunk[name].astype(np.int64))
-    return zstandard.ZstdCompressor(level=1).compress(b"".join(parts))
+    pieces = [_words(len(parts), *(len(part.entries) for part in parts))]
+    for part in parts:
+        for start, stop in _chunks(len(part.entries)):
+            for name in ENTRY.names or ():
+                pieces += _coded(part.column(name, start, stop).astype(np.int64))
+    return zstandard.ZstdCompressor(level=1).compress(b"".join(pieces))
 
 
 def unpacked(data: bytes) -> Entries:
-    """What `packed` was given."""
+    """The entries of all parts that `packed` was given, one after another."""
     words = np.frombuffer(zstandard.ZstdDecompressor().decompress(data), np.int64)
-    entries, at = np.zeros(int(words[0]), ENTRY), 1
-    for start in range(0, len(entries), CHUNK_ROWS):
-        chunk = entries[start : start + CHUNK_ROWS]
-        for name in ENTRY.names or ():
-            values, at = _decoded(words, at, len(chunk))
-            if values.ndim or values:
-                chunk[name] = values.astype(ENTRY[name], copy=False)
+    counts, at = words[1 : 1 + int(words[0])].tolist(), 1 + int(words[0])
+    entries, base = np.zeros(sum(counts), ENTRY), 0
+    for count in counts:
+        for start, stop in _chunks(count):
+            chunk = entries[base + start : base + stop]
+            for name in ENTRY.names or ():
+                values, at = _decoded(words, at, len(chunk))
+                if values.ndim or values:
+                    chunk[name] = values.astype(ENTRY[name], copy=False)
+        base += count
     return entries
+
+
+def _chunks(count: int) -> Iterator[tuple[int, int]]:
+    return ((start, min(start + CHUNK_ROWS, count)) for start in range(0, count, CHUNK_ROWS))
 
 
 def _words(*numbers: int) -> bytes:

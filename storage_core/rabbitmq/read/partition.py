@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.disk.span_reader import SpanReader
-from storage_core.rabbitmq.index.entries import Entries
+from storage_core.rabbitmq.index.entries import Entries, NumberedEntries, as_one
 from storage_core.rabbitmq.index.packed_entries import packed, unpacked
 from storage_core.rabbitmq.read.batch_builder import BatchBuilder, RowContext
 from storage_core.rabbitmq.read.message_batch import read_batch
@@ -29,23 +30,28 @@ class QueuePartition(ScanPartition):
     """Messages of one store in delivery order, and the damages that PERMISSIVE shows beside them."""
 
     context: RowContext
-    entries: Entries
+    parts: tuple[NumberedEntries, ...]
     damages: tuple[Damage, ...]
     verify_crc: bool
 
+    @cached_property
+    def entries(self) -> Entries:
+        """The entries of all parts, in the order of delivery."""
+        return as_one(self.parts)
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Millions of entries go through Spark's driver into each task: as few bytes as they need."""
-        return _restored, (self.context, packed(self.entries), self.damages, self.verify_crc)
+        return _restored, (self.context, packed(self.parts), self.damages, self.verify_crc)
 
-    @property
+    @cached_property
     def estimated_bytes(self) -> int:
         """Bytes of records."""
-        return int(self.entries["length"].sum())
+        return sum(int(part.entries["length"].sum()) for part in self.parts)
 
     @property
     def estimated_rows(self) -> int:
         """Entries, of which a filter may leave fewer."""
-        return len(self.entries)
+        return sum(len(part.entries) for part in self.parts)
 
     @property
     def file_count(self) -> int:
@@ -76,7 +82,7 @@ class QueuePartition(ScanPartition):
 
 
 def _restored(context: RowContext, entries: bytes, damages: tuple[Damage, ...], verify_crc: bool) -> QueuePartition:
-    return QueuePartition(context, unpacked(entries), damages, verify_crc)
+    return QueuePartition(context, (NumberedEntries(unpacked(entries)),), damages, verify_crc)
 
 
 def batch_ranges(lengths: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Iterator[tuple[int, int]]:

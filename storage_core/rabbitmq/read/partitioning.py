@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_core.rabbitmq.disk.damage import Damage
-from storage_core.rabbitmq.index.entries import Entries, copied, joined, new_entries
+from storage_core.rabbitmq.index.entries import Entries, NumberedEntries, joined, new_entries
 from storage_core.rabbitmq.read.batch_builder import RowContext
 from storage_core.rabbitmq.read.partition import QueuePartition
 from storage_core.store import ScanPartition, ScanRequest
@@ -87,19 +87,13 @@ def _partition(
 ) -> QueuePartition:
     """A partition that carries only the names that its own entries use."""
     used = np.zeros(len(context.files), bool)
-    runs = [np.flatnonzero(np.diff(stretch.entries["file"], prepend=-1)) for stretch in stretches]
-    for stretch, firsts in zip(stretches, runs, strict=True):
+    for stretch in stretches:
+        firsts = np.flatnonzero(np.diff(stretch.entries["file"], prepend=-1))
         used[stretch.files[stretch.entries["file"][firsts]]] = True
     numbers = np.cumsum(used) - 1
     queues = sorted({stretch.queue for stretch in stretches})
-    entries = copied([stretch.entries for stretch in stretches] or [new_entries(0)])
-    base = 0
-    for stretch, firsts in zip(stretches, runs, strict=True):
-        target = entries[base : base + len(stretch.entries)]
-        own = numbers[stretch.files[stretch.entries["file"][firsts]]]
-        target["file"] = np.repeat(own, np.diff(firsts, append=len(target)))
-        target["queue"] = queues.index(stretch.queue)
-        base += len(target)
+    parts = [NumberedEntries(each.entries, numbers[each.files], queues.index(each.queue)) for each in stretches]
     files = tuple(path for path, taken in zip(context.files, used.tolist(), strict=True) if taken)
     names = tuple(context.queues[number] for number in queues)
-    return QueuePartition(replace(context, files=files, queues=names), entries, damages, verify_crc)
+    own = replace(context, files=files, queues=names)
+    return QueuePartition(own, tuple(parts) or (NumberedEntries(new_entries(0)),), damages, verify_crc)

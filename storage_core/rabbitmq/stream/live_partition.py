@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from storage_core.errors import CorruptionError, DataLossError
 from storage_core.rabbitmq.disk.span_reader import SpanReader
-from storage_core.rabbitmq.index.entries import Entries, filtered, joined, new_entries
+from storage_core.rabbitmq.index.entries import Entries, NumberedEntries, filtered, joined, new_entries
 from storage_core.rabbitmq.index.queue_directory import QueueFiles
 from storage_core.rabbitmq.read.batch_builder import BatchBuilder
 from storage_core.rabbitmq.read.message_batch import read_batch
@@ -102,7 +102,7 @@ class LivePartition(ScanPartition):
         same = key[order][at] == wanted if len(key) else np.zeros(len(wanted), bool)
         moved = there[order[at[same]]] if len(key) else there
         context = replace(partition.context, files=tuple(files))
-        return replace(partition, context=context, entries=moved), filtered(ids, same)
+        return replace(partition, context=context, parts=(NumberedEntries(moved),)), filtered(ids, same)
 
 
 def _places(partition: QueuePartition, first: int = 0) -> list[tuple[str, int]]:
