@@ -198,7 +198,8 @@ def is_orphan(folder: str) -> bool:
     try:
         owner = json.loads(noted or b"")
     except json.JSONDecodeError:
-        return age_s > NO_OWNER_S
+        # One that was set aside is done with, whoever was about to remove it; its note goes last.
+        return folder.endswith(ASIDE) or age_s > NO_OWNER_S
     if (owner.get("host"), owner.get("space")) != (socket.gethostname(), system.process_space()):
         return age_s > OTHER_HOST_S
     # Without a start the owner was dead when it was noted: a worker outlives its session for a moment.
@@ -228,7 +229,8 @@ def drop_tree(folder: str) -> None:
             drop_tree(path)
         else:
             remove_file(path)
-    system.remove_folder(folder)
+    with suppress(FileNotFoundError):
+        system.remove_folder(folder)
 
 
 def check_staged(job_folder: JobFolder, job: str, parts: list[StagedPart], crc: bool) -> None:

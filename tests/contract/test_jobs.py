@@ -316,3 +316,13 @@ def test_the_next_job_spares_what_a_living_writer_staged(engine: Engine, own: Pa
 
 def test_a_job_that_ends_while_another_looks_is_no_orphan(tmp_path: Path) -> None:
     assert not is_orphan(str(tmp_path / "ended"))
+
+
+def test_a_folder_without_a_note_is_swept_when_it_was_set_aside(engine: Engine, own: Path) -> None:
+    """A job's end sets its folder aside and removes the note of its owner last; a kill may come between."""
+    staging = own / ".mqstore" / "staging"
+    for name in ("begun", "given-up.dropped"):
+        (staging / name).mkdir(parents=True)
+    with open_store(str(own)) as opened:
+        assert opened.append(engine.table(NEW[:1])) == 1
+    assert [path.name for path in staging.iterdir()] == ["begun"], "its owner may be about to write the note"
