@@ -69,9 +69,20 @@ def test_one_shape_whatever_its_names_carry() -> None:
     terms = [basic_message.encode(each) for each in messages]
     assert check_alone(terms) == 200
     buffer, starts, stops = laid(terms)
-    found = basic_message._shaped(buffer, starts, stops, basic_message.ID_SIZE)
-    assert found is not None
-    assert found.ok.all()
+    shape = basic_message._shape_of(buffer, int(starts[0]), int(stops[0]), basic_message.ID_SIZE)
+    assert shape is not None
+    assert shape.located(buffer, starts, stops).ok.all()
+
+
+def test_batches_of_other_shapes_before_change_nothing() -> None:
+    random = Random(9)
+    shapes = [Message(b"/", exchange, keys, bytes(2), body, b"i" * 16, persistent)
+              for exchange in (b"", b"logs") for keys in ((), (b"key",), (b"a", b"longer"), (b"c", b"longer"))
+              for body in (b"", b"body") for persistent in (True, False)]  # fmt: skip
+    for _ in range(40):
+        terms = [basic_message.encode(random.choice(shapes))] * 100
+        assert check_alone(terms) == len(terms)
+    assert check_alone([basic_message.encode(random.choice(shapes)) for _ in range(400)]) == 400
 
 
 def test_every_changed_byte_is_seen() -> None:

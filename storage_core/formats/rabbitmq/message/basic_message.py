@@ -176,16 +176,57 @@ _SHAPES, _FEWEST_SHAPED = 4, 64
 """How many shapes of terms are tried, and how few terms are not worth it."""
 
 
+@dataclass(frozen=True)
+class TermShape:
+    """How terms are spelled whose parts before the property list are equally long. Offsets are from a term's first
+    byte, `id_at` is from the end of its body.
+    """
+
+    stretches: Shape
+    exchange: tuple[int, int]
+    key_starts: Positions
+    key_stops: Positions
+    id_at: int
+    persistent: bool
+
+    def located(self, buffer: Bytes, starts: Positions, stops: Positions) -> MessageSpans:
+        """The parts of those of the terms that are spelled so."""
+        found, count = term_layout.locate(buffer, starts, stops, self.stretches), len(self.key_starts)
+        key_starts, key_stops = ((starts[:, None] + at).ravel() for at in (self.key_starts, self.key_stops))
+        return MessageSpans(
+            found.ok,
+            starts + self.exchange[0],
+            starts + self.exchange[1],
+            np.repeat(np.arange(len(starts)), count) if count != 1 else np.arange(len(starts)),
+            key_starts,
+            key_stops,
+            found.property_starts,
+            found.property_stops,
+            found.body_starts,
+            found.body_stops,
+            found.body_stops + self.id_at,
+            np.full(len(starts), self.persistent),
+        )
+
+
+_LATEST: dict[int, TermShape] = {}
+"""By size of ids the shape that was tried last: the terms of the next batch have it as well, nearly always."""
+
+
 def locate(buffer: Bytes, starts: Positions, stops: Positions, id_size: int = ID_SIZE) -> MessageSpans:
     """Finds the parts of the terms [start, stop) of `buffer`, whose ids have `id_size` bytes. Never raises."""
     rest = np.arange(len(starts))
     parts: list[_Part] = []
-    for _ in range(_SHAPES):
+    latest = _LATEST.get(id_size)
+    for number in range(_SHAPES):
         if len(rest) < _FEWEST_SHAPED:
             break
-        found = _shaped(buffer, starts[rest], stops[rest], id_size)
-        if found is None:
+        known = None if number else latest
+        shape = known or _shape_of(buffer, int(starts[rest[0]]), int(stops[rest[0]]), id_size)
+        if shape is None:
             break
+        _LATEST[id_size] = shape
+        found = shape.located(buffer, *((starts, stops) if not parts else (starts[rest], stops[rest])))
         if found.ok.all() and not parts:
             return found
         parts.append((rest[found.ok], found.some(found.ok)))
@@ -194,38 +235,23 @@ def locate(buffer: Bytes, starts: Positions, stops: Positions, id_size: int = ID
     return _joined([*parts, (rest, others)]) if parts else others
 
 
-def _shaped(buffer: Bytes, starts: Positions, stops: Positions, id_size: int) -> MessageSpans | None:
-    """The terms that are spelled like the first one; None when that is nothing to go by."""
-    sample = _spelled(buffer, starts[:1], stops[:1], id_size)
+def _shape_of(buffer: Bytes, start: int, stop: int, id_size: int) -> TermShape | None:
+    """How one term is spelled; None when that is nothing to go by."""
+    sample = _spelled(buffer, np.array([start]), np.array([stop]), id_size)
     if not sample.ok[0] or sample.body_starts[0] == sample.body_stops[0]:
         return None
-    start, listed, body = int(starts[0]), int(sample.property_starts[0]), int(sample.body_stops[0])
+    listed, body = int(sample.property_starts[0]), int(sample.body_stops[0])
     listed_stop, body_start = int(sample.property_stops[0]), int(sample.body_starts[0])
-    names = [(sample.exchange_starts - start, sample.exchange_stops - start)]
-    names += [(sample.key_starts - start, sample.key_stops - start)]
-    free = [(a, b) for begin, end in names for a, b in zip(begin.tolist(), end.tolist(), strict=True)]
+    exchange = int(sample.exchange_starts[0]) - start, int(sample.exchange_stops[0]) - start
+    key_starts, key_stops = sample.key_starts - start, sample.key_stops - start
+    names = [exchange, *zip(key_starts.tolist(), key_stops.tolist(), strict=True)]
     id_at = int(sample.id_starts[0]) - body
-    shape = Shape(
-        stretch(buffer[start : listed - 4].tobytes(), free),
+    stretches = Shape(
+        stretch(buffer[start : listed - 4].tobytes(), names),
         stretch(buffer[listed_stop : body_start - 4].tobytes()),
-        stretch(buffer[body : int(stops[0])].tobytes(), [(id_at, id_at + id_size)]),
+        stretch(buffer[body:stop].tobytes(), [(id_at, id_at + id_size)]),
     )
-    found = term_layout.locate(buffer, starts, stops, shape)
-    key_starts, key_stops = ((starts[:, None] + (at - start)).ravel() for at in (sample.key_starts, sample.key_stops))
-    return MessageSpans(
-        found.ok,
-        starts + int(names[0][0][0]),
-        starts + int(names[0][1][0]),
-        np.repeat(np.arange(len(starts)), len(sample.key_rows)),
-        key_starts,
-        key_stops,
-        found.property_starts,
-        found.property_stops,
-        found.body_starts,
-        found.body_stops,
-        found.body_stops + id_at,
-        np.full(len(starts), sample.persistent[0]),
-    )
+    return TermShape(stretches, exchange, key_starts, key_stops, id_at, bool(sample.persistent[0]))
 
 
 def _spelled(buffer: Bytes, starts: Positions, stops: Positions, id_size: int) -> MessageSpans:
