@@ -10,7 +10,7 @@ import pytest
 
 from storage_core.errors import DataLossError
 from storage_core.files import system
-from storage_core.rabbitmq.disk.span_reader import LARGEST_COPIED_GAP, LARGEST_GAP, SpanReader
+from storage_core.rabbitmq.disk.span_reader import LARGEST_COPIED_GAP, LARGEST_GAP, SpanReader, _runs
 from tests.faults import short_transfers
 
 GAPS = (0, 1, 700, LARGEST_COPIED_GAP, LARGEST_COPIED_GAP + 1, LARGEST_GAP, LARGEST_GAP + 1, 70_000)
@@ -53,6 +53,29 @@ def test_each_span_is_found_in_the_buffer(tmp_path: Path, files: dict[str, bytes
         buffer, found = reader.load(*columns(spans))
     for (file, start, stop), at in zip(spans, found.tolist(), strict=True):
         assert buffer[at : at + stop - start].tobytes() == files[f"{file}.rdq"][start:stop]
+    reader.close()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_long_runs_in_any_direction_are_read_as_one(tmp_path: Path, files: dict[str, bytes], seed: int) -> None:
+    """Hundreds of spans of each file, upwards, downwards, and downwards in blocks that go up; some overlap."""
+    chance = random.Random(seed)
+    spans = []
+    for file, block in zip(chance.sample(range(3), 3), (1, 1000, 200), strict=True):
+        own, at = [], chance.randrange(1000)
+        while (stop := at + chance.randrange(200, 900)) < 400_000:
+            own.append((file, at, stop))
+            at = max(0, stop + chance.choice((0, 0, 30, 700, -20)))
+        spans += [one for first in range(0, len(own), block) for one in reversed(own[first : first + block])]
+    reader = SpanReader(str(tmp_path), list(files))
+    buffer, found = reader.load(*columns(spans))
+    for (file, start, stop), at in zip(spans, found.tolist(), strict=True):
+        assert buffer[at : at + stop - start].tobytes() == files[f"{file}.rdq"][start:stop]
+    runs = _runs(*columns(spans), LARGEST_COPIED_GAP)
+    bounds = [[int(number) for number in column] for column in runs[:3]]
+    assert list(zip(*bounds, strict=True)) == sorted(zip(*bounds, strict=True))
+    assert len(bounds[0]) <= 3 + 400_000 // (200 * 200)
+    assert len(buffer) <= 3 * 400_000 + len(bounds[0]) * 1000
     reader.close()
 
 

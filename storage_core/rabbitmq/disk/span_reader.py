@@ -22,6 +22,8 @@ LARGEST_GAP = 16 << 10
 """Bytes that a disk or a server rather reads than jumps over."""
 LARGEST_COPIED_GAP = 4 << 10
 """Bytes that are rather copied out of the system's memory than jumped over by one more call."""
+LONG_RUN = 64
+"""So many spans on average that lie together in the order asked need not be sorted."""
 SHORT_FILE_SIZE = 1 << 20
 """More than any `.config`, `.vhost`, `.queue_name` or `config` of a quorum queue has: names have at most 255 bytes."""
 TABLE_SIZE = 512 << 20
@@ -150,18 +152,10 @@ class SpanReader:
         """
         if not len(files):
             return np.empty(0, np.uint8), np.empty(0, np.int64)
-        # Most are in runs, one file after the other, which a stable sort finds.
-        order = np.argsort(starts + (files << _FILE_SHIFT), kind="stable")
-        file, start, stop = files[order], starts[order], stops[order]
-        base = file << _FILE_SHIFT
-        reach = np.maximum.accumulate(stop + base) - base
         local = system.is_local(self.root)
-        fresh = np.ones(len(order), bool)
-        gaps = start[1:] - reach[:-1]
-        fresh[1:] = (file[1:] != file[:-1]) | (gaps > (LARGEST_COPIED_GAP if local else LARGEST_GAP))
-        first = np.flatnonzero(fresh)
-        run_starts, run_files = start[first], file[first]
-        run_stops = reach[np.append(first[1:], len(order)) - 1]
+        run_files, run_starts, run_stops, run = _runs(
+            files, starts, stops, LARGEST_COPIED_GAP if local else LARGEST_GAP
+        )
         sizes = run_stops - run_starts
         targets = np.cumsum(sizes) - sizes
         buffer = self._room(int(sizes.sum()))
@@ -171,14 +165,11 @@ class SpanReader:
             numbers = zip(run_files.tolist(), run_starts.tolist(), run_stops.tolist(), strict=True)
             self._files.will_need([(f"{self.root}/{self.paths[n]}", start, stop) for n, start, stop in numbers])
         view = buffer.data
-        others = np.flatnonzero(np.diff(run_files)) + 1 if local else np.arange(1, len(first))
-        for begin, end in pairwise([0, *others.tolist(), len(first)]):
+        others = np.flatnonzero(np.diff(run_files)) + 1 if local else np.arange(1, len(sizes))
+        for begin, end in pairwise([0, *others.tolist(), len(sizes)]):
             rows = slice(begin, end)
             self._fill(int(run_files[begin]), view, targets[rows], targets[rows] + sizes[rows], run_starts[rows])
-        run = np.cumsum(fresh) - 1
-        found = np.empty(len(order), np.int64)
-        found[order] = targets[run] + start - run_starts[run]
-        return buffer, found
+        return buffer, starts + (targets - run_starts)[run]
 
     def _read_soon(self, files: npt.NDArray[np.int64], starts: Positions, stops: Positions) -> None:
         """Says which runs that are not far from each other will be read, one by one: a disk reads them in one piece."""
@@ -212,6 +203,35 @@ class SpanReader:
     def close(self) -> None:
         """Closes all files."""
         self._files.close()
+
+
+def _runs(
+    files: npt.NDArray[np.int64], starts: Positions, stops: Positions, gap: int
+) -> tuple[npt.NDArray[np.int64], Positions, Positions, npt.NDArray[np.intp]]:
+    """Spans that are read as one: files, starts and stops by file and position, and in which each of those asked lies.
+    Between two that are read as one there are at most `gap` bytes.
+    """
+    # A queue's messages lie together, the last one first where a flush has written them.
+    apart = np.maximum(starts[1:] - stops[:-1], starts[:-1] - stops[1:]) > gap
+    apart |= files[1:] != files[:-1]
+    first = np.append(0, np.flatnonzero(apart) + 1)
+    if len(first) * LONG_RUN <= len(files):
+        run_starts, run_stops = np.minimum.reduceat(starts, first), np.maximum.reduceat(stops, first)
+        order = np.argsort(run_starts + (files[first] << _FILE_SHIFT), kind="stable")
+        rank = np.empty(len(order), np.intp)
+        rank[order] = np.arange(len(order))
+        run = np.repeat(rank, np.diff(first, append=len(files)))
+        return files[first[order]], run_starts[order], run_stops[order], run
+    order = np.argsort(starts + (files << _FILE_SHIFT), kind="stable")
+    file, start = files[order], starts[order]
+    base = file << _FILE_SHIFT
+    reach = np.maximum.accumulate(stops[order] + base) - base
+    fresh = np.ones(len(order), bool)
+    fresh[1:] = (file[1:] != file[:-1]) | (start[1:] - reach[:-1] > gap)
+    first = np.flatnonzero(fresh)
+    run = np.empty(len(order), np.intp)
+    run[order] = np.cumsum(fresh) - 1
+    return file[first], start[first], reach[np.append(first[1:], len(order)) - 1], run
 
 
 def _lost(path: str, position: int, what: str) -> DataLossError:
