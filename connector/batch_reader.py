@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from connector.batches import batches_of
 from connector.errors import shown_in_one_line, warn
+from connector.spark_worker import prepare_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +41,7 @@ class MqStoreBatchReader(DataSourceReader):
         from connector.planning import Load
         from storage_core.option_table import read_options
 
+        prepare_worker()
         options = read_options(self._options)
         if options.pushdown and not LEAK_FIXED:
             warn(self._pushdown_warning())

@@ -1,8 +1,8 @@
-"""Two habits of the daemon that forks Spark's Python workers, mended inside a worker that runs our tasks.
+"""Two habits of the daemon that forks Spark's Python workers, mended inside a worker that plans or runs for us.
 
 It prints a traceback, after the right answer, when a query has rows enough: `show()`, `limit`, `take` and `first` close
-the connection while a worker still writes its next batch. And it collects garbage after each task, over every object
-of every module that was ever loaded, while the worker's next task waits.
+the connection while a worker still writes its next batch. And it collects garbage after each plan and task, over every
+object of every module that was ever loaded: the worker's next task waits for it, or the first tasks share their cores.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _frozen_modules = 0
 
 
 def prepare_worker() -> None:
-    """At the start of each task. Does nothing in a process that Spark's daemon did not fork."""
+    """At the start of each plan and task. Does nothing in a process that Spark's daemon did not fork."""
     daemon = sys.modules.get("__main__")
     if daemon is None or str(getattr(daemon.__spec__, "name", "")) != DAEMON:
         return
@@ -31,7 +31,7 @@ def prepare_worker() -> None:
 def _expect_closed_connection(daemon: ModuleType) -> None:
     """Nothing is printed when Spark closes the connection early.
 
-    The process is one of Spark's workers and reads for this query, so nobody else's output changes but that of queries
+    The process is one of Spark's workers and works for this query, so nobody else's output changes but that of queries
     that reuse the worker.
     """
     printer = getattr(daemon, "traceback", None)
