@@ -32,6 +32,8 @@ _HEADING = re.compile(r"^#{1,4} (.+)$", re.MULTILINE)
 # Pages outside of the repository that code once cited, and what names them.
 _GONE = re.compile(r"\bDESIGN\b|\binterface \d|broker-needs|spark-datasource|rabbitmq-replay|house-next|newcomer\.md")
 
+_OTHERS = re.compile(r"\b[Ll]eaves to\b|\bbelongs? to\b|\bmade by\b|\bdecided by\b|`'s\b")
+
 Place = tuple[str, str]
 """A file of the repository, and a text in it."""
 
@@ -123,6 +125,24 @@ def test_every_page_that_is_named_exists() -> None:
         if not pages_called(name, path) and name not in {"results.md", *MADE}
     )
     assert missing == []
+
+
+def neighbours() -> Iterator[tuple[str, str]]:
+    """Every (module, name) where a docstring says at its top who does what it does not."""
+    for path in (path for folder in PRODUCT for path in (ROOT / folder).rglob("*.py")):
+        said = re.sub(r"\s+", " ", ast.get_docstring(ast.parse(text := path.read_text(encoding="utf-8"))) or "")
+        for sentence in re.split(r"(?<=[.:;]) ", said):
+            for name in re.findall(r"`([\w/]+)`", sentence) if _OTHERS.search(sentence) else ():
+                if not re.search(rf"\b(?:def|class) {name}\b|^{name}\b", text, re.MULTILINE):
+                    yield str(path.relative_to(ROOT)), name
+
+
+def test_every_neighbour_that_is_named_exists() -> None:
+    product = [path for folder in PRODUCT for path in (ROOT / folder).rglob("*")]
+    known = {*PRODUCT, *(path.stem for path in product if path.suffix == ".py" or path.is_dir())}
+    named = sorted(set(neighbours()))
+    assert len(named) >= 100
+    assert [f"{path}: {name}" for path, name in named if not known.issuperset(name.split("/"))] == []
 
 
 def test_nothing_outside_of_the_repository_is_cited() -> None:

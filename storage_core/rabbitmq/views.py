@@ -1,7 +1,7 @@
 """Tables about a vhost's store: its queues, its files with live and garbage bytes, its damages.
 
-Source: docs/rabbitmq.md "Views". Leaves to `queue_files` and `message_store` what the files hold, to `node` what the
-node says.
+Source: docs/rabbitmq.md "Views". Leaves to `queue_directory` and `message_store` what the files hold, to `node`
+what the node says.
 """
 
 from __future__ import annotations

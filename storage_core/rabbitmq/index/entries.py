@@ -1,6 +1,7 @@
 """The index entries of one queue directory as columns: which message, where it lies, and what is known about it.
 
-Leaves to `journal`, `segment` and `segment_v2` how they are found, to `queue_files` which of them are served.
+Leaves to `journal_reader`, `segment_reader` and `segment_v2_reader` how they are found, to `queue_directory` which of
+them are served.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A double-ended queue of messages kept as runs of columns: what q1, q2, q3 and q4 are made of.
 
-Which message goes into which queue belongs to `paging_queue` and `reduction`.
+Which message goes into which queue belongs to `paging_queue` and `memory_reduction`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One queue that keeps part of its messages in memory: publish, fetch, drop, ack, requeue, purge and the rest.
 
-The steps are `queue_state`'s, the way out of memory `reduction`'s; bytes and files lie below the index and the stores.
-Source: rabbitmq.md 7.3 to 7.9.
+The steps are `queue_state`'s, the way out of memory `memory_reduction`'s; bytes and files lie below the index and the
+stores. Source: rabbitmq.md 7.3 to 7.9.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The state of one paging queue and the steps that all its operations are made of: write, count, load, take.
 
-The operations belong to `paging_queue`, the way out of memory to `reduction`. Source: rabbitmq.md 7.1, 7.2, 7.6, 7.7.
+The operations belong to `paging_queue`, the way out of memory to `memory_reduction`. Source: rabbitmq.md 7.1,
+7.2, 7.6, 7.7.
 """
 
 from __future__ import annotations

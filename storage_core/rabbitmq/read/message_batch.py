@@ -1,6 +1,6 @@
 """The messages of some entries, read and decoded: spans of every part in one buffer, and what is wrong with which row.
 
-Leaves to `rows` the columns, to `partition` which entries go into one batch. Source: rabbitmq.md 6.1, 6.3, 6.4, 8.
+Leaves to `columns` the columns, to `partition` which entries go into one batch. Source: rabbitmq.md 6.1, 6.3, 6.4, 8.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a vhost's store serves: its queues, and partitions of their messages.
 
-A queue's files are read at the first question about it and remembered. Leaves to `queue_files` what a directory
+A queue's files are read at the first question about it and remembered. Leaves to `queue_directory` what a directory
 holds, to `selection` what is asked for. Source: docs/architecture.md "A RabbitMQ read", interface.md 28 to 31.
 """
 

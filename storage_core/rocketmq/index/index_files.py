@@ -1,7 +1,7 @@
 """The index files of a store: which of them can be proven right, and which part of the log they cover.
 
 The index never changes an answer: what is not proven is not used, and that part of the log is scanned. Walking chains
-is for `lookup`. Source of the rules: rocketmq.md 4, interface.md 11.
+is for `key_lookup`. Source of the rules: rocketmq.md 4, interface.md 11.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`publish=shards`: each task makes a finished store of its own, one rename puts them all in place.
 
-What a store is made of belongs to `write_job`. No step is done by a single writer but the rename: as RocketMQ itself
+What a store is made of belongs to `job`. No step is done by a single writer but the rename: as RocketMQ itself
 grows, by brokers. Source of the rules: commit-protocol.md 12.
 """
 
