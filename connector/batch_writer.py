@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from connector.errors import shown_in_one_line, warn
+from connector.spark_worker import prepare_worker
 from storage_core.errors import MqStoreError, OptionError, StoreNotFoundError
 
 if TYPE_CHECKING:
@@ -53,8 +54,6 @@ class MqStoreBatchWriter(DataSourceArrowWriter):
         """Stages the rows of one task."""
         from pyspark import TaskContext
 
-        from connector.spark_worker import prepare_worker
-
         prepare_worker()
         task = TaskContext.get()
         if task is None:
@@ -64,6 +63,7 @@ class MqStoreBatchWriter(DataSourceArrowWriter):
     @shown_in_one_line
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Puts all rows into the store. Tasks without a message staged nothing that counts."""
+        prepare_worker()
         self._job.commit([message.part for message in messages if isinstance(message, StagedMessage)])
         for line in self._job.warnings:
             warn(line)

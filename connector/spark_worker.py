@@ -1,8 +1,8 @@
-"""Two habits of the daemon that forks Spark's Python workers, mended inside a worker that plans or runs for us.
+"""Two habits of the daemon that forks Spark's Python workers, mended inside a worker that works for us.
 
 It prints a traceback, after the right answer, when a query has rows enough: `show()`, `limit`, `take` and `first` close
-the connection while a worker still writes its next batch. And it collects garbage after each plan and task, over every
-object of every module that was ever loaded: the worker's next task waits for it, or the first tasks share their cores.
+the connection while a worker still writes its next batch. And it collects garbage after each of them, over every object
+of every module that was ever loaded: the worker's next task waits for it, and tasks elsewhere share their cores.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _frozen_modules = 0
 
 
 def prepare_worker() -> None:
-    """At the start of each plan and task. Does nothing in a process that Spark's daemon did not fork."""
+    """At the start of each plan, task and commit. Does nothing in a process that Spark's daemon did not fork."""
     daemon = sys.modules.get("__main__")
     if daemon is None or str(getattr(daemon.__spec__, "name", "")) != DAEMON:
         return

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from connector.batch_writer import store_to_write
 from connector.errors import shown_in_one_line, warn
+from connector.spark_worker import prepare_worker
 from storage_core.errors import MqStoreError, OptionError, UnsupportedFormatError
 
 if TYPE_CHECKING:
@@ -79,8 +80,6 @@ class MqStoreStreamWriter(DataSourceStreamArrowWriter):
         """Stages the rows of one task."""
         from pyspark import TaskContext
 
-        from connector.spark_worker import prepare_worker
-
         prepare_worker()
         task = TaskContext.get()
         if task is None or self._job is None:
@@ -97,6 +96,7 @@ class MqStoreStreamWriter(DataSourceStreamArrowWriter):
         staged = [message for message in messages if isinstance(message, StagedBatch)]
         if not staged:
             return
+        prepare_worker()
         job = staged[0].job.of_query(staged[0].query, batchId)
         job.commit([message.part for message in staged])
         for line in job.warnings:
