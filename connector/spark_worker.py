@@ -1,8 +1,9 @@
 """Two habits of the daemon that forks Spark's Python workers, mended inside a worker that works for us.
 
 It prints a traceback, after the right answer, when a query has rows enough: `show()`, `limit`, `take` and `first` close
-the connection while a worker still writes its next batch. And it collects garbage after each of them, over every object
-of every module that was ever loaded: the worker's next task waits for it, and tasks elsewhere share their cores.
+the connection while a worker still writes its next batch. And it collects garbage after each plan, task and commit,
+over every object of every module that was ever loaded: the worker's next task waits for that, and tasks of other
+workers share their cores with it.
 """
 
 from __future__ import annotations

@@ -11,12 +11,19 @@ from hypothesis import strategies as st
 
 from storage_core.compiled import loading
 from storage_core.formats.rabbitmq.classic import segment
-from storage_core.formats.rabbitmq.classic.index_records import ACKED, FIELDS, PUBLISHED, PublishRows, put_publishes
+from storage_core.formats.rabbitmq.classic.index_records import (
+    ACKED,
+    PUBLISH_FIELDS,
+    PUBLISHED,
+    PublishRows,
+    publishes_into,
+)
+from storage_core.rabbitmq.index.entries import ENTRY
 from storage_core.rabbitmq.index.segment_reader import SegmentContent, decode
 
 ENTRY_COUNT, FIRST = 8, 1 << 40
-SAMPLE = {"other": 7, "flags": 0x40, "size": 0, "length": 0, "expiry": 0, "position": 0, "sequence_id": 0, "file": -3}
-KINDS = FIELDS | {"other": "u2", "file": "i4"}
+TEMPLATE = {"other": 7, "flags": 0x40, "size": 0, "length": 0, "expiry": 0, "position": 0, "sequence_id": 0, "file": -3}
+KINDS = PUBLISH_FIELDS | {"other": "u2", "file": "i4"}
 
 
 @st.composite
@@ -59,23 +66,25 @@ def test_the_loop_says_what_the_walk_says(data: bytes) -> None:
     assert by_loop == (not walked.damages and not is_blank)
 
 
-def put_down(data: bytes, content: SegmentContent, with_ids: bool, setting: str) -> tuple[PublishRows, list[int]]:
+def decoded(
+    data: bytes, content: SegmentContent, with_ids: bool, setting: str, more: int = 0
+) -> tuple[PublishRows, list[int]]:
     """The publishes of a segment as rows with fields in another order than the records', and the acknowledged ones."""
     count = int(np.count_nonzero(content.flags & PUBLISHED))
-    sample = np.array([tuple(SAMPLE.values())], np.dtype([(name, KINDS[name]) for name in SAMPLE]))
-    rows = np.zeros(count, sample.dtype)
-    target = PublishRows(rows, np.zeros(count, "V16"), np.zeros(count, bool), sample, 0x20, with_ids)
+    template = np.array([tuple(TEMPLATE.values())], np.dtype([(name, KINDS[name]) for name in TEMPLATE]))
+    rows = np.zeros(count + more, template.dtype)
+    target = PublishRows(rows, np.zeros(count + more, "V16"), np.zeros(count + more, bool), template, 0x20, with_ids)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading, "process", loading.Process(setting))
-        acked = put_publishes(data, content.flags, content.positions, FIRST, target)
+        acked = publishes_into(data, content.flags, content.positions, FIRST, target)
     return target, acked.tolist()
 
 
 @settings(max_examples=300, deadline=None)
 @given(segments(), st.booleans())
-def test_publishes_are_put_down_as_their_records_say(data: bytes, with_ids: bool) -> None:
+def test_publishes_become_what_their_records_say(data: bytes, with_ids: bool) -> None:
     content, _ = said(data, "never")
-    (looped, acked), (taken, acked_by_numpy) = (put_down(data, content, with_ids, s) for s in ("always", "never"))
+    (looped, acked), (taken, acked_by_numpy) = (decoded(data, content, with_ids, s) for s in ("always", "never"))
     assert acked == acked_by_numpy == [FIRST + n for n in np.flatnonzero(content.flags & ACKED).tolist()]
     for name in ("rows", "ids", "stored"):
         assert getattr(looped, name).tobytes() == getattr(taken, name).tobytes()
@@ -84,9 +93,22 @@ def test_publishes_are_put_down_as_their_records_say(data: bytes, with_ids: bool
     for row, (relative, is_stored, own_id) in enumerate(zip(relatives, looped.stored, looped.ids, strict=True)):
         record = data[(at := int(content.positions[relative])) :]
         head, record_id, expiry, size, embedded_size = struct.unpack_from(">H16sQII", record)
-        flags = SAMPLE["flags"] | (0x20 if head & segment.PERSISTENT_BIT else 0)
+        flags = TEMPLATE["flags"] | (0x20 if head & segment.PERSISTENT_BIT else 0)
         said_of_it = {"sequence_id": FIRST + relative, "position": at, "expiry": expiry, "size": size, "flags": flags,
                       "length": segment.PUBLISH.size + embedded_size}  # fmt: skip
-        assert dict(zip(SAMPLE, looped.rows[row].tolist(), strict=True)) == SAMPLE | said_of_it
+        assert dict(zip(TEMPLATE, looped.rows[row].tolist(), strict=True)) == TEMPLATE | said_of_it
         assert bool(is_stored) == (embedded_size == 0)
         assert own_id.tobytes() == (record_id if with_ids or is_stored else bytes(16))
+
+
+@pytest.mark.parametrize("setting", ["always", "never"])
+@pytest.mark.parametrize("more", [-1, 1])
+def test_rows_are_neither_left_over_nor_missing(setting: str, more: int) -> None:
+    record = struct.pack(">H16sQII", segment.PUBLISH_BIT, bytes(16), 0, 0, 0)
+    content, _ = said(record, "never")
+    with pytest.raises(ValueError, match="row for each"):
+        decoded(record, content, False, setting, more)
+
+
+def test_entries_have_the_types_that_the_loop_writes() -> None:
+    assert {name: ENTRY[name] for name in PUBLISH_FIELDS} == {name: np.dtype(k) for name, k in PUBLISH_FIELDS.items()}

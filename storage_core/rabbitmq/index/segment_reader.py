@@ -115,10 +115,10 @@ class _Segments:
         content = decode(data, name, self._entry_count)
         self._damages += content.damages
         room = self._room(int(np.count_nonzero(content.flags & PUBLISHED)))
-        sample = new_entries(1)
-        sample["file"], sample["kind"] = file, SEGMENT
-        target = PublishRows(room.entries, room.ids, room.stored, sample, entry_flags.PERSISTENT, self._with_ids)
-        acked = index_records.put_publishes(data, content.flags, content.positions, first_sequence_id, target)
+        template = new_entries(1)
+        template["file"], template["kind"] = file, SEGMENT
+        target = PublishRows(room.entries, room.ids, room.stored, template, entry_flags.PERSISTENT, self._with_ids)
+        acked = index_records.publishes_into(data, content.flags, content.positions, first_sequence_id, target)
         if len(acked):
             self._acked.append(acked)
 

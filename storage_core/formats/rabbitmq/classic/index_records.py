@@ -37,40 +37,46 @@ _loops = CompiledLoops("storage_core.formats.rabbitmq.compiled.segment_loops")
 
 @dataclass(frozen=True)
 class PublishRows:
-    """Where the publishes of a segment are put down, arrays of shape (n,) for its n publishes.
+    """Room for the publishes of a segment, arrays of shape (n,) for its n publishes.
 
-    `rows` have the fields of `FIELDS`, and others that each gets from `sample`; so are the bits of `flags`, to which
-    `persistent` is added. `stored`: whether the message is in the shared store. `ids` are those of stored messages, or
-    of all `with_ids`; the others are left as they are.
+    Each of `rows` becomes `template`, shape (1,), with what its record says in the fields of `PUBLISH_FIELDS`; to
+    `flags` the bit `persistent` is added where it is. `stored`: whether the message is in the shared store. `ids` are
+    those of stored messages, or of all `with_ids`; the others are left as they are.
     """
 
     rows: npt.NDArray[np.void]
     ids: npt.NDArray[np.void]
     stored: npt.NDArray[np.bool_]
-    sample: npt.NDArray[np.void]
+    template: npt.NDArray[np.void]
     persistent: int
     with_ids: bool
 
 
-FIELDS = {"sequence_id": "i8", "position": "i8", "expiry": "u8", "length": "i8", "size": "u4", "flags": "u1"}
-"""What a publish record says, by the name of its field: `position` and `length` are those of the record."""
+PUBLISH_FIELDS = {"sequence_id": "i8", "position": "i8", "expiry": "u8", "length": "i8", "size": "u4", "flags": "u1"}
+"""What a publish record says, and in which type; `position` and `length` are those of the record."""
 
 
-def put_publishes(
+def publishes_into(
     data: bytes | memoryview, flags: Flags, positions: Numbers, first_sequence_id: int, target: PublishRows
 ) -> Numbers:
-    """Puts down the publishes of a segment file, of which `segment.content`, or a walk, found flags and positions by
+    """Decodes the publishes of a segment file, of which `segment.content`, or a walk, found flags and positions by
     relative sequence. Returns the sequence ids of those that are acknowledged. Nothing keeps `data`.
+
+    Raises ValueError where `target` has not a row for each publish.
     """
+    if not len(target.rows) == len(target.ids) == len(target.stored):
+        raise ValueError("not a row, an id and a mark for each publish")
     buffer = np.frombuffer(data, np.uint8)
     if (loops := _loops.after()) is not None:
-        found: Numbers = loops.put_publishes(buffer, flags, positions, first_sequence_id, target)
+        found: Numbers = loops.publishes_into(buffer, flags, positions, first_sequence_id, target)
         return found
     relatives = np.flatnonzero(flags & PUBLISHED)
     starts, kept, rows = positions[relatives], flags[relatives], target.rows
+    if len(relatives) != len(rows):
+        raise ValueError("there is not a row for each publish")
     heads = structs_at(buffer, segment.PUBLISH.dtype, starts)
     embedded = heads["embedded_size"].astype(np.int64)
-    rows[:] = target.sample
+    rows[:] = target.template
     rows["sequence_id"], rows["position"] = first_sequence_id + relatives, starts
     rows["expiry"], rows["size"], rows["length"] = heads["expiry"], heads["size"], segment.PUBLISH.size + embedded
     rows["flags"] |= np.where(kept & PERSISTENT, np.uint8(target.persistent), np.uint8(0))

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-from storage_core.compiled.calls import copy, int16_at, int32_at, int64_at, put_int32, put_int64
+from storage_core.compiled.calls import copy, int16_at, int32_at, int64_at, store_native_int32, store_native_int64
 from storage_core.compiled.span_loops import BYTES, OUT_BYTES, OUT_POSITIONS, POSITIONS
 from storage_core.formats.layout import Bytes, Mask, Positions
 from storage_core.formats.rabbitmq.classic.index_records import (
     ACKED,
     DELIVERED,
-    FIELDS,
     PERSISTENT,
+    PUBLISH_FIELDS,
     PUBLISHED,
     Flags,
     PublishRows,
@@ -37,28 +37,30 @@ def content(buffer: Bytes, entry_count: int) -> tuple[Flags, Positions] | None:
     return (flags, positions) if _fill(buffer, flags, positions) else None
 
 
-def put_publishes(
+def publishes_into(
     buffer: Bytes, flags: Flags, positions: Positions, first_sequence_id: int, target: PublishRows
 ) -> Positions:
-    """`index_records.put_publishes`."""
-    rows, sample = target.rows, target.sample
+    """`index_records.publishes_into`."""
+    rows, template = target.rows, target.template
     layout: Mapping[str, Any] = rows.dtype.fields or {}
-    fields = np.array([layout[name][1] for name in FIELDS], np.int64)
+    fields = np.array([layout[name][1] for name in PUBLISH_FIELDS], np.int64)
+    if any(layout[name][0] != kind for name, kind in PUBLISH_FIELDS.items()) or template.dtype != rows.dtype:
+        raise ValueError("rows whose fields are of other types")
     acked = np.empty(len(rows), np.int64)
-    count = _put_publishes(
-        buffer, flags, positions, first_sequence_id, rows.view(np.uint8), fields, sample.reshape(1).view(np.uint8),
+    count = _publishes_into(
+        buffer, flags, positions, first_sequence_id, rows.view(np.uint8), fields, template.view(np.uint8),
         target.persistent, target.ids.view(np.uint8), target.with_ids, target.stored, acked,
     )  # fmt: skip
     if count < 0:
-        raise ValueError("a publish lies outside of its segment, or there is no row for it")
+        raise ValueError("a publish lies outside of its segment, or there is not a row for each")
     return acked[:count]
 
 
 @njit(types.int64(BYTES, BYTES, POSITIONS, types.int64, OUT_BYTES, POSITIONS, BYTES, types.int64, OUT_BYTES,
                   types.boolean, types.boolean[::1], OUT_POSITIONS), nogil=True, cache=True)  # fmt: skip
-def _put_publishes(
+def _publishes_into(
     buffer: Bytes, flags: Flags, positions: Positions, first_sequence_id: int, rows: Bytes, fields: Positions,
-    sample: Bytes, persistent: int, ids: Bytes, with_ids: bool, stored: Mask, acked: Positions,
+    template: Bytes, persistent: int, ids: Bytes, with_ids: bool, stored: Mask, acked: Positions,
 ) -> int:  # fmt: skip
     sequence_at, position_at, expiry_at, length_at, size_at, flags_at = fields
     row = acked_count = 0
@@ -66,16 +68,16 @@ def _put_publishes(
         known = flags[relative]
         if not known & PUBLISHED:
             continue
-        start, to = positions[relative], row * len(sample)
+        start, to = positions[relative], row * len(template)
         if not 0 <= start <= len(buffer) - PUBLISH_SIZE or row >= len(stored):
             return -1
         embedded_size = int32_at(buffer, start + EMBEDDED_AT) & 0xFFFFFFFF
-        copy(rows, to, sample, 0, len(sample))
-        put_int64(rows, to + sequence_at, first_sequence_id + relative)
-        put_int64(rows, to + position_at, start)
-        put_int64(rows, to + expiry_at, int64_at(buffer, start + EXPIRY_AT))
-        put_int64(rows, to + length_at, PUBLISH_SIZE + embedded_size)
-        put_int32(rows, to + size_at, int32_at(buffer, start + SIZE_AT))
+        copy(rows, to, template, 0, len(template))
+        store_native_int64(rows, to + sequence_at, first_sequence_id + relative)
+        store_native_int64(rows, to + position_at, start)
+        store_native_int64(rows, to + expiry_at, int64_at(buffer, start + EXPIRY_AT))
+        store_native_int64(rows, to + length_at, PUBLISH_SIZE + embedded_size)
+        store_native_int32(rows, to + size_at, int32_at(buffer, start + SIZE_AT))
         if known & PERSISTENT:
             rows[to + flags_at] |= persistent
         stored[row] = embedded_size == 0
@@ -85,7 +87,7 @@ def _put_publishes(
             acked[acked_count] = first_sequence_id + relative
             acked_count += 1
         row += 1
-    return acked_count
+    return acked_count if row == len(stored) else -1
 
 
 @njit(types.boolean(BYTES, OUT_BYTES, OUT_POSITIONS), nogil=True, cache=True)

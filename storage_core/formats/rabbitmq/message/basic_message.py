@@ -197,7 +197,7 @@ class TermShape:
             found.ok,
             starts + self.exchange[0],
             starts + self.exchange[1],
-            np.repeat(np.arange(len(starts)), count) if count != 1 else np.arange(len(starts)),
+            np.repeat(np.arange(len(starts)), count),
             key_starts,
             key_stops,
             found.property_starts,
