@@ -15,6 +15,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from storage_core.errors import MqStoreError
 
+OWN_PACKAGES = ("connector", "storage_core", "pyspark_mqstore", "mqstore")
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -41,7 +42,8 @@ def in_spark_worker() -> bool:
 def one_line(error: BaseException) -> str | None:
     """The text for a user, or None when the error is a bug whose traceback is wanted.
 
-    Errors of the operating system that name a path are the user's: a missing right, an unmounted or failing disk.
+    Errors of the operating system that name a path are the user's: a missing right, an unmounted or failing disk. So is
+    a library that is not there: Spark runs another Python than the one that mqstore was installed in.
     """
     kind = type(error).__name__
     if isinstance(error, MqStoreError):
@@ -55,6 +57,11 @@ def one_line(error: BaseException) -> str | None:
         return _flat(
             f"{kind}: {error.filename}: {error.strerror} on host {host_name()}; "
             "check that the store is there and readable on every machine that runs Spark"
+        )
+    if isinstance(error, ModuleNotFoundError) and error.name and error.name.partition(".")[0] not in OWN_PACKAGES:
+        return _flat(
+            f"{kind}: {sys.executable}, which runs Spark's Python workers on host {host_name()}, has no module "
+            f"{error.name}; install mqstore there, or set PYSPARK_PYTHON to a Python that has it"
         )
     return None
 

@@ -28,6 +28,7 @@ from storage_core.errors import (
 from storage_core.store_names import store_names
 
 GIVE = "read as a user who may, or copy the store"
+ABSENT = "has no module pyarrow; install mqstore there, or set PYSPARK_PYTHON to a Python that has it"
 CHECK = "check that the store is there and readable on every machine that runs Spark"
 
 
@@ -55,6 +56,12 @@ def in_worker(monkeypatch) -> None:
             OSError(5, "Input/output error", "/s/commitlog/0"),
             f"OSError: /s/commitlog/0: Input/output error on host {host_name()}; {CHECK}",
         ),
+        (
+            ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow"),
+            f"ModuleNotFoundError: {sys.executable}, which runs Spark's Python workers on host {host_name()}, {ABSENT}",
+        ),
+        (ModuleNotFoundError("No module named 'connector.x'", name="connector.x"), None),
+        (ModuleNotFoundError("without a name"), None),
         (ValueError("a bug"), None),
         (OSError("without a place"), None),
     ],
