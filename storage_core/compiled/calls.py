@@ -1,5 +1,5 @@
-"""What compiled loops do with bytes of an array by one instruction or one C function: read and store numbers, copy,
-compare, find bytes, and ISA-L's CRC-32.
+"""What compiled loops do with bytes of an array by one instruction or one C function: read and store big-endian
+numbers, copy, compare, find bytes, and ISA-L's CRC-32.
 
 Positions are not checked here: the loops do it.
 """
@@ -145,11 +145,11 @@ def int16_at(_typing: Any, data: Any, _at: Any) -> Any:
     return _load(16, data)
 
 
-def _store(target: Any, at: Any, number: Any, big_endian: bool = True) -> Any:
+def _store(target: Any, at: Any, number: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         to = _pointer(context, builder, signature.args[0], args[0], args[1])
         to = builder.bitcast(to, args[2].type.as_pointer())
-        builder.store(builder.bswap(args[2]) if big_endian else args[2], to, align=1)
+        builder.store(builder.bswap(args[2]), to, align=1)
         return context.get_dummy_value()
 
     return types.void(target, at, number), generate
@@ -171,15 +171,3 @@ def store_int32(_typing: Any, target: Any, at: Any, _number: Any) -> Any:
 def store_int16(_typing: Any, target: Any, at: Any, _number: Any) -> Any:
     """Stores a number in the two bytes from `target[at]` on, the highest first."""
     return _store(target, types.int64, types.int16)
-
-
-@intrinsic
-def store_native_int64(_typing: Any, target: Any, at: Any, _number: Any) -> Any:
-    """Stores a number in the eight bytes from `target[at]` on, in native byte order."""
-    return _store(target, types.int64, types.int64, big_endian=False)
-
-
-@intrinsic
-def store_native_int32(_typing: Any, target: Any, at: Any, _number: Any) -> Any:
-    """Stores a number in the four bytes from `target[at]` on, in native byte order."""
-    return _store(target, types.int64, types.int32, big_endian=False)

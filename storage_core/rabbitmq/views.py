@@ -17,7 +17,7 @@ from storage_core.errors import OptionError
 from storage_core.finding import FINDINGS
 from storage_core.formats.rabbitmq import paths
 from storage_core.rabbitmq.disk import detect, node
-from storage_core.rabbitmq.index.entries import ACKED, REDELIVERED, Entries, flagged
+from storage_core.rabbitmq.index.entries import ACKED, REDELIVERED, Entries, flagged, joined
 from storage_core.rabbitmq.index.queue_directory import QueueFiles
 from storage_core.rabbitmq.message_store.locations import file_sizes
 from storage_core.rabbitmq.read import selection
@@ -103,7 +103,7 @@ def _queues(snapshot: VhostSnapshot, request: ScanRequest) -> Iterator[Row]:
 def _queue_row(snapshot: VhostSnapshot, queue: NamedQueue, known: node.DeclaredQueue | None) -> Row:
     parts = [snapshot.files(directory) for directory in queue.directories]
     info = snapshot.info(queue)
-    served = np.concatenate([part.served for part in parts])
+    served = joined([part.served for part in parts])
     clean = all(part.verdict.redelivered_below is not None for part in parts)
     # Handed out before the stop and not acknowledged; a node has them ready again when it starts.
     delivered = int(flagged(served, REDELIVERED).sum()) if clean else None
@@ -196,8 +196,8 @@ def _live_lengths(live: list[tuple[QueueFiles, Entries]]) -> dict[str, npt.NDArr
             positions.setdefault(files.files[number], []).append(entries[entries["file"] == number])
     found = {}
     for path, parts in positions.items():
-        joined = np.concatenate(parts)
-        found[path] = joined["length"][np.unique(joined["position"], return_index=True)[1]]
+        entries = joined(parts)
+        found[path] = entries["length"][np.unique(entries["position"], return_index=True)[1]]
     return found
 
 

@@ -3,49 +3,52 @@
 from __future__ import annotations
 
 import pickle
-import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from storage_core.rabbitmq import open_store
-from storage_core.rabbitmq.index.entries import (
-    ENTRY,
-    Entries,
-    NumberedEntries,
-    as_one,
-    copied,
-    filtered,
-    joined,
-    new_entries,
-)
-from storage_core.rabbitmq.index.packed_entries import CHUNK_ROWS, packed, unpacked
+from storage_core.rabbitmq.index.entries import FIELDS, Entries, filtered, joined, new_entries
+from storage_core.rabbitmq.index.packed_entries import CHUNK_ROWS, EntryParts, PackedEntries
 from storage_core.store import ScanRequest
 from tests.rabbitmq import golden
 
 
+def any_entries(seed: int, count: int, fields: dict[str, str] = FIELDS) -> Entries:
+    chance = np.random.default_rng(seed)
+    return Entries({name: np.frombuffer(chance.bytes(count * 8), "u8").astype(kind) for name, kind in fields.items()})
+
+
+def listed(entries: Entries) -> dict[str, list[int]]:
+    return {name: entries[name].tolist() for name in entries.fields}
+
+
 def sent(entries: Entries) -> Entries:
-    return unpacked(packed([NumberedEntries(entries)]))
+    received: PackedEntries = pickle.loads(pickle.dumps(EntryParts((entries,)).packed()))
+    assert received.fields == entries.fields
+    return received.as_one()
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 1000, CHUNK_ROWS, CHUNK_ROWS + 1, 2 * CHUNK_ROWS + 77])
 def test_entries_of_any_values_come_back(count: int) -> None:
-    entries = np.frombuffer(random.Random(count).randbytes(count * ENTRY.itemsize), ENTRY)
-    assert sent(entries).tobytes() == entries.tobytes()
-    assert sent(new_entries(count)).tobytes() == new_entries(count).tobytes()
-    alike = entries.copy()
-    for name in ("expiry", "file", "flags"):
-        alike[name] = entries[name][:1] if count else 0
-    assert sent(alike).tobytes() == alike.tobytes()
+    entries = any_entries(count, count)
+    assert listed(sent(entries)) == listed(entries)
+    assert listed(sent(new_entries(count))) == listed(new_entries(count))
+    alike = {
+        name: np.full(count, entries[name][0] if count else 0, FIELDS[name]) for name in ("expiry", "file", "flags")
+    }
+    assert listed(sent(entries.replaced(**alike))) == listed(entries.replaced(**alike))
+    other = FIELDS | {"more": "i8", "size": "i2"}
+    assert listed(sent(any_entries(count, count, other))) == listed(any_entries(count, count, other))
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_columns_of_any_shape_come_back(seed: int) -> None:
     chance = np.random.default_rng(seed)
     entries = new_entries(int(chance.integers(1, 40_000)))
-    for name in ENTRY.names or ():
-        kind = ENTRY[name]
+    for name, text in FIELDS.items():
+        kind = np.dtype(text)
         most = np.iinfo(kind).max >> int(chance.integers(0, 8 * kind.itemsize))
         values = chance.integers(0, most, len(entries), kind, endpoint=True)
         shape = chance.integers(0, 4)
@@ -56,46 +59,38 @@ def test_columns_of_any_shape_come_back(seed: int) -> None:
         elif shape == 2:  # rising, now and then from the beginning
             values = np.cumsum(values.astype(np.uint64) & 0x1FF).astype(kind)
         entries[name] = values
-    assert sent(entries).tobytes() == entries.tobytes()
+    assert listed(sent(entries)) == listed(entries)
 
 
 @pytest.mark.parametrize("counts", [[0], [5], [3, 0, 40], [CHUNK_ROWS, 1, CHUNK_ROWS + 5]])
-def test_parts_are_numbered_anew_on_both_ways(counts: list[int]) -> None:
-    chance, parts, rows = np.random.default_rng(len(counts)), [], []
-    for number, count in enumerate(counts):
-        entries = np.frombuffer(chance.bytes(count * ENTRY.itemsize), ENTRY).copy()
-        entries["file"] = chance.integers(0, 3, count)
-        files = chance.integers(0, 1000, 3)
-        parts.append(NumberedEntries(entries, files, 7 - number))
-        for row in entries.tolist():
-            fields = dict(zip(ENTRY.names or (), row, strict=True))
-            rows.append(tuple((fields | {"file": files[fields["file"]], "queue": 7 - number}).values()))
-    kept = [part.entries.tobytes() for part in parts]
-    for found in (as_one(parts), unpacked(packed(parts))):
-        assert found.tolist() == rows
-    assert [part.entries.tobytes() for part in parts] == kept
+def test_parts_are_the_same_planned_and_packed(counts: list[int]) -> None:
+    parts = [any_entries(number, count) for number, count in enumerate(counts)]
+    parts = [part.replaced(length=part["length"] >> 20) for part in parts]
+    planned = EntryParts(tuple(parts))
+    whole = {name: np.concatenate([part[name] for part in parts]).tolist() for name in FIELDS}
+    for found in (planned, planned.packed(), planned.packed().packed()):
+        assert listed(found.as_one()) == whole
+        assert (found.count, found.record_bytes) == (sum(counts), sum(whole["length"]))
+        sizes = [len(chunk) for chunk in found.chunks()]
+        assert sizes == [min(CHUNK_ROWS, sum(counts) - start) for start in range(0, sum(counts), CHUNK_ROWS)]
+        assert listed(joined([*found.chunks(), new_entries(0)])) == whole
 
 
-def test_entries_that_are_numbered_so_already_are_not_copied() -> None:
-    entries = new_entries(3)
-    assert as_one([NumberedEntries(entries)]) is entries
-
-
-def test_structs_are_kept_and_joined_as_they_are() -> None:
-    entries = np.frombuffer(random.Random(5).randbytes(100 * ENTRY.itemsize), ENTRY)
+def test_entries_are_kept_and_joined_as_they_are() -> None:
+    entries = any_entries(5, 100)
     mask = np.arange(100) % 3 == 1
-    assert filtered(entries, mask).tobytes() == b"".join(entries[i].tobytes() for i in range(1, 100, 3))
-    assert joined([entries[:40], entries[40:40], entries[40::2]]).tolist() == [
-        *entries[:40].tolist(),
-        *entries[40::2].tolist(),
-    ]
+    assert listed(filtered(entries, mask)) == {name: column[1::3] for name, column in listed(entries).items()}
+    assert filtered(entries, np.ones(100, bool)) is entries
+    some = joined([entries[:40], entries[40:40], entries[40::2]])
+    assert listed(some) == {name: column[:40] + column[40::2] for name, column in listed(entries).items()}
     assert joined([entries]) is entries
-    assert not np.shares_memory(copied([entries]), entries)
+    assert entries.row(7) == {name: column[7] for name, column in listed(entries).items()}
+    assert np.shares_memory(entries[:40]["size"], entries["size"])
 
 
 def test_a_partition_takes_few_bytes_for_each_message(tmp_path: Path) -> None:
     store = golden.unpack("s5_16384_kill9", tmp_path) / golden.DEFAULT_VHOST
     with open_store(str(store)) as opened:
         (partition,) = opened.snapshot().plan(ScanRequest())
-    assert len(partition.entries) > 20_000
-    assert len(pickle.dumps(partition)) < 2 * len(partition.entries)
+    assert partition.entries.count > 20_000
+    assert len(pickle.dumps(partition)) < 2 * partition.entries.count

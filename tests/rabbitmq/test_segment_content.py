@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,17 +14,16 @@ from storage_core.compiled import loading
 from storage_core.formats.rabbitmq.classic import segment
 from storage_core.formats.rabbitmq.classic.index_records import (
     ACKED,
-    PUBLISH_FIELDS,
     PUBLISHED,
     PublishRows,
     publishes_into,
 )
-from storage_core.rabbitmq.index.entries import ENTRY
+from storage_core.rabbitmq.index.entries import new_entries
 from storage_core.rabbitmq.index.segment_reader import SegmentContent, decode
 
 ENTRY_COUNT, FIRST = 8, 1 << 40
-TEMPLATE = {"other": 7, "flags": 0x40, "size": 0, "length": 0, "expiry": 0, "position": 0, "sequence_id": 0, "file": -3}
-KINDS = PUBLISH_FIELDS | {"other": "u2", "file": "i4"}
+COLUMNS = {"sequence_id": "sequence_ids", "position": "positions", "expiry": "expiries", "length": "lengths",
+           "size": "sizes", "flags": "flags"}  # fmt: skip
 
 
 @st.composite
@@ -69,11 +69,14 @@ def test_the_loop_says_what_the_walk_says(data: bytes) -> None:
 def decoded(
     data: bytes, content: SegmentContent, with_ids: bool, setting: str, more: int = 0
 ) -> tuple[PublishRows, list[int]]:
-    """The publishes of a segment as rows with fields in another order than the records', and the acknowledged ones."""
-    count = int(np.count_nonzero(content.flags & PUBLISHED))
-    template = np.array([tuple(TEMPLATE.values())], np.dtype([(name, KINDS[name]) for name in TEMPLATE]))
-    rows = np.zeros(count + more, template.dtype)
-    target = PublishRows(rows, np.zeros(count + more, "V16"), np.zeros(count + more, bool), template, 0x20, with_ids)
+    """The publishes of a segment beside flags that are set already, and the acknowledged ones."""
+    count = int(np.count_nonzero(content.flags & PUBLISHED)) + more
+    entries = new_entries(count)
+    entries["flags"] = 0x40
+    columns = {column: entries[field] for field, column in COLUMNS.items()}
+    target = PublishRows(
+        **columns, ids=np.zeros(count, "V16"), stored=np.zeros(count, bool), persistent=0x20, with_ids=with_ids
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading, "process", loading.Process(setting))
         acked = publishes_into(data, content.flags, content.positions, FIRST, target)
@@ -86,17 +89,17 @@ def test_publishes_become_what_their_records_say(data: bytes, with_ids: bool) ->
     content, _ = said(data, "never")
     (looped, acked), (taken, acked_by_numpy) = (decoded(data, content, with_ids, s) for s in ("always", "never"))
     assert acked == acked_by_numpy == [FIRST + n for n in np.flatnonzero(content.flags & ACKED).tolist()]
-    for name in ("rows", "ids", "stored"):
+    for name in (*COLUMNS.values(), "ids", "stored"):
         assert getattr(looped, name).tobytes() == getattr(taken, name).tobytes()
     relatives = np.flatnonzero(content.flags & PUBLISHED).tolist()
-    assert len(looped.rows) == len(relatives)
+    assert looped.count == len(relatives)
     for row, (relative, is_stored, own_id) in enumerate(zip(relatives, looped.stored, looped.ids, strict=True)):
         record = data[(at := int(content.positions[relative])) :]
         head, record_id, expiry, size, embedded_size = struct.unpack_from(">H16sQII", record)
-        flags = TEMPLATE["flags"] | (0x20 if head & segment.PERSISTENT_BIT else 0)
+        flags = 0x40 | (0x20 if head & segment.PERSISTENT_BIT else 0)
         said_of_it = {"sequence_id": FIRST + relative, "position": at, "expiry": expiry, "size": size, "flags": flags,
                       "length": segment.PUBLISH.size + embedded_size}  # fmt: skip
-        assert dict(zip(TEMPLATE, looped.rows[row].tolist(), strict=True)) == TEMPLATE | said_of_it
+        assert {name: int(getattr(looped, column)[row]) for name, column in COLUMNS.items()} == said_of_it
         assert bool(is_stored) == (embedded_size == 0)
         assert own_id.tobytes() == (record_id if with_ids or is_stored else bytes(16))
 
@@ -110,5 +113,10 @@ def test_rows_are_neither_left_over_nor_missing(setting: str, more: int) -> None
         decoded(record, content, False, setting, more)
 
 
-def test_entries_have_the_types_that_the_loop_writes() -> None:
-    assert {name: ENTRY[name] for name in PUBLISH_FIELDS} == {name: np.dtype(k) for name, k in PUBLISH_FIELDS.items()}
+@pytest.mark.parametrize("setting", ["always", "never"])
+def test_columns_of_other_lengths_are_refused(setting: str) -> None:
+    record = struct.pack(">H16sQII", segment.PUBLISH_BIT, bytes(16), 0, 0, 0)
+    content, _ = said(record, "never")
+    target, _ = decoded(record, content, False, setting)
+    with pytest.raises(ValueError, match="different lengths"):
+        publishes_into(record, content.flags, content.positions, FIRST, replace(target, ids=np.zeros(2, "V16")))

@@ -6,9 +6,9 @@ them are served.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -22,22 +22,55 @@ or fails its checksum, without calling that damage."""
 SEGMENT, JOURNAL, SHARED, OWN, NOWHERE = 0, 1, 2, 3, 4
 """Kinds of records that hold a message: in a segment, in the journal, in the message store, in a `.qs`; or none."""
 
-ENTRY = np.dtype(
-    [
-        ("sequence_id", "i8"),
-        ("position", "i8"),
-        ("expiry", "u8"),
-        ("length", "i8"),
-        ("size", "u4"),
-        ("file", "i4"),
-        ("queue", "i4"),
-        ("kind", "u1"),
-        ("flags", "u1"),
-    ]
-)
+FIELDS = {
+    "sequence_id": "i8",
+    "position": "i8",
+    "expiry": "u8",
+    "length": "i8",
+    "size": "u4",
+    "file": "i4",
+    "queue": "i4",
+    "kind": "u1",
+    "flags": "u1",
+}
 """Where a message is: the record at `position` of `file`, `length` bytes long; `size` of its body; µs of `expiry`."""
 
-Entries = npt.NDArray[np.void]
+
+class Entries:
+    """n entries as columns, arrays of shape (n,): by a field's name its column, which may be written to; by a slice,
+    mask or row numbers these entries, those of a slice without a copy.
+    """
+
+    def __init__(self, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+        self._columns = columns
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Names and types."""
+        return {name: column.dtype.str for name, column in self._columns.items()}
+
+    def __len__(self) -> int:
+        return len(next(iter(self._columns.values())))
+
+    @overload
+    def __getitem__(self, which: str) -> npt.NDArray[Any]: ...
+    @overload
+    def __getitem__(self, which: slice | npt.NDArray[Any]) -> Entries: ...
+    def __getitem__(self, which: str | slice | npt.NDArray[Any]) -> npt.NDArray[Any] | Entries:
+        if isinstance(which, str):
+            return self._columns[which]
+        return Entries({name: column[which] for name, column in self._columns.items()})
+
+    def __setitem__(self, name: str, values: npt.ArrayLike) -> None:
+        self._columns[name][:] = values
+
+    def replaced(self, **columns: npt.NDArray[Any]) -> Entries:
+        """The same entries with other columns instead of those of these names."""
+        return Entries({**self._columns, **columns})
+
+    def row(self, number: int) -> dict[str, int]:
+        """One entry."""
+        return {name: int(column[number]) for name, column in self._columns.items()}
 
 
 @dataclass
@@ -62,41 +95,9 @@ class IndexFile:
     damages: list[Damage] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class NumberedEntries:
-    """Entries, not to be changed, among others: `files` says which number each of their file numbers is there, `queue`
-    which one their queue is; None where they are numbered so already.
-    """
-
-    entries: Entries
-    files: npt.NDArray[np.int64] | None = None
-    queue: int | None = None
-
-    def column(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
-        """One field of the entries [start, stop), numbered as the others are. Shape (stop - start,)."""
-        if name == "queue" and self.queue is not None:
-            return np.full(stop - start, self.queue, ENTRY["queue"])
-        values = self.entries[name][start:stop]
-        return values if name != "file" or self.files is None else self.files[values]
-
-
-def as_one(parts: Sequence[NumberedEntries]) -> Entries:
-    """The entries of all parts, at least one, one after another."""
-    if len(parts) == 1 and parts[0].files is None and parts[0].queue is None:
-        return parts[0].entries
-    entries = copied([part.entries for part in parts])
-    base = 0
-    for part in parts:
-        target = entries[base : base + len(part.entries)]
-        for name in ("file", "queue"):
-            target[name] = part.column(name, 0, len(target))
-        base += len(target)
-    return entries
-
-
-def new_entries(count: int) -> Entries:
+def new_entries(count: int, fields: Mapping[str, str] = FIELDS) -> Entries:
     """`count` entries, all zero."""
-    return np.zeros(count, ENTRY)
+    return Entries({name: np.zeros(count, kind) for name, kind in fields.items()})
 
 
 def nothing() -> Publishes:
@@ -104,25 +105,22 @@ def nothing() -> Publishes:
     return Publishes(new_entries(0), np.empty(0, "V16"), np.empty(0, bool))
 
 
-def filtered(array: npt.NDArray[Any], mask: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
-    """`array[mask]`, without a copy when all are kept: most stores hold millions of entries that are all alike."""
-    if mask.all():
-        return array
-    # numpy copies a struct field by field, eight times as slowly as its bytes.
-    return array.view(f"V{array.itemsize}")[mask].view(array.dtype) if array.dtype.names else array[mask]
+_Rows = TypeVar("_Rows", Entries, npt.NDArray[Any])
 
 
-def joined(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """The parts, at least one, as one array, without a copy when there is one."""
-    return parts[0] if len(parts) == 1 else copied(parts)
+def filtered(rows: _Rows, mask: npt.NDArray[np.bool_]) -> _Rows:
+    """`rows[mask]`, without a copy when all are kept: most stores hold millions of entries that are all alike."""
+    return rows if mask.all() else rows[mask]
 
 
-def copied(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """The parts, at least one and all of one type, as one new array."""
-    dtype = parts[0].dtype
-    if dtype.names is None:
-        return np.concatenate(parts)
-    return np.concatenate([np.ascontiguousarray(part).view(np.uint8) for part in parts]).view(dtype)
+def joined(parts: Sequence[_Rows]) -> _Rows:
+    """The parts, at least one and all of the same fields, as one, without a copy when there is one."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if isinstance(first, Entries):
+        return Entries({name: np.concatenate([part[name] for part in parts]) for name in first.fields})
+    return np.concatenate(parts)
 
 
 def flagged(entries: Entries, flag: int) -> npt.NDArray[np.bool_]:

@@ -1,20 +1,24 @@
-"""Entries on their way to another process: neighbours are alike, so 46 bytes become a few.
+"""The entries of a partition: parts where it is planned, and packed on their way into a task: neighbours are alike, so
+they take a few bytes each.
 
 What an entry is belongs to `entries`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import zstandard
 
-from storage_core.rabbitmq.index.entries import ENTRY, Entries, NumberedEntries
+from storage_core.rabbitmq.index.entries import Entries, joined, new_entries
 
 CHUNK_ROWS = 16384
-"""So many entries are looked at ten times, once for each column, while they are in the cache."""
+"""So many entries stay in the cache from the first look at them to the last."""
 FEW = 8
 """Runs are kept where each is at least so many steps long on average."""
 _LINE, _RUNS = 0, 9
@@ -24,47 +28,91 @@ _WORD = 8
 _Words = npt.NDArray[np.int64]
 
 
-def packed(parts: Sequence[NumberedEntries]) -> bytes:
-    """How many parts there are, and how many entries each has; then each column of each chunk as its first value and
-    its steps: one step for all, runs of equal ones, or all of them in as few bytes as the largest needs.
-    """
-    pieces = [_words(len(parts), *(len(part.entries) for part in parts))]
-    for part in parts:
-        for start, stop in _chunks(len(part.entries)):
-            for name in ENTRY.names or ():
-                pieces += _coded(part.column(name, start, stop).astype(np.int64))
-    return zstandard.ZstdCompressor(level=1).compress(b"".join(pieces))
+@dataclass(frozen=True)
+class EntryParts:
+    """The entries of all `parts`, at least one, one after another."""
+
+    parts: tuple[Entries, ...]
+
+    @cached_property
+    def count(self) -> int:
+        """How many entries there are."""
+        return sum(map(len, self.parts))
+
+    @cached_property
+    def record_bytes(self) -> int:
+        """Bytes of the records that they name."""
+        return sum(int(part["length"].sum()) for part in self.parts)
+
+    def chunks(self) -> Iterator[Entries]:
+        """All entries, `CHUNK_ROWS` at a time; the last ones may be fewer."""
+        pieces: list[Entries] = []
+        room = CHUNK_ROWS
+        for part in self.parts:
+            start = 0
+            while start < len(part):
+                pieces.append(part[start : start + room])
+                start += len(pieces[-1])
+                room -= len(pieces[-1])
+                if not room:
+                    yield joined(pieces)
+                    pieces, room = [], CHUNK_ROWS
+        if pieces:
+            yield joined(pieces)
+
+    def as_one(self) -> Entries:
+        """All entries."""
+        return joined(self.parts)
+
+    def packed(self) -> PackedEntries:
+        """Each column of each chunk as its first value and its steps: one step for all, runs of equal ones, or all of
+        them in as few bytes as the largest needs.
+        """
+        fields = self.parts[0].fields
+        columns = [piece for chunk in self.chunks() for name in fields for piece in _coded(chunk[name])]
+        data = zstandard.ZstdCompressor(level=1).compress(b"".join(columns))
+        return PackedEntries(data, fields, self.count, self.record_bytes)
 
 
-def unpacked(data: bytes) -> Entries:
-    """The entries of all parts that `packed` was given, one after another."""
-    words = np.frombuffer(zstandard.ZstdDecompressor().decompress(data), np.int64)
-    counts, at = words[1 : 1 + int(words[0])].tolist(), 1 + int(words[0])
-    entries, base = np.zeros(sum(counts), ENTRY), 0
-    for count in counts:
-        for start, stop in _chunks(count):
-            chunk = entries[base + start : base + stop]
-            for name in ENTRY.names or ():
-                values, at = _decoded(words, at, len(chunk))
-                if values.ndim or values:
-                    chunk[name] = values.astype(ENTRY[name], copy=False)
-        base += count
-    return entries
+@dataclass(frozen=True)
+class PackedEntries:
+    """`EntryParts` on their way: `count` entries with these `fields`, whose records have `record_bytes`."""
 
+    data: bytes
+    fields: Mapping[str, str]
+    count: int
+    record_bytes: int
 
-def _chunks(count: int) -> Iterator[tuple[int, int]]:
-    return ((start, min(start + CHUNK_ROWS, count)) for start in range(0, count, CHUNK_ROWS))
+    def chunks(self) -> Iterator[Entries]:
+        """The chunks of the parts that were packed."""
+        words, at = np.frombuffer(zstandard.ZstdDecompressor().decompress(self.data), np.int64), 0
+        for start in range(0, self.count, CHUNK_ROWS):
+            columns = {}
+            for name, kind in self.fields.items():
+                columns[name], at = _decoded(words, at, min(CHUNK_ROWS, self.count - start), kind)
+            yield Entries(columns)
+
+    def as_one(self) -> Entries:
+        """All entries."""
+        return joined(list(self.chunks()) or [new_entries(0, self.fields)])
+
+    def packed(self) -> PackedEntries:
+        """These."""
+        return self
 
 
 def _words(*numbers: int) -> bytes:
     return np.array(numbers, np.int64).tobytes()
 
 
-def _coded(values: _Words) -> list[bytes]:
+def _coded(column: npt.NDArray[Any]) -> list[bytes]:
     """A column that is not empty: its kind, first value and a number more, and what steps of that kind need."""
+    if (column == column[0]).all():
+        return [_words(_LINE), column[:1].astype(np.int64).tobytes(), _words(0)]
+    values = column.astype(np.int64)
     first, steps = int(values[0]), values[1:] - values[:-1]
-    if not len(steps) or (steps == steps[0]).all():
-        return [_words(_LINE, first, int(steps[0]) if len(steps) else 0)]
+    if (steps == steps[0]).all():
+        return [_words(_LINE, first, int(steps[0]))]
     fresh = np.flatnonzero(steps[1:] != steps[:-1]) + 1
     if FEW * len(fresh) < len(steps):
         starts = np.concatenate(([0], fresh))
@@ -75,19 +123,19 @@ def _coded(values: _Words) -> list[bytes]:
     return [_words(width, first, 0), steps.astype(f"i{width}").tobytes(), bytes(-len(steps) * width % _WORD)]
 
 
-def _decoded(words: _Words, at: int, count: int) -> tuple[_Words, int]:
-    """The values of a column at `words[at]`, shape (count,) or, where all are alike, (), and the position after it."""
-    (kind, first, more), at = words[at : at + 3], at + 3
-    if kind == _LINE:
-        return (np.arange(count) * more + first if more else first), at
-    if kind == _RUNS:
-        runs = int(more)
-        steps, at = np.repeat(words[at : at + runs], words[at + runs : at + 2 * runs]), at + 2 * runs
+def _decoded(words: _Words, at: int, count: int, kind: str) -> tuple[npt.NDArray[Any], int]:
+    """The `count` values, of type `kind`, of a column at `words[at]`, and the position after it."""
+    (shape, first, more), at = words[at : at + 3].tolist(), at + 3
+    if shape == _LINE:
+        values = np.arange(count, dtype=np.int64) * more + first if more else np.full(count, first)
+        return values.astype(kind, copy=False), at
+    if shape == _RUNS:
+        steps, at = np.repeat(words[at : at + more], words[at + more : at + 2 * more]), at + 2 * more
     else:
-        size = -(-(count - 1) * int(kind) // _WORD)
-        steps, at = words[at : at + size].view(f"i{kind}")[: count - 1], at + size
-    values: _Words = np.empty(count, np.int64)
+        size = -(-(count - 1) * shape // _WORD)
+        steps, at = words[at : at + size].view(f"i{shape}")[: count - 1], at + size
+    values = np.empty(count, np.int64)
     values[0] = 0
     np.cumsum(steps, out=values[1:])
     values += first
-    return values, at
+    return values.astype(kind, copy=False), at

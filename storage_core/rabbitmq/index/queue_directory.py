@@ -303,7 +303,7 @@ def _locate(
         return
     rows = locations.find(ids[wanted])
     known = locations.rows[rows] if len(locations.rows) else np.zeros(len(rows), locations.rows.dtype)
-    gone = (rows < 0) | ((known["references"] == 0) & ~flagged(entries[wanted], ACKED))
+    gone = (rows < 0) | ((known["references"] == 0) & ~flagged(entries, ACKED)[wanted])
     # A table of a clean stop may name a position that the file, cut or lost since, does not have.
     named, which = np.unique(known["file"], return_inverse=True)
     sizes = np.array([locations.sizes.get(number, 0) for number in named.tolist()], np.int64)

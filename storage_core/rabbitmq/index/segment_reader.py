@@ -115,9 +115,12 @@ class _Segments:
         content = decode(data, name, self._entry_count)
         self._damages += content.damages
         room = self._room(int(np.count_nonzero(content.flags & PUBLISHED)))
-        template = new_entries(1)
-        template["file"], template["kind"] = file, SEGMENT
-        target = PublishRows(room.entries, room.ids, room.stored, template, entry_flags.PERSISTENT, self._with_ids)
+        entries = room.entries
+        entries["file"], entries["kind"] = file, SEGMENT
+        target = PublishRows(
+            entries["sequence_id"], entries["position"], entries["expiry"], entries["length"], entries["size"],
+            entries["flags"], room.ids, room.stored, entry_flags.PERSISTENT, self._with_ids,
+        )  # fmt: skip
         acked = index_records.publishes_into(data, content.flags, content.positions, first_sequence_id, target)
         if len(acked):
             self._acked.append(acked)

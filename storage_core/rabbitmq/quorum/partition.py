@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import zstandard
 
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.disk.span_reader import SpanReader
 from storage_core.rabbitmq.index.entries import MISSING, PERSISTENT, Entries, flagged
-from storage_core.rabbitmq.quorum.rows import ENTRY, QuorumColumns
+from storage_core.rabbitmq.index.packed_entries import EntryParts, PackedEntries
+from storage_core.rabbitmq.quorum.rows import QuorumColumns
 from storage_core.rabbitmq.read.batch_builder import BatchBuilder, RowContext
 from storage_core.rabbitmq.read.message_batch import MessageBatch, TermSpans, decode_batch
-from storage_core.rabbitmq.read.partition import batch_ranges
+from storage_core.rabbitmq.read.partition import batches
 from storage_core.store import Mode, ScanPartition
 
 
@@ -33,23 +33,22 @@ class QuorumPartition(ScanPartition):
 
     context: RowContext
     vhosts: tuple[str, ...]
-    entries: Entries
+    entries: EntryParts | PackedEntries
     damages: tuple[Damage, ...]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Neighbours are alike, so compressed entries take few bytes on their way into a task."""
-        packed = zstandard.ZstdCompressor(level=1).compress(np.ascontiguousarray(self.entries).tobytes())
-        return _restored, (self.context, self.vhosts, packed, self.damages)
+        """Neighbours are alike, so packed entries take few bytes on their way into a task."""
+        return QuorumPartition, (self.context, self.vhosts, self.entries.packed(), self.damages)
 
     @property
     def estimated_bytes(self) -> int:
         """Bytes of message terms."""
-        return int(self.entries["length"].sum())
+        return self.entries.record_bytes
 
     @property
     def estimated_rows(self) -> int:
         """Messages, of which a filter may leave fewer."""
-        return len(self.entries)
+        return self.entries.count
 
     @property
     def file_count(self) -> int:
@@ -63,8 +62,8 @@ class QuorumPartition(ScanPartition):
         builder = BatchBuilder(context, columns)
         reader = SpanReader(context.root, list(context.files))
         try:
-            for start, stop in batch_ranges(self.entries["length"]):
-                batch = builder.batch(_read(reader, self.entries[start:stop]))
+            for entries in batches(self.entries):
+                batch = builder.batch(_read(reader, entries))
                 if batch.num_rows:
                     yield batch
         finally:
@@ -74,11 +73,6 @@ class QuorumPartition(ScanPartition):
         left_out = builder.left_out + (len(self.damages) if context.mode is Mode.DROPMALFORMED else 0)
         if left_out:
             sys.stderr.write(f"mqstore: {context.root}: {left_out} damaged messages or log entries were left out\n")
-
-
-def _restored(context: RowContext, vhosts: tuple[str, ...], entries: bytes, damages: tuple[Damage, ...]) -> Any:
-    raw = zstandard.ZstdDecompressor().decompress(entries)
-    return QuorumPartition(context, vhosts, np.frombuffer(bytearray(raw), ENTRY), damages)
 
 
 def _read(reader: SpanReader, entries: Entries) -> MessageBatch:
@@ -95,6 +89,5 @@ def _read(reader: SpanReader, entries: Entries) -> MessageBatch:
     nothing = np.zeros(len(entries), bool)
     terms = TermSpans(buffer, starts, stops, ~lost, nothing, 0)
     batch = decode_batch(entries, terms, reasons, nothing, nothing.copy())
-    kept = entries.copy()
-    kept["flags"] |= np.where(batch.messages.ok & batch.messages.persistent, PERSISTENT, 0).astype(np.uint8)
-    return replace(batch, entries=kept)
+    persistent = np.where(batch.messages.ok & batch.messages.persistent, PERSISTENT, 0).astype(np.uint8)
+    return replace(batch, entries=entries.replaced(flags=entries["flags"] | persistent))

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from storage_core.arrays import as_array, text_array
 from storage_core.formats.columns import TIMESTAMP
-from storage_core.rabbitmq.index.entries import ENTRY as CLASSIC_ENTRY
-from storage_core.rabbitmq.index.entries import MISSING, REDELIVERED, SHARED, Entries, flagged
+from storage_core.rabbitmq.index.entries import FIELDS as CLASSIC_FIELDS
+from storage_core.rabbitmq.index.entries import MISSING, REDELIVERED, SHARED, Entries, flagged, new_entries
 from storage_core.rabbitmq.quorum import consumers
 from storage_core.rabbitmq.quorum.replay import Replay
 from storage_core.rabbitmq.read.columns import IndexColumns
@@ -25,22 +25,19 @@ READY, RETURNED, UNACKNOWLEDGED, DEAD_LETTERING = range(len(STATUSES))
 UNKNOWN = 2
 """Whether an entry is committed: 0 no, 1 yes, or this, when one disk cannot tell."""
 
-ENTRY = np.dtype(
-    [
-        *((name, CLASSIC_ENTRY[name]) for name in CLASSIC_ENTRY.names or ()),
-        ("term", "i8"),
-        ("enqueued_ms", "i8"),
-        ("delivery_count", "i4"),
-        ("status", "u1"),
-        ("committed", "u1"),
-    ]
-)
+FIELDS = CLASSIC_FIELDS | {
+    "term": "i8",
+    "enqueued_ms": "i8",
+    "delivery_count": "i4",
+    "status": "u1",
+    "committed": "u1",
+}
 """A classic queue's entry, and what a quorum queue knows besides. `sequence_id` is the raft index."""
 
 
 @dataclass(frozen=True)
 class QueueRows:
-    """The messages of one queue in the order of delivery, dtype ENTRY, and how many are in which state."""
+    """The messages of one queue in the order of delivery, with FIELDS, and how many are in which state."""
 
     entries: Entries
     counts: tuple[int, int, int, int]
@@ -65,7 +62,7 @@ def rows_of(replay: Replay, certain: int, as_of_ms: int | None, with_held: bool)
     count = len(order)
     if with_held:
         order = np.concatenate([order, np.array(dead, np.int64)])
-    entries = np.zeros(len(order), ENTRY)
+    entries = new_entries(len(order), FIELDS)
     _locate(replay, entries, order)
     status = entries["status"]
     if held:

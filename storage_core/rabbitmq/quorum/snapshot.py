@@ -17,12 +17,13 @@ from storage_core.conditions import all_hold, condition
 from storage_core.errors import CorruptionError, DataLossError
 from storage_core.rabbitmq import schema
 from storage_core.rabbitmq.disk.damage import Damage
-from storage_core.rabbitmq.index.entries import Entries, copied, filtered
+from storage_core.rabbitmq.index.entries import Entries, filtered, joined, new_entries
+from storage_core.rabbitmq.index.packed_entries import EntryParts
 from storage_core.rabbitmq.quorum.directory import QueueDirectory, has_log, last_applied, list_queues
 from storage_core.rabbitmq.quorum.partition import QuorumPartition
 from storage_core.rabbitmq.quorum.raft_log import RaftLog, WalEntries, read_log, read_wals
 from storage_core.rabbitmq.quorum.replay import Replay
-from storage_core.rabbitmq.quorum.rows import ENTRY, QueueRows, QuorumColumns, rows_of
+from storage_core.rabbitmq.quorum.rows import FIELDS, QueueRows, QuorumColumns, rows_of
 from storage_core.rabbitmq.read import selection
 from storage_core.rabbitmq.read.batch_builder import LEAVE_OUT, RowContext
 from storage_core.store import Mode, Predicate, QueueInfo, ScanPartition, ScanRequest, Snapshot
@@ -153,11 +154,10 @@ class QuorumSnapshot(Snapshot):
         for number, queue in enumerate(chosen):
             state = self.state(queue, request.include_acked)
             damages += self._checked(queue, state, request)
-            entries = index_filter.left(queue, state, self._between(queue, state, request)).copy()
+            entries = index_filter.left(queue, state, self._between(queue, state, request))
             numbers = [files.setdefault(path, len(files)) for path in state.log.files] or [0]
-            entries["file"] = np.array(numbers, np.int32)[entries["file"]]
-            entries["queue"] = number
-            pieces.append(entries)
+            of_plan = np.array(numbers, np.int32)[entries["file"]]
+            pieces.append(entries.replaced(file=of_plan, queue=np.full(len(entries), number, np.int32)))
         context = RowContext(wanted, request.mode, self.root, store, "", queues, tuple(files), request.predicates)
         return _cut(context, vhosts, pieces, tuple(damages), request)
 
@@ -199,7 +199,7 @@ class _IndexFilter:
 
     def takes(self, queue: QueueDirectory) -> bool:
         """Whether a message of the queue can be a row."""
-        values = partial(self._columns(queue, ()).values, entries=np.zeros(1, ENTRY))
+        values = partial(self._columns(queue, ()).values, entries=new_entries(1, FIELDS))
         return bool(all_hold(self._of_queues, values, 1)[0])
 
     def left(self, queue: QueueDirectory, state: QueueState, entries: Entries) -> Entries:
@@ -215,9 +215,9 @@ def _cut(
     request: ScanRequest,
 ) -> list[ScanPartition]:  # fmt: skip
     """Cuts at equal bytes, then at the most records; damages go with the last partition."""
-    entries = copied(pieces) if pieces else np.zeros(0, ENTRY)
+    entries = joined(pieces or [new_entries(0, FIELDS)])
     if not len(entries):
-        return [QuorumPartition(context, vhosts, entries, damages)] if damages else []
+        return [QuorumPartition(context, vhosts, EntryParts((entries,)), damages)] if damages else []
     ends = np.cumsum(entries["length"])
     total = int(ends[-1])
     count = request.partition_count(total)
@@ -227,6 +227,6 @@ def _cut(
     if most is not None:
         bounds = sorted({*bounds, *(at for a, b in pairwise(bounds) for at in range(a, b, most))})
     return [
-        QuorumPartition(context, vhosts, entries[start:stop], damages if stop == bounds[-1] else ())
+        QuorumPartition(context, vhosts, EntryParts((entries[start:stop],)), damages if stop == bounds[-1] else ())
         for start, stop in pairwise(bounds)
     ]

@@ -106,11 +106,11 @@ class BatchBuilder:
         return column
 
     def _error(self, messages: Messages, row: int) -> CorruptionError:
-        entry = messages.entries[row]
-        path = f"{self.context.root}/{self.context.files[int(entry['file'])]}"
+        entry = messages.entries.row(row)
+        path = f"{self.context.root}/{self.context.files[entry['file']]}"
         number = self._index_columns.number_name
-        name = f"{number} {int(entry['sequence_id'])} of queue {self.context.queues[int(entry['queue'])]}"
-        return CorruptionError(path, int(entry["position"]), f"{name}: {messages.reasons[row]}")
+        name = f"{number} {entry['sequence_id']} of queue {self.context.queues[entry['queue']]}"
+        return CorruptionError(path, entry["position"], f"{name}: {messages.reasons[row]}")
 
     def _corruption(self, messages: Messages, damaged: Mask) -> pa.Array:
         texts: list[str | None] = [None] * len(damaged)

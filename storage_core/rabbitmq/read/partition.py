@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,13 @@ import pyarrow as pa
 
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.disk.span_reader import SpanReader
-from storage_core.rabbitmq.index.entries import Entries, NumberedEntries, as_one
-from storage_core.rabbitmq.index.packed_entries import packed, unpacked
+from storage_core.rabbitmq.index.entries import Entries
+from storage_core.rabbitmq.index.packed_entries import CHUNK_ROWS, EntryParts, PackedEntries
 from storage_core.rabbitmq.read.batch_builder import BatchBuilder, RowContext
 from storage_core.rabbitmq.read.message_batch import read_batch
 from storage_core.store import Mode, ScanPartition
 
-FIRST_BATCH_ROWS, BATCH_ROWS, BATCH_BYTES = 512, 16384, 8 << 20
+FIRST_BATCH_ROWS, BATCH_ROWS, BATCH_BYTES = 512, CHUNK_ROWS, 8 << 20
 
 
 @dataclass(frozen=True)
@@ -30,28 +29,23 @@ class QueuePartition(ScanPartition):
     """Messages of one store in delivery order, and the damages that PERMISSIVE shows beside them."""
 
     context: RowContext
-    parts: tuple[NumberedEntries, ...]
+    entries: EntryParts | PackedEntries
     damages: tuple[Damage, ...]
     verify_crc: bool
 
-    @cached_property
-    def entries(self) -> Entries:
-        """The entries of all parts, in the order of delivery."""
-        return as_one(self.parts)
-
     def __reduce__(self) -> tuple[Any, ...]:
         """Millions of entries go through Spark's driver into each task: as few bytes as they need."""
-        return _restored, (self.context, packed(self.parts), self.damages, self.verify_crc)
+        return QueuePartition, (self.context, self.entries.packed(), self.damages, self.verify_crc)
 
-    @cached_property
+    @property
     def estimated_bytes(self) -> int:
         """Bytes of records."""
-        return sum(int(part.entries["length"].sum()) for part in self.parts)
+        return self.entries.record_bytes
 
     @property
     def estimated_rows(self) -> int:
         """Entries, of which a filter may leave fewer."""
-        return sum(len(part.entries) for part in self.parts)
+        return self.entries.count
 
     @property
     def file_count(self) -> int:
@@ -68,8 +62,8 @@ class QueuePartition(ScanPartition):
         builder = BatchBuilder(context)
         reader = SpanReader(context.root, list(context.files))
         try:
-            for start, stop in batch_ranges(self.entries["length"]):
-                batch = builder.batch(read_batch(reader, self.entries[start:stop], self.verify_crc))
+            for entries in batches(self.entries):
+                batch = builder.batch(read_batch(reader, entries, self.verify_crc))
                 if batch.num_rows:
                     yield batch
         finally:
@@ -81,14 +75,21 @@ class QueuePartition(ScanPartition):
             sys.stderr.write(f"mqstore: {context.root}: {left_out} damaged messages or index records were left out\n")
 
 
-def _restored(context: RowContext, entries: bytes, damages: tuple[Damage, ...], verify_crc: bool) -> QueuePartition:
-    return QueuePartition(context, (NumberedEntries(unpacked(entries)),), damages, verify_crc)
+def batches(entries: EntryParts | PackedEntries) -> Iterator[Entries]:
+    """The entries of each batch."""
+    first_rows = FIRST_BATCH_ROWS
+    for chunk in entries.chunks():
+        for start, stop in batch_ranges(chunk["length"], first_rows):
+            yield chunk[start:stop]
+        first_rows = BATCH_ROWS
 
 
-def batch_ranges(lengths: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Iterator[tuple[int, int]]:
+def batch_ranges(
+    lengths: np.ndarray[tuple[int, ...], np.dtype[np.int64]], first_rows: int = FIRST_BATCH_ROWS
+) -> Iterator[tuple[int, int]]:
     """Half-open ranges of rows: a small first batch, then as many rows as fit both limits, at least one each."""
     ends = np.cumsum(lengths)
-    start, most = 0, FIRST_BATCH_ROWS
+    start, most = 0, first_rows
     while start < len(ends):
         before = int(ends[start - 1]) if start else 0
         stop = int(np.searchsorted(ends, before + BATCH_BYTES, side="right"))

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_core.rabbitmq.disk.damage import Damage
-from storage_core.rabbitmq.index.entries import Entries, NumberedEntries, joined, new_entries
+from storage_core.rabbitmq.index.entries import Entries, joined, new_entries
+from storage_core.rabbitmq.index.packed_entries import EntryParts
 from storage_core.rabbitmq.read.batch_builder import RowContext
 from storage_core.rabbitmq.read.partition import QueuePartition
 from storage_core.store import ScanPartition, ScanRequest
@@ -26,7 +27,7 @@ class _Stretch:
     """
 
     entries: Entries
-    files: npt.NDArray[np.int64]
+    files: npt.NDArray[np.int32]
     queue: int
 
 
@@ -45,7 +46,7 @@ class PlannedEntries:
     def add(self, queue: int, files: Sequence[str], entries: Entries) -> None:
         """Adds `entries` of queue number `queue`, whose file numbers mean `files`."""
         numbers = [self._numbers.setdefault(path, len(self._numbers)) for path in files]
-        self._stretches.append(_Stretch(entries, np.array(numbers, np.int64), queue))
+        self._stretches.append(_Stretch(entries, np.array(numbers, np.int32), queue))
 
     def lengths(self) -> npt.NDArray[np.int64]:
         """Length of each entry's record."""
@@ -90,10 +91,16 @@ def _partition(
     for stretch in stretches:
         firsts = np.flatnonzero(np.diff(stretch.entries["file"], prepend=-1))
         used[stretch.files[stretch.entries["file"][firsts]]] = True
-    numbers = np.cumsum(used) - 1
+    numbers = np.cumsum(used, dtype=np.int32) - 1
     queues = sorted({stretch.queue for stretch in stretches})
-    parts = [NumberedEntries(each.entries, numbers[each.files], queues.index(each.queue)) for each in stretches]
+    parts = [
+        each.entries.replaced(
+            file=numbers[each.files].take(each.entries["file"]),
+            queue=np.full(len(each.entries), queues.index(each.queue), np.int32),
+        )
+        for each in stretches
+    ]
     files = tuple(path for path, taken in zip(context.files, used.tolist(), strict=True) if taken)
     names = tuple(context.queues[number] for number in queues)
     own = replace(context, files=files, queues=names)
-    return QueuePartition(own, tuple(parts) or (NumberedEntries(new_entries(0)),), damages, verify_crc)
+    return QueuePartition(own, EntryParts(tuple(parts or [new_entries(0)])), damages, verify_crc)

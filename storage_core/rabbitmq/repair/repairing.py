@@ -198,7 +198,7 @@ class Repair:
     def _drop_entries(self, files: QueueFiles, cut: CutBytes) -> None:
         """Drops entries whose message is gone, or cannot be read by anyone."""
         gone = files.forgotten.tolist()
-        bad = {int(entry["sequence_id"]): why for entry, why in unreadable(self.root, files)}
+        bad = {entry["sequence_id"]: why for entry, why in unreadable(self.root, files)}
         if not gone and not bad:
             return
         name = f"{paths.QUEUES_FOLDER}/{files.directory.directory}"

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from storage_core.errors import CorruptionError, DataLossError
 from storage_core.rabbitmq.disk.span_reader import SpanReader
-from storage_core.rabbitmq.index.entries import Entries, NumberedEntries, filtered, joined, new_entries
+from storage_core.rabbitmq.index.entries import Entries, filtered, joined, new_entries
+from storage_core.rabbitmq.index.packed_entries import EntryParts
 from storage_core.rabbitmq.index.queue_directory import QueueFiles
 from storage_core.rabbitmq.read.batch_builder import BatchBuilder
 from storage_core.rabbitmq.read.message_batch import read_batch
@@ -58,13 +59,13 @@ class LivePartition(ScanPartition):
         Raises CorruptionError (FAILFAST), DataLossError when messages move faster than they are read.
         """
         partition, ids, attempts = self.planned, np.frombuffer(self.ids, "V16"), 0
-        while len(partition.entries):
+        while len(entries := partition.entries.as_one()):
             builder = BatchBuilder(partition.context)
             reader = SpanReader(partition.context.root, list(partition.context.files))
             done = 0
             try:
-                for start, stop in batch_ranges(partition.entries["length"]):
-                    found = read_batch(reader, partition.entries[start:stop], partition.verify_crc, ids[start:stop])
+                for start, stop in batch_ranges(entries["length"]):
+                    found = read_batch(reader, entries[start:stop], partition.verify_crc, ids[start:stop])
                     batch = builder.batch(found)
                     done = stop
                     attempts = 0
@@ -83,18 +84,19 @@ class LivePartition(ScanPartition):
 
     def _moved(self, partition: QueuePartition, ids: Ids, done: int) -> tuple[QueuePartition, Ids]:
         """The messages from number `done` on where they lie now, in the same order."""
-        entries, ids = partition.entries[done:], ids[done:]
+        entries, ids = partition.entries.as_one()[done:], ids[done:]
         wanted = _names(entries["queue"], entries["sequence_id"], ids)
         files: dict[str, int] = {}
         found: list[Entries] = [new_entries(0)]
         keys = [np.empty(0, wanted.dtype)]
         for number, queue in self.relocate(partition.context.queues):
-            here = queue.served.copy()
-            numbers = [files.setdefault(path, len(files)) for path in queue.files]
-            here["file"] = np.array(numbers, np.int32)[here["file"]] if numbers else here["file"]
-            here["queue"] = number
-            found.append(here)
-            keys.append(_names(here["queue"], here["sequence_id"], queue.served_ids))
+            here = queue.served
+            if not len(here):
+                continue
+            numbers = np.array([files.setdefault(path, len(files)) for path in queue.files], np.int32)
+            queues = np.full(len(here), number, np.int32)
+            found.append(here.replaced(file=numbers[here["file"]], queue=queues))
+            keys.append(_names(queues, here["sequence_id"], queue.served_ids))
         there, key = joined(found), np.concatenate(keys)
         order = np.argsort(key, kind="stable")
         at = np.searchsorted(key[order], wanted)
@@ -102,12 +104,12 @@ class LivePartition(ScanPartition):
         same = key[order][at] == wanted if len(key) else np.zeros(len(wanted), bool)
         moved = there[order[at[same]]] if len(key) else there
         context = replace(partition.context, files=tuple(files))
-        return replace(partition, context=context, parts=(NumberedEntries(moved),)), filtered(ids, same)
+        return replace(partition, context=context, entries=EntryParts((moved,))), filtered(ids, same)
 
 
 def _places(partition: QueuePartition, first: int = 0) -> list[tuple[str, int]]:
     """The file and the position of each message from number `first` on."""
-    entries = partition.entries[first:]
+    entries = partition.entries.as_one()[first:]
     files = (partition.context.files[number] for number in entries["file"].tolist())
     return list(zip(files, entries["position"].tolist(), strict=True))
 

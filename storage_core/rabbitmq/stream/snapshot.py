@@ -280,7 +280,7 @@ class VhostStreamSnapshot(VhostSnapshot, StreamSnapshot):
         base = 0
         for piece in planned:
             if isinstance(piece, QueuePartition):
-                stop = base + len(piece.entries)
+                stop = base + piece.entries.count
                 found.append(LivePartition(piece, ids[base:stop].tobytes(), Relocation(self._facts, self._candidates)))
                 base = stop
         return found

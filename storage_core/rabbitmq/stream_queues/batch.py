@@ -24,8 +24,8 @@ from storage_core.formats.rabbitmq.stream_queues.log_files import CHUNK
 from storage_core.formats.rabbitmq.stream_queues.section_shapes import Matched, Shape, property_lists, shape_of
 from storage_core.formats.spans import structs_at
 from storage_core.rabbitmq.disk.span_reader import SpanReader
-from storage_core.rabbitmq.index.entries import Entries
-from storage_core.rabbitmq.stream_queues.rows import ENTRY
+from storage_core.rabbitmq.index.entries import Entries, new_entries
+from storage_core.rabbitmq.stream_queues.rows import FIELDS
 
 _FEWEST_SHAPED, _NEW_SHAPES, _MOST_SHAPES = 8, 12, 32
 
@@ -135,7 +135,7 @@ def _with_damaged(
     table = chunks.table
     bad = np.array(sorted(reasons), np.int64)
     owners = np.concatenate([found.chunks, bad])
-    entries = np.zeros(len(owners), ENTRY)
+    entries = new_entries(len(owners), FIELDS)
     count = len(found.chunks)
     whole = slice(0, count)
     entries["sequence_id"][whole] = table["id"][found.chunks] + found.numbers

@@ -25,11 +25,11 @@ def damaged_chunks(log: StreamLog) -> Iterator[Damage]:
                 entries, found = read_chunks(reader, Chunks(table, zeros + number, zeros), True)
                 batch = messages.batch(entries, found.buffer, found.starts, found.stops, dict(found.reasons))
                 for row, reason in sorted(batch.reasons.items()):
-                    entry = entries[row]
+                    entry = entries.row(row)
                     yield Damage(
-                        log.segments[number].file, int(entry["position"]), int(entry["length"]),
+                        log.segments[number].file, entry["position"], entry["length"],
                         "chunk" if row in found.reasons else "message",
-                        f"offset {int(entry['sequence_id'])}: {reason}", log.stream.queue,
+                        f"offset {entry['sequence_id']}: {reason}", log.stream.queue,
                     )  # fmt: skip
     finally:
         reader.close()

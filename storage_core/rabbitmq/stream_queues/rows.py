@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pyarrow as pa
 
 from storage_core.arrays import as_array, text_array
@@ -19,12 +18,10 @@ from storage_core.rabbitmq.read.columns import IndexColumns
 OWN_COLUMNS = (schema.QUEUE_TYPE.name, *schema.STREAM.names)
 OF_MESSAGES = frozenset({"rawSections"})
 
-ENTRY = np.dtype(
-    [
-        ("sequence_id", "i8"), ("position", "i8"), ("length", "i8"), ("chunk", "i8"), ("time", "i8"), ("epoch", "i8"),
-        ("file", "i4"), ("queue", "i4"), ("kind", "u1"), ("flags", "u1"),
-    ]
-)  # fmt: skip
+FIELDS = {
+    "sequence_id": "i8", "position": "i8", "length": "i8", "chunk": "i8", "time": "i8", "epoch": "i8",
+    "file": "i4", "queue": "i4", "kind": "u1", "flags": "u1",
+}  # fmt: skip
 """A message: its offset is `sequence_id`; its entry at `position` of `file`; its chunk's id, time in ms, and epoch."""
 
 

@@ -19,12 +19,13 @@ from storage_core.conditions import all_hold, condition
 from storage_core.errors import CorruptionError
 from storage_core.rabbitmq import schema
 from storage_core.rabbitmq.disk.damage import Damage
+from storage_core.rabbitmq.index.entries import new_entries
 from storage_core.rabbitmq.read.batch_builder import LEAVE_OUT, RowContext
 from storage_core.rabbitmq.read.selection import queues_of
 from storage_core.rabbitmq.stream_queues import selection
 from storage_core.rabbitmq.stream_queues.directory import StreamDirectory, list_streams
 from storage_core.rabbitmq.stream_queues.partition import ChunkRange, StreamPartition
-from storage_core.rabbitmq.stream_queues.rows import ENTRY, OWN_COLUMNS, StreamColumns
+from storage_core.rabbitmq.stream_queues.rows import FIELDS, OWN_COLUMNS, StreamColumns
 from storage_core.rabbitmq.stream_queues.stream_log import StreamLog, read_log
 from storage_core.store import Mode, QueueInfo, QueueKey, ScanPartition, ScanRequest, Snapshot
 
@@ -84,7 +85,7 @@ class StreamQueuesSnapshot(Snapshot):
         names = set(queues_of(request, self.topics()))
         asked = [condition(predicate) for predicate in request.predicates]
         of_queues = [one for one in asked if one.columns <= QUEUE_COLUMNS]
-        entry, store = np.zeros(1, ENTRY), request.store_name or self.store
+        entry, store = new_entries(1, FIELDS), request.store_name or self.store
 
         def takes(stream: StreamDirectory) -> bool:
             columns = StreamColumns((stream.vhost,), store, (stream.queue,), ())

@@ -15,7 +15,7 @@ from storage_core.progress import report
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.disk.span_reader import SpanReader, read_file
 from storage_core.rabbitmq.index import journal_reader
-from storage_core.rabbitmq.index.entries import MISSING, Entries, filtered, flagged
+from storage_core.rabbitmq.index.entries import MISSING, filtered, flagged
 from storage_core.rabbitmq.index.queue_directory import QueueFiles
 from storage_core.rabbitmq.index.segment_reader import mark_counts
 from storage_core.rabbitmq.read.message_batch import read_batch
@@ -24,7 +24,7 @@ from storage_core.rabbitmq.read.partition import batch_ranges
 WORK = "reading messages"
 
 
-def unreadable(root: str, files: QueueFiles) -> Iterator[tuple[Entries, str]]:
+def unreadable(root: str, files: QueueFiles) -> Iterator[tuple[dict[str, int], str]]:
     """The live entries whose message is there and cannot be read, each with the reason."""
     entries = filtered(files.served, ~flagged(files.served, MISSING))
     reader = SpanReader(root, files.files)
@@ -36,7 +36,7 @@ def unreadable(root: str, files: QueueFiles) -> Iterator[tuple[Entries, str]]:
             report(WORK, done, total)
             for row in sorted(batch.reasons):
                 if not batch.dropped[row]:
-                    yield entries[start + row], batch.reasons[row]
+                    yield entries.row(start + row), batch.reasons[row]
     finally:
         reader.close()
 

@@ -92,8 +92,8 @@ def _unfinished(root: str) -> Iterator[Finding]:
 def _of_queue(snapshot: VhostSnapshot, files: QueueFiles, name: str) -> Iterator[Finding]:
     yield from _of_index(snapshot, files, name)
     for entry, why in unreadable(snapshot.root, files):
-        file, place, length = files.files[int(entry["file"])], int(entry["position"]), int(entry["length"])
-        reason = f"of sequence id {int(entry['sequence_id'])}: {why}"
+        file, place, length = files.files[entry["file"]], entry["position"], entry["length"]
+        reason = f"of sequence id {entry['sequence_id']}: {why}"
         effect = HANGS if files.verdict.dirty and entry["kind"] in {SEGMENT, JOURNAL} else f"{CRASHES} at this message"
         yield Finding(file, place, length, Kind.UNREADABLE, reason, effect, True, name)
 
@@ -109,10 +109,9 @@ def _of_index(snapshot: VhostSnapshot, files: QueueFiles, name: str) -> Iterator
         yield Finding(folder, 0, 0, Kind.DISAGREEING, reason, effect or HIDES, True, name)
     lost = np.flatnonzero(flagged(files.entries, MISSING) & ~flagged(files.entries, ACKED))
     for row in lost.tolist():
-        entry = files.entries[row]
-        reason = f"the message of sequence id {int(entry['sequence_id'])} is in no message file"
-        place, length = int(entry["position"]), int(entry["length"])
-        file = files.files[int(entry["file"])]
+        entry = files.entries.row(row)
+        reason = f"the message of sequence id {entry['sequence_id']} is in no message file"
+        file, place, length = files.files[entry["file"]], entry["position"], entry["length"]
         yield Finding(file, place, length, Kind.DANGLING, reason, f"{CRASHES} at this message", True, name)
     for segment, size in _blank_segments(f"{snapshot.root}/{folder}"):
         yield Finding(f"{folder}/{segment}", 0, size, Kind.ODD, BLANK, "takes the segment for empty", True, name)

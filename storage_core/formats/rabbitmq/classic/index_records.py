@@ -39,21 +39,29 @@ _loops = CompiledLoops("storage_core.formats.rabbitmq.compiled.segment_loops")
 class PublishRows:
     """Room for the publishes of a segment, arrays of shape (n,) for its n publishes.
 
-    Each of `rows` becomes `template`, shape (1,), with what its record says in the fields of `PUBLISH_FIELDS`; to
-    `flags` the bit `persistent` is added where it is. `stored`: whether the message is in the shared store. `ids` are
-    those of stored messages, or of all `with_ids`; the others are left as they are.
+    `positions` and `lengths` are those of their records; to `flags` the bit `persistent` is added where one is.
+    `stored`: whether the message is in the shared store. `ids` are those of stored messages, or of all `with_ids`; the
+    others are left as they are.
     """
 
-    rows: npt.NDArray[np.void]
+    sequence_ids: Numbers
+    positions: Numbers
+    expiries: npt.NDArray[np.uint64]
+    lengths: Numbers
+    sizes: npt.NDArray[np.uint32]
+    flags: Flags
     ids: npt.NDArray[np.void]
     stored: npt.NDArray[np.bool_]
-    template: npt.NDArray[np.void]
     persistent: int
     with_ids: bool
 
-
-PUBLISH_FIELDS = {"sequence_id": "i8", "position": "i8", "expiry": "u8", "length": "i8", "size": "u4", "flags": "u1"}
-"""What a publish record says, and in which type; `position` and `length` are those of the record."""
+    @property
+    def count(self) -> int:
+        """N. Raises ValueError where an array has another length."""
+        columns = self.sequence_ids, self.positions, self.expiries, self.lengths, self.sizes, self.flags, self.ids
+        if any(len(column) != len(self.stored) for column in columns):
+            raise ValueError("columns of different lengths")
+        return len(self.stored)
 
 
 def publishes_into(
@@ -64,22 +72,20 @@ def publishes_into(
 
     Raises ValueError where `target` has not a row for each publish.
     """
-    if not len(target.rows) == len(target.ids) == len(target.stored):
-        raise ValueError("not a row, an id and a mark for each publish")
-    buffer = np.frombuffer(data, np.uint8)
+    count, buffer = target.count, np.frombuffer(data, np.uint8)
     if (loops := _loops.after()) is not None:
         found: Numbers = loops.publishes_into(buffer, flags, positions, first_sequence_id, target)
         return found
     relatives = np.flatnonzero(flags & PUBLISHED)
-    starts, kept, rows = positions[relatives], flags[relatives], target.rows
-    if len(relatives) != len(rows):
+    starts, kept = positions[relatives], flags[relatives]
+    if len(relatives) != count:
         raise ValueError("there is not a row for each publish")
     heads = structs_at(buffer, segment.PUBLISH.dtype, starts)
     embedded = heads["embedded_size"].astype(np.int64)
-    rows[:] = target.template
-    rows["sequence_id"], rows["position"] = first_sequence_id + relatives, starts
-    rows["expiry"], rows["size"], rows["length"] = heads["expiry"], heads["size"], segment.PUBLISH.size + embedded
-    rows["flags"] |= np.where(kept & PERSISTENT, np.uint8(target.persistent), np.uint8(0))
+    target.sequence_ids[:], target.positions[:] = first_sequence_id + relatives, starts
+    target.expiries[:], target.sizes[:] = heads["expiry"], heads["size"]
+    target.lengths[:] = segment.PUBLISH.size + embedded
+    target.flags[kept & PERSISTENT != 0] |= np.uint8(target.persistent)
     target.stored[:] = embedded == 0
     named = target.stored | target.with_ids
     target.ids[named] = heads["id"][named]

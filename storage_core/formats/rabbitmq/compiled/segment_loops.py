@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
+import numpy.typing as npt
 from numba import njit, types
 
-from storage_core.compiled.calls import copy, int16_at, int32_at, int64_at, store_native_int32, store_native_int64
+from storage_core.compiled.calls import copy, int16_at, int32_at, int64_at
 from storage_core.compiled.span_loops import BYTES, OUT_BYTES, OUT_POSITIONS, POSITIONS
 from storage_core.formats.layout import Bytes, Mask, Positions
 from storage_core.formats.rabbitmq.classic.index_records import (
     ACKED,
     DELIVERED,
     PERSISTENT,
-    PUBLISH_FIELDS,
     PUBLISHED,
     Flags,
     PublishRows,
@@ -41,49 +38,43 @@ def publishes_into(
     buffer: Bytes, flags: Flags, positions: Positions, first_sequence_id: int, target: PublishRows
 ) -> Positions:
     """`index_records.publishes_into`."""
-    rows, template = target.rows, target.template
-    layout: Mapping[str, Any] = rows.dtype.fields or {}
-    fields = np.array([layout[name][1] for name in PUBLISH_FIELDS], np.int64)
-    if any(layout[name][0] != kind for name, kind in PUBLISH_FIELDS.items()) or template.dtype != rows.dtype:
-        raise ValueError("rows whose fields are of other types")
-    acked = np.empty(len(rows), np.int64)
+    acked = np.empty(target.count, np.int64)
     count = _publishes_into(
-        buffer, flags, positions, first_sequence_id, rows.view(np.uint8), fields, template.view(np.uint8),
-        target.persistent, target.ids.view(np.uint8), target.with_ids, target.stored, acked,
+        buffer, flags, positions, first_sequence_id, target.sequence_ids, target.positions,
+        target.expiries.view(np.int64), target.lengths, target.sizes, target.flags, target.persistent,
+        target.ids.view(np.uint8), target.with_ids, target.stored, acked,
     )  # fmt: skip
     if count < 0:
         raise ValueError("a publish lies outside of its segment, or there is not a row for each")
     return acked[:count]
 
 
-@njit(types.int64(BYTES, BYTES, POSITIONS, types.int64, OUT_BYTES, POSITIONS, BYTES, types.int64, OUT_BYTES,
-                  types.boolean, types.boolean[::1], OUT_POSITIONS), nogil=True, cache=True)  # fmt: skip
+@njit(types.int64(BYTES, BYTES, POSITIONS, types.int64, OUT_POSITIONS, OUT_POSITIONS, OUT_POSITIONS, OUT_POSITIONS,
+                  types.uint32[::1], OUT_BYTES, types.int64, OUT_BYTES, types.boolean, types.boolean[::1],
+                  OUT_POSITIONS), nogil=True, cache=True)  # fmt: skip
 def _publishes_into(
-    buffer: Bytes, flags: Flags, positions: Positions, first_sequence_id: int, rows: Bytes, fields: Positions,
-    template: Bytes, persistent: int, ids: Bytes, with_ids: bool, stored: Mask, acked: Positions,
+    buffer: Bytes, known: Flags, places: Positions, first_sequence_id: int, sequence_ids: Positions,
+    positions: Positions, expiries: Positions, lengths: Positions, sizes: npt.NDArray[np.uint32], flags: Flags,
+    persistent: int, ids: Bytes, with_ids: bool, stored: Mask, acked: Positions,
 ) -> int:  # fmt: skip
-    sequence_at, position_at, expiry_at, length_at, size_at, flags_at = fields
     row = acked_count = 0
-    for relative in range(len(flags)):
-        known = flags[relative]
-        if not known & PUBLISHED:
+    for relative in range(len(known)):
+        records = known[relative]
+        if not records & PUBLISHED:
             continue
-        start, to = positions[relative], row * len(template)
+        start = places[relative]
         if not 0 <= start <= len(buffer) - PUBLISH_SIZE or row >= len(stored):
             return -1
         embedded_size = int32_at(buffer, start + EMBEDDED_AT) & 0xFFFFFFFF
-        copy(rows, to, template, 0, len(template))
-        store_native_int64(rows, to + sequence_at, first_sequence_id + relative)
-        store_native_int64(rows, to + position_at, start)
-        store_native_int64(rows, to + expiry_at, int64_at(buffer, start + EXPIRY_AT))
-        store_native_int64(rows, to + length_at, PUBLISH_SIZE + embedded_size)
-        store_native_int32(rows, to + size_at, int32_at(buffer, start + SIZE_AT))
-        if known & PERSISTENT:
-            rows[to + flags_at] |= persistent
+        sequence_ids[row], positions[row] = first_sequence_id + relative, start
+        expiries[row], lengths[row] = int64_at(buffer, start + EXPIRY_AT), PUBLISH_SIZE + embedded_size
+        sizes[row] = int32_at(buffer, start + SIZE_AT)
+        if records & PERSISTENT:
+            flags[row] |= persistent
         stored[row] = embedded_size == 0
         if with_ids or embedded_size == 0:
             copy(ids, row * ID_SIZE, buffer, start + ID_AT, ID_SIZE)
-        if known & ACKED:
+        if records & ACKED:
             acked[acked_count] = first_sequence_id + relative
             acked_count += 1
         row += 1
