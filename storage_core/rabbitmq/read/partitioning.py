@@ -5,7 +5,7 @@ Leaves to `snapshot` which entries a plan has, to `partition` reading them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_core.rabbitmq.disk.damage import Damage
-from storage_core.rabbitmq.index.entries import Entries, joined, new_entries
+from storage_core.rabbitmq.index.entries import Entries, new_entries
 from storage_core.rabbitmq.index.packed_entries import EntryParts
 from storage_core.rabbitmq.read.batch_builder import RowContext
 from storage_core.rabbitmq.read.partition import QueuePartition
@@ -48,9 +48,28 @@ class PlannedEntries:
         numbers = [self._numbers.setdefault(path, len(self._numbers)) for path in files]
         self._stretches.append(_Stretch(entries, np.array(numbers, np.int32), queue))
 
-    def lengths(self) -> npt.NDArray[np.int64]:
-        """Length of each entry's record."""
-        return joined([stretch.entries["length"] for stretch in self._stretches] or [np.empty(0, np.int64)])
+    @property
+    def count(self) -> int:
+        """How many entries there are."""
+        return sum(len(stretch.entries) for stretch in self._stretches)
+
+    def cuts(self, partition_count: Callable[[int], int]) -> list[int]:
+        """The first entries of partitions of about equal bytes without that of the first one, `partition_count` of all
+        bytes in number: each has those entries that end up to its share. Ascending, not all different.
+        """
+        sizes = [int(stretch.entries["length"].sum()) for stretch in self._stretches]
+        total = sum(sizes)
+        count = partition_count(total)
+        shares = [total * number // count for number in range(1, count)]
+        found: list[int] = []
+        row = base = 0
+        for stretch, size in zip(self._stretches, sizes, strict=True):
+            here = [share - base for share in shares[len(found) :] if share < base + size]
+            if here:
+                ends = np.cumsum(stretch.entries["length"])
+                found += (row + np.searchsorted(ends, here, side="right")).tolist()
+            row, base = row + len(stretch.entries), base + size
+        return found + [row] * (len(shares) - len(found))
 
     def between(self, start: int, stop: int) -> list[_Stretch]:
         """The stretches of the entries [start, stop), counted through all of them."""
@@ -67,13 +86,10 @@ def partitions(
     context: RowContext, planned: PlannedEntries, damages: tuple[Damage, ...], request: ScanRequest
 ) -> list[ScanPartition]:
     """Cuts at equal bytes, then at the most records; damages go with the last partition."""
-    ends = np.cumsum(planned.lengths())
-    if not len(ends) and not damages:
+    count = planned.count
+    if not count and not damages:
         return []
-    total = int(ends[-1]) if len(ends) else 0
-    count = request.partition_count(total)
-    cuts = np.searchsorted(ends, [total * share // count for share in range(1, count)], side="right").tolist()
-    bounds = sorted({0, *cuts, len(ends)}) if len(ends) else [0, 0]
+    bounds = sorted({0, *planned.cuts(request.partition_count), count}) if count else [0, 0]
     most = request.max_records_per_partition
     if most is not None:
         bounds = sorted({*bounds, *(at for a, b in pairwise(bounds) for at in range(a, b, most))})
@@ -89,8 +105,9 @@ def _partition(
     """A partition that carries only the names that its own entries use."""
     used = np.zeros(len(context.files), bool)
     for stretch in stretches:
-        firsts = np.flatnonzero(np.diff(stretch.entries["file"], prepend=-1))
-        used[stretch.files[stretch.entries["file"][firsts]]] = True
+        file = stretch.entries["file"]
+        used[stretch.files[file[:1]]] = True
+        used[stretch.files[file[1:][file[1:] != file[:-1]]]] = True
     numbers = np.cumsum(used, dtype=np.int32) - 1
     queues = sorted({stretch.queue for stretch in stretches})
     parts = [

@@ -266,7 +266,7 @@ class VhostStreamSnapshot(VhostSnapshot, StreamSnapshot):
                 wanted = only.mask(name, entries, queue.files)
                 pieces.add(number, queue.files, filtered(entries, wanted))
                 ids.append(filtered(queue.served_ids[between], wanted))
-        if not len(pieces.lengths()):
+        if not pieces.count:
             return []
         context = RowContext(
             schema, request.mode, self.root, store, self.vhost, tuple(names), pieces.files, request.predicates
