@@ -103,6 +103,7 @@ class QueuePartition(ScanPartition):
                 for batch in self._batches(entries, builder, window, rows):
                     rows = ROWS
                     yield batch
+                del entries  # the next slice's take its place
         builder.report()
 
     def _ahead(
