@@ -109,11 +109,11 @@ def _partition(
         used[stretch.files[file[:1]]] = True
         used[stretch.files[file[1:][file[1:] != file[:-1]]]] = True
     numbers = np.cumsum(used, dtype=np.int32) - 1
-    queues = sorted({stretch.queue for stretch in stretches})
+    queues = {number: place for place, number in enumerate(sorted({stretch.queue for stretch in stretches}))}
     parts = [
         each.entries.replaced(
             file=numbers[each.files].take(each.entries["file"]),
-            queue=np.full(len(each.entries), queues.index(each.queue), np.int32),
+            queue=np.full(len(each.entries), queues[each.queue], np.int32),
         )
         for each in stretches
     ]
