@@ -20,7 +20,6 @@ from time import perf_counter, process_time
 
 import storage_core.rocketmq.store  # noqa: F401  # importing the engine is not what is measured
 from benchmarks.machine import peak_bytes
-from connector.spark_worker import use_frugal_memory_pool
 from storage_core import open_store
 from storage_core.files import system
 from storage_core.store import ScanRequest
@@ -87,7 +86,6 @@ def _read(path: str) -> dict[str, float]:
     with open(path, "rb") as file:
         # Our own plan, written a moment ago by the process that started this one.
         partitions = pickle.load(file)  # noqa: S301
-    use_frugal_memory_pool()
     before, rows = peak_bytes(), 0
     for partition in partitions:
         for batch in partition.read():

@@ -1,22 +1,17 @@
-"""Three habits of Spark's Python workers and of what they load, mended inside a worker that works for us.
+"""Two habits of the daemon that forks Spark's Python workers, mended inside a worker that works for us.
 
-The daemon that forks them prints a traceback, after the right answer, when a query has rows enough: `show()`, `limit`,
-`take` and `first` close the connection while a worker still writes its next batch. It collects garbage after each plan,
-task and commit, over every object of every module that was ever loaded: the worker's next task waits for that, and
-tasks of other workers share their cores with it. And PyArrow's usual allocator keeps 30 to 40 MB of what the batches
-before have given back.
+It prints a traceback, after the right answer, when a query has rows enough: `show()`, `limit`, `take` and `first` close
+the connection while a worker still writes its next batch. And it collects garbage after each plan, task and commit,
+over every object of every module that was ever loaded: the worker's next task waits for that, and tasks of other
+workers share their cores with it.
 """
 
 from __future__ import annotations
 
 import gc
-import os
 import sys
-from contextlib import suppress
 from types import ModuleType
 from typing import Any
-
-import pyarrow as pa
 
 DAEMON = "pyspark.daemon"
 CLOSED = (BrokenPipeError, ConnectionResetError)
@@ -32,7 +27,6 @@ def prepare_worker() -> None:
         return
     _expect_closed_connection(daemon)
     _leave_modules_out_of_collections()
-    use_frugal_memory_pool()
 
 
 def _expect_closed_connection(daemon: ModuleType) -> None:
@@ -56,16 +50,6 @@ def _leave_modules_out_of_collections() -> None:
     if len(sys.modules) > _frozen_modules:
         gc.freeze()
         _frozen_modules = len(sys.modules)
-
-
-def use_frugal_memory_pool() -> None:
-    """Arrow arrays get their memory from jemalloc, which is as fast as mimalloc and keeps less of it.
-
-    Does nothing where ARROW_DEFAULT_MEMORY_POOL names one, or PyArrow was built without jemalloc.
-    """
-    if "ARROW_DEFAULT_MEMORY_POOL" not in os.environ and pa.default_memory_pool().backend_name == "mimalloc":
-        with suppress(NotImplementedError):
-            pa.set_memory_pool(pa.jemalloc_memory_pool())
 
 
 class _Printer:

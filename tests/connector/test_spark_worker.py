@@ -1,5 +1,5 @@
-"""Queries that stop early print no traceback of Spark's daemon, every other error is printed as before; its collections
-leave out what earlier tasks have loaded; and Arrow keeps less memory.
+"""Queries that stop early print no traceback of Spark's daemon, every other error is printed as before; and its
+collections leave out what earlier tasks have loaded.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ import types
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from connector import spark_worker
 from connector.spark_worker import _Printer, prepare_worker
 
 ROOT = Path(__file__).resolve().parents[2]
-POOL = "ARROW_DEFAULT_MEMORY_POOL"
 DRIVER = """
 import sys
 from pyspark.sql import SparkSession
@@ -73,12 +71,9 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
     main.__spec__ = types.SimpleNamespace(name="pyspark.daemon")  # type: ignore[assignment]
     monkeypatch.setitem(sys.modules, "__main__", main)
     monkeypatch.setattr(spark_worker, "_frozen_modules", 0)
-    monkeypatch.delenv(POOL, raising=False)
-    pool = pa.default_memory_pool()
     assert gc.get_freeze_count() == 0
     yield main
     gc.unfreeze()
-    pa.set_memory_pool(pool)
 
 
 def test_outside_sparks_daemon_nothing_changes(daemon: types.ModuleType) -> None:
@@ -106,28 +101,3 @@ def test_collections_leave_out_what_earlier_tasks_loaded(
     monkeypatch.setitem(sys.modules, "new_to_this_worker", daemon)
     prepare_worker()
     assert gc.get_freeze_count() > frozen + len(kept) // 2
-
-
-@pytest.mark.parametrize(("before", "named", "after"), [
-    ("mimalloc", None, "jemalloc"), ("mimalloc", "mimalloc", "mimalloc"), ("system", None, "system"),
-])  # fmt: skip
-@pytest.mark.usefixtures("daemon")
-def test_arrow_takes_the_pool_that_keeps_less(
-    monkeypatch: pytest.MonkeyPatch, before: str, named: str | None, after: str
-) -> None:
-    pa.set_memory_pool(getattr(pa, f"{before}_memory_pool")())
-    if named is not None:
-        monkeypatch.setenv(POOL, named)
-    prepare_worker()
-    assert pa.default_memory_pool().backend_name == after
-
-
-@pytest.mark.usefixtures("daemon")
-def test_a_pyarrow_without_jemalloc_keeps_its_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> pa.MemoryPool:
-        raise NotImplementedError("this PyArrow was built without it")
-
-    monkeypatch.setattr(pa, "jemalloc_memory_pool", refuse)
-    pa.set_memory_pool(pa.mimalloc_memory_pool())
-    prepare_worker()
-    assert pa.default_memory_pool().backend_name == "mimalloc"
