@@ -10,7 +10,7 @@ import pytest
 
 from storage_core.rabbitmq import open_store
 from storage_core.rabbitmq.index.entries import FIELDS, Entries, filtered, joined, new_entries
-from storage_core.rabbitmq.index.packed_entries import CHUNK_ROWS, EntryParts, PackedEntries
+from storage_core.rabbitmq.index.partition_entries import CHUNK_ROWS, EntryParts, PackedEntries
 from storage_core.store import ScanRequest
 from tests.rabbitmq import golden
 

@@ -17,7 +17,7 @@ from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.disk.span_reader import SpanReader
 from storage_core.rabbitmq.index.entries import MISSING, PERSISTENT, Entries, flagged
-from storage_core.rabbitmq.index.packed_entries import EntryParts, PackedEntries
+from storage_core.rabbitmq.index.partition_entries import PartitionEntries
 from storage_core.rabbitmq.quorum.rows import QuorumColumns
 from storage_core.rabbitmq.read.batch_builder import BatchBuilder, RowContext
 from storage_core.rabbitmq.read.message_batch import MessageBatch, TermSpans, decode_batch
@@ -33,7 +33,7 @@ class QuorumPartition(ScanPartition):
 
     context: RowContext
     vhosts: tuple[str, ...]
-    entries: EntryParts | PackedEntries
+    entries: PartitionEntries
     damages: tuple[Damage, ...]
 
     def __reduce__(self) -> tuple[Any, ...]:

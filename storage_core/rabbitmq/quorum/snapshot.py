@@ -18,7 +18,7 @@ from storage_core.errors import CorruptionError, DataLossError
 from storage_core.rabbitmq import schema
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.index.entries import Entries, filtered, joined, new_entries
-from storage_core.rabbitmq.index.packed_entries import EntryParts
+from storage_core.rabbitmq.index.partition_entries import EntryParts
 from storage_core.rabbitmq.quorum.directory import QueueDirectory, has_log, last_applied, list_queues
 from storage_core.rabbitmq.quorum.partition import QuorumPartition
 from storage_core.rabbitmq.quorum.raft_log import RaftLog, WalEntries, read_log, read_wals

@@ -16,7 +16,7 @@ import pyarrow as pa
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.disk.span_reader import SpanReader
 from storage_core.rabbitmq.index.entries import Entries
-from storage_core.rabbitmq.index.packed_entries import CHUNK_ROWS, EntryParts, PackedEntries
+from storage_core.rabbitmq.index.partition_entries import CHUNK_ROWS, PartitionEntries
 from storage_core.rabbitmq.read.batch_builder import BatchBuilder, RowContext
 from storage_core.rabbitmq.read.message_batch import read_batch
 from storage_core.store import Mode, ScanPartition
@@ -29,7 +29,7 @@ class QueuePartition(ScanPartition):
     """Messages of one store in delivery order, and the damages that PERMISSIVE shows beside them."""
 
     context: RowContext
-    entries: EntryParts | PackedEntries
+    entries: PartitionEntries
     damages: tuple[Damage, ...]
     verify_crc: bool
 
@@ -75,7 +75,7 @@ class QueuePartition(ScanPartition):
             sys.stderr.write(f"mqstore: {context.root}: {left_out} damaged messages or index records were left out\n")
 
 
-def batches(entries: EntryParts | PackedEntries) -> Iterator[Entries]:
+def batches(entries: PartitionEntries) -> Iterator[Entries]:
     """The entries of each batch."""
     first_rows = FIRST_BATCH_ROWS
     for chunk in entries.chunks():

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.index.entries import Entries, new_entries
-from storage_core.rabbitmq.index.packed_entries import EntryParts
+from storage_core.rabbitmq.index.partition_entries import EntryParts
 from storage_core.rabbitmq.read.batch_builder import RowContext
 from storage_core.rabbitmq.read.partition import QueuePartition
 from storage_core.store import ScanPartition, ScanRequest
@@ -54,8 +54,9 @@ class PlannedEntries:
         return sum(len(stretch.entries) for stretch in self._stretches)
 
     def cuts(self, partition_count: Callable[[int], int]) -> list[int]:
-        """The first entries of partitions of about equal bytes without that of the first one, `partition_count` of all
-        bytes in number: each has those entries that end up to its share. Ascending, not all different.
+        """Where partitions of about equal bytes begin, but for the first one: numbers of entries, ascending, some of
+        them equal. `partition_count` says how many partitions so many bytes become. A partition goes up to the last
+        entry that ends within its share.
         """
         sizes = [int(stretch.entries["length"].sum()) for stretch in self._stretches]
         total = sum(sizes)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from storage_core.errors import CorruptionError, DataLossError
 from storage_core.rabbitmq.disk.span_reader import SpanReader
 from storage_core.rabbitmq.index.entries import Entries, filtered, joined, new_entries
-from storage_core.rabbitmq.index.packed_entries import EntryParts
+from storage_core.rabbitmq.index.partition_entries import EntryParts
 from storage_core.rabbitmq.index.queue_directory import QueueFiles
 from storage_core.rabbitmq.read.batch_builder import BatchBuilder
 from storage_core.rabbitmq.read.message_batch import read_batch

@@ -57,7 +57,7 @@ class PublishRows:
 
     @property
     def count(self) -> int:
-        """N. Raises ValueError where an array has another length."""
+        """The number of rows. Raises ValueError where an array has another length."""
         columns = self.sequence_ids, self.positions, self.expiries, self.lengths, self.sizes, self.flags, self.ids
         if any(len(column) != len(self.stored) for column in columns):
             raise ValueError("columns of different lengths")

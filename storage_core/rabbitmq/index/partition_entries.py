@@ -88,8 +88,8 @@ class PackedEntries:
         words, at = np.frombuffer(zstandard.ZstdDecompressor().decompress(self.data), np.int64), 0
         for start in range(0, self.count, CHUNK_ROWS):
             columns = {}
-            for name, kind in self.fields.items():
-                columns[name], at = _decoded(words, at, min(CHUNK_ROWS, self.count - start), kind)
+            for name, dtype in self.fields.items():
+                columns[name], at = _decoded(words, at, min(CHUNK_ROWS, self.count - start), dtype)
             yield Entries(columns)
 
     def as_one(self) -> Entries:
@@ -101,6 +101,9 @@ class PackedEntries:
         return self
 
 
+PartitionEntries = EntryParts | PackedEntries
+
+
 def _words(*numbers: int) -> bytes:
     return np.array(numbers, np.int64).tobytes()
 
@@ -108,7 +111,7 @@ def _words(*numbers: int) -> bytes:
 def _coded(column: npt.NDArray[Any]) -> list[bytes]:
     """A column that is not empty: its kind, first value and a number more, and what steps of that kind need."""
     if (column == column[0]).all():
-        return [_words(_LINE), column[:1].astype(np.int64).tobytes(), _words(0)]
+        return [_words(_LINE, int(column[:1].astype(np.int64)[0]), 0)]
     values = column.astype(np.int64)
     first, steps = int(values[0]), values[1:] - values[:-1]
     if (steps == steps[0]).all():
@@ -123,19 +126,19 @@ def _coded(column: npt.NDArray[Any]) -> list[bytes]:
     return [_words(width, first, 0), steps.astype(f"i{width}").tobytes(), bytes(-len(steps) * width % _WORD)]
 
 
-def _decoded(words: _Words, at: int, count: int, kind: str) -> tuple[npt.NDArray[Any], int]:
-    """The `count` values, of type `kind`, of a column at `words[at]`, and the position after it."""
-    (shape, first, more), at = words[at : at + 3].tolist(), at + 3
-    if shape == _LINE:
+def _decoded(words: _Words, at: int, count: int, dtype: str) -> tuple[npt.NDArray[Any], int]:
+    """The `count` values, of `dtype`, of a column at `words[at]`, and the position after it."""
+    (kind, first, more), at = words[at : at + 3].tolist(), at + 3
+    if kind == _LINE:
         values = np.arange(count, dtype=np.int64) * more + first if more else np.full(count, first)
-        return values.astype(kind, copy=False), at
-    if shape == _RUNS:
+        return values.astype(dtype, copy=False), at
+    if kind == _RUNS:
         steps, at = np.repeat(words[at : at + more], words[at + more : at + 2 * more]), at + 2 * more
     else:
-        size = -(-(count - 1) * shape // _WORD)
-        steps, at = words[at : at + size].view(f"i{shape}")[: count - 1], at + size
+        size = -(-(count - 1) * kind // _WORD)
+        steps, at = words[at : at + size].view(f"i{kind}")[: count - 1], at + size
     values = np.empty(count, np.int64)
     values[0] = 0
     np.cumsum(steps, out=values[1:])
     values += first
-    return values.astype(kind, copy=False), at
+    return values.astype(dtype, copy=False), at
