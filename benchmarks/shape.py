@@ -158,4 +158,4 @@ def _memory(folder: Path, scale: float, rounds: int, section: Section) -> None:
             plan = folder / "plan.pickle"
             plan.write_bytes(pickle.dumps(open_store(path).snapshot().plan(ScanRequest())))
             grown = in_fresh_process("read", str(plan))["grown_bytes"]
-        section.add(Finding(f"peak memory of a worker, {title}, all columns", grown / MEGABYTE, "MB", 300, True))
+        section.add(Finding(f"peak memory of a worker, {title}, all columns", grown / MEGABYTE, "MB", 200, True))
