@@ -8,7 +8,9 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import resource
 import signal
+import sys
 
 from storage_core.files.address import is_remote
 
@@ -22,6 +24,12 @@ def memory_used() -> int:
 def memory_total() -> int:
     """Bytes of memory of this machine."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def most_open_files() -> int:
+    """How many files this process may have open at once."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 def zeros(size: int) -> memoryview:

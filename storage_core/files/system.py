@@ -23,6 +23,7 @@ from storage_core.files.processes import (
     holders_below,
     memory_total,
     memory_used,
+    most_open_files,
     process_space,
     process_start,
     session_process,
@@ -33,8 +34,8 @@ from storage_core.files.stamp import NO_STAMP, FileStat, Stamp
 
 __all__ = [
     "NO_STAMP", "FileStat", "Stamp",
-    "holders", "holders_below", "memory_total", "memory_used", "process_space", "process_start", "session_process",
-    "zeros",
+    "holders", "holders_below", "memory_total", "memory_used", "most_open_files", "process_space", "process_start",
+    "session_process", "zeros",
 ]  # fmt: skip
 
 READ_ONLY = "mqstore writes to local directories; write there, then `mqstore copy` takes the store to a URI"

@@ -17,14 +17,23 @@ from storage_core.errors import CorruptionError
 from storage_core.files import system
 from storage_core.files.file_chain import ChainFile, FileChain
 
-OPEN_FILES = 64
+SHARE, MOST_OPEN = 4, 1024
+
+
+def files_at_once() -> int:
+    """How many files are kept open for one purpose: a quarter of what the process may have open, MOST_OPEN at most.
+
+    The queues of most stores fit, so that a file which each slice of a log comes back to is opened once.
+    """
+    return min(max(system.most_open_files() // SHARE, 1), MOST_OPEN)
 
 
 class OpenFiles(Closable):
     """Descriptors for reading, opened at first use, the least recently used closed beyond a limit."""
 
-    def __init__(self, limit: int = OPEN_FILES) -> None:
-        self._limit = limit
+    def __init__(self, limit: int | None = None) -> None:
+        """`limit`: `files_at_once` where there is none."""
+        self._limit = files_at_once() if limit is None else limit
         self._open: OrderedDict[str, int] = OrderedDict()
         self._ahead: object | None = None
 

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from storage_core import open_store
@@ -18,11 +19,13 @@ from storage_core.rocketmq.disk import queue_starts, record_reader
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.disk.queue_starts import valid_starts
 from storage_core.rocketmq.disk.record_reader import head_at, queue_offsets_at
+from storage_core.rocketmq.read import partitioning
 from storage_core.rocketmq.read import ranges as ranges_module
 from storage_core.rocketmq.read.ranges import QueueRanges
 from storage_core.rocketmq.recovery import recovery, recovery_cache
+from storage_core.rocketmq.write import commit_plan
 from storage_core.store import OffsetBound, ScanRequest
-from tests.support.rocketmq_orders import orders_store
+from tests.support.rocketmq_orders import orders, orders_store
 
 QUEUES = 240
 
@@ -129,9 +132,31 @@ def test_a_plan_is_the_same_whether_the_entries_were_just_seen_or_not(
                 assert [list(part.ranges) for part in again.snapshot().plan(request)] == [list(each) for each in plan]
 
 
+@pytest.mark.parametrize("allowed", [4 * (QUEUES + 1), 4 * 20])
+def test_slices_and_chunks_come_back_to_files_that_are_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowed: int
+) -> None:
+    """`allowed`: how many files the process may have open; a quarter of them is enough for all queues, or is not."""
+    monkeypatch.setattr(system, "most_open_files", lambda: allowed)
+    monkeypatch.setattr(commit_plan, "CHUNK_COUNT", 2 * QUEUES)
+    monkeypatch.setattr(partitioning, "SLICE_SIZE", 32 << 10)
+    calls: Counter[str] = Counter()
+    for name in ("open_read", "open_write"):
+        monkeypatch.setattr(system, name, counted(calls, name, getattr(system, name)))
+    root = orders_store(tmp_path / "store", 1_200, queues=QUEUES, commitLogFileSize=1 << 20)
+    assert (calls["open_write"] < 2 * QUEUES + 40) == (allowed > 4 * QUEUES)
+    with open_store(str(root)) as store:
+        (part,) = store.snapshot().plan(ScanRequest())
+        assert len(part.cuts) > 3
+        calls.clear()
+        rows = pa.Table.from_batches(part.read())
+    assert rows.column("key").to_pylist() == orders(range(1_200)).column("key").to_pylist()
+    assert (calls["open_read"] <= QUEUES + 1) == (allowed > 4 * QUEUES)
+
+
 def counted(calls: Counter[str], name: str, function):  # type: ignore[no-untyped-def]
-    def call(*args: object) -> object:
+    def call(*args: object, **named: object) -> object:
         calls[name] += 1
-        return function(*args)
+        return function(*args, **named)
 
     return call
