@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from storage_core.files.address import is_remote
+from storage_core.files.open_files import OpenFiles
 from storage_core.files.remote.threads import questions
-from storage_core.files.window import OpenFiles
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")

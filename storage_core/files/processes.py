@@ -26,7 +26,7 @@ def memory_total() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def most_open_files() -> int:
+def open_file_limit() -> int:
     """How many files this process may have open at once."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft

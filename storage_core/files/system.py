@@ -23,7 +23,7 @@ from storage_core.files.processes import (
     holders_below,
     memory_total,
     memory_used,
-    most_open_files,
+    open_file_limit,
     process_space,
     process_start,
     session_process,
@@ -34,7 +34,7 @@ from storage_core.files.stamp import NO_STAMP, FileStat, Stamp
 
 __all__ = [
     "NO_STAMP", "FileStat", "Stamp",
-    "holders", "holders_below", "memory_total", "memory_used", "most_open_files", "process_space", "process_start",
+    "holders", "holders_below", "memory_total", "memory_used", "open_file_limit", "process_space", "process_start",
     "session_process", "zeros",
 ]  # fmt: skip
 

@@ -5,62 +5,15 @@ Nothing is mapped: a file that shrinks under a map kills Python, and a mapped fi
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable
 from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
 
-from storage_core.closable import Closable
 from storage_core.errors import CorruptionError
 from storage_core.files import system
 from storage_core.files.file_chain import ChainFile, FileChain
-
-SHARE, MOST_OPEN = 4, 1024
-
-
-def files_at_once() -> int:
-    """How many files are kept open for one purpose: a quarter of what the process may have open, MOST_OPEN at most.
-
-    The queues of most stores fit, so that a file which each slice of a log comes back to is opened once.
-    """
-    return min(max(system.most_open_files() // SHARE, 1), MOST_OPEN)
-
-
-class OpenFiles(Closable):
-    """Descriptors for reading, opened at first use, the least recently used closed beyond a limit."""
-
-    def __init__(self, limit: int | None = None) -> None:
-        """`limit`: `files_at_once` where there is none."""
-        self._limit = files_at_once() if limit is None else limit
-        self._open: OrderedDict[str, int] = OrderedDict()
-        self._ahead: object | None = None
-
-    def descriptor(self, path: str) -> int:
-        """The descriptor of `path`. Raises OSError as `open` does."""
-        found = self._open.get(path)
-        if found is not None:
-            self._open.move_to_end(path)
-            return found
-        while len(self._open) >= self._limit:
-            system.close(self._open.popitem(last=False)[1])
-        self._open[path] = descriptor = system.open_read(path)
-        return descriptor
-
-    def will_need(self, spans: Iterable[tuple[str, int, int]]) -> None:
-        """Says which spans (path, start, stop) will be read next, in this order: remote ones are asked for now.
-
-        Nothing on a local disk, and never another answer.
-        """
-        self._ahead = system.will_need(self._ahead, spans)
-
-    def close(self) -> None:
-        """Closes all."""
-        system.need_no_more(self._ahead)
-        self._ahead = None
-        while self._open:
-            system.close(self._open.popitem()[1])
+from storage_core.files.open_files import OpenFiles
 
 
 class Window:

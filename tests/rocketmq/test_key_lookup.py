@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from storage_core import open_store
-from storage_core.files.window import OpenFiles
+from storage_core.files.open_files import OpenFiles
 from storage_core.formats.rocketmq.indexfile import Geometry
 from storage_core.rocketmq.disk.record_reader import RecordReader
 from storage_core.rocketmq.index import key_lookup

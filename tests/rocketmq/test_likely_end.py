@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from storage_core import open_store
 from storage_core.files.file_chain import FileChain, find_chain
-from storage_core.files.window import OpenFiles
+from storage_core.files.open_files import OpenFiles
 from storage_core.rocketmq.disk.commit_log import Checks, FileWalk
 
 FILE_SIZE = 64 << 10

@@ -13,7 +13,7 @@ import pytest
 from storage_core import open_store
 from storage_core.files import system
 from storage_core.files.file_chain import find_chain
-from storage_core.files.window import OpenFiles
+from storage_core.files.open_files import OpenFiles
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.rocketmq.disk import queue_starts, record_reader
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
@@ -137,7 +137,7 @@ def test_slices_and_chunks_come_back_to_files_that_are_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowed: int
 ) -> None:
     """`allowed`: how many files the process may have open; a quarter of them is enough for all queues, or is not."""
-    monkeypatch.setattr(system, "most_open_files", lambda: allowed)
+    monkeypatch.setattr(system, "open_file_limit", lambda: allowed)
     monkeypatch.setattr(commit_plan, "CHUNK_COUNT", 2 * QUEUES)
     monkeypatch.setattr(partitioning, "SLICE_SIZE", 32 << 10)
     calls: Counter[str] = Counter()

@@ -12,7 +12,7 @@ import pytest
 
 from storage_core import open_store
 from storage_core.files.file_chain import ChainFile, FileChain, find_chain
-from storage_core.files.window import OpenFiles
+from storage_core.files.open_files import OpenFiles
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.rocketmq.disk import consume_queue
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue

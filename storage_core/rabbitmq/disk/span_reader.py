@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from storage_core.errors import DataLossError, FormatError, StoreNotFoundError
 from storage_core.files import system
+from storage_core.files.open_files import OpenFiles
 from storage_core.files.small_file import read_at
-from storage_core.files.window import OpenFiles
 from storage_core.formats.layout import Bytes, Positions
 
 _FILE_SHIFT = 44

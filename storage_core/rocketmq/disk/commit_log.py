@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from storage_core.files.file_chain import ChainFile, FileChain
-from storage_core.files.window import OpenFiles, Window
+from storage_core.files.open_files import OpenFiles
+from storage_core.files.window import Window
 from storage_core.formats.layout import Mask, Positions
 from storage_core.formats.rocketmq.delay_levels import delay_ms
 from storage_core.formats.rocketmq.message import (

@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from storage_core.files import system
 from storage_core.files.file_chain import FileChain
-from storage_core.files.window import OpenFiles, shrunk, vanished
+from storage_core.files.open_files import OpenFiles
+from storage_core.files.window import shrunk, vanished
 from storage_core.formats.bisection import first_where
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE, QUEUE_ENTRY, decode_entries, leading_valid

@@ -13,7 +13,8 @@ import numpy as np
 
 from storage_core.files import system
 from storage_core.files.file_chain import ChainFile, FileChain
-from storage_core.files.window import OpenFiles, Window
+from storage_core.files.open_files import OpenFiles
+from storage_core.files.window import Window
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.message import HEADER_V4
 from storage_core.formats.rocketmq.record_walk import Stop, find_records

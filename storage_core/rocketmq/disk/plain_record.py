@@ -11,7 +11,7 @@ from struct import Struct as PackedStruct
 
 from storage_core.files import system
 from storage_core.files.file_chain import FileChain
-from storage_core.files.window import OpenFiles
+from storage_core.files.open_files import OpenFiles
 from storage_core.formats.rocketmq.message import BORN_HOST_V6, HEADER_V4, MAGIC_V1, MIN_SIZE, STORE_HOST_V6
 from storage_core.formats.rocketmq.properties import KEYS, UNIQ_KEY, parse
 from storage_core.store import QueueKey

@@ -12,8 +12,9 @@ import numpy as np
 from storage_core.files import system
 from storage_core.files.ahead import side_by_side
 from storage_core.files.file_chain import FileChain
+from storage_core.files.open_files import OpenFiles
 from storage_core.files.scattered_read import read_scattered
-from storage_core.files.window import OpenFiles, Window
+from storage_core.files.window import Window
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.message import (
     HEAD_SIZE,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storage_core.files.file_chain import FileChain
-from storage_core.files.window import OpenFiles
+from storage_core.files.open_files import OpenFiles
 from storage_core.formats.rocketmq.indexfile import key_hash
 from storage_core.rocketmq.disk.plain_record import PlainRecord, plain_record
 from storage_core.rocketmq.index.index_files import Index

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from storage_core.files import system
 from storage_core.files.file_chain import FileChain
+from storage_core.files.open_files import OpenFiles
 from storage_core.files.small_file import read_at
 from storage_core.files.stamp import NO_STAMP, Stamp
-from storage_core.files.window import OpenFiles
 from storage_core.formats.rocketmq.indexfile import HEADER
 from storage_core.rocketmq.index.geometry import noted_geometry
 from storage_core.rocketmq.index.index_files import NO_HASHES, Index, index_paths, open_index, uncovered

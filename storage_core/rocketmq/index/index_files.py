@@ -19,7 +19,7 @@ import pyarrow as pa
 from storage_core.arrays import as_array
 from storage_core.files import system
 from storage_core.files.file_chain import FileChain
-from storage_core.files.window import OpenFiles
+from storage_core.files.open_files import OpenFiles
 from storage_core.formats.columns import words
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq import paths

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from storage_core.files import system
 from storage_core.files.file_chain import FileChain
-from storage_core.files.window import OpenFiles
+from storage_core.files.open_files import OpenFiles
 from storage_core.formats.rocketmq.indexfile import ENTRY, HEADER, SLOT, Geometry, decode_header
 from storage_core.rocketmq.disk.record_reader import RECORD_AHEAD
 

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from storage_core.arrays import text_array
 from storage_core.files import system
 from storage_core.files.file_chain import FileChain
+from storage_core.files.open_files import OpenFiles
 from storage_core.files.scattered_read import PAGE_SIZE, read_scattered
-from storage_core.files.window import OpenFiles
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.indexfile import ENTRY, HEADER, SLOT, key_hash, key_hashes
 from storage_core.rocketmq.disk.record_reader import RecordReader

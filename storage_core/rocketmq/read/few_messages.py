@@ -16,7 +16,7 @@ import pyarrow as pa
 from isal.isal_zlib import crc32
 
 from storage_core.files import system
-from storage_core.files.window import OpenFiles
+from storage_core.files.open_files import OpenFiles
 from storage_core.formats.checksum import MASK
 from storage_core.formats.columns import YEAR_1_MS, YEAR_10000_MS, shown_host
 from storage_core.formats.compression import InflateError, inflate

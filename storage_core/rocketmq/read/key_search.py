@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from storage_core.files.window import OpenFiles
+from storage_core.files.open_files import OpenFiles
 from storage_core.formats.rocketmq.paths import LIGHT_QUEUE_PREFIX
 from storage_core.rocketmq.disk.record_reader import RecordReader
 from storage_core.rocketmq.index.index_cache import cached_index

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from storage_core.files.file_chain import FileChain
-from storage_core.files.window import OpenFiles, Window
+from storage_core.files.open_files import OpenFiles
+from storage_core.files.window import Window
 from storage_core.formats.layout import Mask
 from storage_core.formats.rocketmq.message import BLANK, Messages
 from storage_core.formats.rocketmq.record_walk import Stop

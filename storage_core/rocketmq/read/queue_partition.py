@@ -14,7 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from storage_core.files.file_chain import FileChain
-from storage_core.files.window import OpenFiles, Window
+from storage_core.files.open_files import OpenFiles
+from storage_core.files.window import Window
 from storage_core.formats.layout import Mask, Positions
 from storage_core.formats.rocketmq.consumequeue import (
     BLANK_SIZE,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from storage_core.files.window import OpenFiles
+from storage_core.files.open_files import OpenFiles
 from storage_core.formats.byte_search import find_all
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.message import Messages

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from storage_core.files import system
 from storage_core.files.ahead import side_by_side
-from storage_core.files.window import OpenFiles
+from storage_core.files.open_files import OpenFiles
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue

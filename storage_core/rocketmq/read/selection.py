@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_core.errors import DataLossError, OffsetOutOfRangeError, OptionError, choices, listing
-from storage_core.files.window import OpenFiles
+from storage_core.files.open_files import OpenFiles
 from storage_core.formats.layout import Positions
 from storage_core.rocketmq.disk.config_files import committed_offsets
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue

@@ -12,7 +12,8 @@ from functools import cached_property
 import pyarrow as pa
 
 from storage_core.errors import OptionError, UnsupportedFormatError
-from storage_core.files.window import OpenFiles, Window
+from storage_core.files.open_files import OpenFiles
+from storage_core.files.window import Window
 from storage_core.formats.rocketmq.message import BLANK
 from storage_core.formats.rocketmq.record_walk import Stop
 from storage_core.rocketmq.disk.directory import Listing

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from storage_core.files.ahead import side_by_side
-from storage_core.files.window import OpenFiles
+from storage_core.files.open_files import OpenFiles
 from storage_core.formats.bisection import first_where
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.disk.record_reader import head_at

@@ -12,7 +12,7 @@ import numpy as np
 
 from storage_core.files.ahead import side_by_side
 from storage_core.files.file_chain import FileChain
-from storage_core.files.window import OpenFiles
+from storage_core.files.open_files import OpenFiles
 from storage_core.formats.layout import Mask
 from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE
 from storage_core.formats.rocketmq.paths import LIGHT_QUEUE_PREFIX

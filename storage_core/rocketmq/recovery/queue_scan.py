@@ -13,7 +13,7 @@ import numpy as np
 
 from storage_core.files import system
 from storage_core.files.ahead import side_by_side
-from storage_core.files.window import OpenFiles
+from storage_core.files.open_files import OpenFiles
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.rocketmq.disk.consume_queue import NO_ENTRIES, ConsumeQueue, ValidEntries

@@ -13,7 +13,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 
 from storage_core.files import system
-from storage_core.files.window import OpenFiles, Window
+from storage_core.files.open_files import OpenFiles
+from storage_core.files.window import Window
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.formats.rocketmq.message import BLANK
 from storage_core.rocketmq.disk.directory import Listing

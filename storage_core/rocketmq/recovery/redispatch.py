@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from storage_core.files.file_chain import FileChain
-from storage_core.files.window import OpenFiles
+from storage_core.files.open_files import OpenFiles
 from storage_core.rocketmq.disk.commit_log import RecordRun
 from storage_core.rocketmq.recovery.dispatch import AppendedEntries, Dispatcher
 from storage_core.rocketmq.recovery.recovery import Verdict, dispatched_records

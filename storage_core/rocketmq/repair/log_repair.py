@@ -13,8 +13,8 @@ from isal.isal_zlib import crc32
 
 from storage_core.files import system
 from storage_core.files.file_chain import ChainFile, FileChain
+from storage_core.files.open_files import OpenFiles
 from storage_core.files.small_file import read_at
-from storage_core.files.window import OpenFiles
 from storage_core.finding import Finding
 from storage_core.formats.checksum import MASK
 from storage_core.formats.compression import InflateError, inflate

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from storage_core.files.open_files import OpenFiles
 from storage_core.files.small_file import remove_file, write_whole
-from storage_core.files.window import OpenFiles
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.config_json import encode_offsets
 from storage_core.job import JobFolder, read_json, write_json

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from storage_core.files import system
+from storage_core.files.open_files import OpenFiles
 from storage_core.files.small_file import names_in, remove_empty_folder
-from storage_core.files.window import OpenFiles
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY, encode_entries
 from storage_core.job import JobFolder

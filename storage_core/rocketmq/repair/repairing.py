@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from storage_core.files import system
+from storage_core.files.open_files import OpenFiles
 from storage_core.files.small_file import read_start, write_whole
-from storage_core.files.window import OpenFiles
 from storage_core.finding import Finding
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.checkpoint import FILE_SIZE, encode_times

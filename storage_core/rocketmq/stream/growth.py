@@ -16,7 +16,7 @@ import numpy as np
 
 from storage_core.files import system
 from storage_core.files.file_chain import ChainFile
-from storage_core.files.window import OpenFiles
+from storage_core.files.open_files import OpenFiles
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE, QUEUE_ENTRY
 from storage_core.formats.rocketmq.paths import LIGHT_QUEUE_PREFIX

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from storage_core.errors import UnsupportedFormatError
-from storage_core.files.window import OpenFiles
+from storage_core.files.open_files import OpenFiles
 from storage_core.rocketmq.disk.record_reader import head_at
 from storage_core.rocketmq.read.selection import selected_queues
 from storage_core.rocketmq.read.snapshot import RocketSnapshot

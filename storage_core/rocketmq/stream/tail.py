@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 
 from storage_core.errors import CorruptionError
 from storage_core.files import system
+from storage_core.files.open_files import OpenFiles
 from storage_core.files.stamp import Stamp
-from storage_core.files.window import OpenFiles
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.job import JobFolder

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from storage_core.errors import CorruptionError
 from storage_core.files import system
-from storage_core.files.window import OpenFiles
+from storage_core.files.open_files import OpenFiles
 from storage_core.finding import Finding
 from storage_core.formats.layout import Positions
 from storage_core.formats.radix_sort import stable_order

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 
 from storage_core.arrays import as_array, as_mask
-from storage_core.files.window import OpenFiles
+from storage_core.files.open_files import OpenFiles
 from storage_core.formats.layout import Mask, Positions
 from storage_core.formats.rocketmq.message import ROLLBACK, TRANSACTION_MASK, Messages
 from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from storage_core.files.window import OpenFiles
+from storage_core.files.open_files import OpenFiles
 from storage_core.finding import Finding
 from storage_core.formats.layout import Mask, Positions
 from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE, QUEUE_ENTRY

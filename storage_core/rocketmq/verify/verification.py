@@ -17,7 +17,8 @@ import numpy as np
 
 from storage_core.errors import UnsupportedFormatError
 from storage_core.files import system
-from storage_core.files.window import OpenFiles, Window
+from storage_core.files.open_files import OpenFiles
+from storage_core.files.window import Window
 from storage_core.finding import Finding
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from storage_core.arrays import as_array
 from storage_core.files import system
-from storage_core.files.window import OpenFiles
+from storage_core.files.open_files import OpenFiles
 from storage_core.finding import FINDINGS, Finding
 from storage_core.formats.columns import TIMESTAMP, YEAR_10000_MS, timestamps
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY

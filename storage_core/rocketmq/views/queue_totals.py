@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storage_core.files.window import OpenFiles
+from storage_core.files.open_files import OpenFiles
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE
 from storage_core.rocketmq.disk.record_reader import store_ms_at

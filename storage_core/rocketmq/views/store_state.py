@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 
 from storage_core.files.lock import is_locked
-from storage_core.files.window import OpenFiles
+from storage_core.files.open_files import OpenFiles
 from storage_core.formats.rocketmq import paths
 from storage_core.rocketmq.disk.config_files import delay_offsets
 from storage_core.rocketmq.disk.directory import Listing

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from storage_core.files.window import OpenFiles
+from storage_core.files.open_files import OpenFiles
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.formats.rocketmq.message import ROLLBACK, TRANSACTION_MASK

@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from storage_core.errors import CorruptionError, MqStoreError, UnsupportedFormatError
 from storage_core.files import system
+from storage_core.files.open_files import OpenFiles
 from storage_core.files.small_file import names_in, read_at
 from storage_core.files.undo_log import Changes
-from storage_core.files.window import OpenFiles
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.config_json import queue_counts
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY

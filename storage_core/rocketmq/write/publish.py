@@ -18,9 +18,9 @@ from isal.isal_zlib import crc32
 
 from storage_core.errors import MqStoreError
 from storage_core.files import system
+from storage_core.files.open_files import OpenFiles
 from storage_core.files.small_file import read_start, write_whole
 from storage_core.files.threads import both, one_behind
-from storage_core.files.window import OpenFiles
 from storage_core.formats.layout import Bytes
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.checkpoint import FILE_SIZE, decode_checkpoint, encode_times

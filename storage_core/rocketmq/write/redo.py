@@ -20,9 +20,9 @@ from storage_core.errors import MqStoreError
 from storage_core.files import system
 from storage_core.files.append_file import AppendFile
 from storage_core.files.file_chain import FileChain
+from storage_core.files.open_files import OpenFiles
 from storage_core.files.small_file import read_at, remove_file
 from storage_core.files.undo_log import Changes
-from storage_core.files.window import OpenFiles
 from storage_core.formats.layout import Bytes, Positions
 from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE
 from storage_core.formats.rocketmq.encode import own_addresses

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from storage_core.errors import CorruptionError
 from storage_core.files import system
 from storage_core.files.file_chain import ChainFile
+from storage_core.files.open_files import OpenFiles
 from storage_core.files.small_file import read_at
 from storage_core.files.undo_log import Changes
-from storage_core.files.window import OpenFiles
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.formats.rocketmq.message import BLANK, MAGIC_BLANK
 from storage_core.rocketmq.disk.record_reader import record_at

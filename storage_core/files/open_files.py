@@ -1,0 +1,57 @@
+"""Files kept open while they are read again and again, and how many of them.
+
+What is read from them is for whoever asks for a descriptor.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from storage_core.closable import Closable
+from storage_core.files import system
+
+SHARE, MOST_KEPT_OPEN = 4, 1024
+
+
+def most_kept_open() -> int:
+    """How many files one reader or writer keeps open: a share of the process's limit, for it is not alone.
+
+    The queues of most stores fit, so that a queue file is opened once, not for each slice or chunk of the log.
+    """
+    return min(max(system.open_file_limit() // SHARE, 1), MOST_KEPT_OPEN)
+
+
+class OpenFiles(Closable):
+    """Descriptors for reading, opened at first use, the least recently used closed beyond a limit."""
+
+    def __init__(self, limit: int | None = None) -> None:
+        """`limit`: `most_kept_open` where there is none."""
+        self._limit = most_kept_open() if limit is None else limit
+        self._open: OrderedDict[str, int] = OrderedDict()
+        self._ahead: object | None = None
+
+    def descriptor(self, path: str) -> int:
+        """The descriptor of `path`. Raises OSError as `open` does."""
+        found = self._open.get(path)
+        if found is not None:
+            self._open.move_to_end(path)
+            return found
+        while len(self._open) >= self._limit:
+            system.close(self._open.popitem(last=False)[1])
+        self._open[path] = descriptor = system.open_read(path)
+        return descriptor
+
+    def will_need(self, spans: Iterable[tuple[str, int, int]]) -> None:
+        """Says which spans (path, start, stop) will be read next, in this order: remote ones are asked for now.
+
+        Nothing on a local disk, and never another answer.
+        """
+        self._ahead = system.will_need(self._ahead, spans)
+
+    def close(self) -> None:
+        """Closes all."""
+        system.need_no_more(self._ahead)
+        self._ahead = None
+        while self._open:
+            system.close(self._open.popitem()[1])
