@@ -23,11 +23,10 @@ def most_kept_open() -> int:
 
 
 class OpenFiles(Closable):
-    """Descriptors for reading, opened at first use, the least recently used closed beyond a limit."""
+    """Descriptors for reading, opened at first use, the least recently used closed beyond `most_kept_open`."""
 
-    def __init__(self, limit: int | None = None) -> None:
-        """`limit`: `most_kept_open` where there is none."""
-        self._limit = most_kept_open() if limit is None else limit
+    def __init__(self) -> None:
+        self._limit = most_kept_open()
         self._open: OrderedDict[str, int] = OrderedDict()
         self._ahead: object | None = None
 

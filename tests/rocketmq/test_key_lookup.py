@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import resource
 import struct
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 
 from storage_core import open_store
+from storage_core.files import system
 from storage_core.files.open_files import OpenFiles
 from storage_core.formats.rocketmq.indexfile import Geometry
 from storage_core.rocketmq.disk.record_reader import RecordReader
@@ -90,6 +93,22 @@ def test_many_keys_at_once(tmp_path: Path) -> None:
     assert right <= set(found)
     # "AaAa" has the hash of "BBBB": candidates, which the messages themselves refuse.
     assert set(found) - right <= set(physical_offsets["AaAa"])
+
+
+def test_more_index_files_than_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is the system's own, so one file too many is an error of its."""
+    made(tmp_path / "store", 1600)
+    wanted = [f"order-{number}" for number in range(0, 1600, 3)] + ["often"]
+    expected = asked(tmp_path / "store", wanted)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    in_use = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(system, "open_file_limit", lambda: 4 * 7)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (in_use + 2 * 7, hard))
+    try:
+        found = asked(tmp_path / "store", wanted)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert found == expected
 
 
 @pytest.mark.parametrize(("slots", "entries"), [(1, 20), (5, 17), (6, 16), (50, 100), (333, 41), (1000, 2)])

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from storage_core.arrays import text_array
 from storage_core.files import system
 from storage_core.files.file_chain import FileChain
-from storage_core.files.open_files import OpenFiles
+from storage_core.files.open_files import OpenFiles, most_kept_open
 from storage_core.files.scattered_read import PAGE_SIZE, read_scattered
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.indexfile import ENTRY, HEADER, SLOT, key_hash, key_hashes
@@ -24,7 +24,6 @@ from storage_core.rocketmq.disk.record_reader import RecordReader
 from storage_core.rocketmq.index.index_files import FEW, Index, IndexFile, Span, hashes_of, uncovered
 
 MOST_CANDIDATES = 50_000
-FILES_AT_ONCE = 128
 FEW_CHAINS = 64
 _entry = PackedStruct(">iqii").unpack
 
@@ -183,9 +182,10 @@ def _walked(
     """Entries with one of the hashes: address, number of the file, hash. Which files are wrong; pages read."""
     physical_offsets, owners = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     found, wrong, pages = [np.empty(0, np.int32)], np.zeros(len(files), bool), 0
-    for first in range(0, len(files), FILES_AT_ONCE):
-        part = files[first : first + FILES_AT_ONCE]
-        with OpenFiles(FILES_AT_ONCE) as opened:
+    most = most_kept_open()
+    for first in range(0, len(files), most):
+        part = files[first : first + most]
+        with OpenFiles() as opened:
             chains = _Chains(part, hashes, [opened.descriptor(file.path) for file in part])
             # A step of all chains on another machine takes the time of one.
             few = len(part) * len(hashes) <= FEW_CHAINS and all(system.is_local(file.path) for file in part)
@@ -193,7 +193,7 @@ def _walked(
         physical_offsets += chains.physical_offsets
         owners += [owner + first for owner in chains.owners]
         found += chains.found_hashes
-        wrong[first : first + FILES_AT_ONCE] = chains.wrong
+        wrong[first : first + most] = chains.wrong
         pages += len(chains.pages)
     return np.concatenate(physical_offsets), np.concatenate(owners), np.concatenate(found), wrong, pages
 
