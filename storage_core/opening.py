@@ -149,9 +149,9 @@ def _engines(root: str, engine: str | None) -> list[str]:
 def _check_directory(root: str) -> None:
     host = os.uname().nodename
     if not system.exists(root):
-        raise StoreNotFoundError(
-            f"StoreNotFoundError: {root}: there is no such directory on host {host}; check the path"
-        )
+        local = f"there is no such directory on host {host}; check the path"
+        text = local if system.is_local(root) else "there is nothing at this address; check it"
+        raise StoreNotFoundError(f"StoreNotFoundError: {root}: {text}")
     if not system.is_folder(root):
         raise StoreNotFoundError(
             f"StoreNotFoundError: {root}: this is a file; give the directory of the store, which holds commitlog"

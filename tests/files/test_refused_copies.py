@@ -36,7 +36,7 @@ def test_what_is_refused_is_one_line_and_changes_nothing(bucket: Bucket, store: 
         (str(store), str(tmp_path / "new")): "one of the two must be a URI",
         ("memory://backups/good", "memory://backups/new"): "give a directory as TARGET",
         (str(tmp_path / "none"), "memory://backups/new"): "there is no such directory",
-        ("memory://backups/none", str(tmp_path / "new")): "there is no such",
+        ("memory://backups/none", str(tmp_path / "new")): "there is nothing at this address",
         ("memory://backups/good", str(tmp_path / "full")): "is not empty; copy to a new directory",
         ("memory://backups/good", str(tmp_path / "file")): "is a file; copy to a new directory",
         (str(store), "ftp://host/x"): "reads local directories",
