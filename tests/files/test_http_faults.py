@@ -218,8 +218,10 @@ def test_folder_marks_and_thousands_of_names(bucket: HttpBucket, expected: pa.Ta
     assert [kind for kind, _ in bucket.asked].count("list") == 3
 
 
+@pytest.mark.parametrize("knows_if_match", [True, False])
 @pytest.mark.parametrize("how", ["replaced", "shortened", "deleted"])
-def test_a_changed_object_is_named(bucket: HttpBucket, said: list[str], how: str) -> None:
+def test_a_changed_object_is_named(bucket: HttpBucket, said: list[str], how: str, knows_if_match: bool) -> None:
+    bucket.knows_if_match = knows_if_match
     with open_store(URI, **bucket.options) as store:
         plan = store.snapshot().plan(ScanRequest())
     registry.forget_all()

@@ -37,7 +37,7 @@ ENTRY = (
 
 class HttpBucket(ThreadingHTTPServer):
     """Objects by path. `fault(kind, path)`, where kind is list or get, is asked before each answer: the code of an
-    error, reset, short, stall, or none.
+    error, reset, short, stall, or none. Where `knows_if_match` is false, conditions of a read are not looked at.
     """
 
     daemon_threads = True
@@ -47,6 +47,7 @@ class HttpBucket(ThreadingHTTPServer):
         self.objects: dict[str, bytes] = {}
         self.fault: Callable[[str, str], str] = lambda kind, path: ""
         self.asked: list[tuple[str, str]] = []
+        self.knows_if_match = True
         self.ended = threading.Event()
 
     @property
@@ -118,7 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
         if data is None:
             return self._refuse("NoSuchKey")
         etag = f'"{md5(data).hexdigest()}"'
-        if self.headers.get("If-Match", etag) != etag:
+        if self.server.knows_if_match and self.headers.get("If-Match", etag) != etag:
             return self._refuse("PreconditionFailed")
         span = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
         begin, end = (int(span[1]), int(span[2]) + 1) if span else (0, len(data))
