@@ -9,7 +9,7 @@ from threading import Lock
 import pyarrow as pa
 import pytest
 
-from storage_core import open_store
+from storage_core import find_stores, open_store
 from storage_core.errors import StoreChangedError
 from storage_core.files.remote import registry
 from storage_core.files.remote.back_end import Unavailable
@@ -162,3 +162,13 @@ def test_a_listing_that_breaks_off_is_made_again(bucket: Bucket, tmp_path: Path)
     bucket.fault = fault
     assert rows("memory://b/x/store").equals(rows(str(directory)))
     assert answers.count("walk") == 5
+
+
+def test_a_store_that_came_since_the_last_listing_is_there_at_once(bucket: Bucket, tmp_path: Path) -> None:
+    """A listing serves other looks for a second; that it lacks a store is asked again."""
+    first, second = (unpacked(name, tmp_path / name) for name in ("mixed-4.9.3", "s8_lazy_clean"))
+    uri = put(bucket, first)
+    assert find_stores("memory://b/*") == [uri]
+    asked = bucket.count("walk")
+    assert rows(put(bucket, second)).equals(rows(str(second)))
+    assert bucket.count("walk") == asked + 1

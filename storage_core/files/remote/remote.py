@@ -49,15 +49,16 @@ class Remote:
     # -- names
 
     def look(self, root: str, most_age_s: float = YOUNG_S) -> None:
-        """Lists everything below a folder, unless it was listed a moment ago."""
+        """Lists everything below a folder, unless it was listed a moment ago and something lay there."""
         with self._lock:
             above = next((other for other, (tree, _) in self._trees.items() if tree.covers(root)), root)
             known = self._trees.get(above)
             if known is None:
                 for below in [other for other in self._trees if not root or other.startswith(root + "/")]:
                     del self._trees[below]
-            root = above
-            if known is None or time.monotonic() - known[1] > most_age_s:
+            is_young = known is not None and time.monotonic() - known[1] <= most_age_s
+            if known is None or not is_young or known[0].stat(root) is None:
+                root = above
                 self._trees[root] = Tree(root, self.requests.walk(root)), time.monotonic()
                 self._outside.clear()
 
