@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from storage_core import copy_store, find_stores, open_store
 from storage_core.errors import StorageError
@@ -19,7 +20,8 @@ from storage_core.files.remote import registry
 from storage_core.store import Mode, Scan, ScanRequest
 from tests.golden import archive
 from tests.rabbitmq import golden
-from tests.support.azure_server import KEY, azure_server
+from tests.support.azure_server import HOST, KEY, azure_server, bearer_token, shared_access
+from tests.support.certificates import made_certificates
 from tests.support.copied_stores import contents
 
 pytestmark = [
@@ -65,6 +67,53 @@ def test_a_vhost(options: dict[str, str], tmp_path: Path) -> None:
     copy_store(str(vhost), uri, **options)
     request = ScanRequest(mode=Mode.DROPMALFORMED)
     assert table(uri, request, **options).equals(table(str(vhost), request))
+
+
+def test_the_long_form_of_an_address_and_spark(options: dict[str, str], spark: SparkSession, tmp_path: Path) -> None:
+    """The account comes from the host that the URI names."""
+    store, uri = archive.unpack("mixed-5.3.3", tmp_path), f"abfss://backups@{HOST}/spark/store"
+    given = {name: value for name, value in options.items() if name != "storage.account"}
+    copy_store(str(store), uri, **given)
+    assert table(uri, ScanRequest(), **given).equals(table(str(store), ScanRequest()))
+    frame = spark.read.format("mqstore").option("minPartitions", 4)
+    assert (
+        frame.options(**given)
+        .load(uri)
+        .toArrow()
+        .equals(spark.read.format("mqstore").option("minPartitions", 4).load(str(store)).toArrow())
+    )
+
+
+def test_a_shared_access_signature(options: dict[str, str], tmp_path: Path) -> None:
+    store, uri = archive.unpack("mixed-4.9.3", tmp_path), "az://backups/shared/store"
+    copy_store(str(store), uri, **options)
+    registry.forget_all()
+    given = {name: value for name, value in options.items() if name != "storage.accessKey"}
+    token = shared_access()
+    found = table(uri, ScanRequest(), **given, **{"storage.sasToken": token})
+    assert found.equals(table(str(store), ScanRequest()))
+    registry.forget_all()
+    wrong = token.replace("sp=rl", "sp=rwl")
+    with pytest.raises(StorageError, match="the key or token is wrong") as caught:
+        open_store(uri, **given, **{"storage.sasToken": wrong})
+    assert token.rpartition("sig=")[2] not in str(caught.value)
+    registry.forget_all()
+
+
+def test_tls_and_a_bearer_token(tmp_path: Path) -> None:
+    store, uri = archive.unpack("mixed-4.9.3", tmp_path), "az://backups/borne/store"
+    certificates = made_certificates(tmp_path)
+    registry.forget_all()
+    with azure_server(tmp_path, "backups", certificates) as options:
+        with pytest.raises(StorageError, match=r"nobody who is trusted here signed the certificate; name its CA by"):
+            open_store(uri, **options, **{"storage.timeout": "10"})
+        trusting = {**options, "storage.caFile": str(certificates.authority)}
+        copy_store(str(store), uri, **trusting)
+        registry.forget_all()
+        borne = {name: value for name, value in trusting.items() if name != "storage.accessKey"}
+        found = table(uri, ScanRequest(), **borne, **{"storage.sessionToken": bearer_token()})
+        assert found.equals(table(str(store), ScanRequest()))
+    registry.forget_all()
 
 
 def test_a_wrong_key_is_one_line_without_it(options: dict[str, str]) -> None:

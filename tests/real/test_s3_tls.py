@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from storage_core import open_store
 from storage_core.errors import MqStoreError, OptionError, StorageError
@@ -86,6 +87,16 @@ def test_a_trusted_certificate_reads_as_on_disk(server: S3Server, certificates: 
     assert done.returncode == 0, done.stderr.decode()[-2000:]
     expected = rows(str(server.folder / "backups" / NAME / "store"))
     assert pa.ipc.open_stream(done.stdout).read_all().equals(expected)
+
+
+def test_spark(server: S3Server, certificates: Certificates, spark: SparkSession) -> None:
+    """Its workers, processes of their own, trust the authority that the option names."""
+    given = options(server, **{"storage.caFile": str(certificates.authority)})
+    frame = spark.read.format("mqstore").option("minPartitions", 4)
+    assert frame.options(**given).load(URI).toArrow().equals(
+        spark.read.format("mqstore").option("minPartitions", 4)
+        .load(str(server.folder / "backups" / NAME / "store")).toArrow()
+    )  # fmt: skip
 
 
 def failure(kind: type[MqStoreError], **given: str) -> str:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import json
 import socket
+import ssl
 import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.parse import urlencode
+
+from tests.support.certificates import PASSWORD, Certificates
 
 PACKAGE = "azurite@3.37.0"
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "azurite"
@@ -23,9 +28,15 @@ KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr
 API = "2021-08-06"
 
 
+HOST = f"{ACCOUNT}.dfs.core.windows.net"
+READ_AND_LIST = "rl"
+
+
 @contextmanager
-def azure_server(folder: Path, container: str) -> Iterator[dict[str, str]]:
-    """Runs while the block does, with one container; the options of a read."""
+def azure_server(folder: Path, container: str, certificates: Certificates | None = None) -> Iterator[dict[str, str]]:
+    """Runs while the block does, with one container; the options of a read. With certificates it speaks TLS, and takes
+    bearer tokens too.
+    """
     if not PROGRAM.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
         call = ["npm", "install", "--no-audit", "--no-fund", "--silent", "--prefix", str(CACHE), PACKAGE]
@@ -34,17 +45,44 @@ def azure_server(folder: Path, container: str) -> Iterator[dict[str, str]]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     call = ["node", str(PROGRAM), "--location", str(folder), "--blobPort", str(port), "--silent"]
+    if certificates is not None:
+        call += ["--cert", str(certificates.key_store), "--pwd", PASSWORD, "--oauth", "basic"]
     process = subprocess.Popen(call, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    endpoint = f"http://127.0.0.1:{port}/{ACCOUNT}"
+    endpoint = f"{'http' if certificates is None else 'https'}://127.0.0.1:{port}/{ACCOUNT}"
+    trust = None if certificates is None else ssl.create_default_context(cafile=certificates.authority)
     try:
-        _make_container(endpoint, port, container)
+        _make_container(endpoint, port, container, trust)
         yield {"storage.endpoint": endpoint, "storage.account": ACCOUNT, "storage.accessKey": KEY}
     finally:
         process.kill()  # it waits for connections that clients keep
         process.wait(30)
 
 
-def _make_container(endpoint: str, port: int, name: str) -> None:
+def shared_access() -> str:
+    """A signature of the account that lets its holder read and list for an hour."""
+    until = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    signed = "\n".join([ACCOUNT, READ_AND_LIST, "b", "sco", "", until, "", "", API, "", ""])
+    given = {"sv": API, "ss": "b", "srt": "sco", "sp": READ_AND_LIST, "se": until, "sig": _signature(signed)}
+    return urlencode(given)
+
+
+def bearer_token() -> str:
+    """A token as Azure's directory gives it, for an hour; the emulator looks at what it claims, at no signature."""
+    now = int(time.time())
+    claims = {
+        "aud": "https://storage.azure.com", "iss": "https://sts.windows.net/ab1f708d-50f6-404c-a006-d71b2ac7a606/",
+        "iat": now - 60, "nbf": now - 60, "exp": now + 3600, "ver": "1.0",
+    }  # fmt: skip
+    parts = ({"alg": "HS256", "typ": "JWT"}, claims)
+    encoded = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts]
+    return ".".join([*encoded, "c2lnbmF0dXJl"])
+
+
+def _signature(signed: str) -> str:
+    return base64.b64encode(hmac.new(base64.b64decode(KEY), signed.encode(), hashlib.sha256).digest()).decode()
+
+
+def _make_container(endpoint: str, port: int, name: str, trust: ssl.SSLContext | None) -> None:
     until = time.monotonic() + 60
     while time.monotonic() < until:
         try:
@@ -54,11 +92,10 @@ def _make_container(endpoint: str, port: int, name: str) -> None:
             time.sleep(0.2)
     date = datetime.now(UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
     signed = "PUT" + "\n" * 12 + f"x-ms-date:{date}\nx-ms-version:{API}\n/{ACCOUNT}/{ACCOUNT}/{name}\nrestype:container"
-    digest = hmac.new(base64.b64decode(KEY), signed.encode(), hashlib.sha256).digest()
     headers = {
         "x-ms-date": date, "x-ms-version": API, "Content-Length": "0",
-        "Authorization": f"SharedKey {ACCOUNT}:{base64.b64encode(digest).decode()}",
+        "Authorization": f"SharedKey {ACCOUNT}:{_signature(signed)}",
     }  # fmt: skip
     request = urllib.request.Request(f"{endpoint}/{name}?restype=container", method="PUT", headers=headers)
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=30, context=trust) as answer:
         assert answer.status == 201

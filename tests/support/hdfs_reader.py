@@ -1,6 +1,7 @@
 """`python -m tests.support.hdfs_reader AUTHORITY FOLDER`: puts every fixture into an HDFS and compares what is read.
 
-A process of its own, because libhdfs starts a JVM with the CLASSPATH of the environment. Prints `EQUAL name` for each.
+A process of its own, because libhdfs starts a JVM with the CLASSPATH of the environment. Prints `EQUAL name` for each,
+and for what Spark's workers read.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tests.support.remote_answers import (
     assert_recorded_queries_same,
     assert_rocketmq_same,
 )
+from tests.support.spark_session import session
 
 COPIED = ("mixed-4.9.3", "mixed-5.3.3", "damaged-flipped-body-abort-4.9.3")
 
@@ -45,6 +47,7 @@ def main(authority: str, folder: Path) -> None:
         node = golden.unpack(name, folder / name)
         assert_rabbitmq_same(Twins(node, f"hdfs://{authority}{_put(client, node, f'/nodes/{name}/{node.name}')}"))
         print("EQUAL", name, flush=True)
+    _by_spark(folder / COPIED[0] / "store", f"hdfs://{authority}/backups/a b/%LMQ% ü/{COPIED[0]}/store")
     for path in (f"hdfs://{authority}/none", "hdfs://127.0.0.1:1/none"):
         try:
             open_store(path)
@@ -54,6 +57,14 @@ def main(authority: str, folder: Path) -> None:
         copy_store(str(folder / COPIED[0] / "store"), f"hdfs://{authority}/new")
     except MqStoreError as error:
         print("ERROR", error)
+
+
+def _by_spark(store: Path, uri: str) -> None:
+    spark = session()
+    there, here = (spark.read.format("mqstore").option("minPartitions", 4).load(path) for path in (uri, str(store)))
+    if there.toArrow().equals(here.toArrow()):
+        print("EQUAL Spark", flush=True)
+    spark.stop()
 
 
 def _put(client: fs.HadoopFileSystem, directory: Path, target: str) -> str:

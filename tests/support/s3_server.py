@@ -19,14 +19,16 @@ COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
 JAR = "s3proxy-4.1.0-jar-with-dependencies.jar"
 KEY, SECRET = "openSesameKey", "openSesameSecret"
 SETTINGS = """s3proxy.endpoint=http://127.0.0.1:{port}
-s3proxy.authorization=aws-v2-or-v4
-s3proxy.identity={key}
-s3proxy.credential={secret}
+{authorization}
 jclouds.provider=filesystem-nio2
 jclouds.identity=remote-identity
 jclouds.credential=remote-credential
 jclouds.filesystem.basedir={folder}
 """
+KEYS = f"""s3proxy.authorization=aws-v2-or-v4
+s3proxy.identity={KEY}
+s3proxy.credential={SECRET}"""
+NO_KEYS = "s3proxy.authorization=none"
 SECURE = """s3proxy.secure-endpoint={endpoint}
 s3proxy.keystore-path={key_store}
 s3proxy.keystore-password={password}
@@ -60,11 +62,13 @@ def jar(folder: Path) -> Path:
 
 
 @contextmanager
-def s3_server(folder: Path, jars: Path, key_store: Path | None = None) -> Iterator[S3Server]:
+def s3_server(
+    folder: Path, jars: Path, key_store: Path | None = None, wants_keys: bool = True
+) -> Iterator[S3Server]:  # fmt: skip
     """Serves the folders in `folder` as buckets while the block runs; with a key store, by TLS on a second port too."""
     port, secure_port = free_ports(2)
     settings, secure = jars / f"s3proxy-{port}.conf", f"https://127.0.0.1:{secure_port}" if key_store else ""
-    text = SETTINGS.format(port=port, key=KEY, secret=SECRET, folder=folder)
+    text = SETTINGS.format(port=port, authorization=KEYS if wants_keys else NO_KEYS, folder=folder)
     if key_store:
         text += SECURE.format(endpoint=secure, key_store=key_store, password=PASSWORD)
     settings.write_text(text)
