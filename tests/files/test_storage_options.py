@@ -89,6 +89,15 @@ def test_no_credentials_are_one_line_at_once(bucket: HttpBucket, uri: str, names
     assert bucket.asked == []
 
 
+def test_a_profile_of_aws_is_not_read(bucket: HttpBucket, tmp_path: Path) -> None:
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "credentials").write_text(f"[default]\naws_access_key_id=k\naws_secret_access_key={SECRET}\n")
+    endpoint = bucket.options["storage.endpoint"]
+    text = failure("s3://backups/store", StorageError, **{"storage.endpoint": endpoint, "storage.region": "us-east-1"})
+    assert "(profiles in ~/.aws are not read)" in text
+    assert bucket.asked == []
+
+
 @pytest.mark.parametrize(
     ("uri", "options", "said"),
     [

@@ -26,7 +26,10 @@ RIGHTS = {
 """Scheme → what a reader needs, in its provider's words."""
 _AZURE_KEYS = "storage.accessKey or storage.sasToken, or AZURE_STORAGE_ACCOUNT_KEY in the environment"
 CREDENTIALS = {
-    "s3": "storage.accessKey and storage.secretKey, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment",
+    "s3": (
+        "storage.accessKey and storage.secretKey, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment "
+        "(profiles in ~/.aws are not read)"
+    ),
     "gs": "storage.credentialsFile, or GOOGLE_APPLICATION_CREDENTIALS in the environment",
     "abfs": _AZURE_KEYS,
     "az": _AZURE_KEYS,
