@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
+import pyarrow as pa
+
 SETTING = "MQSTORE_COMPILED"
 WORTH_LOADING = 256 << 20
 """Bytes that a process has copied or summed up before it loads any loops."""
@@ -75,6 +77,7 @@ class CompiledLoops:
         if not process.wants(size):
             return None
         if self._loaded is None:
+            pa.default_memory_pool().release_unused()  # most of what loops make is numpy's
             try:
                 self._loaded = import_module(self._module)
             # numba is not there, knows not this numpy, or has no folder for what it compiles; or ISA-L hides its sum.

@@ -28,6 +28,10 @@ OUT_POSITIONS_OF_ALL, OUT_NUMBERS_OF_ALL = types.int64[:, ::1], types.int32[:, :
 POSITIONS_OF_ALL = types.Array(types.int64, 2, "C", readonly=True)
 NUMBERS = types.Array(types.int32, 1, "C", readonly=True)
 NUMBERS_OF_ALL = types.Array(types.int32, 2, "C", readonly=True)
+LARGE = 1 << 20
+"""Bytes from which on memory comes from Arrow's pool, which keeps pages for the next batch. Of smaller arrays numpy
+leaves less to a process.
+"""
 
 
 def gather(buffer: Bytes, starts: Positions, stops: Positions) -> pa.BinaryArray:
@@ -37,9 +41,9 @@ def gather(buffer: Bytes, starts: Positions, stops: Positions) -> pa.BinaryArray
     size = _add_up(starts, stops, len(buffer), offsets)
     if size < 0:
         raise ValueError("a span lies outside of its buffer, or all are larger than 2 GiB")
-    packed = pa.allocate_buffer(size)
-    _gather(buffer, starts, stops, np.frombuffer(packed, np.uint8))
-    return pa.BinaryArray.from_buffers(pa.binary(), len(starts), [None, pa.py_buffer(offsets), packed])
+    packed = np.frombuffer(pa.allocate_buffer(size), np.uint8) if size >= LARGE else np.empty(size, np.uint8)
+    _gather(buffer, starts, stops, packed)
+    return pa.BinaryArray.from_buffers(pa.binary(), len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(packed)])
 
 
 def joined(columns: Sequence[pa.Array | pa.Scalar], count: int) -> pa.BinaryArray:

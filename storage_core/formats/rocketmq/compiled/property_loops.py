@@ -48,10 +48,10 @@ def property_pairs(
     size = int(sizes.sum())
     most = size // SHORTEST_PAIR + len(sizes) + 1
     offsets, name_offsets, value_offsets = (np.empty(count, np.int32) for count in (len(sizes) + 1, most, most))
-    names, values = pa.allocate_buffer(size), pa.allocate_buffer(size)
+    names, values = np.empty(size, np.uint8), np.empty(size, np.uint8)
     count = _property_pairs(
-        buffer, starts, sizes, np.frombuffer((hidden or "").encode(), np.uint8), np.frombuffer(names, np.uint8),
-        name_offsets, np.frombuffer(values, np.uint8), value_offsets, offsets,
+        buffer, starts, sizes, np.frombuffer((hidden or "").encode(), np.uint8), names, name_offsets, values,
+        value_offsets, offsets,
     )  # fmt: skip
     if count == OUTSIDE:
         raise ValueError("properties lie outside of their buffer")
@@ -60,8 +60,9 @@ def property_pairs(
     return _binary(names, name_offsets, count), _binary(values, value_offsets, count), offsets
 
 
-def _binary(data: pa.Buffer, offsets: Numbers, count: int) -> pa.BinaryArray:
-    return pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets[: count + 1]), data])
+def _binary(data: Bytes, offsets: Numbers, count: int) -> pa.BinaryArray:
+    buffers = [None, pa.py_buffer(offsets[: count + 1]), pa.py_buffer(data)]
+    return pa.BinaryArray.from_buffers(pa.binary(), count, buffers)
 
 
 @njit(inline="always")

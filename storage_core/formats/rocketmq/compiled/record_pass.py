@@ -96,17 +96,16 @@ def read_records(buffer: Bytes, starts: Positions, sizes: Positions, wanted: Wan
     said, queue, queue_ids, topics = _what_is_said(wanted.expected, count)
     names = [name.encode() for name in wanted.properties]
     searched = np.frombuffer(b"".join(names), np.uint8), np.cumsum([0, *map(len, names)])
-    packed = pa.allocate_buffer(int(sizes.sum()) if wanted.bodies else 0)
+    packed = np.empty(int(sizes.sum()) if wanted.bodies else 0, np.uint8)
     offsets = np.zeros(count + 1 if wanted.bodies else 0, np.int32)
     flaws, notes = np.zeros(count, np.uint8), np.zeros(count, np.uint8)
     parts = np.empty((PARTS, count), np.int64)
     begins, ends = np.empty((len(names), count), np.int64), np.empty((len(names), count), np.int64)
     room = count * VALUE_SIZE
-    value_offsets, values = np.zeros((len(names), count + 1), np.int32), pa.allocate_buffer(len(names) * room)
+    value_offsets, values = np.zeros((len(names), count + 1), np.int32), np.empty(len(names) * room, np.uint8)
     seen = _read(
         buffer, starts, sizes, said, queue, queue_ids, topics, searched, CRC32_ADDRESS if wanted.crcs else 0, flaws,
-        notes, parts, (offsets, np.frombuffer(packed, np.uint8)), (begins, ends),
-        (value_offsets, np.frombuffer(values, np.uint8)),
+        notes, parts, (offsets, packed), (begins, ends), (value_offsets, values),
     )  # fmt: skip
     if seen == OUTSIDE:
         raise ValueError("a record lies outside of its buffer")
@@ -115,7 +114,7 @@ def read_records(buffer: Bytes, starts: Positions, sizes: Positions, wanted: Wan
     compressed, sixes = notes & IS_COMPRESSED != 0, notes & SIX != 0 if seen & SIX else None
     differences = notes & np.uint8(DIFFERENCES)
     copied = [
-        _binary(value_offsets[number], values.slice(number * room)) if value_offsets[number, -1] <= room else None
+        _binary(value_offsets[number], values[number * room :]) if value_offsets[number, -1] <= room else None
         for number in range(len(names))
     ]
     return FoundRecords(flaws, differences, parts, bodies, wrong_bodies, compressed, begins, ends, copied, sixes)
@@ -133,8 +132,8 @@ def _what_is_said(expected: Expected | None, count: int) -> tuple[Spans, Numbers
     return said, queue, expected.queue_ids, topics
 
 
-def _binary(offsets: Numbers, packed: pa.Buffer) -> pa.BinaryArray:
-    buffers = [None, pa.py_buffer(offsets), packed.slice(0, int(offsets[-1]))]
+def _binary(offsets: Numbers, packed: Bytes) -> pa.BinaryArray:
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(packed[: int(offsets[-1])])]
     return pa.BinaryArray.from_buffers(pa.binary(), len(offsets) - 1, buffers)
 
 
