@@ -8,6 +8,9 @@ import pyarrow as pa
 
 from storage_core.arrays import bytes_array
 
+LAST_PORT = 0xFFFF
+"""Clients do not decode a message with a host whose port is larger (rocketmq.md 2.1)."""
+
 
 def pack_host(text: str) -> bytes:
     """The stored bytes of `ip:port` or `[ipv6]:port`. Raises ValueError, one line, when it is neither."""
@@ -18,8 +21,8 @@ def pack_host(text: str) -> bytes:
         number = int(port)
     except ValueError:
         separator = ""
-    if not separator or not 0 <= number < 1 << 31:
-        raise ValueError("it is ip:port, or [ip]:port for IPv6")
+    if not separator or not 0 <= number <= LAST_PORT:
+        raise ValueError("it is ip:port, or [ip]:port for IPv6, and a port has 16 bits")
     return packed + number.to_bytes(4, "big")
 
 

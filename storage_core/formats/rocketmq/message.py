@@ -20,6 +20,7 @@ from storage_core.compiled.loading import CompiledLoops
 from storage_core.formats.checksum import body_crcs, span_crcs
 from storage_core.formats.layout import Bytes, Mask, Positions, struct, values_at
 from storage_core.formats.rocketmq.consumequeue import Expected
+from storage_core.formats.rocketmq.hosts import LAST_PORT
 from storage_core.formats.rocketmq.properties import PropertyColumn
 from storage_core.formats.spans import FEW, gather, structs_at, text
 
@@ -101,6 +102,7 @@ class Flaw(Enum):
     CRC = "the body does not fit BODYCRC"
     QUEUE = "topic, queueId or QUEUEOFFSET are not those of the queue"
     BODY = "the body does not inflate"
+    PORT = "the port of the born or store host is above 65535: no client decodes the message"
     OUTSIDE = "the record lies outside of the log"
 
 
@@ -161,6 +163,7 @@ class Messages:
         self._bodies: pa.BinaryArray | None = None
         self._wrong_bodies: Mask | None = None
         self._compressed: Mask | None = None
+        self._wrong_ports: Mask | None = None
         self.flaws = np.zeros(len(starts), np.uint8)
         self.differences = np.zeros(len(starts), np.uint8)
         self.body_start: Positions
@@ -243,6 +246,13 @@ class Messages:
             self._compressed = self.column("sys_flag") & COMPRESSED != 0
         return self._compressed
 
+    def wrong_ports(self) -> Mask:
+        """Which records have a host with a port that does not exist (rocketmq.md 2.1)."""
+        if self._wrong_ports is None:
+            both = self.column("born_port") | self.column("store_port")
+            self._wrong_ports = both.view(np.uint32) > LAST_PORT
+        return self._wrong_ports
+
     def topics(self) -> pa.StringArray:
         """The topic that each record states; gathered once."""
         return self._topics
@@ -302,6 +312,7 @@ def _read_at_once(out: Messages, sizes: Positions, wanted: Wanted, loops: Any) -
     for name, part in zip(_SPANS, found.parts, strict=True):
         setattr(out, name, part)
     out._bodies, out._wrong_bodies, out._compressed = found.bodies, found.wrong_bodies, found.compressed
+    out._wrong_ports = found.wrong_ports
     if wanted.properties:
         out.property_column().know(wanted.properties, found.begins, found.ends, found.values)
     if found.sixes is not None:
@@ -336,37 +347,30 @@ def _place_behind_header(out: Messages, sizes: Positions, second: Mask | None) -
     if second is not None:
         room = room - second
     out.mark(body_size > room, Flaw.LENGTHS)
-    right = out.flaws == 0
-    all_right = bool(right.all())
-    if not all_right:
-        body_size = np.where(right, body_size, 0)
+    body_size = _zero_where_flawed(out, body_size)
     out.body_start = out.starts + hosts + 72
     out.body_size = body_size
-    length_at = out.body_start + body_size
-    if not all_right:
-        length_at = np.where(right, length_at, 0)
+    length_at = _zero_where_flawed(out, out.body_start + body_size)
     topic_size = out.buffer[length_at].view(np.int8).astype(np.int64)
     out.topic_start = length_at + 1
     if second is not None:
-        wide = second & right
+        wide = second & (out.flaws == 0)
         topic_size[wide] = values_at(out.buffer, ">i2", length_at[wide])
         out.topic_start = out.topic_start + wide
     room = room - body_size
     out.mark((topic_size < 0) | (topic_size > room), Flaw.LENGTHS)
-    right = out.flaws == 0
-    all_right = bool(right.all())
-    if not all_right:
-        topic_size = np.where(right, topic_size, 0)
-    out.topic_size = topic_size
-    length_at = out.topic_start + topic_size
-    if not all_right:
-        length_at = np.where(right, length_at, 0)
+    out.topic_size = _zero_where_flawed(out, topic_size)
+    length_at = _zero_where_flawed(out, out.topic_start + out.topic_size)
     properties_size = (out.buffer[length_at].view(np.int8).astype(np.int64) << 8) | out.buffer[length_at + 1]
     np.maximum(properties_size, 0, out=properties_size)
     out.properties_start = length_at + 2
-    out.mark(properties_size != room - topic_size, Flaw.LENGTHS)
+    out.mark(properties_size != room - out.topic_size, Flaw.LENGTHS)
     out.properties_size = properties_size
     _empty_flawed(out)
+
+
+def _zero_where_flawed(out: Messages, numbers: Positions) -> Positions:
+    return np.where(out.flaws == 0, numbers, 0) if out.flaws.any() else numbers
 
 
 def _empty_flawed(out: Messages) -> None:
@@ -382,7 +386,9 @@ def _decode_v6(out: Messages, rows: Mask, flags: npt.NDArray[np.int32]) -> None:
     starts = out.starts[at]
     born = _host_width(flags[at], BORN_HOST_V6)
     store = _host_width(flags[at], STORE_HOST_V6)
+    out.replace("born_port", at, values_at(out.buffer, ">i4", starts + 44 + born))
     out.replace("store_ms", at, values_at(out.buffer, ">i8", starts + 48 + born))
+    out.replace("store_port", at, values_at(out.buffer, ">i4", starts + 52 + born + store))
     tail = structs_at(out.buffer, AFTER_HOSTS.dtype, starts + 56 + born + store)
     for field in AFTER_HOSTS.fields:
         out.replace(field.name, at, tail[field.name])

@@ -101,6 +101,8 @@ class BatchBuilder:
         messages = decode(buffer, positions, entries.sizes, replace(self._wanted, expected=expected))
         if messages.differences.any():
             entries = self._checked(messages, entries)
+        if (wrong := messages.wrong_ports()).any():
+            messages.mark(wrong, Flaw.PORT)
         physical_offsets, shown = entries.physical_offsets, self._entry_columns(entries)
         return self._batch(
             MessageColumns(messages, physical_offsets, self.request, self._store_name, shown),

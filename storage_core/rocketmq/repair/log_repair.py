@@ -22,12 +22,17 @@ from storage_core.formats.rocketmq.encode import blank_record
 from storage_core.formats.rocketmq.filler import SMALLEST, fillers
 from storage_core.formats.rocketmq.message import (
     BLANK,
+    BORN_HOST_V6,
     COMPRESSED,
     COMPRESSION_MASK,
     COMPRESSION_SHIFT,
+    HEADER,
     HEADER_V4,
+    HOST_V4,
+    HOST_V6,
     MIN_SIZE,
     PHYSICAL_OFFSET_AT,
+    STORE_HOST_V6,
     decode,
 )
 from storage_core.job import JobFolder
@@ -36,6 +41,7 @@ from storage_core.rocketmq.disk.record_reader import head_at, record_at
 from storage_core.rocketmq.verify.kinds import Kind
 
 BODY_CRC_AT = HEADER_V4.field("body_crc").offset
+STORE_MS_SIZE, PORT_SIZE = 8, 4
 NEW = "repair-new"
 
 
@@ -62,6 +68,8 @@ class LogRepair:
                 return saved or self._fill(file, finding.position, finding.length)
             case Kind.DELAY:
                 return self._fill(file, finding.position, finding.length)
+            case Kind.PORT:
+                return self._cut_ports(file, finding.position)
             case Kind.CHECKSUM:
                 return self._accept_body(file, finding.position)
             case Kind.TORN:
@@ -110,6 +118,20 @@ class LogRepair:
         store_ms = after.store_ms if after is not None else 0
         self._cut.overwrite(file.path, position, fillers(file.base_offset + position, size, store_ms))
         return "filled with a record that no queue lists"
+
+    def _cut_ports(self, file: ChainFile, position: int) -> str:
+        """Clears the upper 16 bits of both ports of a record, which clients decode then."""
+        with OpenFiles() as files:
+            record = record_at(self._log, files, file.base_offset + position, file.end)
+        if record is None:
+            return ""
+        flags = int(record.column("sys_flag")[0])
+        born = HEADER.size + (HOST_V6 if flags & BORN_HOST_V6 else HOST_V4)
+        store = born + STORE_MS_SIZE + (HOST_V6 if flags & STORE_HOST_V6 else HOST_V4)
+        for at in (position + born - PORT_SIZE, position + store - PORT_SIZE):
+            if any(read_at(file.path, 2, at)):
+                self._cut.overwrite(file.path, at, bytes(2))
+        return "its ports have 16 bits now"
 
     def _accept_body(self, file: ChainFile, position: int) -> str:
         """Gives a record the checksum of the body that it has: a broker serves it as it is, too. A compressed body that

@@ -37,7 +37,7 @@ from storage_core.store import QueueKey
 
 MOST_ROUNDS = 8
 FILES = frozenset({Kind.EMPTY, Kind.ODD, Kind.CONFIG})
-LOG = frozenset({Kind.FILE_LOST, Kind.LENGTH, Kind.BYTES, Kind.DELAY, Kind.CHECKSUM, Kind.TORN})
+LOG = frozenset({Kind.FILE_LOST, Kind.LENGTH, Kind.BYTES, Kind.DELAY, Kind.PORT, Kind.CHECKSUM, Kind.TORN})
 QUEUES = frozenset({Kind.QUEUE_FILE_LOST, Kind.QUEUE_FILE_BLANK, Kind.ENTRY, Kind.PAST_END, Kind.UNLISTED})
 INDEX = frozenset({Kind.INDEX_LOST, Kind.INDEX_FILE, Kind.INDEX_ENTRY, Kind.INDEX_PAST_END, Kind.UNINDEXED})
 
@@ -50,6 +50,7 @@ PLANNED = {
     Kind.LENGTH: "give it its length",
     Kind.BYTES: "fill the place with a record that no queue lists",
     Kind.DELAY: "put a record there that no queue lists",
+    Kind.PORT: "keep the low 16 bits of the port",
     Kind.CHECKSUM: "keep the message as it is, with the checksum of its present body",
     Kind.TORN: "cut it",
     Kind.AFTER_END: "serve them again",

@@ -23,6 +23,7 @@ class Kind(Enum):
     BYTES = "damaged bytes"
     CHECKSUM = "wrong checksum"
     DELAY = "unreadable DELAY"
+    PORT = "impossible port"
     TORN = "torn record"
     AFTER_END = "records after the end"
     QUEUE_FILE_LOST = "missing queue file"
@@ -52,6 +53,7 @@ EFFECTS: dict[Kind, tuple[str, str]] = {
     Kind.BYTES: ("serves the bytes as they are", "serves the bytes as they are"),
     Kind.CHECKSUM: ("serves the message as it is", "serves the message as it is"),
     Kind.DELAY: ("ends the log here when it scans this file", "ends the log here when it scans this file"),
+    Kind.PORT: ("serves the message, which no client decodes",) * 2,
     Kind.TORN: ("cuts it", "cuts it"),
     Kind.AFTER_END: ("cuts them: they are never served again", "cuts them: they are never served again"),
     Kind.QUEUE_FILE_LOST: ("skips the messages that it listed", "skips the messages that it listed"),

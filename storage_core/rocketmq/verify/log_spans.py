@@ -94,6 +94,7 @@ class SpanReport:
     gaps: list[Gap] = field(default_factory=list)
     bad_checksums: list[tuple[int, int]] = field(default_factory=list)
     bad_delays: list[tuple[int, int]] = field(default_factory=list)
+    bad_ports: list[tuple[int, int]] = field(default_factory=list)
     wrong_entries: list[WrongEntry] = field(default_factory=list)
     wrong_index: list[WrongEntry] = field(default_factory=list)
     unlisted: list[Run] = field(default_factory=list)
@@ -175,6 +176,8 @@ def _check_records(report: SpanReport, wanted: Expectations, run: RecordRun) -> 
         report.bad_checksums.append((int(addresses[row]), int(run.sizes[row])))
     for row in np.flatnonzero(bad_delays(messages)).tolist():
         report.bad_delays.append((int(addresses[row]), int(run.sizes[row])))
+    for row in np.flatnonzero(messages.wrong_ports()).tolist():
+        report.bad_ports.append((int(addresses[row]), int(run.sizes[row])))
     after = (addresses >= wanted.subject.verdict.log_end) & ~wrong
     report.after_end += int(after.sum())
     report.after_end_bytes += int(run.sizes[after].sum())

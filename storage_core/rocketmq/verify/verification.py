@@ -127,7 +127,9 @@ class _Verification:
         for gap in report.gaps:
             self.open_gaps.append(gap)
         yield from self._damaged_gaps()
-        for kind, places in ((Kind.CHECKSUM, report.bad_checksums), (Kind.DELAY, report.bad_delays)):
+        for kind, places in (
+            (Kind.CHECKSUM, report.bad_checksums), (Kind.DELAY, report.bad_delays), (Kind.PORT, report.bad_ports)
+        ):  # fmt: skip
             yield from (self._record_finding(kind, start, size) for start, size in places)
         yield from (self._entry_finding(wrong) for wrong in report.wrong_entries)
         yield from (
@@ -177,8 +179,9 @@ class _Verification:
         reason = {
             Kind.CHECKSUM: f"the body of the record at {start} does not fit its BODYCRC",
             Kind.DELAY: f"the DELAY of the record at {start} is no number",
+            Kind.PORT: f"the born or store host of the record at {start} has a port above 65535",
         }[kind]
-        effect = ENDS_HERE if start == self.subject.verdict.log_end else None
+        effect = ENDS_HERE if start == self.subject.verdict.log_end and kind is not Kind.PORT else None
         return self.subject.log_finding(kind, start, start + size, reason, effect)
 
     def _entry_finding(self, wrong: WrongEntry) -> Finding:

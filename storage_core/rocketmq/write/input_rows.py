@@ -151,7 +151,8 @@ class Given:
         texts = self.text(name)
         packed, wrong = pack_hosts(texts, default)
         if wrong is not None:
-            raise self.error(name, wrong, shorten(repr(texts[wrong].as_py())), "it must be ip:port, or [ip]:port")
+            rule = "it must be ip:port, or [ip]:port, and a port has 16 bits"
+            raise self.error(name, wrong, shorten(repr(texts[wrong].as_py())), rule)
         return packed
 
     def pairs(self) -> PairColumn:

@@ -26,6 +26,7 @@ from storage_core.formats.rocketmq.message import (
 )
 
 MAGIC_AT, FLAGS_AT = HEADER.field("magic").offset, HEADER.field("sys_flag").offset
+HOSTS_AT = HEADER.size
 BODY_AT = HEADER_V4.size - 2 * HOST_V4
 AROUND = MIN_SIZE - 2 * HOST_V4
 BLANK_SIZE = BLANK.size
@@ -62,6 +63,15 @@ def hosts_size(flags: int) -> int:
     """Bytes of born and store host."""
     born = HOST_V6 if flags & BORN_HOST_V6 else HOST_V4
     return born + (HOST_V6 if flags & STORE_HOST_V6 else HOST_V4)
+
+
+@njit(inline="always")
+def port_bits(buffer: Bytes, start: int, flags: int, hosts: int) -> int:
+    """The bits of both ports."""
+    born = start + HOSTS_AT + (HOST_V6 if flags & BORN_HOST_V6 else HOST_V4) - 4
+    store = start + HOSTS_AT + hosts + 4
+    bits: int = (int32_at(buffer, born) | int32_at(buffer, store)) & 0xFFFFFFFF
+    return bits
 
 
 @njit(inline="always")

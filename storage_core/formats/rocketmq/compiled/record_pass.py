@@ -39,9 +39,11 @@ from storage_core.formats.rocketmq.compiled.record_parts import (
     TOO_SHORT,
     hosts_size,
     part_spans,
+    port_bits,
     size_and_flaw,
 )
 from storage_core.formats.rocketmq.consumequeue import Difference, Expected
+from storage_core.formats.rocketmq.hosts import LAST_PORT
 from storage_core.formats.rocketmq.message import (
     COMPRESSED,
     HEADER,
@@ -55,7 +57,7 @@ from storage_core.formats.rocketmq.message import (
 CRC_AT, QUEUE_ID_AT = (HEADER.field(name).offset for name in ("body_crc", "queue_id"))
 PHYSICAL_OFFSET, QUEUE, QUEUE_OFFSET, SIZE = (int(difference) for difference in Difference if difference)
 # What else is noted of a record, in the bits above those of Difference.
-DIFFERENCES, WRONG_BODY, IS_COMPRESSED, SIX = 15, 16, 32, 64
+DIFFERENCES, WRONG_BODY, IS_COMPRESSED, SIX, WRONG_PORT = 15, 16, 32, 64, 128
 OUTSIDE = -1
 PARTS = 6
 VALUE_SIZE = 64
@@ -84,6 +86,7 @@ class FoundRecords:
     bodies: pa.BinaryArray | None
     wrong_bodies: Mask | None
     compressed: Mask
+    wrong_ports: Mask
     begins: Positions
     ends: Positions
     values: list[pa.BinaryArray | None]
@@ -117,7 +120,10 @@ def read_records(buffer: Bytes, starts: Positions, sizes: Positions, wanted: Wan
         _binary(value_offsets[number], values[number * room :]) if value_offsets[number, -1] <= room else None
         for number in range(len(names))
     ]
-    return FoundRecords(flaws, differences, parts, bodies, wrong_bodies, compressed, begins, ends, copied, sixes)
+    wrong_ports = notes & WRONG_PORT != 0
+    return FoundRecords(
+        flaws, differences, parts, bodies, wrong_bodies, compressed, wrong_ports, begins, ends, copied, sixes
+    )  # fmt: skip
 
 
 def _what_is_said(expected: Expected | None, count: int) -> tuple[Spans, Numbers, Numbers, Texts]:
@@ -195,6 +201,8 @@ def _record(buffer: Bytes, start: int, size: int) -> Any:
     if flaw != NONE:
         return flaw, note, 0, 0, 0, 0, 0, 0
     body, body_size, topic, topic_size, properties, properties_size, right = part_spans(buffer, start, size, hosts)
+    if right and port_bits(buffer, start, flags, hosts) > LAST_PORT:
+        note |= WRONG_PORT
     return NONE if right else LENGTHS, note, body, body_size, topic, topic_size, properties, properties_size
 
 
