@@ -103,7 +103,7 @@ def test_more_index_files_than_may_be_open(tmp_path: Path, monkeypatch: pytest.M
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     in_use = len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(system, "open_file_limit", lambda: 4 * 7)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (in_use + 2 * 7, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (in_use + 4 * 7, hard))
     try:
         found = asked(tmp_path / "store", wanted)
     finally:
