@@ -71,3 +71,11 @@ def overwrite(path: Path, position: int, data: bytes) -> None:
         file.seek(position)
         file.write(data)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def flip_bit(path: Path, position: int, bit: int) -> None:
+    """Changes one bit of the byte at a position, and keeps the file's times."""
+    with path.open("rb") as file:
+        file.seek(position)
+        (old,) = file.read(1)
+    overwrite(path, position, bytes([old ^ 1 << bit]))

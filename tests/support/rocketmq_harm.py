@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support.rocketmq_files import log_files, overwrite, queue_files, records, used_entries
+from tests.support.rocketmq_files import flip_bit, log_files, overwrite, queue_files, records, used_entries
 
 CHECKPOINT_BYTES = 4096
 
@@ -59,7 +59,7 @@ def flipped_body(store: Path, r: random.Random, harm: Harm) -> str | None:
     if not rows:
         return None
     row = r.choice(rows)
-    _flip(row.path, row.body_position + r.randrange(row.body_size), r)
+    flip_bit(row.path, row.body_position + r.randrange(row.body_size), r.randrange(8))
     return f"a body bit of record {row.physical_offset} flipped"
 
 
@@ -71,7 +71,7 @@ def flipped_anywhere(store: Path, r: random.Random, harm: Harm) -> str | None:
     row = r.choice(rows)
     physical_offsets = [at for at in range(row.size) if not 0 <= at - row.body_position + row.position < row.body_size]
     at = r.choice(physical_offsets[:88] if r.random() < 0.7 else physical_offsets)
-    _flip(row.path, row.position + at, r)
+    flip_bit(row.path, row.position + at, r.randrange(8))
     harm.touched.add(row.physical_offset)
     return f"bit in byte {at} of record {row.physical_offset} flipped"
 
@@ -89,20 +89,13 @@ def flipped_entry(store: Path, r: random.Random, harm: Harm) -> str | None:
     if not entries:
         return None
     (path, number), at = r.choice(entries), r.randrange(12)
-    _flip(path, number * 20 + at, r)
+    flip_bit(path, number * 20 + at, r.randrange(8))
     return f"bit in byte {at} of unit {number} of {path.relative_to(store)} flipped"
 
 
 def _physical_offsets(path: Path) -> list[int]:
     data = path.read_bytes()
     return [struct.unpack_from(">q", data, at * 20)[0] for at in range(used_entries(path))]
-
-
-def _flip(path: Path, position: int, r: random.Random) -> None:
-    with path.open("rb") as file:
-        file.seek(position)
-        old = file.read(1)[0]
-    overwrite(path, position, bytes([old ^ 1 << r.randrange(8)]))
 
 
 def lost_queue_file(store: Path, r: random.Random, harm: Harm) -> str | None:
