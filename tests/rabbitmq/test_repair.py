@@ -17,7 +17,7 @@ from tests.golden.archive import fingerprint
 from tests.lost_writes import left_behind, recorded, survivors
 from tests.rabbitmq import golden
 from tests.support.rabbitmq_damage import edit, queue_file
-from tests.support.rabbitmq_harm import COUNT, HARMS, LARGE, LATER, SMALL, Harm, body, make
+from tests.support.rabbitmq_harm import COUNT, HARMS, LARGE, LATER, SMALL, Harm, body, make, there
 from tests.support.sampling import sample
 
 pytestmark = pytest.mark.sampled
@@ -39,7 +39,7 @@ def harmed(stores: dict[bool, Path], harm: Harm, target: Path) -> Path:
 
 
 def served(store: Path, mode: Mode = Mode.FAILFAST) -> list[tuple[str, bytes]]:
-    found = golden.table(store, columns=("queue", "body"), mode=mode).to_pylist()
+    found = golden.table(store, columns=("queue", "body"), topics=there(store), mode=mode).to_pylist()
     return [(row["queue"], row["body"]) for row in found if row["body"] is not None]
 
 

@@ -153,6 +153,29 @@ def test_queues_without_their_stubs(tmp_path: Path) -> None:
     assert golden.table(path, topics=("e.prio",), columns=("sequenceId", "body")).equals(rows)
 
 
+@pytest.mark.parametrize("vhost_file", [True, False])
+def test_every_flipped_bit_of_a_stub(vhost_file: bool, tmp_path: Path) -> None:
+    """A node takes the folder for the queue of its hash: no row has another name, and what the stub says is told."""
+    path = golden.unpack("s1_mixed_clean_idle", tmp_path) / golden.DEFAULT_VHOST
+    if not vhost_file:
+        (path / ".vhost").unlink()
+    directory = paths.queue_directory(b"/", b"a.small")
+    stub = path / "queues" / directory / ".queue_name"
+    rows = golden.table(path, topics=("a.small",), columns=("sequenceId", "body"))
+    file, of_vhost = f"queues/{directory}/.queue_name", stub.read_bytes().index(b"/")
+    whole = stub.read_bytes()
+    for bit in range(8 * len(whole)):
+        stub.write_bytes((int.from_bytes(whole, "little") ^ 1 << bit).to_bytes(len(whole), "little"))
+        with open_store(str(path)) as store:
+            snapshot = store.snapshot()
+            told = [finding.reason for finding in store.verify() if finding.file == file]
+            assert bool(told) == (bit // 8 != of_vhost)
+            assert [text.startswith(f"{path}/{file} ") for text in snapshot.warnings()] == [True] * len(told)
+            assert ("a.small" in {info.topic for info in snapshot.queues()}) == (not told)
+        if bit % 16 == 0:
+            assert golden.table(path, topics=("a.small",), columns=("sequenceId", "body")).equals(rows)
+
+
 def test_the_vhost_without_its_file(tmp_path: Path) -> None:
     vhosts = golden.unpack("s9_vhosts_kill9", tmp_path)
     for path in sorted(vhosts.iterdir()):

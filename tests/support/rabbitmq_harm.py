@@ -42,6 +42,13 @@ def make(root: Path, vhost: str, clean: bool) -> Path:
     return root
 
 
+def there(store: Path) -> tuple[str, ...]:
+    """The queues that the store has. Of one whose stub is damaged nothing but the question tells the name."""
+    with open_store(str(store)) as opened:
+        names = opened.snapshot().topics((SMALL, LARGE))
+    return tuple(queue for queue in (SMALL, LARGE) if queue in names)
+
+
 def index_file(store: Path, queue: str, name: str) -> Path:
     vhost = (store / ".vhost").read_bytes()
     return store / "queues" / paths.queue_directory(vhost, queue.encode()) / name
@@ -195,6 +202,10 @@ def _replace(name: str, data: bytes) -> Callable[[Path], None]:
     return harm
 
 
+def _rename(queue: str) -> Callable[[Path], None]:
+    return lambda store: edit(index_file(store, queue, paths.STUB_FILE), lambda data: data.__setitem__(-2, 0x21))
+
+
 def _remove(name: str) -> Callable[[Path], None]:
     return lambda store: (store / name).unlink()
 
@@ -301,6 +312,8 @@ HARMS: dict[str, Harm] = {
     "killed: a deliver of nothing": Harm(False, "journal", _journal(LARGE, _lone_deliver)),
     "clean: .vhost is garbage": Harm(True, "unexpected file", _replace(".vhost", bytes(range(256)))),
     "killed: .vhost is garbage": Harm(False, "unexpected file", _replace(".vhost", bytes(range(256)))),
+    "clean: a queue's name is another": Harm(True, "unexpected file", _rename(LARGE)),
+    "killed: a queue's name is another": Harm(False, "unexpected file", _rename(SMALL)),
     "killed: a journal of zeros": Harm(
         False, "", _journal(LARGE, lambda data: data.__setitem__(slice(0, None), bytes(len(data)))), lost=LATER
     ),

@@ -21,6 +21,7 @@ from storage_core.formats.rabbitmq.paths import QueueName
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.disk.recovery_terms import QueueTerms
 from storage_core.rabbitmq.disk.span_reader import read_short_file
+from storage_core.rabbitmq.disk.vhost_name import vhost_name
 from storage_core.rabbitmq.index import journal_reader, segment_reader, segment_v2_reader
 from storage_core.rabbitmq.index.entries import (
     ACKED,
@@ -42,7 +43,8 @@ from storage_core.rabbitmq.message_store.locations import MessageLocations
 
 @dataclass(frozen=True)
 class QueueDirectory:
-    """A directory below `queues/`: its name, and what its stub says, None without a readable one.
+    """A directory below `queues/`: its name, and the queue that its stub names, None where none does whose hash the
+    directory has.
 
     `sizes` are the lengths of its files by name.
     """
@@ -50,6 +52,11 @@ class QueueDirectory:
     directory: str
     name: QueueName | None
     sizes: dict[str, int]
+
+    @property
+    def misnamed(self) -> bool:
+        """Whether its stub is there, and names no queue or another one."""
+        return self.name is None and paths.STUB_FILE in self.sizes
 
     @property
     def version(self) -> int:
@@ -143,7 +150,7 @@ def list_directory(root: str, directory: str, unseen: frozenset[str] = frozenset
     """One directory below `queues/` of the store `root`, without files whose paths are `unseen`."""
     folder = f"{root}/{paths.QUEUES_FOLDER}"
     try:
-        name = paths.parse_stub(read_short_file(f"{folder}/{directory}/{paths.STUB_FILE}"))
+        name = _proven(root, directory, paths.parse_stub(read_short_file(f"{folder}/{directory}/{paths.STUB_FILE}")))
     except FormatError:
         name = None
     try:
@@ -152,6 +159,17 @@ def list_directory(root: str, directory: str, unseen: frozenset[str] = frozenset
         sizes = {}
     prefix = f"{paths.QUEUES_FOLDER}/{directory}/"
     return QueueDirectory(directory, name, {file: size for file, size in sizes.items() if prefix + file not in unseen})
+
+
+def _proven(root: str, directory: str, said: QueueName) -> QueueName | None:
+    """The queue that a stub names, if the hash of vhost and queue is the directory's: for a node the directory is that
+    of the queue with its hash, and it writes the stub anew (rabbitmq.md 1.2, 1.3).
+    """
+    if paths.queue_directory(said.vhost, said.queue, said.priority) == directory:
+        return said
+    vhost = vhost_name(root)
+    proven = paths.queue_directory(vhost, said.queue, said.priority) == directory
+    return replace(said, vhost=vhost) if proven else None
 
 
 def read_queue(

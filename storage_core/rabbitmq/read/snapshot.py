@@ -6,7 +6,7 @@ holds, to `selection` what is asked for. Source: docs/architecture.md "A RabbitM
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -79,8 +79,8 @@ class VhostSnapshot(Snapshot):
         return read_locations(self.root, clients, self._pending.before)
 
     def named(self, candidates: Sequence[str] = ()) -> dict[str, NamedQueue]:
-        """All queues by name. A directory without a readable stub has one of the `candidates` whose hash it is, else
-        its own name.
+        """All queues by name. A directory that no stub names has one of the `candidates` whose hash it is, else its own
+        name.
         """
         hashes = self._hashes(candidates)
         found: dict[str, list[tuple[int, QueueDirectory]]] = {}
@@ -175,7 +175,16 @@ class VhostSnapshot(Snapshot):
     def warnings(self) -> Sequence[str]:
         """What was found so far that a user should know before trusting the rows."""
         elsewhere = node.other_kinds(self.root, self.vhost)
-        return (*self._warnings, *([elsewhere] if elsewhere else []))
+        return (*self._misnamed(), *self._warnings, *([elsewhere] if elsewhere else []))
+
+    def _misnamed(self) -> Iterator[str]:
+        for directory in self.directories:
+            if directory.misnamed:
+                file = f"{self.root}/{paths.QUEUES_FOLDER}/{directory.directory}/{paths.STUB_FILE}"
+                yield (
+                    f"{file} does not name the queue of its folder; where it is not asked for by its name, the queue "
+                    f"is called {directory.directory}"
+                )
 
     def plan(self, request: ScanRequest) -> list[ScanPartition]:
         """Partitions of whole stretches of queues, cut at equal bytes; each message once, in delivery order.

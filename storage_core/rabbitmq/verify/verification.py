@@ -44,7 +44,7 @@ REMOVED_EARLY = "may remove the message while a queue needs it"
 def findings(snapshot: VhostSnapshot, queues: Sequence[NamedQueue], every_queue: bool) -> Iterator[Finding]:
     """What is wrong in some queues and in the message store; counts are compared when these are all queues."""
     yield from _unfinished(snapshot.root)
-    yield from _names_and_settings(snapshot.root)
+    yield from _names_and_settings(snapshot)
     listed: list[QueueFiles] = []
     for queue in queues:
         for directory in queue.directories:
@@ -65,14 +65,15 @@ def findings(snapshot: VhostSnapshot, queues: Sequence[NamedQueue], every_queue:
 def seen_at_a_glance(snapshot: VhostSnapshot) -> Iterator[Finding]:
     """What is wrong as far as it can be told without reading messages, or message files after a clean stop."""
     yield from _unfinished(snapshot.root)
-    yield from _names_and_settings(snapshot.root)
+    yield from _names_and_settings(snapshot)
     for directory in snapshot.directories:
         files = snapshot.files(directory)
         yield from _of_index(snapshot, files, directory.directory)
     yield from (_finding(damage, snapshot.locations.clean, None) for damage in snapshot.locations.damages)
 
 
-def _names_and_settings(root: str) -> Iterator[Finding]:
+def _names_and_settings(snapshot: VhostSnapshot) -> Iterator[Finding]:
+    root = snapshot.root
     flaw = config_flaw(root)
     if flaw is not None:
         size = system.stat(f"{root}/{paths.CONFIG_FILE}").size
@@ -81,6 +82,13 @@ def _names_and_settings(root: str) -> Iterator[Finding]:
     if flaw is not None:
         size = system.stat(f"{root}/{paths.VHOST_FILE}").size
         yield Finding(paths.VHOST_FILE, 0, size, Kind.ODD, flaw, "writes it anew", True)
+    for directory in snapshot.directories:
+        if directory.misnamed:
+            file, size = (
+                f"{paths.QUEUES_FOLDER}/{directory.directory}/{paths.STUB_FILE}",
+                directory.sizes[paths.STUB_FILE],
+            )
+            yield Finding(file, 0, size, Kind.ODD, "it does not name the queue of its folder", "writes it anew", True)
 
 
 def _unfinished(root: str) -> Iterator[Finding]:

@@ -18,13 +18,14 @@ import pytest
 
 from storage_core.finding import Finding
 from storage_core.formats.rabbitmq import paths
+from storage_core.formats.rabbitmq.paths import QueueName
 from storage_core.rabbitmq import open_store
 from storage_core.store import Mode
 from tests.rabbitmq import golden
 from tests.real.rabbitmq.amqp import Client
 from tests.real.rabbitmq.node import Node
 from tests.support import rabbitmq_counts
-from tests.support.rabbitmq_harm import HARMS, LARGE, SMALL, make
+from tests.support.rabbitmq_harm import HARMS, LARGE, SMALL, make, there
 from tests.support.sampling import WHOLE
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
@@ -98,11 +99,18 @@ def drained(node: Node, vhost: str) -> dict[str, list[tuple[bytes, bool]]] | Non
 
 
 def ours(store: Path) -> dict[str, list[tuple[bytes, bool]]]:
-    rows = golden.table(store, columns=("queue", "body", "redelivered"), mode=Mode.DROPMALFORMED).to_pylist()
+    columns = ("queue", "body", "redelivered")
+    rows = golden.table(store, columns=columns, topics=there(store), mode=Mode.DROPMALFORMED).to_pylist()
     by_queue: dict[str, list[tuple[bytes, bool]]] = {SMALL: [], LARGE: []}
     for row in rows:
         by_queue[row["queue"]].append((row["body"], row["redelivered"]))
     return by_queue
+
+
+def stubs(node: Node, vhost: str) -> set[bytes]:
+    """What the stubs of the vhost's queues say."""
+    folder = node.vhosts / paths.vhost_directory(vhost.encode())
+    return {path.read_bytes() for path in folder.glob(f"queues/*/{paths.STUB_FILE}")}
 
 
 def foretold(found: list[Finding]) -> str:
@@ -150,6 +158,9 @@ def test_a_node_on_damaged_and_repaired_stores(node: Node, tmp_path: Path) -> No
             wrong.append(f"{names[vhost]}: the node {actual}, foretold was {expected}: {found[vhost]}")
         elif expected == "served" and delivered != ours(damaged[vhost]):
             wrong.append(f"{names[vhost]}: the node serves other messages than mqstore reads")
+        if actual == "served":
+            own = [QueueName(vhost.encode(), queue.encode(), None, 1) for queue in (SMALL, LARGE)]
+            assert stubs(node, vhost) <= {paths.encode_stub(name) for name in own}, names[vhost]
     assert not wrong, "\n".join(wrong)
 
 
