@@ -119,6 +119,11 @@ def _spoil_first_term(data: bytearray) -> None:
     data[34] = 99
 
 
+def _spoil_properties(data: bytearray, at: int = 0) -> None:
+    """The first property list from `at` on promises a priority that it does not have."""
+    data[data.index(b"\x00\x00\x00\x03\x10\x00\x02", at) + 4] |= 0x08
+
+
 def _mark_first(data: bytearray) -> None:
     data[0:0] = bytes([0x40, 3])
 
@@ -238,6 +243,10 @@ HARMS: dict[str, Harm] = {
     "clean: a message file is lost": Harm(
         True, "dangling index entry, wrong reference count", lambda store: message_files(store)[1].unlink(), lost=12
     ),
+    "clean: properties that do not decode": Harm(True, "unreadable message", _in_record(2, _spoil_properties), lost=1),
+    "clean: embedded properties that do not decode": Harm(
+        True, "unreadable message", _segment(SMALL, _spoil_properties), lost=1
+    ),
     "clean: an embedded message that does not decode": Harm(
         True, "unreadable message", _segment(SMALL, _spoil_first_term), lost=1
     ),
@@ -284,6 +293,12 @@ HARMS: dict[str, Harm] = {
     "killed: bytes after the last record": Harm(False, "torn tail", _tail(b"\x01\x02" * 50)),
     "killed: an interrupted compaction": Harm(
         False, "blank tail, index against message store", _interrupted_compaction
+    ),
+    "killed: properties that do not decode": Harm(
+        False, "unreadable message", _in_record(2, _spoil_properties), lost=1
+    ),
+    "killed: embedded properties that do not decode": Harm(
+        False, "unreadable message", _segment(SMALL, _spoil_properties), lost=1
     ),
     "killed: an embedded message that does not decode": Harm(
         False, "unreadable message", _segment(SMALL, _spoil_first_term), lost=1

@@ -33,6 +33,8 @@ from storage_core.rabbitmq.index.entries import (
     flagged,
 )
 
+MALFORMED_PROPERTIES = "its property list is malformed"
+
 _HEAD_SIZES = np.zeros(5, np.int64)
 _HEAD_SIZES[[SEGMENT, JOURNAL, SHARED, OWN]] = (
     segment.PUBLISH.size,
@@ -124,7 +126,7 @@ def decode_batch(
     good = listed.ok.copy()
     good[table.rows] &= found.ok
     for row in np.flatnonzero(sound & messages.ok & ~good).tolist():
-        reasons.setdefault(row, "its property list is malformed")
+        reasons.setdefault(row, MALFORMED_PROPERTIES)
     return MessageBatch(entries, buffer, messages, listed, table.rows, found, reasons, absent, dropped)
 
 

@@ -23,6 +23,7 @@ from storage_core.rabbitmq.disk.vhost_name import vhost_flaw
 from storage_core.rabbitmq.index.entries import ACKED, JOURNAL, MISSING, SEGMENT, SHARED, flagged
 from storage_core.rabbitmq.index.queue_directory import QueueFiles
 from storage_core.rabbitmq.message_store.locations import MessageLocations, file_sizes, scan_file
+from storage_core.rabbitmq.read.message_batch import MALFORMED_PROPERTIES
 from storage_core.rabbitmq.read.snapshot import NamedQueue, VhostSnapshot
 from storage_core.rabbitmq.verify.contents import stray_delivers, unreadable
 from storage_core.rabbitmq.verify.kinds import Kind
@@ -36,6 +37,7 @@ BLANK = "only zeros: no node writes such a segment"
 KEPT_FOR_EVER = "never removes the message"
 CRASHES = "crashes the queue"
 HIDES = "shows an empty queue, or crashes it and redelivers all"
+DELIVERED = "delivers it as it is"
 HANGS = "hangs when it starts, with all vhosts"
 REFUSED = dict.fromkeys(STORE_SUFFIXES, "does not start the vhost")
 REMOVED_EARLY = "may remove the message while a queue needs it"
@@ -102,7 +104,10 @@ def _of_queue(snapshot: VhostSnapshot, files: QueueFiles, name: str) -> Iterator
     for entry, why in unreadable(snapshot.root, files):
         file, place, length = files.files[entry["file"]], entry["position"], entry["length"]
         reason = f"of sequence id {entry['sequence_id']}: {why}"
-        effect = HANGS if files.verdict.dirty and entry["kind"] in {SEGMENT, JOURNAL} else f"{CRASHES} at this message"
+        embedded = entry["kind"] in {SEGMENT, JOURNAL}
+        effect = HANGS if files.verdict.dirty and embedded else f"{CRASHES} at this message"
+        if why == MALFORMED_PROPERTIES:
+            effect = DELIVERED
         yield Finding(file, place, length, Kind.UNREADABLE, reason, effect, True, name)
 
 
