@@ -124,6 +124,11 @@ def _spoil_properties(data: bytearray, at: int = 0) -> None:
     data[data.index(b"\x00\x00\x00\x03\x10\x00\x02", at) + 4] |= 0x08
 
 
+def _change_id(data: bytearray) -> None:
+    """Of the first record of a segment."""
+    data[5] ^= 0x10
+
+
 def _mark_first(data: bytearray) -> None:
     data[0:0] = bytes([0x40, 3])
 
@@ -327,6 +332,8 @@ HARMS: dict[str, Harm] = {
     "killed: a deliver of nothing": Harm(False, "journal", _journal(LARGE, _lone_deliver)),
     "clean: .vhost is garbage": Harm(True, "unexpected file", _replace(".vhost", bytes(range(256)))),
     "killed: .vhost is garbage": Harm(False, "unexpected file", _replace(".vhost", bytes(range(256)))),
+    "clean: an embedded message of another id": Harm(True, "wrong message id", _segment(SMALL, _change_id)),
+    "killed: an embedded message of another id": Harm(False, "wrong message id", _segment(SMALL, _change_id)),
     "clean: a queue's name is another": Harm(True, "unexpected file", _rename(LARGE)),
     "killed: a queue's name is another": Harm(False, "unexpected file", _rename(SMALL)),
     "killed: a journal of zeros": Harm(

@@ -55,7 +55,7 @@ class MessageBatch:
     """Decoded messages, one for each of `entries`. `reasons` says what is wrong with damaged rows, by row number.
 
     `absent` rows have no message at all: acknowledged ones whose bytes are gone. `dropped` rows are those that a
-    node's recovery drops without calling them damaged.
+    node's recovery drops without calling them damaged. `terms` are the spans of the terms as they were read.
     """
 
     entries: Entries
@@ -67,6 +67,7 @@ class MessageBatch:
     reasons: dict[int, str]
     absent: npt.NDArray[np.bool_]
     dropped: npt.NDArray[np.bool_]
+    terms: TermSpans | None = None
 
 
 def read_batch(
@@ -127,7 +128,7 @@ def decode_batch(
     good[table.rows] &= found.ok
     for row in np.flatnonzero(sound & messages.ok & ~good).tolist():
         reasons.setdefault(row, MALFORMED_PROPERTIES)
-    return MessageBatch(entries, buffer, messages, listed, table.rows, found, reasons, absent, dropped)
+    return MessageBatch(entries, buffer, messages, listed, table.rows, found, reasons, absent, dropped, terms)
 
 
 def _check_ids(

@@ -16,16 +16,17 @@ from storage_core.files.lock import FileLock
 from storage_core.files.small_file import read_whole
 from storage_core.finding import Finding
 from storage_core.formats.rabbitmq import paths
-from storage_core.formats.rabbitmq.classic import queue_v2
+from storage_core.formats.rabbitmq.classic import journal, queue_v2, segment
 from storage_core.job import JobFolder, drop_orphans, new_job_id, pending_intent
 from storage_core.rabbitmq.disk.running_node import check_not_running
+from storage_core.rabbitmq.index.entries import JOURNAL
 from storage_core.rabbitmq.index.queue_directory import QueueFiles
 from storage_core.rabbitmq.index.segment_reader import mark_counts
 from storage_core.rabbitmq.read.snapshot import VhostSnapshot
 from storage_core.rabbitmq.repair import message_files
 from storage_core.rabbitmq.repair.dropped_entries import drop
 from storage_core.rabbitmq.repair.index_files import MOST_STRANGERS, JournalRules, Known, SegmentRules, mended
-from storage_core.rabbitmq.verify.contents import unreadable
+from storage_core.rabbitmq.verify.contents import flaws
 from storage_core.rabbitmq.verify.kinds import Kind
 from storage_core.rabbitmq.verify.verification import findings
 from storage_core.rabbitmq.write.placement import CLEAN_PATHS
@@ -35,7 +36,7 @@ from storage_core.repair.cut_bytes import CutBytes
 MOST_ROUNDS = 8
 LOCK_TIMEOUT_S = 60.0
 TABLES = CLEAN_PATHS[:3]
-HARMLESS = frozenset({Kind.ODD, Kind.TORN_JOURNAL, Kind.UNFINISHED})
+HARMLESS = frozenset({Kind.ODD, Kind.TORN_JOURNAL, Kind.UNFINISHED, Kind.ID})
 """Kinds whose repair leaves true what the last clean stop noted."""
 STORE_FILES = frozenset({Kind.MESSAGE, Kind.TORN, Kind.BLANK})
 INDEX_FILES = frozenset({Kind.SEGMENT, Kind.JOURNAL, Kind.TORN_JOURNAL})
@@ -50,6 +51,7 @@ PLANNED = {
     Kind.TORN: "cut it, or lead a node's scan to the next whole record",
     Kind.BLANK: "cut it, or lead a node's scan to the next whole record",
     Kind.UNREADABLE: "drop the entry: nobody can read the message",
+    Kind.ID: "write the id of the message into its record",
     Kind.DISAGREEING: "drop the entries whose message is gone, and notes of the last stop that do not fit",
     Kind.DANGLING: DROPPED,
     Kind.TABLES: "move the tables away: a node makes them anew",
@@ -110,6 +112,9 @@ class Repair:
             if Kind(finding.kind) is Kind.ODD:
                 cut.move(f"{self.root}/{finding.file}")
                 self.done.append(f"{finding.file}: moved away")
+        if Kind.ID in kinds:
+            for directory in snapshot.directories:
+                self._mend_ids(snapshot.files(directory), cut)
         # What the message files hold decides which index entries count, and both which entries are dropped.
         if self._mend_files(listed, cut) or self._mend_indexes(snapshot, listed, cut):
             return
@@ -195,10 +200,22 @@ class Repair:
 
     # -- entries
 
+    def _mend_ids(self, files: QueueFiles, cut: CutBytes) -> None:
+        """Gives records the ids of the messages in them."""
+        for flaw in flaws(self.root, files):
+            if flaw.own_id is not None:
+                layout = journal.PUBLISH if flaw.entry["kind"] == JOURNAL else segment.PUBLISH
+                file, position = files.files[flaw.entry["file"]], flaw.entry["position"] + layout.field("id").offset
+                cut.overwrite(f"{self.root}/{file}", position, flaw.own_id)
+                self.done.append(
+                    f"{file}: sequence id {flaw.entry['sequence_id']}: its record has its message's id again"
+                )
+
     def _drop_entries(self, files: QueueFiles, cut: CutBytes) -> None:
         """Drops entries whose message is gone, or cannot be read by anyone."""
         gone = files.forgotten.tolist()
-        bad = {entry["sequence_id"]: why for entry, why in unreadable(self.root, files)}
+        unread = (flaw for flaw in flaws(self.root, files) if flaw.own_id is None)
+        bad = {flaw.entry["sequence_id"]: flaw.reason for flaw in unread}
         if not gone and not bad:
             return
         name = f"{paths.QUEUES_FOLDER}/{files.directory.directory}"

@@ -6,26 +6,41 @@ Source: rabbitmq.md 3.1, 6.3.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
+from storage_core.formats.layout import values_at
 from storage_core.formats.rabbitmq import paths
-from storage_core.formats.rabbitmq.classic import journal
+from storage_core.formats.rabbitmq.classic import index_records, journal
+from storage_core.formats.rabbitmq.message.basic_message import ID_SIZE
 from storage_core.progress import report
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.disk.span_reader import SpanReader, read_file
 from storage_core.rabbitmq.index import journal_reader
-from storage_core.rabbitmq.index.entries import MISSING, filtered, flagged
+from storage_core.rabbitmq.index.entries import JOURNAL, MISSING, SEGMENT, filtered, flagged
 from storage_core.rabbitmq.index.queue_directory import QueueFiles
 from storage_core.rabbitmq.index.segment_reader import mark_counts
-from storage_core.rabbitmq.read.message_batch import read_batch
+from storage_core.rabbitmq.read.message_batch import MessageBatch, read_batch
 from storage_core.rabbitmq.read.partition import batch_ranges
 
 WORK = "reading messages"
 
 
-def unreadable(root: str, files: QueueFiles) -> Iterator[tuple[dict[str, int], str]]:
-    """The live entries whose message is there and cannot be read, each with the reason."""
+@dataclass(frozen=True)
+class Flaw:
+    """A live entry whose message is there, and why it cannot be read. `own_id` is None then; else the message can be
+    read, and these 16 bytes are the id that its term has and its index record should have.
+    """
+
+    entry: dict[str, int]
+    reason: str
+    own_id: bytes | None = None
+
+
+def flaws(root: str, files: QueueFiles) -> Iterator[Flaw]:
+    """The live entries whose message cannot be read, or has another id than its record."""
     entries = filtered(files.served, ~flagged(files.served, MISSING))
     reader = SpanReader(root, files.files)
     done, total = 0, int(entries["length"].sum())
@@ -36,9 +51,29 @@ def unreadable(root: str, files: QueueFiles) -> Iterator[tuple[dict[str, int], s
             report(WORK, done, total)
             for row in sorted(batch.reasons):
                 if not batch.dropped[row]:
-                    yield entries.row(start + row), batch.reasons[row]
+                    yield Flaw(entries.row(start + row), batch.reasons[row])
+            for row in _of_another_id(batch).tolist():
+                at = int(batch.messages.id_starts[row])
+                own = batch.buffer[at : at + ID_SIZE].tobytes()
+                yield Flaw(entries.row(start + row), "its id is not that of its index record", own)
     finally:
         reader.close()
+
+
+def _of_another_id(batch: MessageBatch) -> npt.NDArray[np.int64]:
+    """The embedded messages whose term has another id than the record around it (rabbitmq.md 3)."""
+    embedded = (batch.entries["kind"] == SEGMENT) | (batch.entries["kind"] == JOURNAL)
+    embedded[list(batch.reasons)] = False
+    rows = np.flatnonzero(embedded & batch.messages.ok)
+    if batch.terms is None or not len(rows):
+        return rows[:0]
+    own, starts = batch.messages.id_starts[rows], batch.terms.starts[rows]
+    as_read = (own >= starts) & (own < batch.terms.stops[rows])
+    rows, own, starts = rows[as_read], own[as_read], starts[as_read]
+    noted = values_at(batch.buffer, "V16", starts - index_records.BODY.size).view("u8").reshape(-1, 2)
+    said = values_at(batch.buffer, "V16", own).view("u8").reshape(-1, 2)
+    differing: npt.NDArray[np.int64] = rows[(noted != said).any(axis=1)]
+    return differing
 
 
 def stray_delivers(folder: str, name: str, entry_count: int) -> Iterator[Damage]:

@@ -16,6 +16,7 @@ class Kind(StrEnum):
     TORN = "torn tail"
     BLANK = "blank tail"
     UNREADABLE = "unreadable message"
+    ID = "wrong message id"
     DISAGREEING = "index against message store"
     DANGLING = "dangling index entry"
     TABLES = "unusable tables"

@@ -25,7 +25,7 @@ from storage_core.rabbitmq.index.queue_directory import QueueFiles
 from storage_core.rabbitmq.message_store.locations import MessageLocations, file_sizes, scan_file
 from storage_core.rabbitmq.read.message_batch import MALFORMED_PROPERTIES
 from storage_core.rabbitmq.read.snapshot import NamedQueue, VhostSnapshot
-from storage_core.rabbitmq.verify.contents import stray_delivers, unreadable
+from storage_core.rabbitmq.verify.contents import flaws, stray_delivers
 from storage_core.rabbitmq.verify.kinds import Kind
 
 QUEUE_SUFFIXES = (paths.SEGMENT_SUFFIX, paths.INDEX2_SUFFIX, paths.STORE2_SUFFIX)
@@ -101,14 +101,16 @@ def _unfinished(root: str) -> Iterator[Finding]:
 
 def _of_queue(snapshot: VhostSnapshot, files: QueueFiles, name: str) -> Iterator[Finding]:
     yield from _of_index(snapshot, files, name)
-    for entry, why in unreadable(snapshot.root, files):
+    for flaw in flaws(snapshot.root, files):
+        entry = flaw.entry
         file, place, length = files.files[entry["file"]], entry["position"], entry["length"]
-        reason = f"of sequence id {entry['sequence_id']}: {why}"
+        reason = f"of sequence id {entry['sequence_id']}: {flaw.reason}"
         embedded = entry["kind"] in {SEGMENT, JOURNAL}
         effect = HANGS if files.verdict.dirty and embedded else f"{CRASHES} at this message"
-        if why == MALFORMED_PROPERTIES:
+        if flaw.reason == MALFORMED_PROPERTIES:
             effect = DELIVERED
-        yield Finding(file, place, length, Kind.UNREADABLE, reason, effect, True, name)
+        kind = Kind.UNREADABLE if flaw.own_id is None else Kind.ID
+        yield Finding(file, place, length, kind, reason, effect, True, name)
 
 
 def _of_index(snapshot: VhostSnapshot, files: QueueFiles, name: str) -> Iterator[Finding]:
