@@ -54,6 +54,11 @@ class QueueDirectory:
     sizes: dict[str, int]
 
     @property
+    def stub(self) -> str:
+        """Path of its stub below the store."""
+        return f"{paths.QUEUES_FOLDER}/{self.directory}/{paths.STUB_FILE}"
+
+    @property
     def misnamed(self) -> bool:
         """Whether its stub is there, and names no queue or another one."""
         return self.name is None and paths.STUB_FILE in self.sizes

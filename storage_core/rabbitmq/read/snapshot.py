@@ -180,10 +180,9 @@ class VhostSnapshot(Snapshot):
     def _misnamed(self) -> Iterator[str]:
         for directory in self.directories:
             if directory.misnamed:
-                file = f"{self.root}/{paths.QUEUES_FOLDER}/{directory.directory}/{paths.STUB_FILE}"
                 yield (
-                    f"{file} does not name the queue of its folder; where it is not asked for by its name, the queue "
-                    f"is called {directory.directory}"
+                    f"{self.root}/{directory.stub} does not name the queue of its folder; where it is not asked for by "
+                    f"its name, the queue is called {directory.directory}"
                 )
 
     def plan(self, request: ScanRequest) -> list[ScanPartition]:

@@ -1,6 +1,7 @@
-"""What a look at names and tables does not show: messages that cannot be read, and delivers of no message.
+"""What a look at names and tables does not show: messages that cannot be read or have another id than their record, and
+delivers of no message.
 
-Source: rabbitmq.md 3.1, 6.3.
+Source: rabbitmq.md 2, 3.1, 6.3.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def flaws(root: str, files: QueueFiles) -> Iterator[Flaw]:
 
 
 def _of_another_id(batch: MessageBatch) -> npt.NDArray[np.int64]:
-    """The embedded messages whose term has another id than the record around it (rabbitmq.md 3)."""
+    """The embedded messages whose term has another id than the record around it (rabbitmq.md 2)."""
     embedded = (batch.entries["kind"] == SEGMENT) | (batch.entries["kind"] == JOURNAL)
     embedded[list(batch.reasons)] = False
     rows = np.flatnonzero(embedded & batch.messages.ok)

@@ -86,11 +86,10 @@ def _names_and_settings(snapshot: VhostSnapshot) -> Iterator[Finding]:
         yield Finding(paths.VHOST_FILE, 0, size, Kind.ODD, flaw, "writes it anew", True)
     for directory in snapshot.directories:
         if directory.misnamed:
-            file, size = (
-                f"{paths.QUEUES_FOLDER}/{directory.directory}/{paths.STUB_FILE}",
-                directory.sizes[paths.STUB_FILE],
+            size = directory.sizes[paths.STUB_FILE]
+            yield Finding(
+                directory.stub, 0, size, Kind.ODD, "it does not name the queue of its folder", "writes it anew", True
             )
-            yield Finding(file, 0, size, Kind.ODD, "it does not name the queue of its folder", "writes it anew", True)
 
 
 def _unfinished(root: str) -> Iterator[Finding]:
