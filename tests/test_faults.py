@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from storage_core.files import small_file, system
@@ -144,12 +145,12 @@ def test_short_transfers_are_finished_by_the_system(tmp_path: Path) -> None:
         target = bytearray(len(data))
         assert system.pread(descriptor, len(data) + 9, 0) == data
         assert system.pread_into(descriptor, memoryview(target), 0) == len(data)
-        pieces = bytearray(len(data))
-        assert system.pread_runs(descriptor, memoryview(pieces), [(0, 9_000, 0), (9_000, 20_000, 9_000)]) is None
-        assert system.pread_runs(descriptor, memoryview(bytearray(9)), [(0, 5, 0), (5, 9, 19_998)]) == len(data)
+        pieces = np.zeros(len(data), np.uint8)
+        assert system.pread_runs(descriptor, pieces, *np.array([[0, 9_000], [9_000, 20_000], [0, 9_000]])) is None
+        assert system.pread_runs(descriptor, np.zeros(9, np.uint8), *np.array([[0, 5], [5, 9], [0, 19_998]])) == 20_000
         system.close(descriptor)
     assert transfers.count > 60
-    assert bytes(target) == bytes(pieces) == data == (tmp_path / "file").read_bytes()
+    assert bytes(target) == pieces.tobytes() == data == (tmp_path / "file").read_bytes()
 
 
 # -- what a power failure leaves

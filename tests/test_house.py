@@ -51,7 +51,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "storage_core.closable": (),
     "storage_core.compiled": ("storage_core.compiled",),
     "storage_core.formats": (*LOWEST, "storage_core.formats", "storage_core.compiled"),
-    "storage_core.files": ("storage_core.files", "storage_core.closable", "storage_core.errors"),
+    "storage_core.files": ("storage_core.files", "storage_core.compiled", *LOWEST),
     "storage_core.finding": (),
     "storage_core.frame": ("storage_core.errors",),
     "storage_core.store": ("storage_core.finding", "storage_core.frame", *LOWEST),
@@ -115,18 +115,9 @@ DISK = {"mmap", "pathlib", "shutil", "tempfile", "glob", "fcntl", "subprocess", 
 PURE_FORBIDDEN = DISK | {"os", "threading", "multiprocessing", "socket", "_thread", "concurrent", "asyncio"}
 # Of `os`, what neither reads nor writes a file.
 HARMLESS_OS = {
-    "environ",
-    "getpid",
-    "cpu_count",
-    "sched_getaffinity",
-    "uname",
-    "fspath",
-    "PathLike",
-    "fsencode",
-    "fsdecode",
-    "sep",
-    "getcwd",
-}
+    "environ", "getpid", "cpu_count", "sched_getaffinity", "stat_result", "uname", "fspath", "PathLike", "fsencode",
+    "fsdecode", "sep", "getcwd",
+}  # fmt: skip
 PURE_PATH = {
     "join",
     "basename",

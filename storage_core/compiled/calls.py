@@ -1,5 +1,5 @@
 """What compiled loops do with bytes of an array by one instruction or one C function: read and store big-endian
-numbers, copy, compare, find bytes, and ISA-L's CRC-32.
+numbers, copy, compare, find bytes, read from files, and ISA-L's CRC-32.
 
 Positions are not checked here: the loops do it.
 """
@@ -116,6 +116,17 @@ def crc32(_typing: Any, address: Any, data: Any, start: Any, size: Any) -> Any:
         return builder.call(builder.inttoptr(args[0], kind.as_pointer()), [_INT32(0), begin, args[3]])
 
     return types.uint32(types.int64, data, types.int64, types.int64), generate
+
+
+@intrinsic
+def pread(_typing: Any, descriptor: Any, target: Any, target_at: Any, size: Any, position: Any) -> Any:
+    """Reads up to `size` bytes of a file from `position` on to `target[target_at]` on: how many, or -1."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        to = _pointer(context, builder, signature.args[1], args[1], args[2])
+        return _libc(builder, "pread", _INT64, builder.trunc(args[0], _INT32), to, args[3], args[4])
+
+    return types.int64(types.int64, target, types.int64, types.int64, types.int64), generate
 
 
 def _load(width: int, data: Any) -> Any:

@@ -37,6 +37,16 @@ def zeros(size: int) -> memoryview:
     return memoryview(mmap.mmap(-1, size))
 
 
+def name_of(file: object) -> str:
+    """A path as it is; of a descriptor of this process its file's, as far as it has one."""
+    if not isinstance(file, int):
+        return str(file)
+    try:
+        return os.readlink(f"/proc/self/fd/{file}")
+    except OSError:
+        return f"descriptor {file}"
+
+
 def holders(path: str, descriptor: int | None = None) -> list[int]:
     """Other processes of this machine that have the file open, as far as this user may see them.
 

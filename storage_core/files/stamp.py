@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 
@@ -17,6 +18,11 @@ class Stamp(NamedTuple):
     size: int = 0
     inode: int = 0
     device: int = 0
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> Stamp:
+        """The stamp of what the system says of a path."""
+        return cls(found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev)
 
     @property
     def identity(self) -> tuple[int, int]:

@@ -16,6 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from stat import S_ISDIR
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.compiled.loading import CompiledLoops
 from storage_core.errors import UnsupportedFormatError, disk_error
 from storage_core.files.address import is_remote
 from storage_core.files.processes import (
@@ -23,6 +27,7 @@ from storage_core.files.processes import (
     holders_below,
     memory_total,
     memory_used,
+    name_of,
     open_file_limit,
     process_space,
     process_start,
@@ -42,6 +47,9 @@ READ_ONLY = "mqstore writes to local directories; write there, then `mqstore cop
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Positions = npt.NDArray[np.int64]
+
+_loops = CompiledLoops("storage_core.compiled.read_loops")
 
 
 def _told(function: Callable[P, R]) -> Callable[P, R]:
@@ -55,19 +63,9 @@ def _told(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except OSError as error:
-            raise disk_error(error, _name_of(args[0])) from None
+            raise disk_error(error, name_of(args[0])) from None
 
     return call
-
-
-def _name_of(file: object) -> str:
-    """The path of an open file, as far as it has one."""
-    if not isinstance(file, int):
-        return str(file)
-    try:
-        return os.readlink(f"/proc/self/fd/{file}")
-    except OSError:
-        return f"descriptor {file}"
 
 
 @_told
@@ -139,14 +137,20 @@ def pread_into(descriptor: int, target: memoryview, position: int) -> int:
 
 
 @_told
-def pread_runs(descriptor: int, target: memoryview, runs: Iterable[tuple[int, int, int]]) -> int | None:
-    """Fills each [start, stop) of `target` from `position`; the position where the file ended too early, else None."""
-    for start, stop, position in runs:
-        count = 0 if descriptor >= remote.FIRST_DESCRIPTOR else os.preadv(descriptor, [target[start:stop]], position)
+def pread_runs(
+    descriptor: int, target: npt.NDArray[np.uint8], starts: Positions, stops: Positions, positions: Positions
+) -> int | None:
+    """Fills each [start, stop) of `target` from its position in the file; where the file ended too early, else None."""
+    done = 0
+    if descriptor < remote.FIRST_DESCRIPTOR and (loops := _loops.after()) is not None:
+        done = loops.read_runs(descriptor, target, starts, stops, positions)
+    view = target.data
+    for start, stop, position in zip(*(each[done:].tolist() for each in (starts, stops, positions)), strict=True):
+        count = 0 if descriptor >= remote.FIRST_DESCRIPTOR else os.preadv(descriptor, [view[start:stop]], position)
         if start + count < stop:
-            count += pread_into(descriptor, target[start + count : stop], position + count)
+            count += pread_into(descriptor, view[start + count : stop], position + count)
             if start + count < stop:
-                return position + count
+                return int(position + count)
     return None
 
 
@@ -260,7 +264,7 @@ def stat(path: str) -> FileStat:
     if is_remote(path):
         return remote.stat(path)
     found = os.stat(path)
-    return FileStat(os.path.basename(path), S_ISDIR(found.st_mode), _stamp_of(found))
+    return FileStat(os.path.basename(path), S_ISDIR(found.st_mode), Stamp.of(found))
 
 
 @_told
@@ -272,11 +276,7 @@ def stamp(path: str) -> Stamp:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return NO_STAMP
-    return _stamp_of(found)
-
-
-def _stamp_of(found: os.stat_result) -> Stamp:
-    return Stamp(found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev)
+    return Stamp.of(found)
 
 
 def unchanged(stamps: Iterable[tuple[str, Stamp]]) -> bool:
@@ -336,7 +336,7 @@ def entries(path: str) -> list[FileStat]:
                 if error.errno in (errno.ENOENT, errno.ELOOP):
                     continue
                 raise disk_error(error, entry.path) from None
-            found.append(FileStat(entry.name, S_ISDIR(info.st_mode), _stamp_of(info)))
+            found.append(FileStat(entry.name, S_ISDIR(info.st_mode), Stamp.of(info)))
     return found
 
 
@@ -393,7 +393,7 @@ def data_spans(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, in
         except OSError as error:
             if error.errno == errno.ENXIO:
                 return
-            raise disk_error(error, _name_of(descriptor)) from None
+            raise disk_error(error, name_of(descriptor)) from None
         end = min(os.lseek(descriptor, position, os.SEEK_HOLE), stop)
         if position < end:
             yield position, end

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage_core.compiled import loading, span_loops
+from storage_core.compiled.read_loops import read_runs
 from storage_core.formats.rocketmq.compiled import pair_loops, property_loops, record_pass
 from storage_core.formats.rocketmq.compiled.record_pass import read_records
 from storage_core.formats.rocketmq.consumequeue import (
@@ -260,6 +261,8 @@ def test_what_lies_outside_is_refused(span: tuple[int, int]) -> None:
     for refusing in (span_loops.gather, span_loops.crcs):
         with pytest.raises(ValueError, match="outside"):
             refusing(buffer, starts, stops)
+    with open(__file__, "rb") as file:
+        assert read_runs(file.fileno(), buffer, starts, stops, np.zeros(2, np.int64)) == 1
     same = span_loops.equal(buffer, starts, stops - starts, buffer[:3], np.array([0, 3]), np.zeros(2, np.int32))
     assert not same[1]
     if span[1] <= 10:

@@ -164,11 +164,10 @@ class SpanReader:
         else:
             numbers = zip(run_files.tolist(), run_starts.tolist(), run_stops.tolist(), strict=True)
             self._files.will_need([(f"{self.root}/{self.paths[n]}", start, stop) for n, start, stop in numbers])
-        view = buffer.data
         others = np.flatnonzero(np.diff(run_files)) + 1 if local else np.arange(1, len(sizes))
         for begin, end in pairwise([0, *others.tolist(), len(sizes)]):
             rows = slice(begin, end)
-            self._fill(int(run_files[begin]), view, targets[rows], targets[rows] + sizes[rows], run_starts[rows])
+            self._fill(int(run_files[begin]), buffer, targets[rows], targets[rows] + sizes[rows], run_starts[rows])
         return buffer, starts + (targets - run_starts)[run]
 
     def _read_soon(self, files: npt.NDArray[np.int64], starts: Positions, stops: Positions) -> None:
@@ -187,14 +186,11 @@ class SpanReader:
             self._buffer = np.empty(size, np.uint8)
         return self._buffer[:size]
 
-    def _fill(
-        self, number: int, target: memoryview, starts: Positions, stops: Positions, positions: Positions
-    ) -> None:  # fmt: skip
+    def _fill(self, number: int, target: Bytes, starts: Positions, stops: Positions, positions: Positions) -> None:
         """Reads the bytes of file `number` from each of `positions` on to [start, stop) of `target`."""
         path = f"{self.root}/{self.paths[number]}"
-        runs = zip(starts.tolist(), stops.tolist(), positions.tolist(), strict=True)
         try:
-            ended = system.pread_runs(self._files.descriptor(path), target, runs)
+            ended = system.pread_runs(self._files.descriptor(path), target, starts, stops, positions)
         except FileNotFoundError:
             raise _lost(path, int(positions[0]), "vanished") from None
         if ended is not None:

@@ -1,0 +1,49 @@
+"""Many runs of one file read at once: by single calls and by the compiled loop the same, whatever they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from storage_core.compiled import loading
+from storage_core.errors import DiskError
+from storage_core.files import system
+
+SIZE = 70
+RUNS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12), st.integers(0, SIZE + 10)), max_size=9)
+
+
+@pytest.fixture(params=["never", "always"], autouse=True)
+def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "process", loading.Process(request.param))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(RUNS)
+def test_each_run_is_read_up_to_the_first_beyond_the_file(tmp_path: Path, runs: list[tuple[int, int, int]]) -> None:
+    data = bytes(range(1, SIZE + 1))
+    (tmp_path / "file").write_bytes(data)
+    starts, sizes, positions = np.array(runs, np.int64).reshape(-1, 3).T
+    target, wanted, ended = np.zeros(72, np.uint8), np.zeros(72, np.uint8), None
+    for start, size, position in runs:
+        part = np.frombuffer(data[position : position + size], np.uint8)
+        wanted[start : start + len(part)] = part
+        if len(part) < size:
+            ended = position + len(part)
+            break
+    descriptor = system.open_read(str(tmp_path / "file"))
+    assert system.pread_runs(descriptor, target, starts, starts + sizes, positions) == ended
+    system.close(descriptor)
+    assert target.tobytes() == wanted.tobytes()
+
+
+def test_an_error_of_the_system_is_told_with_the_path(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    descriptor = system.open_read(str(tmp_path / "folder"))
+    with pytest.raises(DiskError, match="folder"):
+        system.pread_runs(descriptor, np.zeros(9, np.uint8), *np.array([[0, 4], [4, 9], [0, 4]]))
+    system.close(descriptor)
