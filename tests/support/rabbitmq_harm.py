@@ -124,6 +124,16 @@ def _spoil_properties(data: bytearray, at: int = 0) -> None:
     data[data.index(b"\x00\x00\x00\x03\x10\x00\x02", at) + 4] |= 0x08
 
 
+def _spell(old: bytes, new: bytes) -> Callable[[bytearray], None]:
+    """The first `old` becomes `new`."""
+
+    def change(data: bytearray) -> None:
+        at = data.index(old)
+        data[at : at + len(old)] = new
+
+    return change
+
+
 def _change_id(data: bytearray) -> None:
     """Of the first record of a segment."""
     data[5] ^= 0x10
@@ -234,6 +244,14 @@ class Harm:
     lost: int = 0
 
 
+UNREADABLE = "unreadable message"
+EMBEDDED = (
+    ("exchange of another kind", "", b"exchange", b"exchangf"),
+    ("exchange that is no resource", UNREADABLE, b"resource", b"resourcd"),
+    ("content of another class", UNREADABLE, b"content\x61\x3c", b"content\x61\x3d"),
+    ("content of an unknown protocol", UNREADABLE, b"amqp_0_9_1", b"amqp_0_9_0"),
+    ("message that may be persistent", UNREADABLE, b"\x04true", b"\x04trud"),
+)
 HARMS: dict[str, Harm] = {
     "clean: a record without its marker": Harm(True, "message, unreadable message", _in_record(2, _unmark)),
     "clean: a record without its marker and id": Harm(
@@ -334,6 +352,13 @@ HARMS: dict[str, Harm] = {
     "killed: .vhost is garbage": Harm(False, "unexpected file", _replace(".vhost", bytes(range(256)))),
     "clean: an embedded message of another id": Harm(True, "wrong message id", _segment(SMALL, _change_id)),
     "killed: an embedded message of another id": Harm(False, "wrong message id", _segment(SMALL, _change_id)),
+    **{
+        f"{stop}: an embedded {name}": Harm(
+            stop == "clean", kinds, _segment(SMALL, _spell(old, new)), lost=int(bool(kinds))
+        )
+        for name, kinds, old, new in EMBEDDED
+        for stop in ("clean", "killed")
+    },
     "clean: a queue's name is another": Harm(True, "unexpected file", _rename(LARGE)),
     "killed: a queue's name is another": Harm(False, "unexpected file", _rename(SMALL)),
     "killed: a journal of zeros": Harm(

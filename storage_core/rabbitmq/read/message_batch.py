@@ -5,7 +5,7 @@ Leaves to `columns` the columns, to `partition` which entries go into one batch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from storage_core.formats.layout import Bytes, Positions, values_at
 from storage_core.formats.rabbitmq.classic import journal, message_file, queue_v2, segment
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.message import basic_message, headers, properties
-from storage_core.formats.rabbitmq.message.basic_message import MessageSpans
+from storage_core.formats.rabbitmq.message.basic_message import MessageError, MessageSpans, Reach
 from storage_core.formats.rabbitmq.message.headers import HeaderSpans
 from storage_core.formats.rabbitmq.message.properties import PropertySpans
 from storage_core.formats.spans import structs_at
@@ -32,8 +32,6 @@ from storage_core.rabbitmq.index.entries import (
     Entries,
     flagged,
 )
-
-MALFORMED_PROPERTIES = "its property list is malformed"
 
 _HEAD_SIZES = np.zeros(5, np.int64)
 _HEAD_SIZES[[SEGMENT, JOURNAL, SHARED, OWN]] = (
@@ -55,7 +53,8 @@ class MessageBatch:
     """Decoded messages, one for each of `entries`. `reasons` says what is wrong with damaged rows, by row number.
 
     `absent` rows have no message at all: acknowledged ones whose bytes are gone. `dropped` rows are those that a
-    node's recovery drops without calling them damaged. `terms` are the spans of the terms as they were read.
+    node's recovery drops without calling them damaged. `terms` are the spans of the terms as they were read; `reach`
+    says of damaged rows how far a node gets with them, where that is further than nowhere.
     """
 
     entries: Entries
@@ -68,6 +67,7 @@ class MessageBatch:
     absent: npt.NDArray[np.bool_]
     dropped: npt.NDArray[np.bool_]
     terms: TermSpans | None = None
+    reach: dict[int, Reach] = field(default_factory=dict)
 
 
 def read_batch(
@@ -119,7 +119,8 @@ def decode_batch(
 ) -> MessageBatch:  # fmt: skip
     """Decodes messages that were read; adds to `reasons` what is wrong with them."""
     sound = terms.sound
-    buffer, messages = _located(terms, reasons)
+    reach: dict[int, Reach] = {}
+    buffer, messages = _located(terms, reasons, reach)
     listed = properties.locate(buffer, messages.property_starts, messages.property_stops)
     table = listed.fields.get("headers", _NO_FIELD)
     found = headers.locate(buffer, table.starts, table.stops)
@@ -127,8 +128,9 @@ def decode_batch(
     good = listed.ok.copy()
     good[table.rows] &= found.ok
     for row in np.flatnonzero(sound & messages.ok & ~good).tolist():
-        reasons.setdefault(row, MALFORMED_PROPERTIES)
-    return MessageBatch(entries, buffer, messages, listed, table.rows, found, reasons, absent, dropped, terms)
+        if row not in reasons:
+            reasons[row], reach[row] = "its property list is malformed", Reach.CONSUMER
+    return MessageBatch(entries, buffer, messages, listed, table.rows, found, reasons, absent, dropped, terms, reach)
 
 
 def _check_ids(
@@ -208,7 +210,7 @@ def _unpadded(term: memoryview) -> memoryview:
     return term
 
 
-def _located(terms: TermSpans, reasons: dict[int, str]) -> tuple[Bytes, MessageSpans]:
+def _located(terms: TermSpans, reasons: dict[int, str], reach: dict[int, Reach]) -> tuple[Bytes, MessageSpans]:
     """Spans of all terms. Those in an unusual spelling are spelled anew after the others, which makes them usual."""
     buffer, starts, stops = terms.buffer, terms.starts, terms.stops
     spans = basic_message.locate(buffer, starts, stops, terms.id_size)
@@ -225,6 +227,8 @@ def _located(terms: TermSpans, reasons: dict[int, str]) -> tuple[Bytes, MessageS
                 message = replace(message, id=b"")
         except FormatError as error:
             reasons[row] = f"the message cannot be decoded: {error.reason}"
+            if isinstance(error, MessageError):
+                reach[row] = error.reach
             continue
         term = basic_message.encode(message)
         extra.append(np.frombuffer(term, np.uint8))

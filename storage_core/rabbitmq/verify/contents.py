@@ -15,7 +15,7 @@ import numpy.typing as npt
 from storage_core.formats.layout import values_at
 from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.classic import index_records, journal
-from storage_core.formats.rabbitmq.message.basic_message import ID_SIZE
+from storage_core.formats.rabbitmq.message.basic_message import ID_SIZE, Reach
 from storage_core.progress import report
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.disk.span_reader import SpanReader, read_file
@@ -31,12 +31,14 @@ WORK = "reading messages"
 
 @dataclass(frozen=True)
 class Flaw:
-    """A live entry whose message is there, and why it cannot be read. `own_id` is None then; else the message can be
-    read, and these 16 bytes are the id that its term has and its index record should have.
+    """A live entry whose message is there, why it cannot be read, and how far a node gets with it. `own_id` is None
+    then; else the message can be read, and these 16 bytes are the id that its term has and its index record should
+    have.
     """
 
     entry: dict[str, int]
     reason: str
+    reach: Reach
     own_id: bytes | None = None
 
 
@@ -52,11 +54,13 @@ def flaws(root: str, files: QueueFiles) -> Iterator[Flaw]:
             report(WORK, done, total)
             for row in sorted(batch.reasons):
                 if not batch.dropped[row]:
-                    yield Flaw(entries.row(start + row), batch.reasons[row])
+                    reach = batch.reach.get(row, Reach.NOWHERE)
+                    yield Flaw(entries.row(start + row), batch.reasons[row], reach)
             for row in _of_another_id(batch).tolist():
                 at = int(batch.messages.id_starts[row])
                 own = batch.buffer[at : at + ID_SIZE].tobytes()
-                yield Flaw(entries.row(start + row), "its id is not that of its index record", own)
+                reason = "its id is not that of its index record"
+                yield Flaw(entries.row(start + row), reason, Reach.NOWHERE, own)
     finally:
         reader.close()
 

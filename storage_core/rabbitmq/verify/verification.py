@@ -14,6 +14,7 @@ from storage_core.files.small_file import names_in, read_at
 from storage_core.finding import Finding
 from storage_core.formats.layout import Positions
 from storage_core.formats.rabbitmq import paths
+from storage_core.formats.rabbitmq.message.basic_message import Reach
 from storage_core.job import FOLDER, pending_intent
 from storage_core.progress import report
 from storage_core.rabbitmq.disk.damage import Damage
@@ -23,7 +24,6 @@ from storage_core.rabbitmq.disk.vhost_name import vhost_flaw
 from storage_core.rabbitmq.index.entries import ACKED, JOURNAL, MISSING, SEGMENT, SHARED, flagged
 from storage_core.rabbitmq.index.queue_directory import QueueFiles
 from storage_core.rabbitmq.message_store.locations import MessageLocations, file_sizes, scan_file
-from storage_core.rabbitmq.read.message_batch import MALFORMED_PROPERTIES
 from storage_core.rabbitmq.read.snapshot import NamedQueue, VhostSnapshot
 from storage_core.rabbitmq.verify.contents import flaws, stray_delivers
 from storage_core.rabbitmq.verify.kinds import Kind
@@ -104,12 +104,19 @@ def _of_queue(snapshot: VhostSnapshot, files: QueueFiles, name: str) -> Iterator
         entry = flaw.entry
         file, place, length = files.files[entry["file"]], entry["position"], entry["length"]
         reason = f"of sequence id {entry['sequence_id']}: {flaw.reason}"
-        embedded = entry["kind"] in {SEGMENT, JOURNAL}
-        effect = HANGS if files.verdict.dirty and embedded else f"{CRASHES} at this message"
-        if flaw.reason == MALFORMED_PROPERTIES:
-            effect = DELIVERED
+        recovered = files.verdict.dirty and entry["kind"] in {SEGMENT, JOURNAL}
+        effect = _effect_of(flaw.reach, recovered)
         kind = Kind.UNREADABLE if flaw.own_id is None else Kind.ID
         yield Finding(file, place, length, kind, reason, effect, True, name)
+
+
+def _effect_of(reach: Reach, recovered: bool) -> str:
+    """What a node does with a message; `recovered` where its recovery reads it, not only who delivers it."""
+    if reach is Reach.NOWHERE and recovered:
+        return HANGS
+    if reach is Reach.FLAG and recovered:
+        return f"{CRASHES} when it starts"
+    return DELIVERED if reach in {Reach.FLAG, Reach.CONSUMER} else f"{CRASHES} at this message"
 
 
 def _of_index(snapshot: VhostSnapshot, files: QueueFiles, name: str) -> Iterator[Finding]:

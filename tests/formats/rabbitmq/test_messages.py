@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from storage_core.errors import FormatError
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.message import basic_message, field_table, headers, properties
-from storage_core.formats.rabbitmq.message.basic_message import Message
+from storage_core.formats.rabbitmq.message.basic_message import Message, MessageError, Reach
 from tests.reference.rabbitmq_records import header_text
 
 HELLO = bytes.fromhex(
@@ -94,6 +94,48 @@ def test_the_documented_term() -> None:
     assert (message.vhost, message.exchange, message.routing_keys) == (b"/", b"", (b"q.a",))
     assert (message.properties.hex(), message.body, message.persistent) == ("100002", b"hello", True)
     assert basic_message.encode(message) == HELLO
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reach"),
+    [
+        (b"basic_message", b"basic_messagd", Reach.NOWHERE),
+        (b"resource", b"resourcd", Reach.RECOVERY),
+        (b"content", b"contenu", Reach.RECOVERY),
+        (b"amqp_0_9_1", b"amqp_0_9_0", Reach.RECOVERY),
+        (b"\x04true", b"\x04trud", Reach.FLAG),
+        (b"content\x61\x3c", b"content\x61\x3d", Reach.CONSUMER),
+    ],
+)
+def test_how_far_a_node_gets_with_a_damaged_term(old: bytes, new: bytes, reach: Reach) -> None:
+    with pytest.raises(FormatError) as told:
+        basic_message.decode(HELLO.replace(old, new))
+    assert getattr(told.value, "reach", Reach.NOWHERE) is reach
+
+
+@pytest.mark.parametrize(("old", "new"), [(b"exchange", b"exchangf"), (b"\0\4none", b"\0\4nond")])
+def test_what_no_node_looks_at(old: bytes, new: bytes) -> None:
+    assert basic_message.decode(HELLO.replace(old, new)) == basic_message.decode(HELLO)
+
+
+def test_properties_of_another_protocol() -> None:
+    """Of AMQP 0-8 they are written anew; with decoded ones beside them, these are."""
+    decoded = (et.Atom("P_basic"), *[et.UNDEFINED] * 4, 7, *[et.UNDEFINED] * 9)
+    resource = (et.Atom("resource"), b"/", et.Atom("exchange"), b"")
+
+    def listed(known: object, listed: bytes, protocol: str) -> str:
+        content = (et.Atom("content"), 60, known, listed, et.Atom(protocol), [b"x"])
+        term = et.encode((et.Atom("basic_message"), resource, [b"k"], content, bytes(16), True))
+        return basic_message.decode(term).properties.hex()
+
+    none = et.Atom("none")
+    assert listed(none, b"\x10\0\2", "rabbit_framing_amqp_0_8") == "100002"
+    assert listed(decoded, b"\x10\0\2", "another") == "080007"
+    assert listed(decoded, b"\x10\0\2", basic_message.PROTOCOL) == "100002"
+    with pytest.raises(MessageError, match="wanted"):
+        listed(none, b"", "rabbit_framing_amqp_0_8")
+    with pytest.raises(MessageError, match="of protocol another, which no node knows"):
+        listed(none, b"\x10\0\2", "another")
 
 
 @given(st.lists(st.tuples(MESSAGES, st.booleans()), max_size=8))

@@ -160,10 +160,9 @@ def test_a_node_on_damaged_and_repaired_stores(node: Node, tmp_path: Path) -> No
         elif expected == "served" and delivered != ours(damaged[vhost]):
             wrong.append(f"{names[vhost]}: the node serves other messages than mqstore reads")
         elif expected == "served as it is":
-            left_out = sum(len(rows) for rows in (delivered or {}).values()) - sum(
-                map(len, ours(damaged[vhost]).values())
-            )
-            assert left_out == HARMS[names[vhost]].lost, names[vhost]
+            more = sum(map(len, (delivered or {}).values())) - sum(map(len, ours(damaged[vhost]).values()))
+            if more != HARMS[names[vhost]].lost:
+                wrong.append(f"{names[vhost]}: the node serves {more} messages more than mqstore reads")
         if actual == "served":
             own = [QueueName(vhost.encode(), queue.encode(), None, 1) for queue in (SMALL, LARGE)]
             assert stubs(node, vhost) <= {paths.encode_stub(name) for name in own}, names[vhost]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,27 @@ from storage_core.formats.rabbitmq.message import message_container, properties
 from storage_core.formats.rabbitmq.message.message_container import Container
 
 PROTOCOL = et.Atom("rabbit_framing_amqp_0_9_1")
+OLD_PROTOCOL = "rabbit_framing_amqp_0_8"
 CLASS_BASIC = 60
 ID_SIZE = 16
 """Bytes of an id; the messages of quorum queues have none."""
+
+
+class Reach(Enum):
+    """How far a node gets with a term that is not as it should be."""
+
+    NOWHERE = "its recovery already takes it for no message"
+    RECOVERY = "whoever is to deliver it fails"
+    FLAG = "its recovery fails where it asks whether the message is persistent, else it is delivered"
+    CONSUMER = "it is delivered as it is"
+
+
+class MessageError(FormatError):
+    """A term that holds no right message, of which a node makes something all the same."""
+
+    def __init__(self, reason: str, reach: Reach = Reach.RECOVERY) -> None:
+        super().__init__(0, reason)
+        self.reach = reach
 
 
 @dataclass(frozen=True)
@@ -42,10 +61,10 @@ class Message:
 
 
 def decode(term: bytes, id_size: int = ID_SIZE) -> Message:
-    """The parts of one term, however its properties, fragments and atoms are spelled. FormatError.
+    """The parts of one term, however its properties, fragments and atoms are spelled.
 
-    Its id has 16 bytes, or `id_size`: a quorum queue leaves the id away.
-    A container does not say in which vhost it lies: `vhost` is empty then.
+    Raises MessageError where a node gets further than to see that it is none, else FormatError. Its id has 16 bytes,
+    or `id_size`: a quorum queue leaves the id away. A container does not say in which vhost it lies: `vhost` is empty.
     """
     value = et.decode(term)
     if message_container.is_container(value):
@@ -53,16 +72,14 @@ def decode(term: bytes, id_size: int = ID_SIZE) -> Message:
     if not isinstance(value, tuple) or len(value) != 6 or value[0] != "basic_message":
         raise FormatError(0, "the term is no basic_message")
     _, resource, keys, content, message_id, persistent = value
-    exchange = _checked(resource, ("resource", bytes, "exchange", bytes), "the exchange")
+    if not isinstance(message_id, bytes) or len(message_id) not in {id_size, ID_SIZE}:
+        raise FormatError(0, "the id is not 16 bytes")
+    exchange = _checked(resource, ("resource", bytes, object, bytes), "the exchange")
     if not isinstance(keys, list) or not all(isinstance(key, bytes) for key in keys):
-        raise FormatError(0, "the routing keys are no list of binaries")
-    if (
-        not isinstance(message_id, bytes)
-        or len(message_id) not in {id_size, ID_SIZE}
-        or persistent not in {"true", "false"}
-    ):
-        raise FormatError(0, "the id is not 16 bytes, or the persistent flag is no boolean")
+        raise MessageError("the routing keys are no list of binaries")
     listed, body = _content(content)
+    if persistent not in {"true", "false"}:
+        raise MessageError("the persistent flag is no boolean", Reach.FLAG)
     return Message(exchange[1], exchange[3], tuple(keys), listed, body, message_id, persistent == "true")
 
 
@@ -77,17 +94,29 @@ def _checked(value: Any, shape: tuple[Any, ...], what: str) -> tuple[Any, ...]:
     good = isinstance(value, tuple) and len(value) == len(shape)
     if good and all(isinstance(v, s) if isinstance(s, type) else v == s for v, s in zip(value, shape, strict=True)):
         return tuple(value)
-    raise FormatError(0, f"{what} is not as expected")
+    raise MessageError(f"{what} is not as expected")
 
 
 def _content(content: Any) -> tuple[bytes, bytes]:
-    """Property list and body."""
-    _, _, decoded, listed, _, fragments = _checked(
-        content, ("content", CLASS_BASIC, object, object, str, list), "the content"
+    """Property list, as a node delivers it, and body."""
+    _, number, decoded, listed, protocol, fragments = _checked(
+        content, ("content", int, object, object, str, list), "the content"
     )
     if not all(isinstance(fragment, bytes) for fragment in fragments):
-        raise FormatError(0, "the payload is no list of binaries")
-    raw = listed if isinstance(listed, bytes) else properties.from_decoded(decoded)
+        raise MessageError("the payload is no list of binaries")
+    try:
+        if isinstance(listed, bytes) and protocol == PROTOCOL:
+            raw = listed
+        elif isinstance(listed, bytes) and decoded == "none":
+            if protocol != OLD_PROTOCOL:
+                raise MessageError(f"the content is of protocol {protocol}, which no node knows")
+            raw = properties.encode(properties.decode(listed))
+        else:
+            raw = properties.from_decoded(decoded)
+    except FormatError as error:
+        raise MessageError(error.reason) from None
+    if number != CLASS_BASIC:
+        raise MessageError(f"the content is of class {number}, not {CLASS_BASIC}", Reach.CONSUMER)
     return raw, b"".join(reversed(fragments))
 
 
