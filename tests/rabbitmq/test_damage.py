@@ -13,6 +13,7 @@ from storage_core.rabbitmq import open_store
 from storage_core.store import Mode, ScanRequest
 from tests.rabbitmq import golden
 from tests.support.rabbitmq_damage import edit, first_record, queue_file
+from tests.support.rabbitmq_harm import HARMS, LARGE, make
 from tests.support.sampling import sample
 
 pytestmark = pytest.mark.sampled
@@ -299,3 +300,14 @@ def test_a_short_file_of_a_gigabyte_takes_no_memory(name: str, clean: Path) -> N
     finally:
         tracemalloc.stop()
     assert peak < 32 << 20
+
+
+def test_a_place_with_another_message_of_the_same_length_is_damage(tmp_path: Path) -> None:
+    store = make(tmp_path / "store", "v", clean=True)
+    before = [row["body"] for row in golden.table(store, topics=(LARGE,)).to_pylist()]
+    HARMS["clean: two places of the table are swapped"].apply(store)
+    with pytest.raises(CorruptionError, match="the record is not the one that the message store's index names here"):
+        golden.table(store)
+    after = [row["body"] for row in golden.table(store, topics=(LARGE,), mode=Mode.DROPMALFORMED).to_pylist()]
+    assert len(after) == len(before) - 2
+    assert [body for body in before if body in after] == after

@@ -192,6 +192,15 @@ def _empty(terms: recovery_terms.QueueTerms) -> recovery_terms.QueueTerms:
     )
 
 
+def _swap_places(store: Path) -> None:
+    """Of two messages of one length in the store's table."""
+    path = store / "msg_store_persistent" / "msg_store_index.ets"
+    rows = ets_dump.decode_index(path.read_bytes()).copy()
+    for name in ("file", "position"):
+        rows[name][:2] = rows[name][1::-1]
+    path.write_bytes(ets_dump.encode_index(rows))
+
+
 def _unexpected(store: Path) -> None:
     (store / "msg_store_persistent" / "copy of 0.rdq").write_bytes(b"x")
     index_file(store, LARGE, "notes.txt").write_bytes(b"xx")
@@ -281,6 +290,7 @@ HARMS: dict[str, Harm] = {
     "clean: terms that count less": Harm(
         True, "index against message store", _terms(lambda t: replace(t, persistent_count=t.persistent_count - 3))
     ),
+    "clean: two places of the table are swapped": Harm(True, UNREADABLE, _swap_places, lost=2),
     "clean: recovery.dets is garbage": Harm(True, "unusable tables", _replace("recovery.dets", b"no table")),
     "clean: files that no node writes": Harm(True, "unexpected file", _unexpected),
     "clean: a queue's directory is lost": Harm(

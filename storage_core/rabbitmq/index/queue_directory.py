@@ -34,6 +34,7 @@ from storage_core.rabbitmq.index.entries import (
     IndexFile,
     filtered,
     flagged,
+    id_ends,
     joined,
     new_entries,
     nothing,
@@ -339,6 +340,7 @@ def _locate(
     files += [locations.files.get(number, f"{paths.PERSISTENT_FOLDER}/{number}.rdq") for number in numbers.tolist()]
     entries["file"][wanted] = first + np.searchsorted(numbers, known["file"])
     entries["position"][wanted], entries["length"][wanted] = known["position"], known["size"]
+    entries["id_end"][wanted] = id_ends(known["id"])
     entries["kind"][wanted] = SHARED
 
 

@@ -41,6 +41,8 @@ _HEAD_SIZES[[SEGMENT, JOURNAL, SHARED, OWN]] = (
     queue_v2.STORED.size,
 )
 
+_ID_END = message_file.HEAD.size - 4
+
 _WITH_ID = {
     SEGMENT: segment.PUBLISH.dtype,
     JOURNAL: journal.PUBLISH.dtype,
@@ -165,12 +167,15 @@ def _check_heads(
     buffer: Bytes, entries: Entries, kinds: npt.NDArray[np.uint8], starts: Positions, stops: Positions,
     reasons: dict[int, str],
 ) -> None:  # fmt: skip
-    """A record of the message store must be as long as the store's table says, and end with its marker."""
+    """A record of the message store must be of the message that the store's table says, as long, and end with its
+    marker.
+    """
     rows = np.flatnonzero(kinds == SHARED)
     if not len(rows):
         return
     sizes = values_at(buffer, ">u8", starts[rows]).astype(np.int64) + message_file.OVERHEAD
     wrong = sizes != entries["length"][rows]
+    wrong |= values_at(buffer, "u4", starts[rows] + _ID_END) != entries["id_end"][rows]
     unmarked = values_at(buffer, "u1", stops[rows] - 1) != message_file.MARKER
     for row in rows[wrong | unmarked].tolist():
         reasons[row] = "the record is not the one that the message store's index names here"
