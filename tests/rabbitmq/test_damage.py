@@ -302,6 +302,16 @@ def test_a_short_file_of_a_gigabyte_takes_no_memory(name: str, clean: Path) -> N
     assert peak < 32 << 20
 
 
+def test_notes_of_a_stop_under_another_header_are_forgotten(clean: Path) -> None:
+    """As by a node, which removes such a table: every message arrives as redelivered."""
+    before = golden.table(clean)
+    edit(clean / "recovery.dets", lambda data: data.__setitem__(170, data[170] ^ 1))
+    after = golden.table(clean)
+    assert set(before["redelivered"].to_pylist()) == {False, True}
+    assert set(after["redelivered"].to_pylist()) == {True}
+    assert after.drop_columns("redelivered").equals(before.drop_columns("redelivered"))
+
+
 def test_a_place_with_another_message_of_the_same_length_is_damage(tmp_path: Path) -> None:
     store = make(tmp_path / "store", "v", clean=True)
     before = [row["body"] for row in golden.table(store, topics=(LARGE,)).to_pylist()]

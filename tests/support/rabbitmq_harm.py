@@ -192,6 +192,10 @@ def _empty(terms: recovery_terms.QueueTerms) -> recovery_terms.QueueTerms:
     )
 
 
+def _more_bytes(difference: int) -> Callable[[Path], None]:
+    return _terms(lambda terms: replace(terms, persistent_bytes=terms.persistent_bytes + difference))
+
+
 def _swap_places(store: Path) -> None:
     """Of two messages of one length in the store's table."""
     path = store / "msg_store_persistent" / "msg_store_index.ets"
@@ -290,6 +294,8 @@ HARMS: dict[str, Harm] = {
     "clean: terms that count less": Harm(
         True, "index against message store", _terms(lambda t: replace(t, persistent_count=t.persistent_count - 3))
     ),
+    "clean: terms that count fewer bytes": Harm(True, "index against message store", _more_bytes(-1)),
+    "clean: terms that count more bytes": Harm(True, "index against message store", _more_bytes(1)),
     "clean: two places of the table are swapped": Harm(True, UNREADABLE, _swap_places, lost=2),
     "clean: recovery.dets is garbage": Harm(True, "unusable tables", _replace("recovery.dets", b"no table")),
     "clean: files that no node writes": Harm(True, "unexpected file", _unexpected),

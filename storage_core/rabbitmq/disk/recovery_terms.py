@@ -9,9 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from storage_core.errors import FormatError
 from storage_core.formats.rabbitmq.erlang import dets
 from storage_core.formats.rabbitmq.erlang.external_term import Atom
+
+COUNTS = ("next_seq_id", "next_deliver_seq_id", "persistent_count", "persistent_bytes")
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,12 @@ class QueueTerms:
 
 
 def decode(data: bytes) -> dict[str, QueueTerms]:
-    """Terms by queue directory. FormatError when the file is no table; an object that is no queue's is left out."""
+    """Terms by queue directory. FormatError when the file is no table; an object that is no queue's, or lacks what a
+    queue needs to come up with its terms, is left out.
+    """
     found = {}
     for item in dets.decode(data):
-        terms = _terms(item)
+        terms = terms_of(item)
         if terms is not None:
             found[terms.directory] = terms
     return found
@@ -62,7 +65,8 @@ def encode(queues: Iterable[QueueTerms]) -> bytes:
     return dets.encode([terms.term() for terms in queues])
 
 
-def _terms(item: Any) -> QueueTerms | None:
+def terms_of(item: Any) -> QueueTerms | None:
+    """The terms of one object; None where a queue does not come up with them."""
     if not isinstance(item, tuple) or len(item) != 2 or not isinstance(item[0], list) or not isinstance(item[1], list):
         return None
     try:
@@ -70,17 +74,20 @@ def _terms(item: Any) -> QueueTerms | None:
     except (ValueError, TypeError):
         return None
     values = {pair[0]: pair[1] for pair in item[1] if isinstance(pair, tuple) and len(pair) == 2}
+    values.setdefault("next_deliver_seq_id", values.get("next_seq_id"))
+    if "persistent_ref" not in values or not all(_is_count(values.get(name)) for name in COUNTS):
+        return None
     version, segments = _segments(values)
-    client = values.get("persistent_ref")
+    client = values["persistent_ref"]
     return QueueTerms(
         directory,
         version,
         segments,
-        _count(values, "next_seq_id"),
-        _count(values, "next_deliver_seq_id"),
+        values["next_seq_id"],
+        values["next_deliver_seq_id"],
         client if isinstance(client, bytes) else None,
-        _count(values, "persistent_count"),
-        _count(values, "persistent_bytes"),
+        values["persistent_count"],
+        values["persistent_bytes"],
     )
 
 
@@ -94,8 +101,5 @@ def _segments(values: dict[Any, Any]) -> tuple[int, dict[int, int] | None]:
     return 1, None
 
 
-def _count(values: dict[Any, Any], name: str) -> int:
-    value = values.get(name, 0)
-    if not isinstance(value, int) or value < 0:
-        raise FormatError(0, f"the term {name} is {value!r}, no count")
-    return value
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and value >= 0

@@ -84,6 +84,7 @@ class Verdict:
     next_sequence_id: int | None
     hidden: bool
     expected_count: int | None
+    expected_bytes: int | None
 
 
 @dataclass
@@ -112,6 +113,12 @@ class QueueFiles:
         """The first sequence id that is listed, and whose message is not, or not yet, where it should be."""
         awaited = [damage.awaited for damage in self.damages if damage.awaited is not None]
         return min([*awaited, *self.forgotten[:1].tolist()], default=None)
+
+    @property
+    def other_bytes(self) -> int | None:
+        """The bytes of bodies that the last stop counted, where the index has others and nothing else is wrong."""
+        counted = self.verdict.expected_bytes
+        return None if self.warnings or counted == int(self.served["size"].sum()) else counted
 
     @cached_property
     def served(self) -> Entries:
@@ -191,13 +198,13 @@ def read_queue(
     `with_ids` also keeps the message ids.
     """
     if terms is not None and terms.version != directory.version and directory.sizes:
-        terms = replace(terms, segments=None)
+        terms = None
     verdict = verdict_on(terms, locations.clean, trust)
     files, found = _read_files(root, directory, entry_count, with_ids)
     damages = [damage for file in found for damage in file.damages]
     entries, ids, stored, transient = _combined(found, with_ids)
     told = verdict
-    if directory.version == 1 and _crashes_at_start(told, entries, entry_count):
+    if directory.version == 1 and _crashes_at_start(told, entries, stored, entry_count):
         verdict = verdict_on(None, locations.clean, trust)
     _locate(entries, ids, stored, locations, files)
     below = verdict.redelivered_below
@@ -217,20 +224,21 @@ def read_queue(
 def verdict_on(terms: QueueTerms | None, store_clean: bool, trust_terms: bool = True) -> Verdict:
     """The verdict on one queue. `trust_terms` False (`recovery=none`) serves what the files hold, whatever they say."""
     if terms is None:
-        return Verdict(True, None, None, False, None)
+        return Verdict(True, None, None, False, None, None)
     dirty = not store_clean or terms.segments is None
-    if dirty and terms.segments is None:
-        return Verdict(True, None, None, False, None)
     hidden = trust_terms and terms.persistent_count == 0
-    count = terms.persistent_count if trust_terms else None
-    return Verdict(dirty, terms.next_deliver_sequence_id, terms.next_sequence_id, hidden, count)
+    count, size = (terms.persistent_count, terms.persistent_bytes) if trust_terms else (None, None)
+    return Verdict(dirty, terms.next_deliver_sequence_id, terms.next_sequence_id, hidden, count, size)
 
 
-def _crashes_at_start(verdict: Verdict, entries: Entries, entry_count: int) -> bool:
+def _crashes_at_start(
+    verdict: Verdict, entries: Entries, stored: npt.NDArray[np.bool_], entry_count: int
+) -> bool:  # fmt: skip
     """Whether the terms of a clean stop do not fit the messages so that the queue crashes as it starts, and comes up as
     after a crash (rabbitmq.md 1.3).
 
-    It reads the first segment, and the rest of the messages that the terms count must have room up to the next id.
+    It reads the first segment, and the rest of the messages that the terms count must have room up to the next id. The
+    bodies that it then has in memory, those of messages that are not `stored`, must be within the bytes of the terms.
     """
     count, following = verdict.expected_count, verdict.next_sequence_id
     if verdict.hidden or count is None or following is None:
@@ -241,7 +249,9 @@ def _crashes_at_start(verdict: Verdict, entries: Entries, entry_count: int) -> b
     first = int(unacked[0]) // entry_count * entry_count
     end = min(first + entry_count, following)
     read = int(np.searchsorted(unacked, end))
-    return first + count > following or not read or not 0 <= count - read <= following - end
+    held = int(entries["size"][~flagged(entries, ACKED) & ~stored & (entries["sequence_id"] < end)].sum())
+    short = verdict.expected_bytes is not None and held > verdict.expected_bytes
+    return short or first + count > following or not read or not 0 <= count - read <= following - end
 
 
 def _unacked(entries: Entries) -> npt.NDArray[np.int64]:

@@ -50,8 +50,6 @@ class LiveQueue:
 
     def start(self, terms: QueueTerms | None, store_clean: bool) -> None:
         """Takes up what the last stop or crash left."""
-        if terms is not None and terms.segments is None:
-            terms = None
         if terms is not None:
             self.client = terms.client or self.client
         if terms is not None and terms.segments is not None and store_clean:

@@ -38,6 +38,7 @@ KEPT_FOR_EVER = "never removes the message"
 CRASHES = "crashes the queue"
 HIDES = "shows an empty queue, or crashes it and redelivers all"
 DELIVERED = "delivers it as it is"
+SCANS = "scans the message files instead"
 HANGS = "hangs when it starts, with all vhosts"
 REFUSED = dict.fromkeys(STORE_SUFFIXES, "does not start the vhost")
 REMOVED_EARLY = "may remove the message while a queue needs it"
@@ -58,7 +59,9 @@ def findings(snapshot: VhostSnapshot, queues: Sequence[NamedQueue], every_queue:
     folder = f"{snapshot.root}/{paths.PERSISTENT_FOLDER}"
     if not clean and system.exists(f"{folder}/{paths.CLEAN_FILE}"):
         name = f"{paths.PERSISTENT_FOLDER}/{paths.CLEAN_FILE}"
-        yield Finding(name, 0, 0, Kind.TABLES, snapshot.locations.why, "scans the message files instead", True)
+        why = snapshot.locations.why
+        effect = f"{SCANS}, or crashes with the damaged table" if why.startswith(paths.INDEX_FILE) else SCANS
+        yield Finding(name, 0, 0, Kind.TABLES, why, effect, True)
     yield from _strange_files(folder, paths.PERSISTENT_FOLDER, STORE_NAMES, STORE_SUFFIXES, REFUSED)
     if every_queue and clean and not any(files.warnings for files in listed):
         yield from _wrong_counts(snapshot.locations, listed)
@@ -128,6 +131,12 @@ def _of_index(snapshot: VhostSnapshot, files: QueueFiles, name: str) -> Iterator
         text = warning.removeprefix(f"{snapshot.root}/{folder}: ").partition("; the option")[0]
         reason, _, effect = text.partition("; a node ")
         yield Finding(folder, 0, 0, Kind.DISAGREEING, reason, effect or HIDES, True, name)
+    if files.other_bytes is not None:
+        found = int(files.served["size"].sum())
+        reason = f"messages of {found:,} bytes by the index, and {paths.RECOVERY_FILE} says {files.other_bytes:,}"
+        fewer = files.other_bytes < found
+        effect = f"{CRASHES} when it removes the last of them" if fewer else "counts bytes that are not there"
+        yield Finding(folder, 0, 0, Kind.DISAGREEING, reason, effect, True, name)
     lost = np.flatnonzero(flagged(files.entries, MISSING) & ~flagged(files.entries, ACKED))
     for row in lost.tolist():
         entry = files.entries.row(row)

@@ -159,6 +159,55 @@ def test_tables_of_real_stores(name: str, tmp_path: Path) -> None:
         assert text == (store / "clean.dot").read_text()
 
 
+def real_table(folder: Path) -> bytes:
+    """A `recovery.dets` of a node with one queue, whose collection lies at 5432."""
+    return (golden.unpack("s7_gc_clean", folder) / golden.DEFAULT_VHOST / "recovery.dets").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "text"),
+    [
+        (15, 2, "the header has another MD5"),
+        (170, 0, "the header has another MD5"),
+        (11, 2, "2 is no sign of how it was closed"),
+        (5435, 0xCE, "no active collection: size 206"),
+        (5437, 0, "no active collection"),
+        (5443, 0xFF, "an object of 255 bytes"),
+        (5444, 0, "an external term starts with byte 131"),
+        (5446, 0, "an object without a key"),
+        (313, 1, "the first part lies at 66872"),
+    ],
+)
+def test_tables_of_which_no_node_takes_the_terms(at: int, value: int, text: str, tmp_path: Path) -> None:
+    data = bytearray(real_table(tmp_path))
+    data[at] = value
+    with pytest.raises(FormatError, match=text):
+        dets.decode(bytes(data))
+
+
+@pytest.mark.parametrize("at", [320, 1345, 3392])
+def test_what_no_queue_has_in_a_table_is_not_looked_at(at: int, tmp_path: Path) -> None:
+    data = bytearray(real_table(tmp_path))
+    assert not any(data[at : at + 4])
+    data[at + 2] = 7
+    assert dets.decode(bytes(data)) == dets.decode(real_table(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "comes_up"),
+    [("segments", True), ("next_seq_id", False), ("next_deliver_seq_id", True), ("persistent_ref", False),
+     ("persistent_count", False), ("persistent_bytes", False)],
+)  # fmt: skip
+def test_terms_that_lack_something(name: str, comes_up: bool, tmp_path: Path) -> None:
+    (found,) = recovery_terms.decode(real_table(tmp_path)).values()
+    key, pairs = found.term()
+    kept = recovery_terms.terms_of((key, [pair for pair in pairs if pair[0] != name]))
+    assert (kept is not None) == comes_up
+    if kept is not None:
+        assert kept.segments == (None if name == "segments" else found.segments)
+        assert kept.next_deliver_sequence_id == found.next_deliver_sequence_id == found.next_sequence_id
+
+
 NUMBERS = st.one_of(st.integers(0, 300), st.integers(0, 2**63 - 1))
 
 

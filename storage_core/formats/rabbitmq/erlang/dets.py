@@ -5,6 +5,8 @@ What the objects mean belongs to the engine. Source: rabbitmq.md 1.4.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -42,16 +44,21 @@ COLLECTION = struct(
     size=8,
 )
 COOKIE, VERSION, ACTIVE = 0x00ABCDEF, 9, 0x12345678
+CLOSED, NOT_CLOSED = 1, 0
 HEAD = (COOKIE.to_bytes(4, "big"), HEADER.field("cookie").offset)
 """What a table has, and at which position."""
+NO_MD5 = bytes(16)
+SUMMED = slice(HEADER.field("type").offset, HEADER.field("md5").offset)
 PARTS_POSITION, PART_COUNT, PART_SIZE, SLOT_COUNT = 312, 256, 512, 256
 OBJECTS_POSITION, ALIGNMENT = 1336, 16
+FIRST_SEGMENT_POSITION = OBJECTS_POSITION + 4 * PART_SIZE
 
 
 def decode(data: bytes) -> list[Any]:
     """All objects of a table, of one that was not closed properly by looking for collections as DETS' repair does.
 
-    FormatError when it is no table of version 9 (a node deletes such a file and starts with an empty one).
+    FormatError when it is no table of version 9, or not as it was when its header was written (a node deletes such a
+    file and starts with an empty one), or when a collection cannot be read (DETS then answers nothing more).
     """
     if len(data) < OBJECTS_POSITION:
         raise FormatError(0, f"a header of {OBJECTS_POSITION} bytes wanted, the file holds {len(data)}")
@@ -60,9 +67,12 @@ def decode(data: bytes) -> list[Any]:
         raise FormatError(
             4, f"cookie {int(header['cookie']):#010x}, version {int(header['version'])}: no table of version 9"
         )
-    if int(header["closed_properly"]) == 1:
-        return [term for position in _linked(data) for term in _objects(data, position)]
-    return _repaired(data)
+    if header["md5"].tobytes() not in {NO_MD5, hashlib.md5(data[SUMMED], usedforsecurity=False).digest()}:
+        raise FormatError(HEADER.field("md5").offset, "the header has another MD5")
+    closed = int(header["closed_properly"])
+    if closed not in {CLOSED, NOT_CLOSED}:
+        raise FormatError(HEADER.field("closed_properly").offset, f"{closed} is no sign of how it was closed")
+    return _linked(data, int(header["object_count"])) if closed == CLOSED else _repaired(data)
 
 
 def _words(data: bytes, position: int, count: int) -> list[int]:
@@ -72,21 +82,47 @@ def _words(data: bytes, position: int, count: int) -> list[int]:
     return words
 
 
-def _linked(data: bytes) -> list[int]:
-    """Positions of the collections that the hash slots point at."""
-    found: list[int] = []
-    for part in filter(None, _words(data, PARTS_POSITION, PART_COUNT)):
-        for segment in filter(None, _words(data, part, PART_SIZE)):
-            pairs = _words(data, segment, 2 * SLOT_COUNT)
-            found.extend(pointer for pointer in pairs[1::2] if pointer)
+def _linked(data: bytes, count: int) -> list[Any]:
+    """The objects of the collections that the hash slots point at.
+
+    A slot without an object is never looked at: FormatError only where some of the `count` objects were not found.
+    """
+    found: list[Any] = []
+    flaw = None
+    for size, position in sorted(set(_slots(data))):
+        try:
+            found += _objects(data, position, size)
+        except FormatError as error:
+            flaw = flaw or error
+    if flaw is not None and len(found) != count:
+        raise flaw
     return found
 
 
-def _objects(data: bytes, position: int) -> list[Any]:
-    """The objects of the collection at `position`. FormatError."""
+def _slots(data: bytes) -> Iterator[tuple[int, int]]:
+    """Size and position of the collection of each slot that has one. FormatError when the first part and its first
+    segment are not where those of every table are: slots would have other numbers.
+    """
+    parts = _words(data, PARTS_POSITION, PART_COUNT)
+    first = _words(data, OBJECTS_POSITION, 1)[0]
+    if (parts[0], first) != (OBJECTS_POSITION, FIRST_SEGMENT_POSITION):
+        raise FormatError(PARTS_POSITION, f"the first part lies at {parts[0]}, its first segment at {first}")
+    for part in filter(None, parts):
+        for segment in filter(None, _readable(data, part, PART_SIZE)):
+            pairs = _readable(data, segment, 2 * SLOT_COUNT)
+            yield from ((size, position) for size, position in zip(pairs[::2], pairs[1::2], strict=True) if position)
+
+
+def _readable(data: bytes, position: int, count: int) -> list[int]:
+    """Words, or none where the file is shorter."""
+    return _words(data, position, count) if position + 4 * count <= len(data) else []
+
+
+def _objects(data: bytes, position: int, wanted_size: int | None = None) -> list[Any]:
+    """The objects of the collection at `position`. FormatError, also when it has not the size that its slot says."""
     size, status = _words(data, position, 2)
     stop = position + size
-    if status != ACTIVE or size < COLLECTION.size or stop > len(data):
+    if status != ACTIVE or size < COLLECTION.size or stop > len(data) or wanted_size not in {None, size}:
         raise FormatError(position, f"no active collection: size {size}, status {status:#010x}")
     found = []
     at = position + COLLECTION.size
@@ -95,9 +131,13 @@ def _objects(data: bytes, position: int) -> list[Any]:
         if length < 4 or at + length > stop:
             raise FormatError(at, f"an object of {length} bytes in a collection that ends at {stop}")
         try:
-            found.append(external_term.decode(data[at + 4 : at + length]))
+            # DETS looks neither at what follows a term nor whether it ends with its object.
+            item, _ = external_term.decode_prefix(data[at + 4 : stop])
         except FormatError as error:
             raise FormatError(at + 4 + error.position, error.reason) from None
+        if not isinstance(item, tuple) or not item:
+            raise FormatError(at + 4, "an object without a key")
+        found.append(item)
         at += length
     return found
 
