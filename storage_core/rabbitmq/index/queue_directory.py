@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from storage_core.errors import FormatError, UnsupportedFormatError
 from storage_core.files import system
+from storage_core.formats.layout import Mask
 from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.classic import queue_v2
 from storage_core.formats.rabbitmq.paths import QueueName
@@ -231,11 +232,9 @@ def verdict_on(terms: QueueTerms | None, store_clean: bool, trust_terms: bool = 
     return Verdict(dirty, terms.next_deliver_sequence_id, terms.next_sequence_id, hidden, count, size)
 
 
-def _crashes_at_start(
-    verdict: Verdict, entries: Entries, stored: npt.NDArray[np.bool_], entry_count: int
-) -> bool:  # fmt: skip
+def _crashes_at_start(verdict: Verdict, entries: Entries, stored: Mask, entry_count: int) -> bool:
     """Whether the terms of a clean stop do not fit the messages so that the queue crashes as it starts, and comes up as
-    after a crash (rabbitmq.md 1.3).
+    after a crash (rabbitmq.md 1.3, 1.4).
 
     It reads the first segment, and the rest of the messages that the terms count must have room up to the next id. The
     bodies that it then has in memory, those of messages that are not `stored`, must be within the bytes of the terms.
@@ -298,9 +297,7 @@ def _numbered(directory: QueueDirectory, suffix: str) -> list[str]:
     return [names[number] for number in sorted(number for number in names if number is not None)]
 
 
-def _combined(
-    found: list[IndexFile], with_ids: bool
-) -> tuple[Entries, npt.NDArray[np.void], npt.NDArray[np.bool_], int]:
+def _combined(found: list[IndexFile], with_ids: bool) -> tuple[Entries, npt.NDArray[np.void], Mask, int]:
     """The persistent entries of all files by sequence id, ids and `stored` beside them; how many live transient ones.
 
     An entry is acknowledged when its segment has two marks for it or the journal an ack. Of two publishes of one
@@ -327,7 +324,7 @@ def _combined(
 def _locate(
     entries: Entries,
     ids: npt.NDArray[np.void],
-    stored: npt.NDArray[np.bool_],
+    stored: Mask,
     locations: MessageLocations,
     files: list[str],
 ) -> None:
