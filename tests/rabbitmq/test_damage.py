@@ -310,6 +310,9 @@ def test_notes_of_a_stop_under_another_header_are_forgotten(clean: Path) -> None
     assert set(before["redelivered"].to_pylist()) == {False, True}
     assert set(after["redelivered"].to_pylist()) == {True}
     assert after.drop_columns("redelivered").equals(before.drop_columns("redelivered"))
+    with open_store(str(clean)) as store:
+        (finding,) = store.verify()
+    assert finding.reason == "recovery.dets cannot be read (the header has another MD5)"
 
 
 def test_a_place_with_another_message_of_the_same_length_is_damage(tmp_path: Path) -> None:

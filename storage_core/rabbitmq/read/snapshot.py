@@ -57,6 +57,8 @@ class VhostSnapshot(Snapshot):
         self._read: dict[str, QueueFiles] = {}
         self._ahead: dict[str, QueueFiles] = {}
         self._warnings: list[str] = []
+        self.terms_flaw = ""
+        """Why the terms of the last stop were not read, once they were asked for."""
 
     @cached_property
     def terms(self) -> dict[str, QueueTerms]:
@@ -65,8 +67,8 @@ class VhostSnapshot(Snapshot):
             data = read_table(f"{self._pending.before or self.root}/{paths.RECOVERY_FILE}", *dets.HEAD)
             return recovery_terms.decode(data) if data else {}
         except FormatError as error:
-            text = f"cannot be read ({error.reason}); as for a node, the stop counts as unclean"
-            self._warnings.append(f"{self.root}/{paths.RECOVERY_FILE} {text}")
+            self.terms_flaw = f"{paths.RECOVERY_FILE} cannot be read ({error.reason})"
+            self._warnings.append(f"{self.root}/{self.terms_flaw}; as for a node, the stop counts as unclean")
             return {}
 
     @cached_property

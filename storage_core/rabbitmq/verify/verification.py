@@ -59,7 +59,7 @@ def findings(snapshot: VhostSnapshot, queues: Sequence[NamedQueue], every_queue:
     folder = f"{snapshot.root}/{paths.PERSISTENT_FOLDER}"
     if not clean and system.exists(f"{folder}/{paths.CLEAN_FILE}"):
         name = f"{paths.PERSISTENT_FOLDER}/{paths.CLEAN_FILE}"
-        why = snapshot.locations.why
+        why = snapshot.terms_flaw or snapshot.locations.why
         effect = f"{SCANS}, or crashes with the damaged table" if why.startswith(paths.INDEX_FILE) else SCANS
         yield Finding(name, 0, 0, Kind.TABLES, why, effect, True)
     yield from _strange_files(folder, paths.PERSISTENT_FOLDER, STORE_NAMES, STORE_SUFFIXES, REFUSED)
