@@ -31,7 +31,7 @@ from tests.support.sampling import WHOLE
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 SEED = os.environ.get("MQSTORE_SEED", "20261121")
-UNREPAIRED = int(os.environ.get("MQSTORE_HARMS", "12"))
+UNREPAIRED = int(os.environ.get("MQSTORE_HARMS", "8"))
 START = """
 Start = fun(V) ->
   Self = self(),
