@@ -51,7 +51,12 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "storage_core.closable": (),
     "storage_core.compiled": ("storage_core.compiled",),
     "storage_core.formats": (*LOWEST, "storage_core.formats", "storage_core.compiled"),
-    "storage_core.files": ("storage_core.files", "storage_core.compiled", *LOWEST),
+    "storage_core.files": (
+        "storage_core.files",
+        "storage_core.compiled",
+        "storage_core.closable",
+        "storage_core.errors",
+    ),
     "storage_core.finding": (),
     "storage_core.frame": ("storage_core.errors",),
     "storage_core.store": ("storage_core.finding", "storage_core.frame", *LOWEST),
