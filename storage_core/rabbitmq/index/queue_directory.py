@@ -77,7 +77,8 @@ class Verdict:
 
     `dirty`: entries whose message is gone are dropped without a word. `redelivered_below`: sequence ids below it have
     been delivered, None for all. `next_sequence_id` is None when it follows from the segments that live.
-    `hidden`: the terms say that the queue is empty, and a node believes them.
+    `hidden`: the terms say that the queue is empty, and a node believes them. `expected_count` and `expected_bytes` are
+    the messages, and the bytes of their bodies, that the terms count; None where nothing is believed.
     """
 
     dirty: bool
@@ -116,10 +117,15 @@ class QueueFiles:
         return min([*awaited, *self.forgotten[:1].tolist()], default=None)
 
     @property
+    def body_bytes(self) -> int:
+        """Bytes of the bodies of `served`, by the index."""
+        return int(self.served["size"].sum())
+
+    @property
     def other_bytes(self) -> int | None:
-        """The bytes of bodies that the last stop counted, where the index has others and nothing else is wrong."""
+        """The `body_bytes` that the last stop counted, where it counted others and nothing else is wrong."""
         counted = self.verdict.expected_bytes
-        return None if self.warnings or counted == int(self.served["size"].sum()) else counted
+        return None if self.warnings or counted == self.body_bytes else counted
 
     @cached_property
     def served(self) -> Entries:

@@ -57,19 +57,26 @@ class VhostSnapshot(Snapshot):
         self._read: dict[str, QueueFiles] = {}
         self._ahead: dict[str, QueueFiles] = {}
         self._warnings: list[str] = []
-        self.terms_flaw = ""
-        """Why the terms of the last stop were not read, once they were asked for."""
 
-    @cached_property
+    @property
     def terms(self) -> dict[str, QueueTerms]:
         """What the queues wrote down at the last clean stop, by directory."""
+        return self._noted[0]
+
+    @property
+    def terms_flaw(self) -> str:
+        """Why that cannot be read; nothing when it can."""
+        return self._noted[1]
+
+    @cached_property
+    def _noted(self) -> tuple[dict[str, QueueTerms], str]:
         try:
             data = read_table(f"{self._pending.before or self.root}/{paths.RECOVERY_FILE}", *dets.HEAD)
-            return recovery_terms.decode(data) if data else {}
+            return recovery_terms.decode(data) if data else {}, ""
         except FormatError as error:
-            self.terms_flaw = f"{paths.RECOVERY_FILE} cannot be read ({error.reason})"
-            self._warnings.append(f"{self.root}/{self.terms_flaw}; as for a node, the stop counts as unclean")
-            return {}
+            flaw = f"{paths.RECOVERY_FILE} cannot be read ({error.reason})"
+            self._warnings.append(f"{self.root}/{flaw}; as for a node, the stop counts as unclean")
+            return {}, flaw
 
     @cached_property
     def locations(self) -> MessageLocations:

@@ -132,9 +132,9 @@ def _of_index(snapshot: VhostSnapshot, files: QueueFiles, name: str) -> Iterator
         reason, _, effect = text.partition("; a node ")
         yield Finding(folder, 0, 0, Kind.DISAGREEING, reason, effect or HIDES, True, name)
     if files.other_bytes is not None:
-        found = int(files.served["size"].sum())
-        reason = f"messages of {found:,} bytes by the index, and {paths.RECOVERY_FILE} says {files.other_bytes:,}"
-        fewer = files.other_bytes < found
+        said = f"and {paths.RECOVERY_FILE} says {files.other_bytes:,}"
+        reason = f"messages of {files.body_bytes:,} bytes by the index, {said}"
+        fewer = files.other_bytes < files.body_bytes
         effect = f"{CRASHES} when it removes the last of them" if fewer else "counts bytes that are not there"
         yield Finding(folder, 0, 0, Kind.DISAGREEING, reason, effect, True, name)
     lost = np.flatnonzero(flagged(files.entries, MISSING) & ~flagged(files.entries, ACKED))
