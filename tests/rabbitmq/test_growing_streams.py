@@ -146,6 +146,9 @@ def test_damages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         index = sorted(played.stream.glob("*.index"))[number]
         kept = index.read_bytes()
         index.write_bytes(b"JUNK" + kept[4:])
+        segment = index.with_suffix(".segment")
+        chunks = segment.read_bytes()
+        segment.write_bytes(chunks[:8] + b"J" + chunks[9:])
         first = int(index.stem)
         with open_store(str(played.target)) as store, store.follow() as tail:
             snapshot = tail.look()
@@ -156,6 +159,7 @@ def test_damages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             parts = [planned(snapshot, {key: span}, mode=Mode.PERMISSIVE) for span in ((start, first), (first, stop))]
             assert [[bool(row["corruption"]) for row in part].count(True) for part in parts] == [0, 1]
         index.write_bytes(kept)
+        segment.write_bytes(chunks)
 
 
 def test_a_stream_without_a_name_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from storage_core.formats.rabbitmq.erlang import disk_log, external_term
 from storage_core.formats.rabbitmq.stream_queues.log_files import HEAD_SIZE, INDEX_RECORD
 from storage_core.rabbitmq.disk import definitions, node, span_reader
 from storage_core.rabbitmq.disk.span_reader import read_table
-from storage_core.rabbitmq.stream_queues.stream_log import read_index
+from storage_core.rabbitmq.stream_queues.segment import read_index
 from storage_core.store import Mode
 from tests.rabbitmq import golden, quorum_golden, stream_golden
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from storage_core.arrays import as_array, bytes_array
 from storage_core.errors import FormatError
 from storage_core.formats.layout import Bytes, Mask, Positions
-from storage_core.formats.rabbitmq.stream_queues import chunk_entries, delivered, log_files
+from storage_core.formats.rabbitmq.stream_queues import chunk_entries, delivered, log_files, tracking
 from storage_core.formats.rabbitmq.stream_queues.chunk_entries import Records
 from storage_core.formats.rabbitmq.stream_queues.log_files import CHUNK
 from storage_core.formats.rabbitmq.stream_queues.section_shapes import Matched, Shape, property_lists, shape_of
@@ -26,7 +26,9 @@ from storage_core.formats.spans import structs_at
 from storage_core.rabbitmq.disk.span_reader import SpanReader
 from storage_core.rabbitmq.index.entries import Entries, new_entries
 from storage_core.rabbitmq.stream_queues.rows import FIELDS
+from storage_core.rabbitmq.stream_queues.segment import fits
 
+OTHER_TYPE = "the chunk's head calls it tracking data, which it is not"
 _FEWEST_SHAPED, _NEW_SHAPES, _MOST_SHAPES = 8, 12, 32
 
 
@@ -79,57 +81,109 @@ class Parts:
         return pa.concat_arrays(arrays).take(as_array(place))
 
 
-def read_chunks(reader: SpanReader, chunks: Chunks, verify_crc: bool) -> tuple[Entries, Records]:
-    """The messages of whole chunks, of which those with tracking data have none: entries, and where their records lie.
-    A damaged chunk is one entry, and its reason
-    in `Records.reasons` is by the number of that entry. Raises DataLossError.
-    """
+@dataclass
+class LoadedChunks:
+    """Chunks in memory: chunk i is [starts[i], starts[i] + stop - position) of `buffer`, its head `heads[i]`."""
+
+    chunks: Chunks
+    buffer: Bytes
+    starts: Positions
+    heads: npt.NDArray[Any]
+
+    @property
+    def fit(self) -> bool:
+        """Whether all heads are those that the table says."""
+        return bool(fits(self.heads, self.chunks.table).all())
+
+    @property
+    def ends(self) -> Positions:
+        """Where chunks end in their files by what their heads say. Shape (n,)."""
+        sizes = sum(self.heads[name].astype(np.int64) for name in ("data_size", "trailer_size"))
+        return self.chunks.table["position"] + CHUNK.size + _filter_sizes(self) + sizes
+
+
+def load_chunks(reader: SpanReader, chunks: Chunks) -> LoadedChunks:
+    """The bytes of whole chunks, valid until the next call. Raises DataLossError."""
     table = chunks.table
     buffer, starts = reader.load(chunks.files, table["position"], table["stop"])
-    stops = starts + (table["stop"] - table["position"])
-    heads, begins, ends, reasons = _heads(buffer, starts, stops, table)
-    sound = np.ones(len(table), bool)
-    sound[list(reasons)] = False
-    if verify_crc:
-        for row in np.flatnonzero(sound).tolist():
-            if zlib.crc32(buffer.data[begins[row] : ends[row]]) != int(heads["crc"][row]):
-                reasons[row] = "the checksum of a chunk does not fit"
-                sound[row] = False
-    users = sound & (heads["type"] == log_files.USER)
-    counts = np.where(users, heads["entries"].astype(np.int64), 0)
-    records = np.where(users, heads["records"].astype(np.int64), 0)
-    found = chunk_entries.locate(buffer, begins, np.where(users, ends, begins), counts, records)
-    for row, reason in found.reasons.items():
-        reasons.setdefault(row, reason)
-    return _with_damaged(chunks, heads, found, starts, reasons)
-
-
-def _heads(
-    buffer: Bytes, starts: Positions, stops: Positions, table: npt.NDArray[Any]
-) -> tuple[npt.NDArray[Any], Positions, Positions, dict[int, str]]:
-    """Heads of chunks, their data, and those whose head is not the one that the index speaks of."""
-    reasons: dict[int, str] = {}
-    long = stops - starts >= CHUNK.size
+    long = table["stop"] - table["position"] >= CHUNK.size
     heads = np.zeros(len(table), CHUNK.dtype)
     heads[long] = structs_at(buffer, CHUNK.dtype, starts[long])
-    begins = starts + CHUNK.size + heads["filter_size"].astype(np.int64)
+    return LoadedChunks(chunks, buffer, starts, heads)
+
+
+def records_of(loaded: LoadedChunks, verify_crc: bool) -> tuple[Entries, Records]:
+    """The messages of chunks, of which those with tracking data have none: entries, and where their records lie.
+
+    A damaged chunk is one entry, and its reason in `Records.reasons` is by the number of that entry.
+    """
+    heads, table, buffer = loaded.heads, loaded.chunks.table, loaded.buffer
+    begins, ends, reasons = _data(loaded)
+    if verify_crc:
+        _check_sums(loaded, begins, ends, reasons)
+    sound = np.ones(len(table), bool)
+    sound[list(reasons)] = False
+    for row in np.flatnonzero(sound & (heads["type"] != log_files.USER) & (table["type"] == log_files.USER)).tolist():
+        if not _is_tracking(buffer[begins[row] : ends[row]].tobytes(), int(heads["type"][row])):
+            reasons[row] = OTHER_TYPE
+            sound[row] = False
+    users = sound & (heads["type"] == log_files.USER)
+    counts = np.where(users, heads["entries"].astype(np.int64), 0)
+    records = np.where(users, table["stop_id"] - table["id"], 0)
+    may_lack = verify_crc & (heads["records"] == records)
+    found = chunk_entries.locate(buffer, begins, np.where(users, ends, begins), counts, records, may_lack)
+    for row, reason in found.reasons.items():
+        reasons.setdefault(row, reason)
+    return _with_damaged(loaded.chunks, found, loaded.starts, reasons)
+
+
+def _data(loaded: LoadedChunks) -> tuple[Positions, Positions, dict[int, str]]:
+    """Where the data of chunks lie, and those whose head is not the one that the table speaks of."""
+    heads, table, starts = loaded.heads, loaded.chunks.table, loaded.starts
+    stops = starts + (table["stop"] - table["position"])
+    begins = starts + CHUNK.size + _filter_sizes(loaded)
     ends = begins + heads["data_size"].astype(np.int64)
-    other = heads["first"] != log_files.FIRST_BYTE
-    other |= (heads["id"].astype(np.int64) != table["id"]) | (heads["type"] != table["type"])
-    for row in np.flatnonzero(long & other).tolist():
-        reasons[row] = "the chunk is not the one that the index names here"
-    for row in np.flatnonzero(~long | (ends > stops)).tolist():
+    other = (heads["first"] != log_files.FIRST_BYTE) | (heads["id"].astype(np.int64) != table["id"])
+    reasons = dict.fromkeys(np.flatnonzero(other).tolist(), "the chunk is not the one that the index names here")
+    for row in np.flatnonzero(ends > stops).tolist():
         reasons.setdefault(row, "the chunk reaches beyond the next one, or the end of its segment")
-    following = table["id"] + heads["records"].astype(np.int64)
-    for row in np.flatnonzero(following != table["stop_id"]).tolist():
-        reasons.setdefault(row, "the chunk holds another number of records than lie before the next one")
     bad = np.zeros(len(table), bool)
     bad[list(reasons)] = True
-    return heads, np.where(bad, starts, begins), np.where(bad, starts, ends), reasons
+    return np.where(bad, starts, begins), np.where(bad, starts, ends), reasons
+
+
+def _filter_sizes(loaded: LoadedChunks) -> npt.NDArray[np.int64]:
+    """The bytes between heads and data. Releases before filters leave that byte of the head alone: it says nothing
+    where the chunk is full without a filter.
+    """
+    heads, table = loaded.heads, loaded.chunks.table
+    filters = heads["filter_size"].astype(np.int64)
+    sizes = CHUNK.size + heads["data_size"].astype(np.int64) + heads["trailer_size"].astype(np.int64)
+    filters[(filters > 0) & (table["position"] + sizes == table["stop"])] = 0
+    return filters
+
+
+def _check_sums(loaded: LoadedChunks, begins: Positions, ends: Positions, reasons: dict[int, str]) -> None:
+    """Adds the chunks whose data do not have their checksum."""
+    sums = loaded.heads["crc"].tolist()
+    for row, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
+        if row not in reasons and zlib.crc32(loaded.buffer.data[begin:end]) != sums[row]:
+            reasons[row] = "the checksum of a chunk does not fit"
+
+
+def _is_tracking(data: bytes, kind: int) -> bool:
+    """Whether the data of a chunk are one entry of tracking data."""
+    if kind not in (log_files.TRACKING_DELTA, log_files.TRACKING_SNAPSHOT):
+        return False
+    try:
+        tracking.of_chunk(data, kind == log_files.TRACKING_SNAPSHOT)
+    except FormatError:
+        return False
+    return True
 
 
 def _with_damaged(
-    chunks: Chunks, heads: npt.NDArray[Any], found: Records, starts: Positions, reasons: dict[int, str]
+    chunks: Chunks, found: Records, starts: Positions, reasons: dict[int, str]
 ) -> tuple[Entries, Records]:
     """Entries of the records, and one of each damaged chunk, in the order of the log."""
     table = chunks.table

@@ -1,35 +1,132 @@
-"""What only a look at all chunks shows: those that fail their checksums, or do not hold what their heads say."""
+"""What only a look at all chunks shows: those that fail their checksums, or do not hold what their heads say.
+
+And whether a node would start the stream, which looks at the tracking data of the last segment.
+Source: docs/format/rabbitmq-streams.md 7.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from storage_core.errors import FormatError
+from storage_core.files import system
+from storage_core.formats.rabbitmq.stream_queues import log_files, tracking
+from storage_core.formats.rabbitmq.stream_queues.log_files import CHUNK, HEAD_SIZE, INDEX_RECORD
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.disk.span_reader import SpanReader
-from storage_core.rabbitmq.stream_queues.batch import Chunks, MessageReader, read_chunks
-from storage_core.rabbitmq.stream_queues.partition import chunk_ranges
+from storage_core.rabbitmq.stream_queues.batch import OTHER_TYPE, LoadedChunks, MessageReader, records_of
+from storage_core.rabbitmq.stream_queues.partition import ChunkRange, loaded_chunks
+from storage_core.rabbitmq.stream_queues.segment import Segment, Table, index_of
 from storage_core.rabbitmq.stream_queues.stream_log import StreamLog
+
+_NO_END = 1 << 62
+_ZEROS = 1000
+"""Of more zeros than that the rest are whole tracking records, and are not made."""
 
 
 def damaged_chunks(log: StreamLog) -> Iterator[Damage]:
-    """The damaged chunks and messages of a log, in its order."""
+    """The damaged chunks and messages of a log, in its order, and index records that are not of their chunks."""
     reader = SpanReader(log.root, [segment.file for segment in log.segments])
     try:
-        for number, every in enumerate(log.chunks):
+        for number, segment in enumerate(log.segments):
             messages = MessageReader()
-            for start, stop in chunk_ranges(every, True):
-                table = every[start:stop]
-                zeros = np.zeros(len(table), np.int64)
-                entries, found = read_chunks(reader, Chunks(table, zeros + number, zeros), True)
+            table, was_walked = segment.chunks(), segment.is_walked
+            every = ChunkRange(segment, 0, 0, len(table), 0, _NO_END, 0, 0)
+            for loaded in loaded_chunks(reader, every, number, True):
+                entries, found = records_of(loaded, True)
                 batch = messages.batch(entries, found.buffer, found.starts, found.stops, dict(found.reasons))
                 for row, reason in sorted(batch.reasons.items()):
                     entry = entries.row(row)
-                    yield Damage(
-                        log.segments[number].file, entry["position"], entry["length"],
-                        "chunk" if row in found.reasons else "message",
-                        f"offset {entry['sequence_id']}: {reason}", log.stream.queue,
-                    )  # fmt: skip
+                    kind = "message" if row not in found.reasons else "type" if reason == OTHER_TYPE else "chunk"
+                    yield _damage(log, segment, entry["position"], kind, entry["sequence_id"], reason, entry["length"])
+                for chunk in _without_next(loaded, segment):
+                    if not any(entries["sequence_id"][row] == chunk["id"] for row in found.reasons):
+                        reason = "the chunk does not lead to the next one"
+                        yield _damage(log, segment, chunk["position"], "chain", chunk["id"], reason)
+            if segment.is_walked and not was_walked:
+                yield from _lies(log, segment, table)
     finally:
         reader.close()
+
+
+def _without_next(loaded: LoadedChunks, segment: Segment) -> Table:
+    """The chunks whose heads say another end, or another next id, than the chunk after them has."""
+    table = loaded.chunks.table
+    wrong = (loaded.ends != table["stop"]) & ((table["stop"] < segment.size) | (loaded.ends < table["stop"]))
+    if segment.is_last:
+        wrong &= loaded.ends != segment.end
+    wrong |= table["id"] + loaded.heads["records"].astype(np.int64) != table["stop_id"]
+    found: Table = table[wrong]
+    return found
+
+
+def _damage(
+    log: StreamLog, segment: Segment, position: int, kind: str, offset: int, reason: str, length: int = 0
+) -> Damage:
+    return Damage(segment.file, position, length, kind, f"offset {offset}: {reason}", log.stream.queue)
+
+
+def _lies(log: StreamLog, segment: Segment, listed: Table) -> Iterator[Damage]:
+    """The records of an index that say another id, position or type than the chunks."""
+    true = {int(chunk["position"]): chunk for chunk in segment.chunks()}
+    for number, record in enumerate(listed):
+        chunk = true.get(int(record["position"]))
+        if chunk is None or (chunk["id"], chunk["type"]) != (record["id"], record["type"]):
+            position = HEAD_SIZE + number * INDEX_RECORD.size
+            reason = "a record of the index is not of the chunk that lies there"
+            yield Damage(index_of(segment.file), position, INDEX_RECORD.size, "index", reason, log.stream.queue)
+
+
+def start_flaw(log: StreamLog) -> Damage | None:
+    """Where a node's start of the stream fails: it reads the first chunk's head, the last one's data, and the tracking
+    data of all chunks of the last segment.
+    """
+    if log.flaw is not None:
+        return log.flaw
+    for segment in log.segments[:1]:
+        if len(segment.chunks()) and not segment.has_chunk_at(HEAD_SIZE):
+            return Damage(segment.file, HEAD_SIZE, 0, "chunk", "no chunk begins here", log.stream.queue)
+    for segment in log.segments[-1:]:
+        descriptor = system.open_read(segment.path)
+        try:
+            return _tracking_flaw(log, segment, descriptor)
+        finally:
+            system.close(descriptor)
+    return None
+
+
+def _tracking_flaw(log: StreamLog, segment: Segment, descriptor: int) -> Damage | None:
+    """The first chunk of the last segment that a start does not get beyond. What the file lacks at its end is zeros."""
+
+    def read(start: int, size: int) -> bytes:
+        size = max(0, min(size, segment.end - start))
+        data = system.pread(descriptor, min(size, max(0, segment.size - start)), start)
+        missing = size - len(data)
+        return data + bytes(missing if missing < _ZEROS else _ZEROS + missing % tracking.LEAST_SIZE)
+
+    position = HEAD_SIZE
+    while position < segment.end:
+        try:
+            position = _after_tracked(position, read)
+        except FormatError as error:
+            return Damage(segment.file, position, 0, "chunk", error.reason, log.stream.queue)
+    return None
+
+
+def _after_tracked(position: int, read: Callable[[int, int], bytes]) -> int:
+    """Where the chunk at a position ends, when a start can read its tracking data. FormatError."""
+    data = read(position, CHUNK.size)
+    if len(data) < CHUNK.size or data[0] != log_files.FIRST_BYTE:
+        raise FormatError(position, "no chunk begins here")
+    head = np.frombuffer(data, CHUNK.dtype)
+    kind, size, trailer = (int(head[name][0]) for name in ("type", "data_size", "trailer_size"))
+    begin = position + CHUNK.size
+    if kind == log_files.USER:
+        list(tracking.records(read(begin + size, trailer)))
+    elif kind in (log_files.TRACKING_DELTA, log_files.TRACKING_SNAPSHOT):
+        tracking.of_chunk(read(begin, size), kind == log_files.TRACKING_SNAPSHOT)
+    else:
+        raise FormatError(position, f"a chunk of the unknown type {kind}")
+    return begin + size + trailer

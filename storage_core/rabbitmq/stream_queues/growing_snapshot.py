@@ -18,8 +18,9 @@ from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.read.selection import queues_of
 from storage_core.rabbitmq.stream_queues import selection
 from storage_core.rabbitmq.stream_queues.directory import StreamDirectory
+from storage_core.rabbitmq.stream_queues.segment import CHUNKS
 from storage_core.rabbitmq.stream_queues.snapshot import StreamQueuesSnapshot, chunks_between
-from storage_core.rabbitmq.stream_queues.stream_log import CHUNKS, StreamLog
+from storage_core.rabbitmq.stream_queues.stream_log import StreamLog
 from storage_core.store import QueueKey, ScanPartition, ScanRequest
 from storage_core.stream.tail import StreamSnapshot
 

@@ -19,18 +19,26 @@ from storage_core.rabbitmq.disk.span_reader import SpanReader
 from storage_core.rabbitmq.index.entries import Entries
 from storage_core.rabbitmq.read.batch_builder import BatchBuilder, RowContext
 from storage_core.rabbitmq.read.partition import BATCH_BYTES, BATCH_ROWS, FIRST_BATCH_ROWS
-from storage_core.rabbitmq.stream_queues.batch import Chunks, MessageReader, StreamBatch, read_chunks
+from storage_core.rabbitmq.stream_queues.batch import (
+    Chunks,
+    LoadedChunks,
+    MessageReader,
+    StreamBatch,
+    load_chunks,
+    records_of,
+)
 from storage_core.rabbitmq.stream_queues.columns import MessageColumns
 from storage_core.rabbitmq.stream_queues.rows import StreamColumns
-from storage_core.rabbitmq.stream_queues.stream_log import Segment
+from storage_core.rabbitmq.stream_queues.segment import Segment
+from storage_core.rabbitmq.stream_queues.selection import chunk_span
 from storage_core.store import Mode, ScanPartition
 
 
 @dataclass(frozen=True)
 class ChunkRange:
     """The chunks [start, stop) of one segment, by their index, of queue number `queue`; of their messages those with
-    the offsets [first, end). `size`: their bytes, `rows`: the messages. `goes_on`: another piece of the plan has the
-    first messages of the first chunk.
+    the offsets [first, end), which no other range of the plan has. `size`: their bytes, `rows`: the messages, both by
+    the index. `goes_on`: another piece of the plan has the first messages of the first chunk.
     """
 
     segment: Segment
@@ -97,12 +105,9 @@ class StreamPartition(ScanPartition):
         reader = SpanReader(self.context.root, list(self.context.files))
         try:
             for number, each in enumerate(self.ranges):
-                table = each.segment.chunks()[each.start : each.stop]
-                for start, stop in chunk_ranges(table, bool(number)):
-                    part = table[start:stop]
-                    numbers = np.full(len(part), self.context.files.index(each.segment.file), np.int64)
-                    chunks = Chunks(part, numbers, np.full(len(part), each.queue, np.int64))
-                    entries, found = read_chunks(reader, chunks, self.verify_crc)
+                at = self.context.files.index(each.segment.file)
+                for loaded in loaded_chunks(reader, each, at, bool(number)):
+                    entries, found = records_of(loaded, self.verify_crc)
                     wanted = _wanted(entries, each, found.reasons)
                     wanted &= all_hold(early, lambda name: columns.values(name, entries), len(entries))  # noqa: B023
                     rows = np.flatnonzero(wanted)
@@ -131,6 +136,27 @@ def _of_rows(reasons: dict[int, str], rows: npt.NDArray[np.int64]) -> dict[int, 
         if at < len(rows) and rows[at] == row:
             found[at] = reason
     return found
+
+
+def loaded_chunks(reader: SpanReader, each: ChunkRange, file: int, warm: bool) -> Iterator[LoadedChunks]:
+    """The chunks of a range, batch by batch. From the first one on whose head is not as the index says, those that lie
+    there from head to head; which ones, its offsets say.
+    """
+    segment, first, walked = each.segment, each.first, False
+    while not walked:
+        walked, table = segment.is_walked, segment.chunks()
+        table = table[slice(*chunk_span(table, first, each.end))] if walked else table[each.start : each.stop]
+        for start, stop in chunk_ranges(table, warm):
+            part = table[start:stop]
+            of_part = np.full((2, len(part)), ((file,), (each.queue,)), np.int64)
+            loaded = load_chunks(reader, Chunks(part, of_part[0], of_part[1]))
+            if not walked and not loaded.fit:
+                first = max(first, int(part["id"][0])) if start else first
+                segment.walk()
+                break
+            yield loaded
+        else:
+            return
 
 
 def chunk_ranges(table: npt.NDArray[np.void], warm: bool) -> Iterator[tuple[int, int]]:

@@ -53,10 +53,15 @@ def _number(log: StreamLog, option: str, info: QueueInfo, request: ScanRequest) 
 
 def at_time(log: StreamLog, ms: int) -> int:
     """The id of the first chunk with a timestamp of at least `ms`: segments that end before it are jumped over."""
-    for chunks in log.chunks:
+    for segment in log.segments:
+        chunks = segment.chunks()
         if not len(chunks) or int(chunks["time"][-1]) < ms:
             continue
-        return int(chunks["id"][int(np.argmax(chunks["time"] >= ms))])
+        at = int(np.argmax(chunks["time"] >= ms))
+        if segment.proves(at):
+            return int(chunks["id"][at])
+        segment.walk()
+        return at_time(log, ms)
     return log.stop
 
 
@@ -65,13 +70,17 @@ def last_messages(log: StreamLog, count: int) -> int:
     left, first = count, log.stop
     if not count:
         return first
-    for chunks in reversed(log.chunks):
-        users = chunks[chunks["type"] == log_files.USER]
-        behind = np.cumsum((users["stop_id"] - users["id"])[::-1])
-        at = int(np.searchsorted(behind, left))
-        if at < len(behind):
-            return int(users["id"][::-1][at]) + int(behind[at]) - left
-        left -= int(behind[-1]) if len(behind) else 0
+    for segment in reversed(log.segments):
+        chunks = segment.chunks()
+        users = np.flatnonzero(chunks["type"] == log_files.USER)[::-1]
+        after = np.cumsum(chunks["stop_id"][users] - chunks["id"][users])
+        at = int(np.searchsorted(after, left))
+        if at < len(users):
+            if not segment.proves(int(users[at])):
+                segment.walk()
+                return last_messages(log, count)
+            return int(chunks["id"][users[at]]) + int(after[at]) - left
+        left -= int(after[-1]) if len(after) else 0
         first = int(chunks["id"][0]) if len(chunks) else first
     return first
 

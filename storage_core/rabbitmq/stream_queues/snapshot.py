@@ -148,7 +148,7 @@ def chunks_between(log: StreamLog, queue: int, first: int, end: int) -> list[Chu
         start, stop = selection.chunk_span(chunks, first, end)
         if start < stop:
             found.append(_range(ChunkRange(segment, queue, start, stop, first, end, 0, 0), chunks))
-    return [each for each in found if each.rows]
+    return found
 
 
 def _range(asked: ChunkRange, chunks: npt.NDArray[Any]) -> ChunkRange:
@@ -176,7 +176,7 @@ def _cut(
         for number, piece in enumerate(pieces):
             if number or base in shares:
                 groups.append([])
-            groups[-1] += [piece] if piece.rows else []
+            groups[-1] += [piece] if piece.start < piece.stop else []
         base += each.size
     if request.max_records_per_partition is not None:
         groups = [part for group in groups for part in _limited(group, request.max_records_per_partition)]
@@ -196,7 +196,12 @@ def _pieces(each: ChunkRange, shares: list[int]) -> list[ChunkRange]:
     ends = np.cumsum(part["stop"] - part["position"])
     cuts = np.searchsorted(ends, shares, side="right") + each.start
     numbers = [each.start, *cuts.tolist(), each.stop]
-    return [_range(replace(each, start=start, stop=stop), chunks) for start, stop in pairwise(numbers)]
+    inner = [max(each.first, int(chunks["id"][cut])) if cut < each.stop else each.end for cut in cuts.tolist()]
+    pieces = []
+    for (start, stop), (first, end) in zip(pairwise(numbers), pairwise([each.first, *inner, each.end]), strict=True):
+        goes_on = each.goes_on or start > each.start
+        pieces.append(_range(replace(each, start=start, stop=stop, first=first, end=end, goes_on=goes_on), chunks))
+    return pieces
 
 
 def _limited(group: list[ChunkRange], most: int) -> list[list[ChunkRange]]:
@@ -208,7 +213,9 @@ def _limited(group: list[ChunkRange], most: int) -> list[list[ChunkRange]]:
         part = chunks[each.start : each.stop]
         counts = selection.messages_in(part, each.first, each.end)
         ends = np.cumsum(counts)
-        done = 0
+        done, start, first = 0, each.start, each.first
+        if not each.rows:
+            found[-1].append(each)
         while done < each.rows:
             take = min(left, each.rows - done)
             numbers = [int(np.searchsorted(ends, at, side="right")) for at in (done, done + take - 1)]
@@ -216,12 +223,15 @@ def _limited(group: list[ChunkRange], most: int) -> list[list[ChunkRange]]:
                 max(each.first, int(part["id"][n])) + at - int(ends[n] - counts[n])
                 for n, at in zip(numbers, (done, done + take - 1), strict=True)
             ]
-            piece = replace(
-                each, start=each.start + numbers[0], stop=each.start + numbers[1] + 1, first=begins[0],
-                end=begins[1] + 1, goes_on=begins[0] > max(each.first, int(part["id"][numbers[0]])),
-            )  # fmt: skip
+            stop, end = each.start + numbers[1] + 1, begins[1] + 1
+            if done + take == each.rows:
+                stop, end = each.stop, each.end
+            goes_on = each.goes_on or begins[0] > max(each.first, int(part["id"][numbers[0]]))
+            # Chunks without messages go along, for the index may be wrong about them.
+            start = min(start, each.start + numbers[0])
+            piece = replace(each, start=start, stop=stop, first=first, end=end, goes_on=goes_on)
             found[-1].append(_range(piece, chunks))
-            done, left = done + take, left - take
+            done, left, start, first = done + take, left - take, stop, end
             if not left:
                 found.append([])
                 left = most

@@ -8,12 +8,10 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from storage_core.errors import DataLossError, FormatError
 from storage_core.files import system
@@ -21,76 +19,25 @@ from storage_core.files.small_file import read_start
 from storage_core.formats.rabbitmq.stream_queues import log_files
 from storage_core.formats.rabbitmq.stream_queues.log_files import CHUNK, HEAD_SIZE, INDEX_RECORD
 from storage_core.rabbitmq.disk.damage import Damage
-from storage_core.rabbitmq.disk.span_reader import read_table
 from storage_core.rabbitmq.stream_queues.directory import StreamDirectory
+from storage_core.rabbitmq.stream_queues.segment import VANISHED, Segment, Table, index_of
 
-Records = npt.NDArray[np.void]
-CHUNKS = np.dtype(
-    [
-        ("id", "i8"), ("stop_id", "i8"), ("time", "i8"), ("epoch", "i8"), ("position", "i8"), ("stop", "i8"),
-        ("type", "u1"),
-    ]
-)  # fmt: skip
-"""A chunk of a segment: offsets [id, stop_id), bytes [position, stop)."""
-
-
-VANISHED = "the file vanished while the store was read; read again, or a copy"
-
-
-@dataclass
-class Segment:
-    """One segment of a log: its first offset, the file below the store, its bytes, and its index where it was read."""
-
-    root: str
-    file: str
-    first: int
-    size: int
-    index: Records | None = None
-    is_last: bool = False
-    end: int = 0
-    """Of the last segment: where its last chunk that counts ends."""
-    next_id: int = 0
-    """The first offset behind the segment."""
-    count: int = -1
-    """How many records of its index count; -1: all."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Without the index: a task reads it again."""
-        return Segment, (
-            self.root, self.file, self.first, self.size, None, self.is_last, self.end, self.next_id, len(self.records())
-        )  # fmt: skip
-
-    def records(self) -> Records:
-        """The whole records of its index; the last segment's as recovery leaves them. FormatError, DataLossError."""
-        if self.index is None:
-            found = read_index(f"{self.root}/{index_of(self.file)}")
-            self.index = found if self.count < 0 else found[: self.count]
-        return self.index
-
-    def chunks(self) -> npt.NDArray[Any]:
-        """Its chunks, dtype CHUNKS."""
-        records = self.records()
-        found = np.zeros(len(records), CHUNKS)
-        for name in ("id", "time", "epoch", "position", "type"):
-            found[name] = records[name].astype(found[name].dtype)
-        if len(found):
-            found["stop_id"] = np.append(found["id"][1:], self.next_id)
-            stops = np.append(found["position"][1:], self.end if self.is_last else self.size)
-            # A record that points anywhere else has a chunk of no bytes, which is damaged.
-            found["position"] = np.clip(found["position"], 0, self.size)
-            found["stop"] = np.clip(stops, found["position"], self.size)
-        return found
+HEAD_ONLY = "has nothing but its head"
 
 
 @dataclass
 class StreamLog:
-    """The log of one stream. `damages` are those that reads stumble on; `notes` say what a node's start leaves away."""
+    """The log of one stream. `damages` are those that reads stumble on; `notes` say what a node's start leaves away
+    (not `served`), and what is wrong where no read looks.
+    """
 
     root: str
     stream: StreamDirectory
     segments: list[Segment]
     notes: list[Damage] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
+    flaw: Damage | None = None
+    """What a node's start already fails at when it looks for the end."""
 
     @property
     def start(self) -> int:
@@ -106,24 +53,10 @@ class StreamLog:
         """The segments that may hold offsets [first, end)."""
         return [segment for segment in self.segments if segment.first < end and segment.next_id > first]
 
-    @cached_property
-    def chunks(self) -> list[npt.NDArray[Any]]:
+    @property
+    def chunks(self) -> list[Table]:
         """The chunks of each segment."""
         return [segment.chunks() for segment in self.segments]
-
-
-def index_of(segment: str) -> str:
-    """The index that belongs to a segment."""
-    return segment.removesuffix(log_files.SEGMENT_SUFFIX) + log_files.INDEX_SUFFIX
-
-
-def read_index(path: str) -> Records:
-    """The whole records of an index. FormatError for another head, DataLossError when it is gone."""
-    data = read_table(path)
-    if not data and not system.exists(path):
-        raise DataLossError(f"DataLossError: {path}: {VANISHED}")
-    log_files.check_index_head(data[:HEAD_SIZE])
-    return INDEX_RECORD.all(np.frombuffer(data, np.uint8)[HEAD_SIZE:])
 
 
 def read_log(root: str, stream: StreamDirectory, known: Mapping[str, Segment] = MappingProxyType({})) -> StreamLog:
@@ -194,12 +127,8 @@ def _read_indexes(log: StreamLog) -> None:
         if segment.index is not None:
             continue
         try:
-            head = read_start(f"{log.root}/{segment.file}", HEAD_SIZE)
-            log_files.check_segment_head(head)
-            segment.records()
             segment.is_last = number == len(log.segments) - 1
-            if segment.is_last:
-                _recover_last(log, segment)
+            _read_index(log, segment)
         except FormatError as error:
             file = segment.file if "segment begins" in error.reason else index_of(segment.file)
             log.damages.append(_damage(log, file, error.position, "segment", error.reason))
@@ -207,25 +136,42 @@ def _read_indexes(log: StreamLog) -> None:
             segment.end, segment.next_id = HEAD_SIZE, segment.first
         except FileNotFoundError as error:
             raise DataLossError(f"DataLossError: {error.filename}: {VANISHED}") from None
-        _check_order(log, segment)
 
 
-def _check_order(log: StreamLog, segment: Segment) -> None:
-    """An index whose records do not ascend finds no chunk: its segment becomes a damage."""
+def _read_index(log: StreamLog, segment: Segment) -> None:
+    """One index. What is wrong with it, or before the first chunk, is noted where the first chunk is the right one: a
+    node looks at neither. FormatError for another format, FileNotFoundError.
+    """
+    segment.records()
+    flaws = []
+    index = index_of(segment.file)
+    for file, check in ((segment.file, log_files.check_segment_head), (index, log_files.check_index_head)):
+        try:
+            check(read_start(f"{log.root}/{file}", HEAD_SIZE))
+        except FormatError as error:
+            if not segment.begins_right():
+                raise
+            flaws.append((file, error.position, error.reason))
+    if segment.is_last:
+        _recover_last(log, segment)
+    position = _first_out_of_order(segment)
+    if position is not None:
+        segment.is_walked = True
+        flaws.append((index, position, "a record of the index does not follow the one before"))
+    log.notes += [Damage(*flaw[:2], 0, "index", flaw[2], log.stream.queue) for flaw in flaws]
+
+
+def _first_out_of_order(segment: Segment) -> int | None:
+    """Where the first record of an index stands that cannot follow the one before."""
     records = segment.records()
     if not len(records):
-        return
+        return None
     ids, positions = records["id"].astype(np.uint64), records["position"].astype(np.int64)
     wrong = np.zeros(len(records), bool)
-    wrong[0] = int(ids[0]) != segment.first
+    wrong[0] = int(ids[0]) != segment.first or int(positions[0]) != HEAD_SIZE
     wrong[1:] = (ids[1:] <= ids[:-1]) | (positions[1:] <= positions[:-1])
     wrong |= (ids > log_files.LARGEST_OFFSET) | (records["epoch"] > log_files.LARGEST_OFFSET)
-    if wrong.any():
-        position = HEAD_SIZE + int(np.argmax(wrong)) * INDEX_RECORD.size
-        reason = "a record of the index does not follow the one before"
-        log.damages.append(_damage(log, index_of(segment.file), position, "index", reason))
-        segment.index = records[:0]
-        segment.end, segment.next_id = HEAD_SIZE, segment.first
+    return HEAD_SIZE + int(np.argmax(wrong)) * INDEX_RECORD.size if wrong.any() else None
 
 
 def _recover_last(log: StreamLog, segment: Segment) -> None:
@@ -245,8 +191,10 @@ def _recover_last(log: StreamLog, segment: Segment) -> None:
             found = _whole_chunk(descriptor, segment.size, records[count - 1])
             if isinstance(found, str):
                 position = int(records["position"][count - 1])
-                reason = f"the last chunk that the index lists {found}; a node's start cuts it"
+                effect = "a node does not start the stream" if found == HEAD_ONLY else "a node's start cuts it"
+                reason = f"the last chunk that the index lists {found}; {effect}"
                 _note(log, segment.file, position, reason, max(0, segment.size - position))
+                log.flaw = log.notes[-1] if found == HEAD_ONLY else log.flaw
                 count -= 1
                 continue
             segment.end, segment.next_id = found
@@ -262,26 +210,30 @@ def _recover_last(log: StreamLog, segment: Segment) -> None:
 
 
 def _whole_chunk(descriptor: int, size: int, record: Any) -> tuple[int, int] | str:
-    """End of a chunk and the offset behind it, or what is wrong with it. A cut trailer is nothing wrong: zeros do."""
+    """End of a chunk and the offset behind it, or what is wrong with it. A cut trailer is nothing wrong: zeros do.
+
+    The id of the record is not compared: no node does.
+    """
     position = int(record["position"])
     if not record.tobytes().strip(b"\0"):
         return "is a record of zeros"
-    head = system.pread(descriptor, CHUNK.size, position)
-    if len(head) < CHUNK.size:
+    data = system.pread(descriptor, CHUNK.size, position)
+    if len(data) < CHUNK.size:
         return "lies behind the end of the segment"
-    chunk = np.frombuffer(head, CHUNK.dtype)[0]
-    if chunk["first"] != log_files.FIRST_BYTE or chunk["id"] != record["id"]:
+    head = np.frombuffer(data, CHUNK.dtype)
+    if head["first"][0] != log_files.FIRST_BYTE:
         return "has a wrong head"
-    begin = position + CHUNK.size + int(chunk["filter_size"])
-    if begin + int(chunk["data_size"]) > size:
-        return "is cut"
-    data = system.pread(descriptor, int(chunk["data_size"]), begin)
-    if len(data) < int(chunk["data_size"]):
-        return "is cut"
-    if zlib.crc32(data) != int(chunk["crc"]):
-        return "fails its checksum"
-    end = begin + len(data) + int(chunk["trailer_size"])
-    return end, int(chunk["id"]) + int(chunk["records"])
+    begin, length = position + CHUNK.size, int(head["data_size"][0])
+    reason = HEAD_ONLY if length and begin == size else "is cut"
+    for filter_size in log_files.filter_sizes(int(head["filter_size"][0])):
+        if begin + filter_size + length > size:
+            continue
+        body = system.pread(descriptor, length, begin + filter_size)
+        if len(body) == length and zlib.crc32(body) == int(head["crc"][0]):
+            end = begin + filter_size + length + int(head["trailer_size"][0])
+            return end, int(head["id"][0]) + int(head["records"][0])
+        reason = "fails its checksum"
+    return reason
 
 
 def _link(log: StreamLog) -> None:

@@ -16,7 +16,7 @@ from storage_core.formats.columns import TIMESTAMP, timestamps
 from storage_core.formats.rabbitmq.stream_queues import log_files
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.stream_queues import selection, stored_offsets
-from storage_core.rabbitmq.stream_queues.contents import damaged_chunks
+from storage_core.rabbitmq.stream_queues.contents import damaged_chunks, start_flaw
 from storage_core.rabbitmq.stream_queues.snapshot import StreamQueuesSnapshot
 from storage_core.rabbitmq.stream_queues.stream_log import StreamLog
 from storage_core.store import ScanRequest
@@ -50,6 +50,11 @@ OFFSETS = pa.schema(
 )  # fmt: skip
 DAMAGE = FINDINGS.append(pa.field("store", pa.string()))
 SERVED, CUT = "fails a consumer that comes to it", "starts; what is named is not served"
+BROKEN = "serves the chunk; a consumer does not get beyond it"
+PASSED = "serves all; fails a consumer that begins there, or begins elsewhere"
+HIDDEN = "serves none of its messages, without a word"
+NOT_STARTED = "does not start the stream"
+_EFFECTS = {"index": PASSED, "chain": BROKEN, "type": HIDDEN}
 
 Row = dict[str, Any]
 
@@ -74,10 +79,14 @@ def findings(snapshot: StreamQueuesSnapshot) -> Iterator[Finding]:
     """What is wrong in the logs of all streams; every chunk is read."""
     for stream in snapshot.streams:
         log = snapshot.log(stream)
-        for damage in (*log.damages, *damaged_chunks(log)):
-            yield _finding(damage, SERVED)
-        for note in log.notes:
-            yield _finding(note, CUT)
+        flaw = start_flaw(log)
+        for damage in (*log.damages, *damaged_chunks(log), *log.notes):
+            effect = _EFFECTS.get(damage.kind, SERVED) if damage.served else CUT
+            if flaw is not None and (damage.file, damage.position) == (flaw.file, flaw.position):
+                effect, flaw = NOT_STARTED, None
+            yield _finding(damage, effect)
+        if flaw is not None:
+            yield _finding(flaw, NOT_STARTED)
 
 
 def _finding(damage: Damage, effect: str) -> Finding:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from struct import pack, unpack_from
 from typing import Self
 
@@ -108,33 +110,40 @@ class Client:
         """All messages that are ready, by a consumer, not acknowledged."""
         self._send(1, 50, 10, pack(">H", 0) + short(queue) + b"\1" + pack(">I", 0))
         declared = self._method(50, 11)
-        count = unpack_from(">I", declared, 1 + declared[0])[0]
+        ready = unpack_from(">I", declared, 1 + declared[0])[0]
         self._send(1, 60, 20, pack(">H", 0) + short(queue) + short("") + b"\0" + pack(">I", 0))
         self._method(60, 21)
         found = []
-        while len(found) < count:
+        while len(found) < ready:
             payload = self._method(60, 60)
             found.append(self._delivered(payload, 1 + payload[0]))
         return found
 
     def stream(self, queue: str, expected: int, idle_s: float = 2.0) -> list[Delivery]:
         """All messages of a stream from its first on: those expected, and what comes until nothing does for a while."""
-        self._send(1, 60, 10, pack(">IHB", 0, 1000, 0))
+        found: list[Delivery] = []
+        try:
+            for delivery in self.streamed(queue):
+                found.append(delivery)
+                if len(found) >= expected:
+                    self._socket.settimeout(idle_s)
+        except TimeoutError:
+            pass
+        return found
+
+    def streamed(self, queue: str, prefetch: int = 1000) -> Iterator[Delivery]:
+        """The messages of a stream from its first on, acknowledged. TimeoutError when no more come."""
+        self._send(1, 60, 10, pack(">IHB", 0, prefetch, 0))
         self._method(60, 11)
         value = short("x-stream-offset") + b"S" + pack(">I", 5) + b"first"
         self._send(1, 60, 20, pack(">H", 0) + short(queue) + short("") + b"\0" + pack(">I", len(value)) + value)
         self._method(60, 21)
-        found: list[Delivery] = []
-        try:
-            while True:
-                if len(found) >= expected:
-                    self._socket.settimeout(idle_s)
-                payload = self._method(60, 60)
-                found.append(self._delivered(payload, 1 + payload[0]))
-                if len(found) % 200 == 0:
-                    self._send(1, 60, 80, pack(">QB", found[-1].tag, 1))
-        except TimeoutError:
-            return found
+        for number in count(1):
+            payload = self._method(60, 60)
+            delivery = self._delivered(payload, 1 + payload[0])
+            yield delivery
+            if not number % -(-prefetch // 5):
+                self._send(1, 60, 80, pack(">QB", delivery.tag, 1))
 
     def drain(self, queue: str) -> list[Delivery]:
         """All messages, not acknowledged."""

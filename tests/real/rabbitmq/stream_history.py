@@ -5,6 +5,7 @@ What the streams hold afterwards is the node's to say. Small segments make them 
 
 from __future__ import annotations
 
+import hashlib
 import random
 import threading
 import time
@@ -13,7 +14,10 @@ from pathlib import Path
 
 import pika
 
+from storage_core.formats.rabbitmq.message import properties
 from tests.rabbitmq import amqp10
+from tests.rabbitmq.quorum_golden import Message, as_delivered
+from tests.real.rabbitmq.amqp import Delivery
 from tests.real.rabbitmq.node import Node, free_port
 from tests.real.rabbitmq.stream_protocol import StreamClient
 
@@ -38,6 +42,15 @@ def node_with_streams(folder: Path) -> tuple[Node, int]:
     node = Node(folder, conf=f"stream.listeners.tcp.1 = 127.0.0.1:{port}\n")
     (node.folder / "enabled_plugins").write_text("[rabbitmq_stream].")
     return node, port
+
+
+def message_of(each: Delivery) -> Message:
+    """A delivery in the words of the truth, with the offset that the node adds."""
+    listed = properties.decode(each.properties)
+    offset = next(value for name, _, value in listed["headers"] if name == b"x-stream-offset")
+    body = hashlib.sha256(each.body).hexdigest()
+    message = as_delivered(body, len(each.body), listed, each.exchange, each.routing_key, each.redelivered)
+    return {**message, "offset": offset}
 
 
 def _data(body: bytes) -> bytes:

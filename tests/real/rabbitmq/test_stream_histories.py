@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import time
@@ -14,13 +13,12 @@ from pathlib import Path
 import pytest
 
 from storage_core.errors import MqStoreError
-from storage_core.formats.rabbitmq.message import properties
 from tests.golden.archive import fingerprint
 from tests.rabbitmq import stream_golden as golden
-from tests.rabbitmq.quorum_golden import Message, Queue, as_delivered
-from tests.real.rabbitmq.amqp import Client, Delivery
+from tests.rabbitmq.quorum_golden import Message, Queue
+from tests.real.rabbitmq.amqp import Client
 from tests.real.rabbitmq.node import Node
-from tests.real.rabbitmq.stream_history import History, node_with_streams
+from tests.real.rabbitmq.stream_history import History, message_of, node_with_streams
 
 # A client whose node was killed leaves its socket to the garbage collector.
 LEFT = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -47,15 +45,7 @@ def delivered(node: Node, streams: list[str], counts: dict[Queue, int]) -> dict[
 
 def attached(node: Node, name: str, count: int) -> list[Message]:
     with Client(node.port) as client:
-        return [_message(each) for each in client.stream(name, count)]
-
-
-def _message(each: Delivery) -> Message:
-    listed = properties.decode(each.properties)
-    offset = next(value for name, _, value in listed["headers"] if name == b"x-stream-offset")
-    body = hashlib.sha256(each.body).hexdigest()
-    message = as_delivered(body, len(each.body), listed, each.exchange, each.routing_key, each.redelivered)
-    return {**message, "offset": offset}
+        return [message_of(each) for each in client.stream(name, count)]
 
 
 @pytest.mark.skipif(not HISTORIES, reason="MQSTORE_HISTORIES says how many")

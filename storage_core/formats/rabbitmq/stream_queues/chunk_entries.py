@@ -53,19 +53,33 @@ class _Entries:
 
 def locate(
     buffer: Bytes, starts: Positions, stops: Positions, entries: npt.NDArray[np.int64],
-    records: npt.NDArray[np.int64],
+    records: npt.NDArray[np.int64], may_lack: Mask | bool = False,
 ) -> Records:  # fmt: skip
-    """The records of chunks whose data are [start, stop) of `buffer`, with so many entries and records. Never raises.
+    """The records of chunks whose data are [start, stop) of `buffer`, with so many records. Never raises.
 
-    Sub-batches are unpacked; what they hold compressed stands behind the end of the buffer that is given back.
+    Sub-batches are unpacked; what they hold compressed stands behind the end of the buffer that is given back. A wrong
+    number of entries is no damage: entries fill the chunk. Fewer records than said are none where one `may_lack` some.
     """
     found = _entries(buffer, starts, stops, entries)
+    if not found.ok.all():
+        counts = entries.copy()
+        for chunk in np.flatnonzero(~found.ok).tolist():
+            counts[chunk] = len(_hop(buffer, int(starts[chunk]), int(stops[chunk]), len(buffer))[0])
+        found = _entries(buffer, starts, stops, counts)
     reasons = {int(chunk): "its entries do not fill the chunk" for chunk in np.flatnonzero(~found.ok)}
-    if not found.batched.any():
-        bad = found.ok & (entries != records)
-        reasons |= dict.fromkeys(np.flatnonzero(bad).tolist(), "its numbers of entries and records differ")
-        return _ordered(buffer, found.regions, found.starts - 4, found.starts, found.stops, reasons)
-    return _with_batches(buffer, found, records, reasons)
+    if found.batched.any():
+        return _with_batches(buffer, found, records, may_lack, reasons)
+    _check_counts(np.bincount(found.regions, minlength=len(records)), records, may_lack, reasons)
+    return _ordered(buffer, found.regions, found.starts - 4, found.starts, found.stops, reasons)
+
+
+def _check_counts(
+    counts: npt.NDArray[np.int64], records: npt.NDArray[np.int64], may_lack: Mask | bool, reasons: dict[int, str]
+) -> None:
+    """Adds the chunks with another number of records than said."""
+    wrong = (counts > records) | ((counts < records) & ~np.asarray(may_lack))
+    for chunk in np.flatnonzero(wrong).tolist():
+        reasons.setdefault(chunk, "it holds another number of records than lie before the next one")
 
 
 def _ordered(
@@ -86,7 +100,9 @@ def numbers_within(chunks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.arange(len(chunks)) - begins[np.cumsum(first) - 1] if len(chunks) else np.empty(0, np.int64)
 
 
-def _with_batches(buffer: Bytes, found: _Entries, records: npt.NDArray[np.int64], reasons: dict[int, str]) -> Records:
+def _with_batches(
+    buffer: Bytes, found: _Entries, records: npt.NDArray[np.int64], may_lack: Mask | bool, reasons: dict[int, str]
+) -> Records:
     """Simple entries and the records of sub-batches, in the order of the entries."""
     batches = np.flatnonzero(found.batched)
     bodies, counts, size = [buffer], [], len(buffer)
@@ -122,8 +138,7 @@ def _with_batches(buffer: Bytes, found: _Entries, records: npt.NDArray[np.int64]
     positions = np.concatenate([found.starts[simple] - 4, found.starts[owners]])[order]
     starts = np.concatenate([found.starts[simple], inner.starts])[order]
     stops = np.concatenate([found.stops[simple], inner.stops])[order]
-    for chunk in np.flatnonzero(np.bincount(chunks, minlength=len(records)) != records).tolist():
-        reasons.setdefault(chunk, "it holds another number of records than its head says")
+    _check_counts(np.bincount(chunks, minlength=len(records)), records, may_lack, reasons)
     return _ordered(joined, chunks, positions, starts, stops, reasons)
 
 

@@ -55,6 +55,11 @@ def first_offset(name: str) -> int | None:
     return int(found[1]) if found and int(found[1]) <= LARGEST_OFFSET else None
 
 
+def filter_sizes(of_head: int) -> tuple[int, ...]:
+    """How long the filter behind a chunk's head may be: as it says, or, to releases before filters, nothing."""
+    return (of_head, 0) if of_head else (0,)
+
+
 def check_index_head(head: bytes) -> None:
     """FormatError unless `head` begins an index of version 1."""
     _check(head, INDEX_HEAD, "an index begins with OSII")

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from storage_core.errors import FormatError
 
 SEQUENCE, OFFSET, TIMESTAMP = 0, 1, 2
+LEAST_SIZE = 10
+"""Bytes of the shortest record, which ten zeros are as well."""
+_LENGTH_SIZE = 4
 KINDS = {SEQUENCE: "publisher", OFFSET: "consumer", TIMESTAMP: "timestamp"}
 
 
@@ -41,3 +44,10 @@ def records(data: bytes, of_snapshot: bool = False) -> Iterator[Tracked]:
         value = int.from_bytes(data[start : start + 8], "big", signed=kind == TIMESTAMP)
         yield Tracked(kind, data[position + 2 : position + 2 + size], value)
         position = start + 8
+
+
+def of_chunk(data: bytes, of_snapshot: bool) -> list[Tracked]:
+    """The records of a tracking chunk, whose data are one entry. FormatError."""
+    if int.from_bytes(data[:_LENGTH_SIZE]) != len(data) - _LENGTH_SIZE:
+        raise FormatError(0, "the data of a tracking chunk are not one entry")
+    return list(records(data[_LENGTH_SIZE:], of_snapshot))

@@ -1,0 +1,175 @@
+"""Flipped bits in streams: a node goes from chunk to chunk, so an index that lies costs no message.
+
+tests/real/rabbitmq/test_flipped_streams.py asks a real node the same. Source: docs/format/rabbitmq-streams.md 7, 8.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from storage_core.errors import CorruptionError
+from storage_core.formats.rabbitmq.stream_queues import log_files
+from storage_core.formats.rabbitmq.stream_queues.log_files import CHUNK, HEAD_SIZE, INDEX_RECORD
+from storage_core.rabbitmq import open_store
+from storage_core.store import Mode, OffsetBound
+from tests.rabbitmq import stream_golden as golden
+from tests.reference import osiris_reader
+from tests.support.rabbitmq_damage import edit
+
+NAME = "s10_torn_segment"
+SEED = 27
+FLIPS = int(os.environ.get("MQSTORE_FLIPS", "150"))
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A stream of four segments."""
+    return golden.unpack(NAME, tmp_path)
+
+
+def flip(path: Path, bit: int) -> None:
+    edit(path, lambda data: data.__setitem__(bit // 8, data[bit // 8] ^ 1 << bit % 8))
+
+
+def indexes(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*/*.index"))
+
+
+def records(index: Path) -> Any:
+    return INDEX_RECORD.all(np.frombuffer(index.read_bytes(), np.uint8)[HEAD_SIZE:])
+
+
+def told(folder: Path) -> dict[tuple[str, int], str]:
+    """Effects by file and position."""
+    with open_store(str(folder)) as store:
+        return {(finding.file.rsplit("/", 1)[1], finding.position): finding.effect for finding in store.verify()}
+
+
+def test_a_flipped_bit_of_an_index_costs_no_message(folder: Path) -> None:
+    """But in the last record, by which a start finds the end of the stream."""
+    whole, draw = golden.rows(folder), random.Random(SEED)
+    clean = told(folder)
+    for index in indexes(folder):
+        last = len(records(index)) - 1
+        ends = HEAD_SIZE + (last if index == indexes(folder)[-1] else last + 1) * INDEX_RECORD.size
+        for bit in draw.sample(range(8 * ends), 5):
+            flip(index, bit)
+            field = (bit // 8 - HEAD_SIZE) % INDEX_RECORD.size if bit >= 8 * HEAD_SIZE else -1
+            start = draw.choice(whole[:-20])["streamOffset"]
+            read = [
+                golden.rows(folder, min_partitions=draw.choice((1, 3, 9))),
+                golden.rows(folder, max_records_per_partition=draw.choice((1, 7))),
+                golden.rows(folder, start=OffsetBound(start), stop=OffsetBound(start + 9), min_partitions=2),
+                golden.rows(folder, start=OffsetBound(last=9)),
+            ]
+            if 8 <= field < 16:  # the time of a chunk is that of the index
+                for row in (row for rows in read for row in rows):
+                    row["chunkTimestamp"] = next(
+                        each["chunkTimestamp"] for each in whole if each["chunkId"] == row["chunkId"]
+                    )
+            if 16 <= field < 24:
+                for row in (row for rows in read for row in rows):
+                    row["epoch"] = whole[0]["epoch"]
+            some = [row for row in whole if start <= row["streamOffset"] < start + 9]
+            assert read == [whole, whole, some, whole[-9:]], f"{index.name} bit {bit}"
+            if field < 8 or field >= 24:
+                new = {effect for place, effect in told(folder).items() if place not in clean}
+                assert new == {"serves all; fails a consumer that begins there, or begins elsewhere"}, bit
+            flip(index, bit)
+
+
+def test_records_in_another_order(folder: Path) -> None:
+    whole, index = golden.rows(folder), indexes(folder)[0]
+
+    def swap(data: bytearray) -> None:
+        data[37:66], data[66:95] = data[66:95], data[37:66]
+
+    edit(index, swap)
+    assert golden.rows(folder) == whole
+    with open_store(str(folder)) as store:
+        snapshot = store.snapshot()
+        snapshot.queues()
+        assert any("does not follow the one before" in warning for warning in snapshot.warnings())
+    index.write_bytes(b"JUNK" * 20)
+    assert golden.rows(folder) == whole
+
+
+def test_a_flipped_bit_of_a_chunks_head(folder: Path) -> None:
+    """What a node does not look at is nothing wrong; what it does takes the chunk along, and no other."""
+    whole, segment = golden.rows(folder), indexes(folder)[0].with_suffix(".segment")
+    record = records(indexes(folder)[0])[3]
+    chunk, position = int(record["id"]), int(record["position"])
+    others = [row for row in whole if row["chunkId"] != chunk]
+    ignored = {"entries", "records", "time", "epoch", "trailer_size", "filter_size", "reserved"}
+    draw = random.Random(SEED)
+    for bit in draw.sample(range(8 * CHUNK.size), 60):
+        flip(segment, 8 * position + bit)
+        field = next(name for name, (kind, at) in CHUNK.dtype.fields.items() if at <= bit // 8 < at + kind.itemsize)
+        effects = {effect for (file, at), effect in told(folder).items() if (file, at) == (segment.name, position)}
+        if field in ignored:
+            assert golden.rows(folder) == whole, f"{field} bit {bit}"
+            ends = {"serves the chunk; a consumer does not get beyond it"}
+            assert effects == (ends if field in {"records", "trailer_size"} else set())
+        else:
+            with pytest.raises(CorruptionError, match=f"{segment.name} at {position}: streamOffset {chunk} of"):
+                golden.rows(folder)
+            assert golden.rows(folder, mode=Mode.DROPMALFORMED) == others, f"{field} bit {bit}"
+            hidden = "serves none of its messages, without a word"
+            assert effects == {hidden if field == "type" else "fails a consumer that comes to it"}
+        flip(segment, 8 * position + bit)
+
+
+def test_what_a_start_fails_at(folder: Path) -> None:
+    """It reads the tracking data of the last segment, and the data of the last chunk."""
+    whole, index = golden.rows(folder), indexes(folder)[-1]
+    segment, record = index.with_suffix(".segment"), records(index)[-1]
+    position = int(record["position"])
+    head = CHUNK.all(np.frombuffer(segment.read_bytes()[position : position + CHUNK.size], np.uint8))[0]
+    refused = "does not start the stream"
+    trailer = position + CHUNK.size + int(head["data_size"])
+    flip(segment, 8 * trailer + 6)
+    assert golden.rows(folder) == whole
+    assert told(folder)[segment.name, position] == refused
+    flip(segment, 8 * trailer + 6)
+    edit(segment, lambda data: data.__delitem__(slice(position + CHUNK.size, None)))
+    assert golden.rows(folder) == [row for row in whole if row["chunkId"] != int(record["id"])]
+    assert told(folder)[segment.name, position] == refused
+    first = indexes(folder)[0].with_suffix(".segment")
+    edit(first, lambda data: data.__setitem__(HEAD_SIZE, log_files.FIRST_BYTE ^ 1))
+    assert told(folder)[first.name, HEAD_SIZE] in (refused, "fails a consumer that comes to it")
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_flipped_bits_against_a_nodes_rules(seed: int, folder: Path) -> None:
+    """All that a consumer gets is read, and `verify` says where it gets no further, or nothing at all."""
+    whole, draw, clean = golden.rows(folder), random.Random(seed), told(folder)
+    bodies = {row["streamOffset"]: row["rawSections"] for row in whole}
+    (stream,) = {path.parent for path in indexes(folder)}
+    files = sorted(path for path in stream.iterdir() if path.stat().st_size > HEAD_SIZE)
+    for _ in range(FLIPS):
+        path = draw.choice(files)
+        bit = draw.randrange(8 * path.stat().st_size)
+        flip(path, bit)
+        read = {row["streamOffset"]: row["rawSections"] for row in golden.rows(folder, mode=Mode.DROPMALFORMED)}
+        effects = {effect for place, effect in told(folder).items() if clean.get(place) != effect}
+        where = f"{path.name} bit {bit}"
+        assert read.items() <= bodies.items(), where
+        try:
+            found = osiris_reader.served(stream)
+        except osiris_reader.NotStartedError:
+            assert "does not start the stream" in effects, where
+        else:
+            assert "does not start the stream" not in effects, where
+            assert found.entries.items() <= read.items(), where
+            stops = {"fails a consumer that comes to it", "serves the chunk; a consumer does not get beyond it"}
+            assert found.whole != bool(stops & effects), where
+            if found.entries.keys() == bodies.keys():
+                assert golden.rows(folder, columns=("streamOffset",)) == [{"streamOffset": each} for each in bodies]
+        flip(path, bit)
