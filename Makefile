@@ -48,7 +48,7 @@ test-fast: $(VENV)/.ready-test ## the tests that need no Java but the long ones,
 test-real: $(VENV)/.ready-test ## a seeded sample against the real RocketMQ and RabbitMQ, 35 minutes at most (Maven, JDK)
 	@echo "mqstore: tests against the real systems, seed $(SEED) (again: make test-real SEED=$(SEED))"
 	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) MQSTORE_COMPILED=always \
-		$(RUN) -m pytest -m real tests/real --timeout 900 --session-timeout 2100
+		$(RUN) -m pytest -m real tests/real --timeout 900 --session-timeout 2100 --durations 15
 
 test-real-full: $(VENV)/.ready-test $(VENV_42)/.ready-test ## the same with 200 stores, 500 scripts and 200,000 rows, without a time limit
 	@echo "mqstore: tests against the real systems, 200 stores, seed $(SEED) (again: make test-real-full SEED=$(SEED))"

@@ -20,7 +20,7 @@ from tests.real.rabbitmq.scripts import KINDS, script
 pytestmark = pytest.mark.real
 
 FIRST_SEED = int(os.environ.get("MQSTORE_SEED", "20261121"))
-COUNT = int(os.environ.get("MQSTORE_SCRIPTS", "28"))
+COUNT = int(os.environ.get("MQSTORE_SCRIPTS", "20"))
 AT_ONCE = 14
 
 

@@ -25,7 +25,7 @@ from tests.support.rocketmq_writes import KINDS, NEW_ROWS, bodies, contents, mad
 pytestmark = pytest.mark.real
 
 SEED = int(os.environ.get("MQSTORE_SEED", "20261121"))
-DISTANCE = int(os.environ.get("MQSTORE_STOPS", "90"))
+DISTANCE = int(os.environ.get("MQSTORE_STOPS", "120"))
 AGREES = 5
 
 

@@ -27,7 +27,7 @@ from tests.support.rocketmq_copies import write_options
 pytestmark = pytest.mark.real
 
 FIRST_SEED = int(os.environ.get("MQSTORE_SEED", "20261121"))
-SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("MQSTORE_WRITES", "4")))
+SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("MQSTORE_WRITES", "3")))
 
 
 def real_problems(directory: Path, settings: dict[str, Any], versions: tuple[str, ...]) -> list[str]:
