@@ -173,3 +173,24 @@ def test_flipped_bits_against_a_nodes_rules(seed: int, folder: Path) -> None:
             if found.entries.keys() == bodies.keys():
                 assert golden.rows(folder, columns=("streamOffset",)) == [{"streamOffset": each} for each in bodies]
         flip(path, bit)
+
+
+def test_filters_of_later_releases(folder: Path) -> None:
+    """Every chunk with a filter between head and data: as whole as without, to a start as well."""
+    whole = golden.rows(folder)
+    for index in indexes(folder):
+        segment, table = index.with_suffix(".segment"), records(index).copy()
+        data, made = segment.read_bytes(), bytearray(segment.read_bytes()[:HEAD_SIZE])
+        for number, stop in enumerate([*table["position"][1:].tolist(), len(data)]):
+            position = int(records(index)["position"][number])
+            table["position"][number] = len(made)
+            made += data[position : position + 44] + b"\x10" + data[position + 45 : position + 48]
+            made += b"filter of 16 B.." + data[position + 48 : stop]
+        segment.write_bytes(made)
+        index.write_bytes(index.read_bytes()[:HEAD_SIZE] + table.tobytes())
+    found = golden.rows(folder)
+    assert [row["rawSections"] for row in found] == [row["rawSections"] for row in whole]
+    assert "does not start the stream" not in told(folder).values()
+    assert set(told(folder).values()) <= {"starts; what is named is not served"}
+    flip(indexes(folder)[1], 8 * (HEAD_SIZE + 2 * INDEX_RECORD.size + 27))
+    assert golden.rows(folder) == found

@@ -109,24 +109,28 @@ def _tracking_flaw(log: StreamLog, segment: Segment, descriptor: int) -> Damage 
     position = HEAD_SIZE
     while position < segment.end:
         try:
-            position = _after_tracked(position, read)
+            position = _after_tracked(position, segment.end, read)
         except FormatError as error:
             return Damage(segment.file, position, 0, "chunk", error.reason, log.stream.queue)
     return None
 
 
-def _after_tracked(position: int, read: Callable[[int, int], bytes]) -> int:
+def _after_tracked(position: int, stop: int, read: Callable[[int, int], bytes]) -> int:
     """Where the chunk at a position ends, when a start can read its tracking data. FormatError."""
     data = read(position, CHUNK.size)
     if len(data) < CHUNK.size or data[0] != log_files.FIRST_BYTE:
         raise FormatError(position, "no chunk begins here")
     head = np.frombuffer(data, CHUNK.dtype)
     kind, size, trailer = (int(head[name][0]) for name in ("type", "data_size", "trailer_size"))
-    begin = position + CHUNK.size
+    for filter_size in log_files.filter_sizes(int(head["filter_size"][0])):
+        begin = position + CHUNK.size + filter_size
+        end = begin + size + trailer
+        if end == stop or read(end, 1) == bytes([log_files.FIRST_BYTE]):
+            break
     if kind == log_files.USER:
         list(tracking.records(read(begin + size, trailer)))
     elif kind in (log_files.TRACKING_DELTA, log_files.TRACKING_SNAPSHOT):
         tracking.of_chunk(read(begin, size), kind == log_files.TRACKING_SNAPSHOT)
     else:
         raise FormatError(position, f"a chunk of the unknown type {kind}")
-    return begin + size + trailer
+    return end
