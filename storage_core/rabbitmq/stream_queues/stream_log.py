@@ -151,14 +151,14 @@ def _read_index(log: StreamLog, segment: Segment) -> None:
         except FormatError as error:
             if not segment.begins_right():
                 raise
-            flaws.append((file, error.position, error.reason))
+            flaws.append(_damage(log, file, error.position, "head", error.reason))
     if segment.is_last:
         _recover_last(log, segment)
     position = _first_out_of_order(segment)
     if position is not None:
         segment.is_walked = True
-        flaws.append((index, position, "a record of the index does not follow the one before"))
-    log.notes += [Damage(*flaw[:2], 0, "index", flaw[2], log.stream.queue) for flaw in flaws]
+        flaws.append(_damage(log, index, position, "index", "a record of the index does not follow the one before"))
+    log.notes += flaws
 
 
 def _first_out_of_order(segment: Segment) -> int | None:

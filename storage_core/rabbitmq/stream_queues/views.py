@@ -51,10 +51,10 @@ OFFSETS = pa.schema(
 DAMAGE = FINDINGS.append(pa.field("store", pa.string()))
 SERVED, CUT = "fails a consumer that comes to it", "starts; what is named is not served"
 BROKEN = "serves the chunk; a consumer does not get beyond it"
-PASSED = "serves all; fails a consumer that begins there, or begins elsewhere"
+IGNORED, PASSED = "serves all", "serves all, but not to a consumer that begins there"
 HIDDEN = "serves none of its messages, without a word"
 NOT_STARTED = "does not start the stream"
-_EFFECTS = {"index": PASSED, "chain": BROKEN, "type": HIDDEN}
+_EFFECTS = {"head": IGNORED, "index": PASSED, "chain": BROKEN, "type": HIDDEN}
 
 Row = dict[str, Any]
 
