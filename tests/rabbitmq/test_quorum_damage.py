@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -76,6 +78,55 @@ def test_a_flipped_bit_of_an_entry(number: int, folder: Path) -> None:
     assert f"{path.name} at " in refused(folder)
     assert "queue t: the entry fails its checksum" in refused(folder)
     assert [file for file, _ in told(folder)] == [f"{path.parent.name}/{path.name}"]
+
+
+def test_an_index_that_reaches_into_the_data(folder: Path) -> None:
+    """A real node takes what follows a full index for entries that it never needs, when the header says so."""
+    whole = golden.rows(folder)
+    first = segments(folder)[0]
+    edit(first, lambda data: data.__setitem__(6, data[6] ^ 32))
+    assert golden.rows(folder) == whole
+    last = segments(folder)[-1]
+    edit(last, lambda data: data.__setitem__(8 + 16, 1))
+    assert "reaches beyond the end of the segment" in refused(folder)
+    assert golden.rows(folder, mode=Mode.DROPMALFORMED)
+
+
+CONTRADICTIONS = {
+    "queue": (b'queue_resource => {resource,<<"/">>,queue,<<"t">>}', b'<<"t">>', b'<<"v">>', "two names"),
+    "vhost": (b'queue_resource => {resource,<<"/">>,queue,<<"t">>}', b'<<"/">>', b'<<"o">>', "two names"),
+    "server": (b"  id => {'%2F_t'", b"%2F_t", b"%2F_v", "two names"),
+    "members": (b"initial_members => [{'%2F_t'", b"%2F_t", b"%2F_v", "two names"),
+    "uid": (b'  tick_timeout => 5000,uid => <<"2F_T', b"2F_T", b"2F_V", "its folder is another one's"),
+    "module": (b"{module,rabbit_fifo", b"fifo", b"fifn", "another machine"),
+    "machine": (b"  machine =>", b"machine", b"lachine", "another machine"),
+}
+
+
+@pytest.mark.parametrize("case", CONTRADICTIONS)
+def test_a_config_that_contradicts_itself(case: str, folder: Path) -> None:
+    """A real node serves no such queue. All of it is read under its name where damage is left out."""
+    whole = golden.rows(folder)
+    place, old, new, reason = CONTRADICTIONS[case]
+    (config,) = folder.glob("2F_*/config")
+    data = config.read_bytes()
+    assert data.count(place) == 1
+    config.write_bytes(data.replace(place, place.replace(old, new)))
+    assert reason in refused(folder)
+    assert golden.rows(folder, mode=Mode.DROPMALFORMED) == whole
+    assert [file for file, _ in told(folder)] == [f"{config.parent.name}/config"]
+
+
+def test_no_flipped_bit_of_a_config_changes_what_is_read(folder: Path) -> None:
+    whole = golden.rows(folder)
+    (config,) = folder.glob("2F_*/config")
+    data, draw = config.read_bytes(), random.Random(5)
+    for bit in draw.sample(range(8 * len(data)), 120):
+        edit(config, lambda data: data.__setitem__(bit // 8, data[bit // 8] ^ 1 << bit % 8))  # noqa: B023
+        with suppress(CorruptionError):
+            assert golden.rows(folder) == whole, bit
+        assert golden.rows(folder, mode=Mode.DROPMALFORMED) in (whole, []), bit
+        config.write_bytes(data)
 
 
 def test_without_write_ahead_logs_the_segments_are_read(folder: Path) -> None:

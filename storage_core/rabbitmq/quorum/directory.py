@@ -21,10 +21,18 @@ WAL, SEGMENT, CONFIG, META, SNAPSHOTS = ".wal", ".segment", "config", "meta.dets
 
 @dataclass(frozen=True)
 class QueueDirectory:
-    """One quorum queue's member on this node. `folder` is its name below the store."""
+    """One quorum queue's member on this node. `folder` is its name below the store, and its uid; `damages` are those of
+    its config, for which a node does not serve it.
+    """
 
     folder: str
     config: ServerConfig
+    damages: tuple[Damage, ...] = ()
+
+    @property
+    def uid(self) -> bytes:
+        """What write-ahead logs and tables call it."""
+        return self.folder.encode()
 
     @property
     def name(self) -> tuple[str, str]:
@@ -66,8 +74,15 @@ def list_queues(root: str) -> tuple[list[QueueDirectory], list[Damage]]:
             lost.append(Damage(path, error.position, 0, "config", f"the config cannot be read: {error.reason}"))
             continue
         if config is not None:
-            found.append(QueueDirectory(entry.name, config))
+            found.append(QueueDirectory(entry.name, config, _damages(path, entry.name, config)))
     return sorted(found, key=lambda queue: (queue.name, queue.folder)), lost
+
+
+def _damages(path: str, folder: str, config: ServerConfig) -> tuple[Damage, ...]:
+    flaw = config.flaw
+    if config.uid != folder.encode():
+        flaw = f"the config is of the server {config.uid.decode('utf-8', 'replace')}, and its folder is another one's"
+    return (Damage(path, 0, 0, "config", flaw),) if flaw else ()
 
 
 def has_log(folder: str) -> bool:

@@ -28,6 +28,9 @@ CHUNK = 1 << 16
 ENTRY = np.dtype([("index", "i8"), ("term", "i8"), ("position", "i8"), ("size", "i8"), ("crc", "u4"), ("file", "i4")])
 """One entry of a log: `size` bytes of data at `position` of the file; `crc` 0 where nothing is to be checked."""
 
+BEYOND = -1
+"""The file of an entry that lies outside of its segment: a node stumbles only where it needs the entry."""
+
 LogEntries = npt.NDArray[np.void]
 
 
@@ -189,6 +192,7 @@ def read_log(root: str, queue: QueueDirectory, wals: WalEntries) -> RaftLog:
     files = [*wals.files]
     pieces: list[LogPiece] = []
     damages = list(wals.damages)
+    beyond: dict[str, LogEntries] = {}
     for name in files_named(f"{root}/{queue.folder}", SEGMENT):
         path = f"{queue.folder}/{name}"
         try:
@@ -197,25 +201,36 @@ def read_log(root: str, queue: QueueDirectory, wals: WalEntries) -> RaftLog:
             damages.append(Damage(path, error.position, 0, "segment", error.reason))
             continue
         if len(part):
+            beyond[path] = part[part["file"] == BEYOND]
             pieces = _over(pieces, part, LogPiece(root, path, len(files), 0, 0))
             files.append(path)
-    for part in wals.parts.get(queue.config.uid, []):
+    for part in wals.parts.get(queue.uid, []):
         if len(part):
             number = int(part["file"][0])
             part = _rising(part)
             pieces = _over(pieces, part, LogPiece(root, files[number], number, 0, 0, part))
     first = (-1 if snapshot is None else snapshot.index) + 1
     pieces = [piece.between(first, piece.stop) for piece in pieces if piece.stop > first]
-    wanted = first
+    pieces, cut = _whole(pieces, first, beyond)
+    damages += cut
+    return RaftLog(snapshot, pieces, tuple(files), damages, notes)
+
+
+def _whole(pieces: list[LogPiece], wanted: int, beyond: dict[str, LogEntries]) -> tuple[list[LogPiece], list[Damage]]:
+    """The pieces from the entry `wanted` on up to the first entry that is missing or lies outside of its segment."""
     for number, piece in enumerate(pieces):
         if piece.first != wanted:
             position = int(piece.entries()["position"][0])
             reason = f"entry {wanted} of the raft log is missing; the next one is {piece.first}"
-            damages.append(Damage(piece.file, position, 0, "gap", reason))
-            pieces = pieces[:number]
-            break
+            return pieces[:number], [Damage(piece.file, position, 0, "gap", reason)]
+        for entry in beyond.get(piece.file, ()):
+            index = int(entry["index"])
+            if piece.first <= index < piece.stop:
+                reason = f"entry {index} reaches beyond the end of the segment"
+                before = [piece.between(piece.first, index)] if index > piece.first else []
+                return pieces[:number] + before, [Damage(piece.file, int(entry["position"]), 0, "segment", reason)]
         wanted = piece.stop
-    return RaftLog(snapshot, pieces, tuple(files), damages, notes)
+    return pieces, []
 
 
 def _over(pieces: list[LogPiece], part: LogEntries, new: LogPiece) -> list[LogPiece]:
@@ -243,10 +258,7 @@ def _read_segment(path: str) -> LogEntries:
     part = np.zeros(len(index), ENTRY)
     for name in ("index", "term", "position", "size", "crc"):
         part[name] = index[name]
-    beyond = np.flatnonzero((part["position"] < 0) | (part["position"] + part["size"] > length))
-    if len(beyond):
-        at = part[int(beyond[0])]
-        raise FormatError(int(at["position"]), f"entry {int(at['index'])} reaches beyond the end of the segment")
+    part["file"][part["position"] > length - part["size"]] = BEYOND
     return part
 
 

@@ -95,13 +95,13 @@ class QuorumSnapshot(Snapshot):
 
     def _state(self, queue: QueueDirectory, with_held: bool) -> QueueState:
         log = read_log(self.root, queue, self.wals)
-        applied = max(self._applied.get(queue.config.uid, -1), log.snapshot_index)
+        applied = max(self._applied.get(queue.uid, -1), log.snapshot_index)
         stop = applied if self.reading.applied else log.last_index
         replay = Replay(self.root, queue.name[1], log, stop)
         members = len(replay.members or queue.config.members)
         certain = log.last_index if members == 1 else min(applied, log.last_index)
         rows = rows_of(replay, certain, self.reading.as_of_ms, with_held)
-        state = QueueState(log, rows, (*log.damages, *replay.damages), certain, members)
+        state = QueueState(log, rows, (*queue.damages, *log.damages, *replay.damages), certain, members)
         self._warnings += log.notes
         if state.in_doubt and not self.reading.applied:
             self._warnings.append(
@@ -112,7 +112,7 @@ class QuorumSnapshot(Snapshot):
 
     def applied(self, queue: QueueDirectory) -> int | None:
         """The last index that the node noted as applied; None where it noted none."""
-        return self._applied.get(queue.config.uid)
+        return self._applied.get(queue.uid)
 
     def info(self, queue: QueueDirectory) -> QueueInfo:
         """The lowest raft index that is served, and the one that the next entry would get."""

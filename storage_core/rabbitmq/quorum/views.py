@@ -51,7 +51,7 @@ RAFT = pa.schema(
 )  # fmt: skip
 DAMAGE = FINDINGS.append(pa.field("store", pa.string()))
 RAFT_ROWS = 8192
-EFFECT = "does not start, or does not serve this queue"
+EFFECT = "does not start, or does not serve this queue or its virtual host"
 
 Row = dict[str, Any]
 

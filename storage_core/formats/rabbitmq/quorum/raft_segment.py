@@ -30,6 +30,7 @@ INDEX = struct(
     ("crc", ">u4", "CRC-32 of the data; 0 = not checked"),
     size=32,
 )
+_LARGEST = (1 << 63) - 1
 _HEADER = Packer(">4sHH")
 
 SEGMENT_ENTRY = np.dtype([("index", "i8"), ("term", "i8"), ("position", "i8"), ("size", "i8"), ("crc", "u4")])
@@ -46,11 +47,11 @@ def index_size(head: bytes) -> int:
 
 
 def entries(data: bytes) -> npt.NDArray[np.void]:
-    """The records of an index up to its end, dtype SEGMENT_ENTRY, in the order of writing."""
+    """The records of an index up to its end, dtype SEGMENT_ENTRY, in the order of writing; numbers up to 2^63 - 1."""
     table = INDEX.all(np.frombuffer(data, np.uint8))
     ends = np.flatnonzero((table["index"] == 0) & (table["term"] == 0) & (table["position"] == 0))
     table = table[: int(ends[0])] if len(ends) else table
     found = np.empty(len(table), SEGMENT_ENTRY)
     for name in SEGMENT_ENTRY.names or ():
-        found[name] = table[name]
+        found[name] = np.minimum(table[name].astype(np.uint64), _LARGEST)
     return found

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from storage_core.errors import FormatError
 from storage_core.formats.rabbitmq.erlang import erlang_text
 
+_OTHERS = frozenset({"rabbit_stream_coordinator", "khepri_machine"})
+"""Machines of raft servers that are no queues."""
+
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """`members` are (name, node) of when the queue was declared; `node` is the one whose file this is."""
+    """`members` are (name, node) of when the queue was declared; `server` is the one whose file this is.
+
+    `flaw` says where the config contradicts itself, so that a node does not serve the queue; empty: nowhere.
+    """
 
     uid: bytes
     vhost: str
     queue: str
     members: tuple[Any, ...]
     server: Any
+    flaw: str = ""
 
 
 def parse(data: bytes) -> ServerConfig | None:
@@ -27,12 +36,49 @@ def parse(data: bytes) -> ServerConfig | None:
         raise FormatError(0, "a server's config is one map")
     config = terms[0]
     machine = config.get("machine")
-    if not isinstance(machine, tuple) or len(machine) != 3 or machine[1] != "rabbit_fifo":
+    if isinstance(machine, tuple) and len(machine) > 1 and machine[1] in _OTHERS:
         return None
-    resource = machine[2].get("queue_resource") if isinstance(machine[2], dict) else None
+    names = Counter(_queues_in(config))
     uid = config.get("uid")
-    if not isinstance(resource, tuple) or len(resource) != 4 or not isinstance(uid, bytes):
+    if not names or not isinstance(uid, bytes):
         raise FormatError(0, "the config does not name its queue")
+    (vhost, queue), _ = names.most_common(1)[0]
     members = config.get("initial_members")
-    names = (resource[1].decode("utf-8", "replace"), resource[3].decode("utf-8", "replace"))
-    return ServerConfig(uid, *names, tuple(members) if isinstance(members, list) else (), config.get("id"))
+    listed = tuple(members) if isinstance(members, list) else ()
+    flaw = _flaw(machine, (vhost, queue), [config.get("id"), *listed])
+    return ServerConfig(uid, _text(vhost), _text(queue), listed, config.get("id"), flaw)
+
+
+def _flaw(machine: Any, name: tuple[bytes, bytes], servers: list[Any]) -> str:
+    """What a node's start of the queue fails at, of what it reads in a config."""
+    if not isinstance(machine, tuple) or len(machine) != 3 or machine[1] != "rabbit_fifo":
+        return "the config names another machine than that of a quorum queue"
+    if not isinstance(machine[2], dict) or _resource(machine[2].get("queue_resource")) != name:
+        return "the config calls the queue by two names"
+    if len({server[0] if isinstance(server, tuple) and server else None for server in servers}) > 1:
+        return "the config calls the queue's server by two names"
+    return ""
+
+
+def _queues_in(term: Any) -> Iterator[tuple[bytes, bytes]]:
+    """Virtual host and queue wherever a config says them."""
+    found = _resource(term)
+    if found is not None:
+        yield found
+    elif isinstance(term, dict):
+        for value in term.values():
+            yield from _queues_in(value)
+    elif isinstance(term, list | tuple):
+        for value in term:
+            yield from _queues_in(value)
+
+
+def _resource(term: Any) -> tuple[bytes, bytes] | None:
+    if isinstance(term, tuple) and len(term) == 4 and term[0] == "resource" and term[2] == "queue":
+        vhost, queue = term[1], term[3]
+        return (vhost, queue) if isinstance(vhost, bytes) and isinstance(queue, bytes) else None
+    return None
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")
