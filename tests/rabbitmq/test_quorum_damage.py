@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage_core.errors import CorruptionError
+from storage_core.formats.rabbitmq.quorum import wal
 from storage_core.rabbitmq import open_store
 from storage_core.rabbitmq.quorum.directory import list_queues
 from storage_core.store import Mode
@@ -90,6 +91,52 @@ def test_an_index_that_reaches_into_the_data(folder: Path) -> None:
     edit(last, lambda data: data.__setitem__(8 + 16, 1))
     assert "reaches beyond the end of the segment" in refused(folder)
     assert golden.rows(folder, mode=Mode.DROPMALFORMED)
+
+
+def test_a_record_of_an_unknown_writer(tmp_path: Path) -> None:
+    """A real node does not start; what stands before it is read where damage is left out."""
+    folder = golden.unpack("q01_clean", tmp_path)
+    whole = golden.rows(folder)
+    (path,) = folder.glob("*.wal")
+    data = path.read_bytes()
+    with open_store(str(folder)) as store:
+        entries = [row for batch in store.view("raft") for row in batch.to_pylist()]
+    last = max(entry["position"] for entry in entries if entry["command"] == "enqueue")
+    at = last - wal.KNOWN_SIZE
+    assert data[at] & 0xC0 == wal.KNOWN
+    path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    assert f"{path.name} at {at}: " in refused(folder)
+    assert "a record of a writer that the file does not name" in refused(folder)
+    assert golden.rows(folder, mode=Mode.DROPMALFORMED) == [row for row in whole if row["position"] < last]
+    assert (path.name, at) in told(folder)
+
+
+@pytest.mark.parametrize("harm", ["cut", "size"])
+def test_a_last_record_that_is_not_whole_is_told(harm: str, tmp_path: Path) -> None:
+    """A real node starts without it; where the size of a record is too large, without all that follows."""
+    folder = golden.unpack("q01_clean", tmp_path)
+    whole = golden.rows(folder)
+    (path,) = folder.glob("*.wal")
+    with open_store(str(folder)) as store:
+        entries = sorted(row["position"] for batch in store.view("raft") for row in batch.to_pylist())
+    at = entries[-1 if harm == "cut" else len(entries) // 2] - wal.KNOWN_SIZE
+    size = path.stat().st_size
+    if harm == "cut":
+        size -= 7
+        os.truncate(path, size)
+    else:
+        edit(path, lambda data: data.__setitem__(at + 7, data[at + 7] ^ 0x10))
+    assert {row["position"] for row in golden.rows(folder)} == {
+        row["position"] for row in whole if row["position"] < at
+    }
+    with open_store(str(folder)) as store:
+        (finding,) = store.verify()
+        snapshot = store.snapshot()
+        snapshot.queues()
+        (warning,) = snapshot.warnings()
+    assert (finding.file, finding.position, finding.length) == (path.name, at, size - at)
+    assert finding.effect == "starts; what is named is not served"
+    assert f"at {at}: the last record is not whole; a node drops its {size - at} bytes" in warning
 
 
 CONTRADICTIONS = {

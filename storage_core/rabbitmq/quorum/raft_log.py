@@ -111,16 +111,21 @@ class WalEntries:
     files: list[str]
     parts: dict[bytes, list[LogEntries]]
     damages: list[Damage]
+    torn: list[Damage]
+    """Records at the ends of files that are not whole, and all behind them: a node drops them without a word."""
 
 
 def read_wals(root: str) -> WalEntries:
     """All write-ahead logs of the node's folder, a window at a time."""
-    found = WalEntries([], {}, [])
+    found = WalEntries([], {}, [], [])
     for number, name in enumerate(files_named(root, WAL)):
         found.files.append(name)
         by_uid: dict[bytes, list[LogEntries]] = {}
         try:
-            _read_wal(f"{root}/{name}", number, by_uid)
+            torn = _read_wal(f"{root}/{name}", number, by_uid)
+            if torn is not None:
+                reason = f"the last record is not whole; a node drops its {torn[1]} bytes"
+                found.torn.append(Damage(name, *torn, "wal", reason, served=False))
         except FormatError as error:
             found.damages.append(Damage(name, error.position, 0, "wal", error.reason))
         for uid, pieces in by_uid.items():
@@ -132,7 +137,8 @@ def _joined(pieces: Sequence[LogEntries]) -> LogEntries:
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
-def _read_wal(path: str, number: int, by_uid: dict[bytes, list[LogEntries]]) -> None:
+def _read_wal(path: str, number: int, by_uid: dict[bytes, list[LogEntries]]) -> tuple[int, int] | None:
+    """Sorts the entries by uid. Position and length of a last record that is not whole. FormatError."""
     descriptor = system.open_read(path)
     writers = wal.Writers()
     try:
@@ -142,11 +148,17 @@ def _read_wal(path: str, number: int, by_uid: dict[bytes, list[LogEntries]]) -> 
             data = system.pread(descriptor, size, position)
             is_last = len(data) < size
             window = wal.walk(data, position, is_last, writers)
-            _sort_out(window.entries, number, writers, by_uid)
+            named = np.isin(window.entries["writer"], list(writers.uids))
+            known = len(named) if named.all() else int(np.argmin(named))
+            _sort_out(window.entries[:known], number, writers, by_uid)
+            if known < len(named):
+                begin = int(window.entries["position"][known]) - wal.KNOWN_SIZE
+                raise FormatError(begin, "a record of a writer that the file does not name")
             if window.damaged:
                 raise FormatError(window.stop, "the checksum of a record does not fit, and more records follow")
             if window.ended or is_last:
-                return
+                rest = data[window.stop - position :]
+                return (window.stop, len(rest)) if any(rest[: wal.LAST_RECORD_TAIL]) else None
             # A record longer than the window needs a longer one.
             size = WINDOW if window.stop > position else 2 * size
             position = window.stop
@@ -159,9 +171,7 @@ def _sort_out(
 ) -> None:
     for writer in np.unique(entries["writer"]).tolist():
         chosen = entries[entries["writer"] == writer]
-        uid = writers.uids.get(writer)
-        if uid is None:
-            continue
+        uid = writers.uids[writer]
         resets = np.flatnonzero(chosen["truncate"])
         if len(resets):
             # A writer that starts again at this index: what it wrote below does not count.

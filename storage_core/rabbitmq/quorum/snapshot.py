@@ -71,10 +71,12 @@ class QuorumSnapshot(Snapshot):
     def wals(self) -> WalEntries:
         """Where the entries of the write-ahead logs lie."""
         try:
-            return read_wals(self.root)
+            found = read_wals(self.root)
         except FileNotFoundError as error:
             text = "the file vanished while the store was read; read again, or a copy"
             raise DataLossError(f"DataLossError: {error.filename}: {text}") from None
+        self._warnings += [f"{self.root}/{each.file} at {each.position}: {each.reason}" for each in found.torn]
+        return found
 
     @cached_property
     def lost(self) -> list[Damage]:

@@ -50,6 +50,7 @@ RAFT = pa.schema(
     ]
 )  # fmt: skip
 DAMAGE = FINDINGS.append(pa.field("store", pa.string()))
+CUT = "starts; what is named is not served"
 RAFT_ROWS = 8192
 EFFECT = "does not start, or does not serve this queue or its virtual host"
 
@@ -86,6 +87,8 @@ def _findings(snapshot: QuorumSnapshot, queues: list[QueueDirectory]) -> Iterato
     told: set[tuple[str, int]] = set()
     for damage in snapshot.lost:
         yield Finding(damage.file, damage.position, 0, damage.kind, damage.reason, EFFECT, False)
+    for damage in snapshot.wals.torn:
+        yield Finding(damage.file, damage.position, damage.length, damage.kind, damage.reason, CUT, False)
     for queue in queues:
         state = snapshot.state(queue)
         for damage in state.damages:

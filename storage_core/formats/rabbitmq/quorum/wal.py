@@ -32,6 +32,8 @@ _HEAD = Packer(">BH")
 _LENGTH = Packer(">H")
 _FIELDS = Packer(">IIQQ")
 _KNOWN_RECORD = Packer(">BHIIQQ")
+KNOWN_SIZE = _KNOWN_RECORD.size
+"""Bytes before the data of a record whose writer was named before."""
 
 WAL_ENTRY = np.dtype(
     [("index", "i8"), ("term", "i8"), ("position", "i8"), ("size", "i8"), ("writer", "i4"), ("truncate", "?")]
