@@ -18,7 +18,7 @@ from tests.support.stream_kills import check_rows, killed_often
 pytestmark = pytest.mark.real
 
 SEED = int(os.environ.get("MQSTORE_SEED", "20261121"))
-KILLS = int(os.environ.get("MQSTORE_STREAM_KILLS", "20"))
+KILLS = int(os.environ.get("MQSTORE_STREAM_KILLS", "12"))
 SMALL = {"mappedFileSizeCommitLog": 1 << 14, "mappedFileSizeConsumeQueue": 1000, "maxHashSlotNum": 101,
          "maxIndexNum": 400}  # fmt: skip
 

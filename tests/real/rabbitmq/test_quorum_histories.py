@@ -25,7 +25,7 @@ from tests.real.rabbitmq.quorum_history import DEAD_LETTERS, QUEUES, History, wi
 pytestmark = [pytest.mark.real, pytest.mark.timeout(0)]
 
 SEED = int(os.environ.get("MQSTORE_SEED", "20261123"))
-HISTORIES = int(os.environ.get("MQSTORE_HISTORIES", "3"))
+HISTORIES = int(os.environ.get("MQSTORE_HISTORIES", "2"))
 OF_ONE_NODE, STEPS = 10, 60
 SOURCES = tuple(
     f"q{number} ".encode()
