@@ -57,7 +57,7 @@ PARSERS: dict[str, tuple[Callable[[bytes], object], bytes]] = {
     "a segment": (segment.walk, b"\x80\x01" + bytes(range(40)) + b"\x40\x01"),
     "a message file": (lambda data: message_file.walk(_bytes(data), 0, len(data)),
                        message_file.encode(b"i" * 16, b"body") * 2),
-    "a version 2 header": (lambda data: queue_v2.decode_header(_bytes(data), queue_v2.INDEX_MAGIC),
+    "a version 2 header": (lambda data: queue_v2.decode_header(_bytes(data), queue_v2.INDEX_MAGIC, 0),
                            queue_v2.encode_header(queue_v2.INDEX_MAGIC, 0)),
     "an index file's header": (lambda data: decode_header(data.ljust(HEADER.size, b"\0")), bytes(range(HEADER.size))),
     "a checkpoint": (decode_checkpoint, encode_times(b"", 1, 2, 3)),

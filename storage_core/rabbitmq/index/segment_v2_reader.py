@@ -30,11 +30,11 @@ def read_segment(path: str, name: str, file: int, own_file: int, own_size: int) 
     """
     data = np.frombuffer(read_file(path), np.uint8)
     none = np.empty(0, np.int64)
+    number = paths.number_of(name.rpartition("/")[2], paths.INDEX2_SUFFIX) or 0
     try:
-        first, following = queue_v2.decode_header(data, queue_v2.INDEX_MAGIC)
+        first, following = queue_v2.decode_header(data, queue_v2.INDEX_MAGIC, number)
     except FormatError as error:
-        number = paths.number_of(name.rpartition("/")[2], paths.INDEX2_SUFFIX)
-        awaited = (number or 0) * queue_v2.SEGMENT_ENTRY_COUNT if len(data) < queue_v2.HEADER.size else None
+        awaited = number * queue_v2.SEGMENT_ENTRY_COUNT if len(data) < queue_v2.HEADER.size else None
         damage = Damage(name, error.position, len(data), "segment", error.reason, awaited=awaited)
         return IndexFile(nothing(), none, [damage])
     fixed = queue_v2.decode_entries(data, following - first)

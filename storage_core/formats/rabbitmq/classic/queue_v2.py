@@ -52,12 +52,16 @@ STORED = struct(
     ("reserved", "u1", "0"),
     size=8,
 )
+MOST_ENTRIES = 1 << 24
 LOCATION_SHARED, LOCATION_OWN = 1, 2
 FLAG_PERSISTENT, FLAG_CHECKSUM = 1, 1
 
 
-def decode_header(data: Bytes, magic: int) -> tuple[int, int]:
-    """The half-open range of sequence ids of a segment. FormatError when the header is not a version-2 one."""
+def decode_header(data: Bytes, magic: int, number: int) -> tuple[int, int]:
+    """The half-open range of sequence ids of segment `number`. FormatError when the header is not a version-2 one.
+
+    A range that is not that segment's is not believed: a node looks at the number only.
+    """
     if len(data) < HEADER.size:
         raise FormatError(0, f"a header of {HEADER.size} bytes wanted, the file holds {len(data)}")
     header = data[: HEADER.size].view(HEADER.dtype)[0]
@@ -66,8 +70,8 @@ def decode_header(data: Bytes, magic: int) -> tuple[int, int]:
     if int(header["version"]) != VERSION:
         raise FormatError(4, f"version {int(header['version'])}, this reader knows {VERSION}")
     first, following = int(header["first"]), int(header["next"])
-    if not 0 < following - first <= 1 << 24 or following >= 1 << 62:
-        raise FormatError(5, f"sequence ids {first} to {following} are no segment")
+    if first != number * (following - first) or not 0 < following - first <= MOST_ENTRIES:
+        return number * SEGMENT_ENTRY_COUNT, (number + 1) * SEGMENT_ENTRY_COUNT
     return first, following
 
 
