@@ -18,7 +18,7 @@ from tests.support.rocketmq_copies import contents, copy_log, drop_unused, write
 pytestmark = pytest.mark.real
 
 FIRST_SEED = int(os.environ.get("MQSTORE_SEED", "20261121"))
-SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("MQSTORE_COPIES", "4")))
+SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("MQSTORE_COPIES", "3")))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

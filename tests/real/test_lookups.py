@@ -23,7 +23,7 @@ from tests.reference.served import AS_BROKER, Row, place, read
 pytestmark = pytest.mark.real
 
 FIRST_SEED = int(os.environ.get("MQSTORE_SEED", "20261121"))
-SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("MQSTORE_LOOKUPS", "4")))
+SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("MQSTORE_LOOKUPS", "3")))
 
 WORDS = ("AaAa", "BBBB", "AaBB", "BBAa", "k", "order-1", "order-2", "AaAaAa", "BBBBBB", "日本", "x#y", "jllgvmc")
 TOPICS = ("T", "orders", "T#x", "%RETRY%g")

@@ -20,7 +20,7 @@ from tests.real.case import Case, prepare
 pytestmark = pytest.mark.real
 
 FIRST_SEED = int(os.environ.get("MQSTORE_SEED", "20261121"))
-SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("MQSTORE_STORES", "12")))
+SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("MQSTORE_STORES", "10")))
 AHEAD = 3
 
 

@@ -27,7 +27,7 @@ from tests.support.rocketmq_files import records
 pytestmark = pytest.mark.real
 
 FIRST_SEED = int(os.environ.get("MQSTORE_SEED", "20261121"))
-SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("MQSTORE_REPAIRS", "3")))
+SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("MQSTORE_REPAIRS", "2")))
 VERSIONS = {"4.9.3": "493", "5.3.3": "533"}
 """End of a fixture's name → the real store."""
 
