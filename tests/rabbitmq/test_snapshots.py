@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from storage_core.errors import CorruptionError
 from storage_core.rabbitmq import open_store, stores_below
 from storage_core.store import Mode, ScanRequest
 from tests.golden.archive import fingerprint
@@ -179,3 +180,11 @@ def test_the_range_in_a_version_2_header_is_not_believed(tmp_path: Path) -> None
             edit(file, lambda data: data.__setitem__(bit // 8, data[bit // 8] ^ 1 << bit % 8))  # noqa: B023
             assert golden.table(path).equals(whole), (file.name, bit)
             edit(file, lambda data: data.__setitem__(bit // 8, data[bit // 8] ^ 1 << bit % 8))  # noqa: B023
+
+
+def test_a_version_2_segment_of_a_number_that_no_queue_reaches(tmp_path: Path) -> None:
+    path = golden.unpack("s11_cqv2_clean", tmp_path) / golden.DEFAULT_VHOST
+    file = sorted(path.glob("queues/*/1.qi"))[0]
+    file.rename(file.with_name(f"{1 << 51}.qi"))
+    with pytest.raises(CorruptionError, match="are no segment"):
+        golden.table(path)

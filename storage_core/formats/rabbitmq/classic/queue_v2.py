@@ -52,7 +52,7 @@ STORED = struct(
     ("reserved", "u1", "0"),
     size=8,
 )
-MOST_ENTRIES = 1 << 24
+_MOST_ENTRIES, _NO_ID = 1 << 24, 1 << 62
 LOCATION_SHARED, LOCATION_OWN = 1, 2
 FLAG_PERSISTENT, FLAG_CHECKSUM = 1, 1
 
@@ -70,8 +70,10 @@ def decode_header(data: Bytes, magic: int, number: int) -> tuple[int, int]:
     if int(header["version"]) != VERSION:
         raise FormatError(4, f"version {int(header['version'])}, this reader knows {VERSION}")
     first, following = int(header["first"]), int(header["next"])
-    if first != number * (following - first) or not 0 < following - first <= MOST_ENTRIES:
-        return number * SEGMENT_ENTRY_COUNT, (number + 1) * SEGMENT_ENTRY_COUNT
+    if first != number * (following - first) or not 0 < following - first <= _MOST_ENTRIES:
+        first, following = number * SEGMENT_ENTRY_COUNT, (number + 1) * SEGMENT_ENTRY_COUNT
+    if following >= _NO_ID:
+        raise FormatError(5, f"sequence ids {first} to {following} are no segment")
     return first, following
 
 
