@@ -138,12 +138,15 @@ def test_what_a_start_fails_at(folder: Path) -> None:
     assert golden.rows(folder) == whole
     assert told(folder)[segment.name, position] == refused
     flip(segment, 8 * trailer + 6)
+    whole_segment = segment.read_bytes()
     edit(segment, lambda data: data.__delitem__(slice(position + CHUNK.size, None)))
     assert golden.rows(folder) == [row for row in whole if row["chunkId"] != int(record["id"])]
     assert told(folder)[segment.name, position] == refused
+    segment.write_bytes(whole_segment)
+    assert refused not in told(folder).values()
     first = indexes(folder)[0].with_suffix(".segment")
     edit(first, lambda data: data.__setitem__(HEAD_SIZE, log_files.FIRST_BYTE ^ 1))
-    assert told(folder)[first.name, HEAD_SIZE] in (refused, "fails a consumer that comes to it")
+    assert told(folder)[first.name, HEAD_SIZE] == refused
 
 
 @pytest.mark.parametrize("seed", [1, 2])
