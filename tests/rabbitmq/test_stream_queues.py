@@ -249,7 +249,12 @@ def test_what_is_refused(tmp_path: Path) -> None:
     version[7] = 2
     _index(folder).write_bytes(version)
     _change(_segment(folder), 8)
-    with pytest.raises(CorruptionError, match="version 2; version 1 is read"):
+    with pytest.raises(CorruptionError, match=r"\.index at 4: .*version 2; version 1 is read"):
+        golden.rows(folder)
+    version[7] = 1
+    _index(folder).write_bytes(version)
+    _change(_segment(folder), 7)
+    with pytest.raises(CorruptionError, match=r"\.segment at 4: .*version 254; version 1 is read"):
         golden.rows(folder)
 
 

@@ -1,19 +1,12 @@
-"""What only a look at all chunks shows: those that fail their checksums, or do not hold what their heads say.
-
-And whether a node would start the stream, which looks at the tracking data of the last segment.
-Source: docs/format/rabbitmq-streams.md 7.
-"""
+"""What only a look at all chunks shows: those that fail their checksums, or do not hold what their heads say."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
-from storage_core.errors import FormatError
-from storage_core.files import system
-from storage_core.formats.rabbitmq.stream_queues import log_files, tracking
-from storage_core.formats.rabbitmq.stream_queues.log_files import CHUNK, HEAD_SIZE, INDEX_RECORD
+from storage_core.formats.rabbitmq.stream_queues.log_files import HEAD_SIZE, INDEX_RECORD
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.disk.span_reader import SpanReader
 from storage_core.rabbitmq.stream_queues.batch import OTHER_TYPE, LoadedChunks, MessageReader, records_of
@@ -22,8 +15,6 @@ from storage_core.rabbitmq.stream_queues.segment import Segment, Table, index_of
 from storage_core.rabbitmq.stream_queues.stream_log import StreamLog
 
 _NO_END = 1 << 62
-_ZEROS = 1000
-"""Of more zeros than that the rest are whole tracking records, and are not made."""
 
 
 def damaged_chunks(log: StreamLog) -> Iterator[Damage]:
@@ -77,60 +68,3 @@ def _lies(log: StreamLog, segment: Segment, listed: Table) -> Iterator[Damage]:
             position = HEAD_SIZE + number * INDEX_RECORD.size
             reason = "a record of the index is not of the chunk that lies there"
             yield Damage(index_of(segment.file), position, INDEX_RECORD.size, "index", reason, log.stream.queue)
-
-
-def start_flaw(log: StreamLog) -> Damage | None:
-    """Where a node's start of the stream fails: it reads the first chunk's head, the last one's data, and the tracking
-    data of all chunks of the last segment.
-    """
-    if log.flaw is not None:
-        return log.flaw
-    for segment in log.segments[:1]:
-        if len(segment.chunks()) and not segment.has_chunk_at(HEAD_SIZE):
-            return Damage(segment.file, HEAD_SIZE, 0, "chunk", "no chunk begins here", log.stream.queue)
-    for segment in log.segments[-1:]:
-        descriptor = system.open_read(segment.path)
-        try:
-            return _tracking_flaw(log, segment, descriptor)
-        finally:
-            system.close(descriptor)
-    return None
-
-
-def _tracking_flaw(log: StreamLog, segment: Segment, descriptor: int) -> Damage | None:
-    """The first chunk of the last segment that a start does not get beyond. What the file lacks at its end is zeros."""
-
-    def read(start: int, size: int) -> bytes:
-        size = max(0, min(size, segment.end - start))
-        data = system.pread(descriptor, min(size, max(0, segment.size - start)), start)
-        missing = size - len(data)
-        return data + bytes(missing if missing < _ZEROS else _ZEROS + missing % tracking.LEAST_SIZE)
-
-    position = HEAD_SIZE
-    while position < segment.end:
-        try:
-            position = _after_tracked(position, segment.end, read)
-        except FormatError as error:
-            return Damage(segment.file, position, 0, "chunk", error.reason, log.stream.queue)
-    return None
-
-
-def _after_tracked(position: int, stop: int, read: Callable[[int, int], bytes]) -> int:
-    """Where the chunk at a position ends, when a start can read its tracking data. FormatError."""
-    data = read(position, CHUNK.size)
-    if len(data) < CHUNK.size or data[0] != log_files.FIRST_BYTE:
-        raise FormatError(position, "no chunk begins here")
-    head = np.frombuffer(data, CHUNK.dtype)
-    kind, size, trailer = (int(head[name][0]) for name in ("type", "data_size", "trailer_size"))
-    for filter_size in log_files.filter_sizes(int(head["filter_size"][0])):
-        begin = position + CHUNK.size + filter_size
-        end = begin + size + trailer
-        if end == stop or read(end, 1) == bytes([log_files.FIRST_BYTE]):
-            break
-    if kind == log_files.USER:
-        list(tracking.records(read(begin + size, trailer)))
-    elif kind in (log_files.TRACKING_DELTA, log_files.TRACKING_SNAPSHOT):
-        tracking.of_chunk(read(begin, size), kind == log_files.TRACKING_SNAPSHOT)
-    else:
-        raise FormatError(position, f"a chunk of the unknown type {kind}")
-    return end

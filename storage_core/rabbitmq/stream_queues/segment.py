@@ -71,7 +71,7 @@ class Segment:
         return self.end if self.is_last else self.size
 
     def records(self) -> Records:
-        """The whole records of its index; the last segment's as recovery leaves them. FormatError, DataLossError."""
+        """The whole records of its index; the last segment's as recovery leaves them. DataLossError."""
         if self.index is None:
             found = read_index(f"{self.root}/{index_of(self.file)}")
             self.index = found if self.count < 0 else found[: self.count]

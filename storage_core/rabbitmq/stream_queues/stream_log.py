@@ -1,4 +1,4 @@
-"""One stream's log as the restarted node would have it: which segments count, and the chunks that their indexes list.
+"""One stream's log as the restarted node would have it: which segments count, where it ends, and whether it starts.
 
 Nothing is changed: what the node's start cuts is only left away here. Source: docs/format/rabbitmq-streams.md 7.
 """
@@ -6,7 +6,7 @@ Nothing is changed: what the node's start cuts is only left away here. Source: d
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -16,13 +16,15 @@ import numpy as np
 from storage_core.errors import DataLossError, FormatError
 from storage_core.files import system
 from storage_core.files.small_file import read_start
-from storage_core.formats.rabbitmq.stream_queues import log_files
+from storage_core.formats.rabbitmq.stream_queues import log_files, tracking
 from storage_core.formats.rabbitmq.stream_queues.log_files import CHUNK, HEAD_SIZE, INDEX_RECORD
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.stream_queues.directory import StreamDirectory
 from storage_core.rabbitmq.stream_queues.segment import VANISHED, Segment, Table, index_of
 
 HEAD_ONLY = "has nothing but its head"
+_ZEROS = 1000
+"""Of more zeros than that the rest are whole tracking records, and are not made."""
 
 
 @dataclass
@@ -128,19 +130,18 @@ def _read_indexes(log: StreamLog) -> None:
             continue
         try:
             segment.is_last = number == len(log.segments) - 1
-            _read_index(log, segment)
-        except FormatError as error:
-            file = segment.file if "segment begins" in error.reason else index_of(segment.file)
-            log.damages.append(_damage(log, file, error.position, "segment", error.reason))
-            segment.index = np.empty(0, INDEX_RECORD.dtype)
-            segment.end, segment.next_id = HEAD_SIZE, segment.first
+            damage = _read_index(log, segment)
         except FileNotFoundError as error:
             raise DataLossError(f"DataLossError: {error.filename}: {VANISHED}") from None
+        if damage is not None:
+            log.damages.append(damage)
+            segment.index = np.empty(0, INDEX_RECORD.dtype)
+            segment.end, segment.next_id = HEAD_SIZE, segment.first
 
 
-def _read_index(log: StreamLog, segment: Segment) -> None:
-    """One index. What is wrong with it, or before the first chunk, is noted where the first chunk is the right one: a
-    node looks at neither. FormatError for another format, FileNotFoundError.
+def _read_index(log: StreamLog, segment: Segment) -> Damage | None:
+    """One index; the damage of a segment of another format. What is wrong with it, or before the first chunk, is noted
+    where the first chunk is the right one: a node looks at neither. FileNotFoundError.
     """
     segment.records()
     flaws = []
@@ -150,7 +151,7 @@ def _read_index(log: StreamLog, segment: Segment) -> None:
             check(read_start(f"{log.root}/{file}", HEAD_SIZE))
         except FormatError as error:
             if not segment.begins_right():
-                raise
+                return _damage(log, file, error.position, "segment", error.reason)
             flaws.append(_damage(log, file, error.position, "head", error.reason))
     if segment.is_last:
         _recover_last(log, segment)
@@ -159,6 +160,7 @@ def _read_index(log: StreamLog, segment: Segment) -> None:
         segment.is_walked = True
         flaws.append(_damage(log, index, position, "index", "a record of the index does not follow the one before"))
     log.notes += flaws
+    return None
 
 
 def _first_out_of_order(segment: Segment) -> int | None:
@@ -240,3 +242,60 @@ def _link(log: StreamLog) -> None:
     """Where each segment ends: at the next one."""
     for segment, following in zip(log.segments, log.segments[1:], strict=False):
         segment.next_id = following.first
+
+
+def start_flaw(log: StreamLog) -> Damage | None:
+    """Where a node's start of the stream fails: it reads the first chunk's head, the last one's data, and the tracking
+    data of all chunks of the last segment.
+    """
+    if log.flaw is not None:
+        return log.flaw
+    for segment in log.segments[:1]:
+        if len(segment.chunks()) and not segment.has_chunk_at(HEAD_SIZE):
+            return Damage(segment.file, HEAD_SIZE, 0, "chunk", "no chunk begins here", log.stream.queue)
+    for segment in log.segments[-1:]:
+        descriptor = system.open_read(segment.path)
+        try:
+            return _tracking_flaw(log, segment, descriptor)
+        finally:
+            system.close(descriptor)
+    return None
+
+
+def _tracking_flaw(log: StreamLog, segment: Segment, descriptor: int) -> Damage | None:
+    """The first chunk of the last segment that a start does not get beyond. What the file lacks at its end is zeros."""
+
+    def read(start: int, size: int) -> bytes:
+        size = max(0, min(size, segment.end - start))
+        data = system.pread(descriptor, min(size, max(0, segment.size - start)), start)
+        missing = size - len(data)
+        return data + bytes(missing if missing < _ZEROS else _ZEROS + missing % tracking.LEAST_SIZE)
+
+    position = HEAD_SIZE
+    while position < segment.end:
+        try:
+            position = _after_tracked(position, segment.end, read)
+        except FormatError as error:
+            return Damage(segment.file, position, 0, "chunk", error.reason, log.stream.queue)
+    return None
+
+
+def _after_tracked(position: int, stop: int, read: Callable[[int, int], bytes]) -> int:
+    """Where the chunk at a position ends, when a start can read its tracking data. FormatError."""
+    data = read(position, CHUNK.size)
+    if len(data) < CHUNK.size or data[0] != log_files.FIRST_BYTE:
+        raise FormatError(position, "no chunk begins here")
+    head = np.frombuffer(data, CHUNK.dtype)
+    kind, size, trailer = (int(head[name][0]) for name in ("type", "data_size", "trailer_size"))
+    for filter_size in log_files.filter_sizes(int(head["filter_size"][0])):
+        begin = position + CHUNK.size + filter_size
+        end = begin + size + trailer
+        if end == stop or read(end, 1) == bytes([log_files.FIRST_BYTE]):
+            break
+    if kind == log_files.USER:
+        list(tracking.records(read(begin + size, trailer)))
+    elif kind in (log_files.TRACKING_DELTA, log_files.TRACKING_SNAPSHOT):
+        tracking.of_chunk(read(begin, size), kind == log_files.TRACKING_SNAPSHOT)
+    else:
+        raise FormatError(position, f"a chunk of the unknown type {kind}")
+    return end

@@ -16,9 +16,9 @@ from storage_core.formats.columns import TIMESTAMP, timestamps
 from storage_core.formats.rabbitmq.stream_queues import log_files
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.stream_queues import selection, stored_offsets
-from storage_core.rabbitmq.stream_queues.contents import damaged_chunks, start_flaw
+from storage_core.rabbitmq.stream_queues.contents import damaged_chunks
 from storage_core.rabbitmq.stream_queues.snapshot import StreamQueuesSnapshot
-from storage_core.rabbitmq.stream_queues.stream_log import StreamLog
+from storage_core.rabbitmq.stream_queues.stream_log import StreamLog, start_flaw
 from storage_core.store import ScanRequest
 
 QUEUES = pa.schema(
