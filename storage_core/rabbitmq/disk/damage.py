@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from storage_core.errors import CorruptionError
 
+CUT = "starts; what is named is not served"
+"""What a node does with a damage of its logs that is not `served`."""
+
 
 @dataclass(frozen=True)
 class Damage:

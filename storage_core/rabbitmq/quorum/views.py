@@ -16,6 +16,7 @@ from storage_core.errors import FormatError, OptionError
 from storage_core.finding import FINDINGS, Finding
 from storage_core.formats.columns import TIMESTAMP
 from storage_core.formats.rabbitmq.quorum import log_entry
+from storage_core.rabbitmq.disk.damage import CUT, Damage
 from storage_core.rabbitmq.disk.span_reader import SpanReader
 from storage_core.rabbitmq.quorum.directory import QueueDirectory
 from storage_core.rabbitmq.quorum.raft_log import LogPiece
@@ -50,7 +51,6 @@ RAFT = pa.schema(
     ]
 )  # fmt: skip
 DAMAGE = FINDINGS.append(pa.field("store", pa.string()))
-CUT = "starts; what is named is not served"
 RAFT_ROWS = 8192
 EFFECT = "does not start, or does not serve this queue or its virtual host"
 
@@ -86,22 +86,23 @@ def findings(snapshot: QuorumSnapshot) -> Iterator[Finding]:
 def _findings(snapshot: QuorumSnapshot, queues: list[QueueDirectory]) -> Iterator[Finding]:
     told: set[tuple[str, int]] = set()
     for damage in snapshot.lost:
-        yield Finding(damage.file, damage.position, 0, damage.kind, damage.reason, EFFECT, False)
+        yield _finding(damage, EFFECT)
     for damage in snapshot.wals.torn:
-        yield Finding(damage.file, damage.position, damage.length, damage.kind, damage.reason, CUT, False)
+        yield _finding(damage, CUT)
     for queue in queues:
         state = snapshot.state(queue)
         for damage in state.damages:
             if (damage.file, damage.position) not in told:
                 told.add((damage.file, damage.position))
-                yield Finding(
-                    damage.file, damage.position, damage.length, damage.kind, damage.reason, EFFECT, False,
-                    queue.name[1],
-                )  # fmt: skip
+                yield _finding(damage, EFFECT, queue.name[1])
         for note in state.log.notes:
             path, _, reason = note.partition(": ")
             file = path.removeprefix(f"{snapshot.root}/")
             yield Finding(file, 0, 0, "snapshot", reason, "takes an older one, or none", False, queue.name[1])
+
+
+def _finding(damage: Damage, effect: str, queue: str | None = None) -> Finding:
+    return Finding(damage.file, damage.position, damage.length, damage.kind, damage.reason, effect, False, queue)
 
 
 def _chosen(snapshot: QuorumSnapshot, request: ScanRequest) -> list[QueueDirectory]:

@@ -14,7 +14,7 @@ from storage_core.errors import OptionError
 from storage_core.finding import FINDINGS, Finding
 from storage_core.formats.columns import TIMESTAMP, timestamps
 from storage_core.formats.rabbitmq.stream_queues import log_files
-from storage_core.rabbitmq.disk.damage import Damage
+from storage_core.rabbitmq.disk.damage import CUT, Damage
 from storage_core.rabbitmq.stream_queues import selection, stored_offsets
 from storage_core.rabbitmq.stream_queues.contents import damaged_chunks
 from storage_core.rabbitmq.stream_queues.snapshot import StreamQueuesSnapshot
@@ -49,7 +49,7 @@ OFFSETS = pa.schema(
     ]
 )  # fmt: skip
 DAMAGE = FINDINGS.append(pa.field("store", pa.string()))
-SERVED, CUT = "fails a consumer that comes to it", "starts; what is named is not served"
+SERVED = "fails a consumer that comes to it"
 BROKEN = "serves the chunk; a consumer does not get beyond it"
 IGNORED, PASSED = "serves all", "serves all, but not to a consumer that begins there"
 HIDDEN = "serves none of its messages, without a word"
