@@ -181,8 +181,11 @@ class QuorumSnapshot(Snapshot):
     def _checked(self, queue: QueueDirectory, state: QueueState, request: ScanRequest) -> list[Damage]:
         damages = [replace(damage, queue=queue.name[1]) for damage in state.damages]
         if damages and request.mode is Mode.FAILFAST:
-            error = damages[0].error(self.root)
-            text = f"queue {queue.name[1]}: {error.reason}; {LEAVE_OUT} and reads what lies before"
+            error = state.damages[0].error(self.root)
+            advice = f"{LEAVE_OUT} and reads what lies before"
+            if state.damages[0] in queue.damages:
+                advice = "option mode=DROPMALFORMED reads its messages all the same"
+            text = f"queue {queue.name[1]}: {error.reason}; {advice}"
             raise CorruptionError(error.path, error.position, text)
         return damages
 
