@@ -12,6 +12,7 @@ from storage_core.errors import CorruptionError, MqStoreError
 from storage_core.rabbitmq import open_store
 from storage_core.store import Mode, ScanRequest
 from tests.rabbitmq import golden
+from tests.support import version_2_harm
 from tests.support.rabbitmq_damage import edit, first_record, queue_file
 from tests.support.rabbitmq_harm import HARMS, LARGE, make
 from tests.support.sampling import sample
@@ -197,6 +198,30 @@ def test_a_damaged_segment_of_version_2(tmp_path: Path) -> None:
     edit(path, lambda data: data.__setitem__(place, data[place] ^ 1))
     check_modes(store, 1173, 1, 1, f"1.qs at {position}: ", "the stored message fails its checksum")
     assert golden.table(store, verify_crc=False).num_rows == 1173
+
+
+@pytest.mark.parametrize("what", version_2_harm.HARMS)
+def test_damaged_entries_of_version_2(what: str, tmp_path: Path) -> None:
+    store = golden.unpack("s11_cqv2_clean", tmp_path) / golden.DEFAULT_VHOST
+    harm = version_2_harm.HARMS[what]
+    edit(queue_file(store, "v2.q", "0.qi"), harm.change)
+    check_modes(store, 1173, harm.lost, 1, "/0.qi at ", "the entry of sequence id ")
+
+
+def test_flipped_bits_of_entries_of_version_2(tmp_path: Path) -> None:
+    """Any bit of the first four bytes of an entry: an error, or an entry as a node may write it."""
+    store = golden.unpack("s11_cqv2_clean", tmp_path) / golden.DEFAULT_VHOST
+    path = queue_file(store, "v2.q", "0.qi")
+    whole = path.read_bytes()
+    silent = []
+    for entry in (version_2_harm.live(bytearray(whole)), version_2_harm.acknowledged(bytearray(whole))):
+        for bit in range(32):
+            flipped = bytearray(whole)
+            flipped[entry + bit // 8] ^= 1 << bit % 8
+            path.write_bytes(flipped)
+            if outcome(store, Mode.FAILFAST) is None:
+                silent.append((whole[entry], bit // 8, bit % 8))
+    assert silent == [(1, 0, 0), (1, 1, 0), (0, 0, 0), (0, 1, 0), *((0, 3, bit) for bit in range(8))]
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -16,6 +16,7 @@ from tests.faults import Died, stopped_at
 from tests.golden.archive import fingerprint
 from tests.lost_writes import left_behind, recorded, survivors
 from tests.rabbitmq import golden
+from tests.support import version_2_harm
 from tests.support.rabbitmq_damage import edit, queue_file
 from tests.support.rabbitmq_harm import COUNT, HARMS, LARGE, LATER, SMALL, Harm, body, make, there
 from tests.support.sampling import sample
@@ -203,13 +204,15 @@ VERSION_2 = {
         "1.qs", lambda data: data.__delitem__(slice(len(data) // 2, None)), 818,
         "crashes the queue at this message", "forgets the messages",
     ),
+    **{what: ("0.qi", harm.change, 1173 - harm.lost, harm.clean, harm.killed)
+       for what, harm in version_2_harm.HARMS.items()},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("what", VERSION_2)
 def test_queues_of_version_2(what: str, clean: bool, tmp_path: Path) -> None:
-    """The same damages on a real node, repaired: 1173 and 818 messages delivered; unrepaired: as `effect` says."""
+    """As a real node does with a damage, `verify` says; repaired, all messages that are left are read."""
     name, change, rows, *effects = VERSION_2[what]
     store = golden.unpack("s11_cqv2_clean", tmp_path) / golden.DEFAULT_VHOST
     if not clean:

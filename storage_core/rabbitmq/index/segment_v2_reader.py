@@ -5,9 +5,13 @@ Source: rabbitmq.md 8. An acknowledged entry is zeroed there, so none is ever se
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
+import numpy.typing as npt
 
 from storage_core.errors import FormatError
+from storage_core.formats.layout import Bytes
 from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.classic import queue_v2
 from storage_core.rabbitmq.disk.damage import Damage
@@ -26,7 +30,7 @@ from storage_core.rabbitmq.index.entries import (
 
 def read_segment(path: str, name: str, file: int, own_file: int, own_size: int) -> IndexFile:
     """The entries of the `.qi` at `path`, called `name` below the store; `own_file` is its `.qs` in the list, of
-    `own_size` bytes. An address past the end of the `.qs` is damage.
+    `own_size` bytes. An address past the end of the `.qs` is damage, and so is an entry that no node writes.
     """
     data = np.frombuffer(read_file(path), np.uint8)
     none = np.empty(0, np.int64)
@@ -37,38 +41,43 @@ def read_segment(path: str, name: str, file: int, own_file: int, own_size: int) 
         awaited = number * queue_v2.SEGMENT_ENTRY_COUNT if len(data) < queue_v2.HEADER.size else None
         damage = Damage(name, error.position, len(data), "segment", error.reason, awaited=awaited)
         return IndexFile(nothing(), none, [damage])
-    fixed = queue_v2.decode_entries(data, following - first)
-    rows = np.flatnonzero(fixed["status"] == 1)
-    fixed = fixed[rows]
+    listed = queue_v2.decode_entries(data, following - first)
+    damages = list(_flaws(name, data, listed, first))
+    rows = np.flatnonzero((listed["status"] != 0) & queue_v2.has_place(listed))
+    fixed = listed[rows]
     entries = new_entries(len(rows))
     entries["sequence_id"] = first + rows
     entries["expiry"], entries["size"] = fixed["expiry"], fixed["size"]
     entries["flags"] = np.where(fixed["flags"] & queue_v2.FLAG_PERSISTENT, PERSISTENT, 0)
-    entries["position"] = queue_v2.HEADER.size + queue_v2.ENTRY.size * rows
+    entries["position"] = queue_v2.position_of(rows)
     entries["length"], entries["file"], entries["kind"] = queue_v2.ENTRY.size, file, NOWHERE
     own = fixed["location"] == queue_v2.LOCATION_OWN
     address = np.ascontiguousarray(fixed["address"]).view(queue_v2.ADDRESS.dtype)
-    stop = address["position"].astype(np.float64) + address["term_size"] + queue_v2.STORED.size
-    damages = [
-        Damage(
-            name,
-            int(entries["position"][row]),
-            queue_v2.ENTRY.size,
-            "segment",
-            _behind(entries, row),
-            awaited=int(entries["sequence_id"][row]),
-        )
-        for row in np.flatnonzero(own & (stop > own_size)).tolist()
-    ]
-    own &= stop <= own_size
+    behind = queue_v2.end_in_store(address) > own_size
+    damages += [_behind(name, entries, row) for row in np.flatnonzero(own & behind).tolist()]
+    own &= ~behind
     entries["position"][own] = address["position"][own]
     entries["length"][own] = queue_v2.STORED.size + address["term_size"][own].astype(np.int64)
     entries["file"][own], entries["kind"][own] = own_file, OWN
-    keep = own | (fixed["location"] == queue_v2.LOCATION_SHARED)
-    stored = fixed["location"][keep] == queue_v2.LOCATION_SHARED
+    stored = fixed["location"] == queue_v2.LOCATION_SHARED
+    keep = own | stored
     ids = np.ascontiguousarray(fixed["address"][keep])
-    return IndexFile(Publishes(entries[keep], ids, stored), none, damages)
+    return IndexFile(Publishes(entries[keep], ids, stored[keep]), none, damages)
 
 
-def _behind(entries: Entries, row: int) -> str:
-    return f"the message of sequence id {int(entries['sequence_id'][row])} lies after the end of its .qs file"
+def _flaws(name: str, data: Bytes, listed: npt.NDArray[np.void], first: int) -> Iterator[Damage]:
+    """Entries that no node writes, and a last one that is not whole."""
+    for row in np.flatnonzero(queue_v2.is_flawed(listed)).tolist():
+        reason = f"the entry of sequence id {first + row}: {queue_v2.flaw_of(listed[row])}"
+        yield Damage(name, queue_v2.position_of(row), queue_v2.ENTRY.size, "segment", reason)
+    end = queue_v2.position_of(len(listed))
+    left = len(data) - end
+    if 0 < left < queue_v2.ENTRY.size:
+        what = f"the entry of sequence id {first + len(listed)}" if data[end] else "an empty entry"
+        yield Damage(name, end, left, "segment", f"{what} has {left} of {queue_v2.ENTRY.size} bytes")
+
+
+def _behind(name: str, entries: Entries, row: int) -> Damage:
+    sequence_id, position = int(entries["sequence_id"][row]), int(entries["position"][row])
+    reason = f"the message of sequence id {sequence_id} lies after the end of its .qs file"
+    return Damage(name, position, queue_v2.ENTRY.size, "segment", reason, awaited=sequence_id)

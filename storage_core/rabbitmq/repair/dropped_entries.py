@@ -47,7 +47,7 @@ def _clear(folder: str, sequence_ids: Collection[int], cut: CutBytes) -> None:
         for row in (
             s % queue_v2.SEGMENT_ENTRY_COUNT for s in sequence_ids if s // queue_v2.SEGMENT_ENTRY_COUNT == number
         ):
-            data[queue_v2.HEADER.size + queue_v2.ENTRY.size * row] = 0
+            data[queue_v2.position_of(row)] = 0
         cut.replace(path, bytes(data))
 
 

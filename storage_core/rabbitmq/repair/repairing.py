@@ -192,7 +192,7 @@ class Repair:
         header = queue_v2.encode_header(queue_v2.INDEX_MAGIC, number)
         own = f"{self.root}/{folder}/{number}{paths.STORE2_SUFFIX}"
         size = system.stat(own).size if system.exists(own) else 0
-        kept = header + queue_v2.without_entries_behind(data[len(header) :], size)
+        kept = header + queue_v2.mended(data[len(header) :], size)
         if kept == data:
             return ""
         cut.replace(f"{self.root}/{file}", kept)

@@ -39,6 +39,7 @@ CRASHES = "crashes the queue"
 HIDES = "shows an empty queue, or crashes it and redelivers all"
 DELIVERED = "delivers it as it is"
 SCANS = "scans the message files instead"
+FORGETS = "forgets the message"
 HANGS = "hangs when it starts, with all vhosts"
 REFUSED = dict.fromkeys(STORE_SUFFIXES, "does not start the vhost")
 REMOVED_EARLY = "may remove the message while a queue needs it"
@@ -165,12 +166,22 @@ def _effect(kind: Kind, damage: Damage, reason: str, clean: bool) -> str:
         skips = "skips it" if kind is Kind.MESSAGE else "cuts it, or never looks at it"
         return f"{CRASHES} at a message in it" if clean else skips
     if damage.file.endswith(paths.INDEX2_SUFFIX):
-        lost = ".qs" in reason
-        return (f"{CRASHES} at this message" if lost else "ignores it") if clean else "forgets the messages"
+        return _effect_of_version_2(reason, clean)
     later = "a second publish" in reason or (kind is Kind.JOURNAL and "is not published" in reason)
     if clean:
         return "ignores it" if later else f"{CRASHES} when it reads this"
     return f"{CRASHES} when it reads this" if "a second publish" in reason else HANGS
+
+
+def _effect_of_version_2(reason: str, clean: bool) -> str:
+    """The same of an index of version 2: a header, an entry, or where its message should lie."""
+    if ".qs" in reason:
+        return f"{CRASHES} at this message" if clean else "forgets the messages"
+    if "no place" in reason:
+        return f"{CRASHES} when it reads this, then {FORGETS}" if clean else FORGETS
+    if " entry " in reason and (clean or "an empty" not in reason):
+        return f"{CRASHES} when it reads this"
+    return "ignores it" if clean or " entry " in reason else "forgets the messages"
 
 
 def _store_damages(snapshot: VhostSnapshot) -> list[Damage]:

@@ -5,13 +5,14 @@ Which entries are served belongs to the engine. Source: rabbitmq.md 8.
 
 from __future__ import annotations
 
+from typing import TypeVar
 from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
 from storage_core.errors import FormatError
-from storage_core.formats.layout import Bytes, struct
+from storage_core.formats.layout import Bytes, Mask, struct
 
 INDEX_MAGIC = 0x52435149
 VERSION = 2
@@ -41,7 +42,7 @@ ADDRESS = struct(
     "version 2 address in the own store",
     ("position", ">u8", "position of the entry's head in the `.qs` file"),
     ("term_size", ">u4", "length of the term"),
-    ("reserved", "V4", "zeros"),
+    ("reserved", ">u4", "0"),
     size=16,
 )
 STORED = struct(
@@ -52,8 +53,9 @@ STORED = struct(
     ("reserved", "u1", "0"),
     size=8,
 )
+Row = TypeVar("Row", int, npt.NDArray[np.int64])
 _MOST_ENTRIES, _NO_ID = 1 << 24, 1 << 62
-LOCATION_SHARED, LOCATION_OWN = 1, 2
+LOCATION_MEMORY, LOCATION_SHARED, LOCATION_OWN = 0, 1, 2
 FLAG_PERSISTENT, FLAG_CHECKSUM = 1, 1
 
 
@@ -85,14 +87,57 @@ def encode_header(magic: int, number: int) -> bytes:
     return header.tobytes()
 
 
-def without_entries_behind(body: bytes, own_size: int) -> bytes:
-    """What follows the header, without the entries whose message lies past the end of a `.qs` of `own_size` bytes."""
-    whole = len(body) // ENTRY.size * ENTRY.size
-    entries = np.frombuffer(body[:whole], ENTRY.dtype).copy()
+def has_place(entries: npt.NDArray[np.void]) -> Mask:
+    """The entries that name a place where their message may lie."""
     address = np.ascontiguousarray(entries["address"]).view(ADDRESS.dtype)
-    stop = address["position"].astype(np.float64) + address["term_size"] + STORED.size
-    entries["status"][(entries["location"] == LOCATION_OWN) & (entries["status"] == 1) & (stop > own_size)] = 0
-    return entries.tobytes() + body[whole:]
+    own = (entries["location"] == LOCATION_OWN) & (address["reserved"] == 0)
+    found: Mask = own | (entries["location"] == LOCATION_SHARED)
+    return found
+
+
+def is_flawed(entries: npt.NDArray[np.void]) -> Mask:
+    """The entries that no node writes; a transient message without a place was in memory."""
+    nowhere = ~has_place(entries) & ((entries["flags"] != 0) | (entries["location"] != LOCATION_MEMORY))
+    flawed: Mask = (entries["status"] > 1) | _has_unused_bits(entries) | ((entries["status"] == 1) & nowhere)
+    return flawed
+
+
+def flaw_of(entry: np.void) -> str:
+    """What is wrong with a flawed entry."""
+    if entry["status"] > 1:
+        return f"its status is {int(entry['status'])}, neither 0 nor 1"
+    if _has_unused_bits(entry):
+        return "bits are set that no node sets"
+    return "it names no place of a message"
+
+
+def _has_unused_bits(entries: npt.NDArray[np.void] | np.void) -> Mask:
+    flawed: Mask = ((entries["flags"] & ~np.uint8(FLAG_PERSISTENT)) | entries["reserved"]) != 0
+    return flawed
+
+
+def mended(body: bytes, own_size: int) -> bytes:
+    """What follows the header, without bits that no node sets and without entries that name no place, or one past the
+    end of a `.qs` of `own_size` bytes. An entry that is not whole is cut.
+    """
+    entries = ENTRY.all(np.frombuffer(body, np.uint8)).copy()
+    entries["flags"] &= FLAG_PERSISTENT
+    entries["reserved"] = 0
+    address = np.ascontiguousarray(entries["address"]).view(ADDRESS.dtype)
+    behind = (entries["location"] == LOCATION_OWN) & (end_in_store(address) > own_size)
+    entries["status"] = (entries["status"] != 0) & has_place(entries) & ~behind
+    return entries.tobytes()
+
+
+def end_in_store(address: npt.NDArray[np.void]) -> npt.NDArray[np.float64]:
+    """Where messages at `ADDRESS`es of a `.qs` file end in it."""
+    end: npt.NDArray[np.float64] = address["position"].astype(np.float64) + address["term_size"] + STORED.size
+    return end
+
+
+def position_of(row: Row) -> Row:
+    """Where entry `row` of a segment, or each of several, begins in its file."""
+    return HEADER.size + ENTRY.size * row
 
 
 def decode_entries(data: Bytes, count: int) -> npt.NDArray[np.void]:

@@ -1,0 +1,115 @@
+"""A real 3.10.8 node on damaged indexes of version 2: it does what `verify` says, and serves what `repair` left."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pika
+import pytest
+
+from storage_core.formats.rabbitmq import paths
+from storage_core.rabbitmq import open_store
+from storage_core.store import Mode
+from tests.rabbitmq import golden
+from tests.real.rabbitmq.amqp import Client
+from tests.real.rabbitmq.node import Node
+from tests.support.sampling import WHOLE
+from tests.support.version_2_harm import CRASHES, FORGETS, HARMS
+
+pytestmark = [pytest.mark.real, pytest.mark.sampled, pytest.mark.timeout(600)]
+
+VHOST, QUEUE = "v2", "q"
+COUNT, LARGE_FROM, READ = 40, 35, 5
+"""Messages published, the first that is large, and how many were acknowledged."""
+
+
+def fill(node: Node, folder: Path) -> None:
+    """A queue of version 2 with messages in its own store and in the shared one."""
+    file = folder / "definitions.json"
+    everything = {"user": "guest", "configure": ".*", "write": ".*", "read": ".*"}
+    arguments = {"x-queue-version": 2}
+    queue = {"name": QUEUE, "vhost": VHOST, "durable": True, "auto_delete": False, "arguments": arguments}
+    permissions = [{**everything, "vhost": VHOST}]
+    file.write_text(json.dumps({"vhosts": [{"name": VHOST}], "permissions": permissions, "queues": [queue]}))
+    node.ctl("import_definitions", str(file))
+    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", node.port, VHOST, heartbeat=0))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    for number in range(COUNT):
+        padding = bytes(5000) if number >= LARGE_FROM else b""
+        channel.basic_publish("", QUEUE, b"%04d" % number + padding, pika.BasicProperties(delivery_mode=2))
+    for _ in range(READ):
+        method, _, _ = channel.basic_get(QUEUE)
+        channel.basic_ack(method.delivery_tag)
+    time.sleep(1.5)  # the queue writes its index behind itself
+    connection.close()
+
+
+def index_of(store: Path) -> Path:
+    (found,) = store.glob("queues/*/0.qi")
+    return found
+
+
+def bodies(store: Path) -> list[bytes]:
+    found: list[bytes] = golden.table(store, columns=("body",), mode=Mode.DROPMALFORMED)["body"].to_pylist()
+    return found
+
+
+def served(node: Node, store: Path) -> list[tuple[bytes, bool]] | None:
+    """Starts the vhost on a copy of the store: bodies and redelivered flags; None where the queue is not there."""
+    target = node.vhosts / paths.vhost_directory(VHOST.encode())
+    node.eval(f'catch rabbit_vhost_sup_sup:stop_and_delete_vhost(<<"{VHOST}">>).')
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(store, target)
+    assert "{ok," in node.eval(f'rabbit_vhost_sup_sup:start_vhost(<<"{VHOST}">>).')
+    try:
+        with Client(node.port, VHOST, timeout_s=5) as client:
+            return [(each.body, each.redelivered) for each in client.drain(QUEUE)]
+    except OSError:
+        return None
+
+
+@pytest.mark.skipif(not WHOLE, reason="three minutes; make test-real-full sets MQSTORE_WHOLE")
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_node_on_damaged_indexes(clean: bool, tmp_path: Path) -> None:
+    node = Node(tmp_path / "node")
+    node.start()
+    try:
+        fill(node, tmp_path)
+        node.stop() if clean else node.kill()
+        made = tmp_path / "made"
+        shutil.copytree(node.vhosts / paths.vhost_directory(VHOST.encode()), made)
+        node.start()
+        wrong = []
+        for what in HARMS:
+            wrong += [f"{what}: {text}" for text in differences(node, made, clean, what, tmp_path / what)]
+        assert not wrong, "\n".join(wrong)
+    finally:
+        node.kill()
+
+
+def differences(node: Node, made: Path, clean: bool, what: str, store: Path) -> list[str]:
+    """What a node does otherwise than `verify` says, and what it serves otherwise after `repair`."""
+    harm = HARMS[what]
+    shutil.copytree(made, store)
+    data = bytearray(index_of(store).read_bytes())
+    harm.change(data)
+    index_of(store).write_bytes(data)
+    with open_store(str(store)) as opened:
+        effects = {finding.effect for finding in opened.verify() if finding.kind == "segment"}
+    wrong = [] if effects == {harm.clean if clean else harm.killed} else [f"foretold are {sorted(effects)}"]
+    came = served(node, store)
+    if effects == {CRASHES} and came is not None:
+        wrong.append(f"the node serves {len(came)} messages")
+    if FORGETS in " ".join(effects) and came != [(body, True) for body in bodies(store)]:
+        wrong.append(f"the node serves {len(came or [])} messages, mqstore reads {len(bodies(store))}")
+    with open_store(str(store)) as opened:
+        opened.repair()
+    left = bodies(store)
+    came = served(node, store)
+    if len(left) != COUNT - READ - harm.lost or came is None or [body for body, _ in came] != left:
+        wrong.append(f"repaired, the node serves {came and len(came)} messages, mqstore reads {len(left)}")
+    return wrong

@@ -1,0 +1,55 @@
+"""What can come to the index of a version 2 queue, and what real 3.10.8 nodes did with each.
+
+tests/real/rabbitmq/test_version_2.py asks a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+HEADER, ENTRY = 64, 32
+OWN = 2
+CRASHES = "crashes the queue when it reads this"
+FORGETS = "forgets the message"
+
+
+@dataclass(frozen=True)
+class IndexHarm:
+    """A change of a `.qi`, what `verify` foretells after a clean stop and after a kill, and messages that it costs."""
+
+    change: Callable[[bytearray], None]
+    clean: str
+    killed: str
+    lost: int
+
+
+def live(data: bytearray) -> int:
+    """Where the first live entry begins whose message is in the `.qs`."""
+    return next(at for at in range(HEADER, len(data), ENTRY) if (data[at], data[at + 3]) == (1, OWN))
+
+
+def acknowledged(data: bytearray) -> int:
+    """Where the first acknowledged entry begins."""
+    return next(at for at in range(HEADER, len(data), ENTRY) if not data[at])
+
+
+def _set(of: Callable[[bytearray], int], byte: int, value: int) -> Callable[[bytearray], None]:
+    return lambda data: data.__setitem__(of(data) + byte, value)
+
+
+def _cut(data: bytearray) -> None:
+    del data[-9:]
+
+
+HARMS = {
+    "status of a live entry": IndexHarm(_set(live, 0, 3), CRASHES, CRASHES, 0),
+    "status of an acknowledged entry": IndexHarm(_set(acknowledged, 0, 2), CRASHES, CRASHES, 0),
+    "unused flags": IndexHarm(_set(live, 1, 5), CRASHES, CRASHES, 0),
+    "unused byte": IndexHarm(_set(live, 2, 4), CRASHES, CRASHES, 0),
+    "unused flags of an acknowledged entry": IndexHarm(_set(acknowledged, 1, 4), CRASHES, CRASHES, 0),
+    "unknown location": IndexHarm(_set(live, 3, 6), f"{CRASHES}, then {FORGETS}", FORGETS, 1),
+    "a message in memory": IndexHarm(_set(live, 3, 0), f"{CRASHES}, then {FORGETS}", FORGETS, 1),
+    "unused bytes of an address": IndexHarm(_set(live, 19, 1), f"{CRASHES}, then {FORGETS}", FORGETS, 1),
+    "the last entry cut": IndexHarm(_cut, CRASHES, CRASHES, 1),
+}
