@@ -45,10 +45,10 @@ test: $(VENV)/.ready-test $(VENV_42)/.ready-test ## every test but the real ones
 test-fast: $(VENV)/.ready-test ## the tests that need no Java but the long ones, in a minute and a half
 	@MQSTORE_SEED=$(SEED) $(RUN) -m pytest $(TWO_PROCESSES) -m "not real and not spark and not sampled and not long"
 
-test-real: $(VENV)/.ready-test ## a seeded sample against the real RocketMQ and RabbitMQ, 35 minutes at most (Maven, JDK)
+test-real: $(VENV)/.ready-test ## a seeded sample against the real RocketMQ and RabbitMQ, 30 minutes at most (Maven, JDK)
 	@echo "mqstore: tests against the real systems, seed $(SEED) (again: make test-real SEED=$(SEED))"
 	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) MQSTORE_COMPILED=always \
-		$(RUN) -m pytest -m real tests/real --timeout 900 --session-timeout 2100 --durations 15
+		$(RUN) -m pytest $(TWO_PROCESSES) -m real tests/real --timeout 900 --session-timeout 1800 --durations 15
 
 test-real-full: $(VENV)/.ready-test $(VENV_42)/.ready-test ## the same with 200 stores, 500 scripts and 200,000 rows, without a time limit
 	@echo "mqstore: tests against the real systems, 200 stores, seed $(SEED) (again: make test-real-full SEED=$(SEED))"

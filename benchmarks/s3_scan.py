@@ -21,7 +21,6 @@ from storage_core.files.remote import registry
 from storage_core.files.remote.access import without_access
 from tests.support.s3_server import S3Server, s3_server
 
-CACHE = Path(__file__).parents[1] / ".cache" / "s3proxy"
 THREADS = 8
 Span = tuple[str, int, int]
 Scan = Callable[..., object]
@@ -81,10 +80,9 @@ def s3_scan(section: Section, folder: Path, path: str, spans: Sequence[Span], sc
     if not (shutil.which("mvn") and shutil.which("java")):
         print("  the scan of a real S3 server is left out: there is no mvn or no java on the PATH", flush=True)
         return
-    CACHE.mkdir(parents=True, exist_ok=True)
     (folder / "buckets" / "backups").mkdir(parents=True)
     size = sum(stop - start for _, start, stop in spans)
-    with s3_server(folder / "buckets", CACHE) as server:
+    with s3_server(folder) as server:
         reads = Reads(server, Path(path))
         done = interleaved(
             {

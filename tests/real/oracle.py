@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from tests.support.maven import CACHE, maven_alone
+
 HERE = Path(__file__).resolve().parent
 
 JAVA_FLAGS = (
@@ -26,8 +28,6 @@ VERSIONS = {"493": "4.9.3", "533": "5.3.3"}
 Answer = dict[str, Any]
 Settings = Mapping[str, object]
 
-_BUILDING = threading.Lock()
-
 
 class NeverAnswersError(Exception):
     """The real store gives no answer: some damaged directories make it wait for ever, or fail at every pull."""
@@ -38,9 +38,9 @@ def home(kind: str = "o") -> Path:
     stores alone (`o`), or name server, broker and client (`lab`).
     """
     given = os.environ.get("MQSTORE_ORACLE")
-    target = Path(given) if given else HERE.parents[1] / ".cache" / "oracle"
+    target = Path(given) if given else CACHE / "oracle"
     jar = {"o": "oracle", "lab": "lab"}[kind]
-    with _BUILDING:
+    with maven_alone():
         for version in VERSIONS:
             if not (target / f"{kind}{version}" / "target" / f"{jar}{version}.jar").exists():
                 subprocess.run([str(HERE / "oracle" / "build.sh"), str(target), f"{kind}{version}"], check=True)

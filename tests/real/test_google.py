@@ -104,7 +104,7 @@ def test_copies_there_and_back(tmp_path: Path) -> None:
     (tmp_path / "buckets" / "backups").mkdir(parents=True)
     credentials = tmp_path / "credentials.json"
     credentials.write_text(json.dumps(NO_TOKENS))
-    with s3_server(tmp_path / "buckets", tmp_path, wants_keys=False) as running:
+    with s3_server(tmp_path, wants_keys=False) as running:
         options = {"storage.endpoint": running.endpoint, "storage.credentialsFile": str(credentials)}
         copy_store(str(store), uri, **options)
         request = ScanRequest(mode=Mode.DROPMALFORMED)

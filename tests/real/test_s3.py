@@ -40,8 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     archive.unpack("mixed-4.9.3", root / "buckets" / "backups" / AWKWARD)
     for name in golden.NAMES:
         golden.unpack(name, root / "buckets" / "nodes" / name)
-    (root / "jars").mkdir()
-    with s3_server(root / "buckets", root / "jars") as running:
+    with s3_server(root) as running:
         yield running
 
 

@@ -29,8 +29,7 @@ BIG = 20 << 20
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     root = tmp_path_factory.mktemp("s3copies")
     (root / "buckets" / "backups").mkdir(parents=True)
-    (root / "jars").mkdir()
-    with s3_server(root / "buckets", root / "jars") as running:
+    with s3_server(root) as running:
         yield running
 
 

@@ -25,13 +25,12 @@ TOKEN = "openSesameToken"
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     root = tmp_path_factory.mktemp("s3faults")
     store = archive.unpack(NAME, root / "buckets" / "backups" / NAME)
-    (root / "jars").mkdir()
     split = root / "buckets" / "queues" / NAME / "store"
     split.mkdir(parents=True)
     for part in store.iterdir():
         if part.name != "commitlog":
             (split / part.name).symlink_to(part)
-    with s3_server(root / "buckets", root / "jars") as running:
+    with s3_server(root) as running:
         yield running
 
 

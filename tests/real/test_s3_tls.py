@@ -37,8 +37,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 def server(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[S3Server]:
     root = tmp_path_factory.mktemp("s3tls")
     archive.unpack(NAME, root / "buckets" / "backups" / NAME)
-    (root / "jars").mkdir()
-    with s3_server(root / "buckets", root / "jars", certificates.key_store) as running:
+    with s3_server(root, certificates.key_store) as running:
         yield running
 
 

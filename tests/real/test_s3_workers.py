@@ -61,8 +61,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     for name in LOGS:
         archive.unpack(name, root / "buckets" / "backups" / name)
     golden.unpack(NODE, root / "buckets" / "nodes" / NODE)
-    (root / "jars").mkdir()
-    with s3_server(root / "buckets", root / "jars") as running:
+    with s3_server(root) as running:
         yield running
 
 

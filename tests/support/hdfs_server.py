@@ -13,8 +13,11 @@ from pathlib import Path
 
 import pyspark
 
+from tests.support.maven import maven_alone
+
 VERSION = "3.5.0"
 JARS = ("hadoop-client-minicluster", "hadoop-client-api", "hadoop-client-runtime")
+
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
 NODES = "org.apache.hadoop.hdfs.server"
 LOGGERS = ("slf4j", "log4j", "commons-logging", "jackson")
@@ -31,10 +34,11 @@ class HdfsServer:
 
 def class_path(folder: Path) -> str:
     """Hadoop's jars, brought into the folder, and the loggers among Spark's."""
-    for name in JARS:
-        artifact = f"-Dartifact=org.apache.hadoop:{name}:{VERSION}"
-        call = ["mvn", "-q", "-B", COPY, artifact, f"-DoutputDirectory={folder}"]
-        subprocess.run(call, check=True, timeout=300, stdout=subprocess.DEVNULL)
+    with maven_alone():
+        for name in JARS:
+            artifact = f"-Dartifact=org.apache.hadoop:{name}:{VERSION}"
+            call = ["mvn", "-q", "-B", COPY, artifact, f"-DoutputDirectory={folder}"]
+            subprocess.run(call, check=True, timeout=300, stdout=subprocess.DEVNULL)
     jars = Path(pyspark.__file__).parent / "jars"
     loggers = [str(jar) for jar in sorted(jars.glob("*.jar")) if any(name in jar.name for name in LOGGERS)]
     return ":".join([str(folder), *(str(folder / f"{name}-{VERSION}.jar") for name in JARS), *loggers])

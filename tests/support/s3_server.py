@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.certificates import PASSWORD
+from tests.support.maven import CACHE, maven_alone
 
 ARTIFACT = "org.gaul:s3proxy:4.1.0:jar:jar-with-dependencies"
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
@@ -52,29 +53,32 @@ class S3Server:
         }  # fmt: skip
 
 
-def jar(folder: Path) -> Path:
-    """The server's jar, brought by Maven where it is not there yet."""
-    if not (folder / JAR).exists():
-        subprocess.run(
-            ["mvn", "-q", "-B", COPY, f"-Dartifact={ARTIFACT}", f"-DoutputDirectory={folder}"], check=True, timeout=300
-        )
+def jar() -> Path:
+    """The server's jar, brought by Maven once for a checkout."""
+    folder = CACHE / "s3proxy"
+    with maven_alone():
+        if not (folder / JAR).exists():
+            call = ["mvn", "-q", "-B", COPY, f"-Dartifact={ARTIFACT}", f"-DoutputDirectory={folder}"]
+            subprocess.run(call, check=True, timeout=300)
     return folder / JAR
 
 
 @contextmanager
-def s3_server(
-    folder: Path, jars: Path, key_store: Path | None = None, wants_keys: bool = True
-) -> Iterator[S3Server]:  # fmt: skip
-    """Serves the folders in `folder` as buckets while the block runs; with a key store, by TLS on a second port too."""
+def s3_server(root: Path, key_store: Path | None = None, wants_keys: bool = True) -> Iterator[S3Server]:
+    """Serves the folders in `root/buckets` as buckets while the block runs; with a key store, by TLS on a second port
+    too. Its settings and its log lie beside them.
+    """
+    folder = root / "buckets"
+    folder.mkdir(parents=True, exist_ok=True)
     port, secure_port = free_ports(2)
-    settings, secure = jars / f"s3proxy-{port}.conf", f"https://127.0.0.1:{secure_port}" if key_store else ""
+    settings, secure = root / f"s3proxy-{port}.conf", f"https://127.0.0.1:{secure_port}" if key_store else ""
     text = SETTINGS.format(port=port, authorization=KEYS if wants_keys else NO_KEYS, folder=folder)
     if key_store:
         text += SECURE.format(endpoint=secure, key_store=key_store, password=PASSWORD)
     settings.write_text(text)
-    with (jars / f"s3proxy-{port}.log").open("wb") as log:
+    with (root / f"s3proxy-{port}.log").open("wb") as log:
         process = subprocess.Popen(
-            ["java", "-Xmx512m", "-DLOG_LEVEL=error", "-jar", str(jar(jars)), "--properties", str(settings)],
+            ["java", "-Xmx512m", "-DLOG_LEVEL=error", "-jar", str(jar()), "--properties", str(settings)],
             stdout=log, stderr=log,
         )  # fmt: skip
         try:
