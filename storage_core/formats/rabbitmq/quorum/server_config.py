@@ -12,13 +12,17 @@ from storage_core.formats.rabbitmq.erlang import erlang_text
 
 _OTHERS = frozenset({"rabbit_stream_coordinator", "khepri_machine"})
 """Machines of raft servers that are no queues."""
+_KEYS = ("cluster_name", "log_init_args")
+_SYSTEM_KEYS = ("data_dir", "names")
+_NAMES = ("directory", "directory_rev", "open_mem_tbls", "closed_mem_tbls", "log_meta", "wal", "segment_writer")
+"""What a node's start of the queue cannot do without: in a config, in its `system_config`, and in the `names` there."""
 
 
 @dataclass(frozen=True)
 class ServerConfig:
     """`members` are (name, node) of when the queue was declared; `server` is the one whose file this is.
 
-    `flaw` says where the config contradicts itself, so that a node does not serve the queue; empty: nowhere.
+    `flaw` says what keeps a node from serving the queue: a contradiction, or a key that is not there; empty: nothing.
     """
 
     uid: bytes
@@ -45,19 +49,30 @@ def parse(data: bytes) -> ServerConfig | None:
     (vhost, queue), _ = names.most_common(1)[0]
     members = config.get("initial_members")
     listed = tuple(members) if isinstance(members, list) else ()
-    flaw = _flaw(machine, (vhost, queue), [config.get("id"), *listed])
+    flaw = _flaw(machine, (vhost, queue), [config.get("id"), *listed]) or _lacking(config)
     return ServerConfig(uid, _text(vhost), _text(queue), listed, config.get("id"), flaw)
 
 
 def _flaw(machine: Any, name: tuple[bytes, bytes], servers: list[Any]) -> str:
     """What a node's start of the queue fails at, of what it reads in a config."""
-    if not isinstance(machine, tuple) or len(machine) != 3 or machine[1] != "rabbit_fifo":
+    if not isinstance(machine, tuple) or len(machine) != 3 or machine[:2] != ("module", "rabbit_fifo"):
         return "the config names another machine than that of a quorum queue"
     if not isinstance(machine[2], dict) or _resource(machine[2].get("queue_resource")) != name:
         return "the config calls the queue by two names"
     if len({server[0] if isinstance(server, tuple) and server else None for server in servers}) > 1:
         return "the config calls the queue's server by two names"
     return ""
+
+
+def _lacking(config: dict[Any, Any]) -> str:
+    """Which key a node's start of the queue looks for in vain. Where there is no `system_config`, it has its own."""
+    wanted: list[tuple[dict[Any, Any], tuple[str, ...]]] = [(config, _KEYS)]
+    system = config.get("system_config")
+    if isinstance(system, dict):
+        names = system.get("names")
+        wanted += [(system, _SYSTEM_KEYS), (names if isinstance(names, dict) else {}, _NAMES)]
+    lacking = [key for part, keys in wanted for key in keys if key not in part]
+    return f"the config has no {lacking[0]}" if lacking else ""
 
 
 def _queues_in(term: Any) -> Iterator[tuple[bytes, bytes]]:
