@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from tests.support.maven import CACHE, maven_alone
+from tests.support.cache import CACHE, maven_alone
 
 HERE = Path(__file__).resolve().parent
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.golden import archive
+from tests.support.cache import CACHE
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSIONS = os.environ.get("MQSTORE_SPARKS", "").split()
@@ -41,7 +42,7 @@ OLD_NUMPY = {"3.5": ["numpy < 2", "pyarrow < 20"]}
 
 def environment(version: str) -> Path:
     """The Python of an environment with this Spark and what mqstore needs, but not mqstore."""
-    folder = ROOT / ".cache" / f"spark-{version}"
+    folder = CACHE / f"spark-{version}"
     python = folder / "bin" / "python"
     done = folder / "ready"
     if not done.exists():

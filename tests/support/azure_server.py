@@ -17,11 +17,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlencode
 
+from tests.support.cache import CACHE
 from tests.support.certificates import PASSWORD, Certificates
 
 PACKAGE = "azurite@3.37.0"
-CACHE = Path(__file__).resolve().parents[2] / ".cache" / "azurite"
-PROGRAM = CACHE / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+FOLDER = CACHE / "azurite"
+PROGRAM = FOLDER / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """The emulator's own, which everybody knows."""
@@ -38,9 +39,9 @@ def azure_server(folder: Path, container: str, certificates: Certificates | None
     bearer tokens too.
     """
     if not PROGRAM.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        call = ["npm", "install", "--no-audit", "--no-fund", "--silent", "--prefix", str(CACHE), PACKAGE]
-        subprocess.run(call, check=True, timeout=300, cwd=CACHE)
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        call = ["npm", "install", "--no-audit", "--no-fund", "--silent", "--prefix", str(FOLDER), PACKAGE]
+        subprocess.run(call, check=True, timeout=300, cwd=FOLDER)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

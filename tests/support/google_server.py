@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from tests.support.cache import CACHE
 from tests.support.s3_server import free_ports
 
 MODULE = "github.com/fsouza/fake-gcs-server@v1.56.1"
-CACHE = Path(__file__).resolve().parents[2] / ".cache" / "google"
-PROGRAM = CACHE / "fake-gcs-server"
+FOLDER = CACHE / "google"
+PROGRAM = FOLDER / "fake-gcs-server"
 NO_TOKENS = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": "", "gcs_base_url": ""}
 """A file of credentials for servers that want none: obstore asks Google for a token otherwise, even to be anonymous."""
 
@@ -53,8 +54,8 @@ class GoogleServer:
 def google_server(bucket: str) -> Iterator[GoogleServer]:
     """Runs while the block does, with one empty bucket."""
     if not PROGRAM.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        environment = {**os.environ, "GOBIN": str(CACHE)}
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        environment = {**os.environ, "GOBIN": str(FOLDER)}
         subprocess.run(["go", "install", MODULE], check=True, timeout=600, env=environment)
     (port,) = free_ports(1)
     address = f"127.0.0.1:{port}"

@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pyspark
 
-from tests.support.maven import maven_alone
+from tests.support.cache import maven_alone
 
 VERSION = "3.5.0"
 JARS = ("hadoop-client-minicluster", "hadoop-client-api", "hadoop-client-runtime")
-
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
 NODES = "org.apache.hadoop.hdfs.server"
 LOGGERS = ("slf4j", "log4j", "commons-logging", "jackson")

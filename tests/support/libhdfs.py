@@ -12,21 +12,23 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+from tests.support.cache import CACHE
+
 SOURCES = "pydoop==2.0.0"
 OLD_BUILD = "setuptools < 80"
 """Its setup imports pkg_resources, which later ones do not have."""
-CACHE = Path(__file__).resolve().parents[2] / ".cache" / "libhdfs"
+FOLDER = CACHE / "libhdfs"
 
 
 def libhdfs() -> Path:
     """The folder that has `libhdfs.so`."""
-    library = CACHE / "libhdfs.so"
+    library = FOLDER / "libhdfs.so"
     if not library.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=FOLDER) as scratch:
             _compile(_sources(Path(scratch)), Path(scratch) / "made.so")
             (Path(scratch) / "made.so").rename(library)
-    return CACHE
+    return FOLDER
 
 
 def _sources(scratch: Path) -> Path:

@@ -12,8 +12,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.cache import CACHE, maven_alone
 from tests.support.certificates import PASSWORD
-from tests.support.maven import CACHE, maven_alone
 
 ARTIFACT = "org.gaul:s3proxy:4.1.0:jar:jar-with-dependencies"
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
