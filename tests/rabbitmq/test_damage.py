@@ -206,6 +206,10 @@ def test_damaged_entries_of_version_2(what: str, tmp_path: Path) -> None:
     harm = version_2_harm.HARMS[what]
     edit(queue_file(store, "v2.q", "0.qi"), harm.change)
     check_modes(store, 1173, harm.lost, 1, "/0.qi at ", "the entry of sequence id ")
+    told = outcome(store, Mode.FAILFAST) or ""
+    if " bytes" not in told:
+        does = "leaves such messages out" if harm.lost else "reads its messages all the same"
+        assert told.endswith(f"; option mode=DROPMALFORMED {does}")
 
 
 def test_flipped_bits_of_entries_of_version_2(tmp_path: Path) -> None:

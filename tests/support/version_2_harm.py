@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-HEADER, ENTRY = 64, 32
-OWN = 2
+from storage_core.formats.rabbitmq.classic import queue_v2
+
+HEADER, ENTRY, OWN = queue_v2.HEADER.size, queue_v2.ENTRY.size, queue_v2.LOCATION_OWN
 CRASHES = "crashes the queue when it reads this"
+MAY_CRASH = f"ignores it, or {CRASHES}"
+"""Of what lies after the last message of a queue, which a node does not read after a clean stop."""
 FORGETS = "forgets the message"
 
 
@@ -51,5 +54,6 @@ HARMS = {
     "unknown location": IndexHarm(_set(live, 3, 6), f"{CRASHES}, then {FORGETS}", FORGETS, 1),
     "a message in memory": IndexHarm(_set(live, 3, 0), f"{CRASHES}, then {FORGETS}", FORGETS, 1),
     "unused bytes of an address": IndexHarm(_set(live, 19, 1), f"{CRASHES}, then {FORGETS}", FORGETS, 1),
-    "the last entry cut": IndexHarm(_cut, CRASHES, CRASHES, 1),
+    "the last entry cut": IndexHarm(_cut, MAY_CRASH, CRASHES, 1),
+    "zeros that are no whole entry": IndexHarm(lambda data: data.extend(bytes(9)), MAY_CRASH, CRASHES, 0),
 }

@@ -15,7 +15,8 @@ class Damage:
     """`file` is relative to the store; `length` bytes from `position` on, 0 when unknown; `queue` None: of no queue.
 
     `served` is False for what a node's own recovery drops without a word: no error of a read, but worth knowing.
-    `awaited` is the sequence id of a message that a node at work may be about to write.
+    `awaited` is the sequence id of a message that a node at work may be about to write. `harmless`: no message is left
+    out for it by a read that tolerates damage.
     """
 
     file: str
@@ -26,6 +27,7 @@ class Damage:
     queue: str | None = None
     served: bool = True
     awaited: int | None = None
+    harmless: bool = False
 
     def error(self, root: str) -> CorruptionError:
         """The error of a read that does not tolerate damage."""

@@ -68,13 +68,14 @@ def read_segment(path: str, name: str, file: int, own_file: int, own_size: int) 
 def _flaws(name: str, data: Bytes, listed: npt.NDArray[np.void], first: int) -> Iterator[Damage]:
     """Entries that no node writes, and a last one that is not whole."""
     for row in np.flatnonzero(queue_v2.is_flawed(listed)).tolist():
-        reason = f"the entry of sequence id {first + row}: {queue_v2.flaw_of(listed[row])}"
-        yield Damage(name, queue_v2.position_of(row), queue_v2.ENTRY.size, "segment", reason)
+        flaw, size = queue_v2.flaw_of(listed[row]), queue_v2.ENTRY.size
+        reason, harmless = f"the entry of sequence id {first + row}: {flaw}", flaw != queue_v2.NO_PLACE
+        yield Damage(name, queue_v2.position_of(row), size, "segment", reason, harmless=harmless)
     end = queue_v2.position_of(len(listed))
     left = len(data) - end
     if 0 < left < queue_v2.ENTRY.size:
-        what = f"the entry of sequence id {first + len(listed)}" if data[end] else "an empty entry"
-        yield Damage(name, end, left, "segment", f"{what} has {left} of {queue_v2.ENTRY.size} bytes")
+        reason = f"the entry of sequence id {first + len(listed)} has {left} of {queue_v2.ENTRY.size} bytes"
+        yield Damage(name, end, left, "segment", reason)
 
 
 def _behind(name: str, entries: Entries, row: int) -> Damage:

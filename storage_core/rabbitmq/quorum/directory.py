@@ -82,7 +82,7 @@ def _damages(path: str, folder: str, config: ServerConfig) -> tuple[Damage, ...]
     flaw = config.flaw
     if config.uid != folder.encode():
         flaw = f"the config is of the server {config.uid.decode('utf-8', 'replace')}, and its folder is another one's"
-    return (Damage(path, 0, 0, "config", flaw),) if flaw else ()
+    return (Damage(path, 0, 0, "config", flaw, harmless=True),) if flaw else ()
 
 
 def has_log(folder: str) -> bool:

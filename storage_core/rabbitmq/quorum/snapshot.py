@@ -25,7 +25,7 @@ from storage_core.rabbitmq.quorum.raft_log import RaftLog, WalEntries, read_log,
 from storage_core.rabbitmq.quorum.replay import Replay
 from storage_core.rabbitmq.quorum.rows import FIELDS, QueueRows, QuorumColumns, rows_of
 from storage_core.rabbitmq.read import selection
-from storage_core.rabbitmq.read.batch_builder import LEAVE_OUT, RowContext
+from storage_core.rabbitmq.read.batch_builder import LEAVE_OUT, READ_ALL, RowContext
 from storage_core.store import Mode, Predicate, QueueInfo, ScanPartition, ScanRequest, Snapshot
 
 OWN_COLUMNS = (schema.QUEUE_TYPE.name, *schema.QUORUM.names)
@@ -182,9 +182,7 @@ class QuorumSnapshot(Snapshot):
         damages = [replace(damage, queue=queue.name[1]) for damage in state.damages]
         if damages and request.mode is Mode.FAILFAST:
             error = state.damages[0].error(self.root)
-            advice = f"{LEAVE_OUT} and reads what lies before"
-            if state.damages[0] in queue.damages:
-                advice = "option mode=DROPMALFORMED reads its messages all the same"
+            advice = READ_ALL if damages[0].harmless else f"{LEAVE_OUT} and reads what lies before"
             text = f"queue {queue.name[1]}: {error.reason}; {advice}"
             raise CorruptionError(error.path, error.position, text)
         return damages

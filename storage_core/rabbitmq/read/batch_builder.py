@@ -24,6 +24,7 @@ from storage_core.rabbitmq.schema import CORRUPTION, READABLE
 from storage_core.store import Mode, Predicate
 
 LEAVE_OUT = "option mode=DROPMALFORMED leaves such messages out"
+READ_ALL = "option mode=DROPMALFORMED reads its messages all the same"
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from storage_core.rabbitmq.index.entries import ACKED, Entries, filtered, flagge
 from storage_core.rabbitmq.index.queue_directory import QueueDirectory, QueueFiles
 from storage_core.rabbitmq.message_store.locations import MessageLocations, read_locations
 from storage_core.rabbitmq.read import selection
-from storage_core.rabbitmq.read.batch_builder import LEAVE_OUT, RowContext
+from storage_core.rabbitmq.read.batch_builder import LEAVE_OUT, READ_ALL, RowContext
 from storage_core.rabbitmq.read.index_filter import IndexFilter
 from storage_core.rabbitmq.read.partitioning import PlannedEntries, partitions
 from storage_core.rabbitmq.schema import message_schema
@@ -253,5 +253,6 @@ class VhostSnapshot(Snapshot):
         damages = [replace(damage, queue=queue.name) for damage in found if damage.served]
         if damages and request.mode is Mode.FAILFAST:
             error = damages[0].error(self.root)
-            raise CorruptionError(error.path, error.position, f"{error.reason}; {LEAVE_OUT}")
+            advice = READ_ALL if damages[0].harmless else LEAVE_OUT
+            raise CorruptionError(error.path, error.position, f"{error.reason}; {advice}")
         return damages

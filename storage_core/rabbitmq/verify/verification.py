@@ -14,6 +14,7 @@ from storage_core.files.small_file import names_in, read_at
 from storage_core.finding import Finding
 from storage_core.formats.layout import Positions
 from storage_core.formats.rabbitmq import paths
+from storage_core.formats.rabbitmq.classic import queue_v2
 from storage_core.formats.rabbitmq.message.basic_message import Reach
 from storage_core.job import FOLDER, pending_intent
 from storage_core.progress import report
@@ -176,12 +177,13 @@ def _effect(kind: Kind, damage: Damage, reason: str, clean: bool) -> str:
 def _effect_of_version_2(reason: str, clean: bool) -> str:
     """The same of an index of version 2: a header, an entry, or where its message should lie."""
     if ".qs" in reason:
-        return f"{CRASHES} at this message" if clean else "forgets the messages"
-    if "no place" in reason:
+        return f"{CRASHES} at this message" if clean else f"{FORGETS}s"
+    if queue_v2.NO_PLACE in reason:
         return f"{CRASHES} when it reads this, then {FORGETS}" if clean else FORGETS
-    if " entry " in reason and (clean or "an empty" not in reason):
-        return f"{CRASHES} when it reads this"
-    return "ignores it" if clean or " entry " in reason else "forgets the messages"
+    if " entry " in reason:
+        unread = "ignores it, or " if clean and f"of {queue_v2.ENTRY.size} bytes" in reason else ""
+        return f"{unread}{CRASHES} when it reads this"
+    return "ignores it" if clean else f"{FORGETS}s"
 
 
 def _store_damages(snapshot: VhostSnapshot) -> list[Damage]:

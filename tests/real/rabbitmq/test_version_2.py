@@ -17,7 +17,7 @@ from tests.rabbitmq import golden
 from tests.real.rabbitmq.amqp import Client
 from tests.real.rabbitmq.node import Node
 from tests.support.sampling import WHOLE
-from tests.support.version_2_harm import CRASHES, FORGETS, HARMS
+from tests.support.version_2_harm import CRASHES, FORGETS, HARMS, MAY_CRASH
 
 pytestmark = [pytest.mark.real, pytest.mark.sampled, pytest.mark.timeout(600)]
 
@@ -104,6 +104,8 @@ def differences(node: Node, made: Path, clean: bool, what: str, store: Path) -> 
     came = served(node, store)
     if effects == {CRASHES} and came is not None:
         wrong.append(f"the node serves {len(came)} messages")
+    if effects == {MAY_CRASH} and came not in (None, [(body, False) for body in bodies(store)]):
+        wrong.append(f"the node serves {len(came)} messages, mqstore reads {len(bodies(store))}")
     if FORGETS in " ".join(effects) and came != [(body, True) for body in bodies(store)]:
         wrong.append(f"the node serves {len(came or [])} messages, mqstore reads {len(bodies(store))}")
     with open_store(str(store)) as opened:

@@ -57,6 +57,8 @@ Row = TypeVar("Row", int, npt.NDArray[np.int64])
 _MOST_ENTRIES, _NO_ID = 1 << 24, 1 << 62
 LOCATION_MEMORY, LOCATION_SHARED, LOCATION_OWN = 0, 1, 2
 FLAG_PERSISTENT, FLAG_CHECKSUM = 1, 1
+NO_PLACE = "it names no place of a message"
+"""The flaw that takes an entry its message."""
 
 
 def decode_header(data: Bytes, magic: int, number: int) -> tuple[int, int]:
@@ -108,7 +110,7 @@ def flaw_of(entry: np.void) -> str:
         return f"its status is {int(entry['status'])}, neither 0 nor 1"
     if _has_unused_bits(entry):
         return "bits are set that no node sets"
-    return "it names no place of a message"
+    return NO_PLACE
 
 
 def _has_unused_bits(entries: npt.NDArray[np.void] | np.void) -> Mask:
