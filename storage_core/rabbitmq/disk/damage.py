@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from storage_core.errors import CorruptionError
+from storage_core.rabbitmq.disk.effects import Effect
 
 CUT = "starts; what is named is not served"
 """What a node does with a damage of its logs that is not `served`."""
@@ -16,7 +17,8 @@ class Damage:
 
     `served` is False for what a node's own recovery drops without a word: no error of a read, but worth knowing.
     `awaited` is the sequence id of a message that a node at work may be about to write. `harmless`: no message is left
-    out for it by a read that tolerates damage.
+    out for it by a read that tolerates damage. `effect` is what a node does with it where that differs from others of
+    its kind, `note` what an error says of that.
     """
 
     file: str
@@ -28,7 +30,14 @@ class Damage:
     served: bool = True
     awaited: int | None = None
     harmless: bool = False
+    effect: Effect | None = None
+    note: str = ""
+
+    @property
+    def text(self) -> str:
+        """The reason and the note."""
+        return f"{self.reason}; {self.note}" if self.note else self.reason
 
     def error(self, root: str) -> CorruptionError:
         """The error of a read that does not tolerate damage."""
-        return CorruptionError(f"{root}/{self.file}", self.position, self.reason)
+        return CorruptionError(f"{root}/{self.file}", self.position, self.text)

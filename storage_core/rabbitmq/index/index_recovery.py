@@ -118,7 +118,7 @@ def _journal(index: QueueIndex) -> Iterator[tuple[int, JournalShare]]:
     content = journal_reader.decode(data, index.journal.path)
     if content.illegal is not None:
         damage = content.illegal
-        raise CorruptionError(damage.file, damage.position, f"{damage.reason}; restore the file from a copy")
+        raise CorruptionError(damage.file, damage.position, f"{damage.text}; restore the file from a copy")
     records = content.records
     index.journal.cut(records.stop)
     numbers, relatives = np.divmod(records.sequence_ids, index.entry_count)

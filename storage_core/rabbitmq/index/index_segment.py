@@ -60,7 +60,7 @@ def load(path: str, entry_count: int) -> SegmentFile:
             path, content.torn_at, "an unfinished record; restore the file, or cut it at this position"
         )
     for damage in content.damages:
-        raise CorruptionError(path, damage.position, f"{damage.reason}; restore the file from a copy")
+        raise CorruptionError(path, damage.position, f"{damage.text}; restore the file from a copy")
     return SegmentFile(data, content.flags, content.positions)
 
 

@@ -41,7 +41,7 @@ def decode(data: bytes, name: str) -> JournalContent:
         return JournalContent(records.first(row), illegal, None)
     if records.reason != "torn":
         return JournalContent(records, None, None)
-    reason = "an unfinished record at the end; a node ignores it"
+    reason = "an unfinished record at the end"
     torn = Damage(name, records.stop, len(data) - records.stop, "torn journal", reason, served=False)
     return JournalContent(records, None, torn)
 

@@ -1,7 +1,7 @@
 """One queue directory as a node would see it after a start: its entries in order, each with its location.
 
-Joins what `journal_reader`, `segment_reader` and `segment_v2_reader` find with the message store, as the terms of the
-last stop and the state of the store tell a node to. Source: rabbitmq.md 3.1, 4.2 to 4.4, 8.
+Joins what `journal_reader`, `segment_reader` and `segment_v2_reader` find with the message store, as `verdict` says
+that a node does. Source: rabbitmq.md 3.1, 4.2 to 4.4, 8.
 """
 
 from __future__ import annotations
@@ -40,6 +40,16 @@ from storage_core.rabbitmq.index.entries import (
     new_entries,
     nothing,
 )
+from storage_core.rabbitmq.index.verdict import (
+    Disagreement,
+    Verdict,
+    crashes_at_start,
+    disagreement,
+    forgotten,
+    next_sequence_id,
+    unacked_ids,
+    verdict_on,
+)
 from storage_core.rabbitmq.message_store.locations import MessageLocations
 
 
@@ -71,24 +81,6 @@ class QueueDirectory:
         return 2 if any(name.endswith(paths.INDEX2_SUFFIX) for name in self.sizes) else 1
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """How a queue comes up.
-
-    `dirty`: entries whose message is gone are dropped without a word. `redelivered_below`: sequence ids below it have
-    been delivered, None for all. `next_sequence_id` is None when it follows from the segments that live.
-    `hidden`: the terms say that the queue is empty, and a node believes them. `expected_count` and `expected_bytes` are
-    the messages, and the bytes of their bodies, that the terms count; None where nothing is believed.
-    """
-
-    dirty: bool
-    redelivered_below: int | None
-    next_sequence_id: int | None
-    hidden: bool
-    expected_count: int | None
-    expected_bytes: int | None
-
-
 @dataclass
 class QueueFiles:
     """The persistent entries of one directory by sequence id, served or acknowledged, and what was found beside them.
@@ -106,7 +98,7 @@ class QueueFiles:
     transient_count: int = 0
     end_of_entries: int = 0
     damages: list[Damage] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    disagreements: list[Disagreement] = field(default_factory=list)
     forgotten: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     ids: npt.NDArray[np.void] | None = None
 
@@ -125,7 +117,7 @@ class QueueFiles:
     def other_bytes(self) -> int | None:
         """The `body_bytes` that the last stop counted, where it counted others and nothing else is wrong."""
         counted = self.verdict.expected_bytes
-        return None if self.warnings or counted == self.body_bytes else counted
+        return None if self.disagreements or counted == self.body_bytes else counted
 
     @cached_property
     def served(self) -> Entries:
@@ -211,7 +203,7 @@ def read_queue(
     damages = [damage for file in found for damage in file.damages]
     entries, ids, stored, transient = _combined(found, with_ids)
     told = verdict
-    if directory.version == 1 and _crashes_at_start(told, entries, stored, entry_count):
+    if directory.version == 1 and crashes_at_start(told, entries, stored, entry_count):
         verdict = verdict_on(None, locations.clean, trust)
     _locate(entries, ids, stored, locations, files)
     below = verdict.redelivered_below
@@ -221,56 +213,11 @@ def read_queue(
         entries["flags"] |= np.uint8(DIRTY)
     queue = QueueFiles(directory, entries, files, 0, verdict, transient, _end(found), damages)
     queue.ids = ids if with_ids else None
-    _apply(queue, told, root)
+    _apply(queue, told)
     last = int(queue.served["sequence_id"][-1]) if len(queue.served) else None
     count = queue_v2.SEGMENT_ENTRY_COUNT if directory.version == 2 else entry_count
-    queue.next_sequence_id = _next_sequence_id(verdict, last, count)
+    queue.next_sequence_id = next_sequence_id(verdict, last, count)
     return queue
-
-
-def verdict_on(terms: QueueTerms | None, store_clean: bool, trust_terms: bool = True) -> Verdict:
-    """The verdict on one queue. `trust_terms` False (`recovery=none`) serves what the files hold, whatever they say."""
-    if terms is None:
-        return Verdict(True, None, None, False, None, None)
-    dirty = not store_clean or terms.segments is None
-    hidden = trust_terms and terms.persistent_count == 0
-    count, size = (terms.persistent_count, terms.persistent_bytes) if trust_terms else (None, None)
-    return Verdict(dirty, terms.next_deliver_sequence_id, terms.next_sequence_id, hidden, count, size)
-
-
-def _crashes_at_start(verdict: Verdict, entries: Entries, stored: Mask, entry_count: int) -> bool:
-    """Whether the terms of a clean stop do not fit the messages so that the queue crashes as it starts, and comes up as
-    after a crash (rabbitmq.md 1.3, 1.4).
-
-    It reads the first segment, and the rest of the messages that the terms count must have room up to the next id. The
-    bodies that it then has in memory, those of messages that are not `stored`, must be within the bytes of the terms.
-    """
-    count, following = verdict.expected_count, verdict.next_sequence_id
-    if verdict.hidden or count is None or following is None:
-        return False
-    unacked = _unacked(entries)
-    if not len(unacked):
-        return False
-    first = int(unacked[0]) // entry_count * entry_count
-    end = min(first + entry_count, following)
-    read = int(np.searchsorted(unacked, end))
-    held = int(entries["size"][~flagged(entries, ACKED) & ~stored & (entries["sequence_id"] < end)].sum())
-    short = verdict.expected_bytes is not None and held > verdict.expected_bytes
-    return short or first + count > following or not read or not 0 <= count - read <= following - end
-
-
-def _unacked(entries: Entries) -> npt.NDArray[np.int64]:
-    """The sequence ids that are not acknowledged, ascending."""
-    return filtered(entries["sequence_id"], ~flagged(entries, ACKED))
-
-
-def _next_sequence_id(verdict: Verdict, last_live: int | None, entry_count: int) -> int:
-    """The sequence id that the next message would get: from the terms, else the first of the segment after the last
-    one that lives.
-    """
-    if verdict.next_sequence_id is not None:
-        return verdict.next_sequence_id
-    return 0 if last_live is None else (last_live // entry_count + 1) * entry_count
 
 
 def _read_files(
@@ -357,41 +304,19 @@ def _locate(
     entries["kind"][wanted] = SHARED
 
 
-def _apply(queue: QueueFiles, told: Verdict, root: str) -> None:
+def _apply(queue: QueueFiles, told: Verdict) -> None:
     """Drops what a node drops without calling it damage, and says so. `told` is the verdict by the terms alone."""
     entries = queue.entries
-    path = f"{root}/{paths.QUEUES_FOLDER}/{queue.directory.directory}"
     missing = entries["flags"] & (MISSING | ACKED) == MISSING
     queue.forgotten = entries["sequence_id"][missing]
     if queue.verdict.dirty and missing.any():
-        count = int(missing.sum())
-        queue.warnings.append(f"{path}: {count} messages are in no message file; a node forgets them when it starts")
+        queue.disagreements.append(forgotten(int(missing.sum())))
         queue.entries = entries = entries[~missing]
         queue.ids = None if queue.ids is None else filtered(queue.ids, ~missing)
-    unacked = _unacked(entries)
-    if told.hidden and (live := len(unacked)):
-        queue.warnings.append(
-            f"{path}: {paths.RECOVERY_FILE} says that the queue is empty, so a node shows none of its {live} messages; "
-            "the option recovery=none reads them"
-        )
+    unacked = unacked_ids(entries)
+    found = disagreement(told, unacked, queue.directory.version)
+    if found is not None:
+        queue.disagreements.append(found)
+    if told.hidden and len(unacked):
         queue.entries = new_entries(0)
         queue.ids = None if queue.ids is None else queue.ids[:0]
-    elif (disagreement := _disagreement(queue, unacked, told)) is not None:
-        queue.warnings.append(
-            f"{path}: {disagreement}; a node crashes this queue when it finds that out, then redelivers all of it"
-        )
-
-
-def _disagreement(queue: QueueFiles, unacked: npt.NDArray[np.int64], told: Verdict) -> str | None:
-    """How the terms of the last stop and the messages of a queue, whose sequence ids are `unacked`, disagree."""
-    count, following = told.expected_count, told.next_sequence_id
-    if count is None:
-        return None
-    if count != len(unacked):
-        return f"{len(unacked)} messages, and {paths.RECOVERY_FILE} says {count}"
-    if queue.directory.version == 1 and following is not None and len(unacked) and unacked[-1] >= following:
-        return (
-            f"a message of sequence id {unacked[-1]}, and {paths.RECOVERY_FILE} says that the next one gets "
-            f"{following}: is {paths.CONFIG_FILE} the one of this store?"
-        )
-    return None

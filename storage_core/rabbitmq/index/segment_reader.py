@@ -26,12 +26,14 @@ from storage_core.formats.rabbitmq.classic.index_records import (
 )
 from storage_core.formats.rabbitmq.classic.journal import MAX_SEQUENCE_ID
 from storage_core.formats.rabbitmq.classic.segment import SegmentRecords
+from storage_core.rabbitmq.disk import effects
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.disk.span_reader import FileReader
 from storage_core.rabbitmq.index import entries as entry_flags
 from storage_core.rabbitmq.index.entries import SEGMENT, IndexFile, Publishes, joined, new_entries
 
 Sequences = npt.NDArray[np.int64]
+NOT_STARTED = "a node does not start a vhost with such a segment"
 
 
 @dataclass(frozen=True)
@@ -166,9 +168,8 @@ def _end(name: str, records: SegmentRecords, size: int) -> list[Damage]:
     """What follows the last whole record."""
     if records.reason == "end":
         return []
-    what = "an unfinished record" if records.reason == "torn" else "no record begins with these bytes"
-    reason = f"{what}; a node does not start a vhost with such a segment"
-    return [Damage(name, records.stop, size - records.stop, "segment", reason)]
+    reason = "an unfinished record" if records.reason == "torn" else "no record begins with these bytes"
+    return [Damage(name, records.stop, size - records.stop, "segment", reason, note=NOT_STARTED)]
 
 
 def _stray_marks(name: str, records: SegmentRecords, marks: Sequences, relative_sequences: Sequences) -> list[Damage]:
@@ -182,8 +183,9 @@ def _stray_marks(name: str, records: SegmentRecords, marks: Sequences, relative_
     damages = []
     for row in np.flatnonzero(early | (_repeats(marks) > 1)).tolist():
         what = "a mark before the publish" if early[row] else "a third mark"
-        reason = f"{what} of relative sequence {marks[row]}; a node does not start a vhost with such a segment"
-        damages.append(Damage(name, int(records.marks[row]), format_segment.MARK.size, "segment", reason))
+        reason = f"{what} of relative sequence {marks[row]}"
+        position, size = int(records.marks[row]), format_segment.MARK.size
+        damages.append(Damage(name, position, size, "segment", reason, note=NOT_STARTED))
     return damages
 
 
@@ -196,8 +198,9 @@ def _stray_publishes(
         return []
     damages = []
     for row in np.flatnonzero(_repeats(relative_sequences) > 0).tolist():
-        reason = f"a second publish of relative sequence {relative_sequences[row]}; a node's queue crashes on it"
-        damages.append(Damage(name, int(records.publishes[row]), 0, "segment", reason))
+        reason = f"a second publish of relative sequence {relative_sequences[row]}"
+        position, note = int(records.publishes[row]), "a node's queue crashes on it"
+        damages.append(Damage(name, position, 0, "segment", reason, effect=effects.SECOND_PUBLISH, note=note))
     for row in np.flatnonzero(outside).tolist():
         number = relative_sequences[row]
         reason = f"relative sequence {number} in a segment of {entry_count} entries; is .config the one of this store?"

@@ -14,6 +14,7 @@ from storage_core.errors import FormatError
 from storage_core.formats.layout import Bytes
 from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.classic import queue_v2
+from storage_core.rabbitmq.disk import effects
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.disk.span_reader import read_file
 from storage_core.rabbitmq.index.entries import (
@@ -39,7 +40,9 @@ def read_segment(path: str, name: str, file: int, own_file: int, own_size: int) 
         first, following = queue_v2.decode_header(data, queue_v2.INDEX_MAGIC, number)
     except FormatError as error:
         awaited = number * queue_v2.SEGMENT_ENTRY_COUNT if len(data) < queue_v2.HEADER.size else None
-        damage = Damage(name, error.position, len(data), "segment", error.reason, awaited=awaited)
+        damage = Damage(
+            name, error.position, len(data), "segment", error.reason, awaited=awaited, effect=effects.VERSION_2_HEADER
+        )
         return IndexFile(nothing(), none, [damage])
     listed = queue_v2.decode_entries(data, following - first)
     damages = list(_flaws(name, data, listed, first))
@@ -70,15 +73,17 @@ def _flaws(name: str, data: Bytes, listed: npt.NDArray[np.void], first: int) -> 
     for row in np.flatnonzero(queue_v2.is_flawed(listed)).tolist():
         flaw, size = queue_v2.flaw_of(listed[row]), queue_v2.ENTRY.size
         reason, harmless = f"the entry of sequence id {first + row}: {flaw}", flaw != queue_v2.NO_PLACE
-        yield Damage(name, queue_v2.position_of(row), size, "segment", reason, harmless=harmless)
+        effect = effects.VERSION_2_ENTRY if harmless else effects.VERSION_2_NO_PLACE
+        yield Damage(name, queue_v2.position_of(row), size, "segment", reason, harmless=harmless, effect=effect)
     end = queue_v2.position_of(len(listed))
     left = len(data) - end
     if 0 < left < queue_v2.ENTRY.size:
         reason = f"the entry of sequence id {first + len(listed)} has {left} of {queue_v2.ENTRY.size} bytes"
-        yield Damage(name, end, left, "segment", reason)
+        yield Damage(name, end, left, "segment", reason, effect=effects.VERSION_2_CUT_ENTRY)
 
 
 def _behind(name: str, entries: Entries, row: int) -> Damage:
     sequence_id, position = int(entries["sequence_id"][row]), int(entries["position"][row])
     reason = f"the message of sequence id {sequence_id} lies after the end of its .qs file"
-    return Damage(name, position, queue_v2.ENTRY.size, "segment", reason, awaited=sequence_id)
+    size, effect = queue_v2.ENTRY.size, effects.VERSION_2_PAST_END
+    return Damage(name, position, size, "segment", reason, awaited=sequence_id, effect=effect)

@@ -239,13 +239,13 @@ def _walk(descriptor: int, size: int, name: str, damages: list[Damage], start: i
 
 
 _TAILS = {
-    "torn": "an unfinished record at the end; a node cuts it",
-    "blank": "bytes after a record of length 0; a node does not look at them",
+    "torn": "an unfinished record at the end",
+    "blank": "bytes after a record of length 0",
 }
 
 
 def _skipped(name: str, position: int) -> Damage:
-    reason = "a record without its end marker; a node skips it"
+    reason = "a record without its end marker"
     return Damage(name, position, 0, "message", reason, served=False)
 
 

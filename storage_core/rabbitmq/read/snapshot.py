@@ -120,7 +120,8 @@ class VhostSnapshot(Snapshot):
         if found is None:
             found = self._ahead.pop(directory.directory, None) or self._found(directory)
             self._read[directory.directory] = found
-            self._warnings += found.warnings
+            folder = f"{self.root}/{paths.QUEUES_FOLDER}/{directory.directory}"
+            self._warnings += [f"{folder}: {each.text}" for each in found.disagreements]
         return found
 
     def _found(self, directory: QueueDirectory) -> QueueFiles:

@@ -235,4 +235,4 @@ def _known(snapshot: VhostSnapshot) -> Known:
 
 def _misfits(files: QueueFiles) -> bool:
     """Whether the queue's terms say something else than its files, lost messages aside."""
-    return len(files.warnings) > bool(len(files.forgotten)) or files.other_bytes is not None
+    return len(files.disagreements) > bool(len(files.forgotten)) or files.other_bytes is not None

@@ -17,6 +17,7 @@ from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.classic import index_records, journal
 from storage_core.formats.rabbitmq.message.basic_message import ID_SIZE, Reach
 from storage_core.progress import report
+from storage_core.rabbitmq.disk import effects
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.disk.span_reader import SpanReader, read_file
 from storage_core.rabbitmq.index import journal_reader
@@ -98,5 +99,5 @@ def stray_delivers(folder: str, name: str, entry_count: int) -> Iterator[Damage]
         marks = segments[number].get(relative)
         if marks is None or marks > 1:
             reason = f"a deliver of sequence id {sequence_id}, which is not published"
-            file = f"{name}/{paths.JOURNAL_FILE}"
-            yield Damage(file, int(records.positions[row]), journal.MARK.size, "journal", reason)
+            file, position, size = f"{name}/{paths.JOURNAL_FILE}", int(records.positions[row]), journal.MARK.size
+            yield Damage(file, position, size, "journal", reason, effect=effects.STRAY_DELIVER)

@@ -14,11 +14,11 @@ from storage_core.files.small_file import names_in, read_at
 from storage_core.finding import Finding
 from storage_core.formats.layout import Positions
 from storage_core.formats.rabbitmq import paths
-from storage_core.formats.rabbitmq.classic import queue_v2
 from storage_core.formats.rabbitmq.message.basic_message import Reach
 from storage_core.job import FOLDER, pending_intent
 from storage_core.progress import report
 from storage_core.rabbitmq.disk.damage import Damage
+from storage_core.rabbitmq.disk.effects import CRASHES, DELIVERING, HANGS, IGNORES, READING, Effect
 from storage_core.rabbitmq.disk.span_reader import read_file
 from storage_core.rabbitmq.disk.vhost_config import config_flaw
 from storage_core.rabbitmq.disk.vhost_name import vhost_flaw
@@ -36,14 +36,20 @@ STORE_NAMES = frozenset({paths.CLEAN_FILE, paths.SUMMARY_FILE, paths.INDEX_FILE}
 WORK = "checking message files"
 BLANK = "only zeros: no node writes such a segment"
 KEPT_FOR_EVER = "never removes the message"
-CRASHES = "crashes the queue"
-HIDES = "shows an empty queue, or crashes it and redelivers all"
 DELIVERED = "delivers it as it is"
 SCANS = "scans the message files instead"
-FORGETS = "forgets the message"
-HANGS = "hangs when it starts, with all vhosts"
 REFUSED = dict.fromkeys(STORE_SUFFIXES, "does not start the vhost")
 REMOVED_EARLY = "may remove the message while a queue needs it"
+_CUTS = "cuts it, or never looks at it"
+_EFFECTS = {
+    Kind.JOURNAL: Effect(READING, HANGS),
+    Kind.TORN_JOURNAL: Effect(IGNORES, IGNORES),
+    Kind.SEGMENT: Effect(READING, HANGS),
+    Kind.MESSAGE: Effect(f"{CRASHES} at a message in it", "skips it"),
+    Kind.TORN: Effect(f"{CRASHES} at a message in it", _CUTS),
+    Kind.BLANK: Effect(f"{CRASHES} at a message in it", _CUTS),
+}
+"""What a node does with a damage that names no effect of its own."""
 
 
 def findings(snapshot: VhostSnapshot, queues: Sequence[NamedQueue], every_queue: bool) -> Iterator[Finding]:
@@ -65,7 +71,7 @@ def findings(snapshot: VhostSnapshot, queues: Sequence[NamedQueue], every_queue:
         effect = f"{SCANS}, or crashes with the damaged table" if why.startswith(paths.INDEX_FILE) else SCANS
         yield Finding(name, 0, 0, Kind.TABLES, why, effect, True)
     yield from _strange_files(folder, paths.PERSISTENT_FOLDER, STORE_NAMES, STORE_SUFFIXES, REFUSED)
-    if every_queue and clean and not any(files.warnings for files in listed):
+    if every_queue and clean and not any(files.disagreements for files in listed):
         yield from _wrong_counts(snapshot.locations, listed)
 
 
@@ -121,18 +127,15 @@ def _effect_of(reach: Reach, recovered: bool) -> str:
         return HANGS
     if reach is Reach.FLAG and recovered:
         return f"{CRASHES} when it starts"
-    return DELIVERED if reach in {Reach.FLAG, Reach.CONSUMER} else f"{CRASHES} at this message"
+    return DELIVERED if reach in {Reach.FLAG, Reach.CONSUMER} else DELIVERING
 
 
 def _of_index(snapshot: VhostSnapshot, files: QueueFiles, name: str) -> Iterator[Finding]:
     folder, clean = f"{paths.QUEUES_FOLDER}/{files.directory.directory}", not files.verdict.dirty
     damages = [*files.damages, *stray_delivers(f"{snapshot.root}/{folder}", folder, snapshot.entry_count)]
     yield from (_finding(damage, clean, name) for damage in damages)
-    for warning in files.warnings:
-        # Folder, what is wrong, and what a node does about it.
-        text = warning.removeprefix(f"{snapshot.root}/{folder}: ").partition("; the option")[0]
-        reason, _, effect = text.partition("; a node ")
-        yield Finding(folder, 0, 0, Kind.DISAGREEING, reason, effect or HIDES, True, name)
+    for found in files.disagreements:
+        yield Finding(folder, 0, 0, Kind.DISAGREEING, found.reason, found.effect, True, name)
     if files.other_bytes is not None:
         said = f"and {paths.RECOVERY_FILE} says {files.other_bytes:,}"
         reason = f"messages of {files.body_bytes:,} bytes by the index, {said}"
@@ -144,7 +147,7 @@ def _of_index(snapshot: VhostSnapshot, files: QueueFiles, name: str) -> Iterator
         entry = files.entries.row(row)
         reason = f"the message of sequence id {entry['sequence_id']} is in no message file"
         file, place, length = files.files[entry["file"]], entry["position"], entry["length"]
-        yield Finding(file, place, length, Kind.DANGLING, reason, f"{CRASHES} at this message", True, name)
+        yield Finding(file, place, length, Kind.DANGLING, reason, DELIVERING, True, name)
     for segment, size in _blank_segments(f"{snapshot.root}/{folder}"):
         yield Finding(f"{folder}/{segment}", 0, size, Kind.ODD, BLANK, "takes the segment for empty", True, name)
     refused = {} if clean else {paths.SEGMENT_SUFFIX: HANGS}
@@ -153,37 +156,8 @@ def _of_index(snapshot: VhostSnapshot, files: QueueFiles, name: str) -> Iterator
 
 def _finding(damage: Damage, clean: bool, queue: str | None) -> Finding:
     kind = Kind(damage.kind)
-    reason = damage.reason.partition("; a node")[0]
-    return Finding(
-        damage.file, damage.position, damage.length, kind, reason, _effect(kind, damage, reason, clean), True, queue
-    )
-
-
-def _effect(kind: Kind, damage: Damage, reason: str, clean: bool) -> str:
-    """What a node does with a damaged file, after a clean stop and after another one."""
-    if kind is Kind.TORN_JOURNAL:
-        return "ignores it"
-    if kind in {Kind.MESSAGE, Kind.TORN, Kind.BLANK}:
-        skips = "skips it" if kind is Kind.MESSAGE else "cuts it, or never looks at it"
-        return f"{CRASHES} at a message in it" if clean else skips
-    if damage.file.endswith(paths.INDEX2_SUFFIX):
-        return _effect_of_version_2(reason, clean)
-    later = "a second publish" in reason or (kind is Kind.JOURNAL and "is not published" in reason)
-    if clean:
-        return "ignores it" if later else f"{CRASHES} when it reads this"
-    return f"{CRASHES} when it reads this" if "a second publish" in reason else HANGS
-
-
-def _effect_of_version_2(reason: str, clean: bool) -> str:
-    """The same of an index of version 2: a header, an entry, or where its message should lie."""
-    if ".qs" in reason:
-        return f"{CRASHES} at this message" if clean else f"{FORGETS}s"
-    if queue_v2.NO_PLACE in reason:
-        return f"{CRASHES} when it reads this, then {FORGETS}" if clean else FORGETS
-    if " entry " in reason:
-        unread = "ignores it, or " if clean and f"of {queue_v2.ENTRY.size} bytes" in reason else ""
-        return f"{unread}{CRASHES} when it reads this"
-    return "ignores it" if clean else f"{FORGETS}s"
+    effect = (damage.effect or _EFFECTS[kind]).after(clean)
+    return Finding(damage.file, damage.position, damage.length, kind, damage.reason, effect, True, queue)
 
 
 def _store_damages(snapshot: VhostSnapshot) -> list[Damage]:
@@ -222,7 +196,7 @@ def _strange_files(
         numbered = any(paths.number_of(entry.name, suffix) is not None for suffix in suffixes)
         if not numbered and entry.name not in names:
             size = 0 if entry.is_directory else entry.size
-            effect = next((said for suffix, said in refused.items() if entry.name.endswith(suffix)), "ignores it")
+            effect = next((said for suffix, said in refused.items() if entry.name.endswith(suffix)), IGNORES)
             yield Finding(f"{name}/{entry.name}", 0, size, Kind.ODD, "no node writes such a file", effect, True)
 
 
@@ -239,7 +213,7 @@ def _wrong_counts(locations: MessageLocations, listed: Sequence[QueueFiles]) -> 
         noted, found = int(rows["references"][row]), int(actual[row])
         reason = f"{paths.INDEX_FILE} counts {noted} references to the message here, the queues have {found}"
         file = locations.files.get(int(rows["file"][row]), f"{paths.PERSISTENT_FOLDER}/{int(rows['file'][row])}.rdq")
-        lacking = REMOVED_EARLY if noted else f"{CRASHES} at this message"
+        lacking = REMOVED_EARLY if noted else DELIVERING
         effect = KEPT_FOR_EVER if noted > found else lacking
         place, size = int(rows["position"][row]), int(rows["size"][row])
         yield Finding(file, place, size, Kind.COUNT, reason, effect, True)

@@ -1,0 +1,123 @@
+"""How a classic queue comes up: what the terms of its last stop and the state of its store make of what its files hold.
+
+Source: rabbitmq.md 1.3, 1.4, 4.2 to 4.4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.formats.layout import Mask
+from storage_core.formats.rabbitmq import paths
+from storage_core.rabbitmq.disk.effects import FORGETS_AT_START, HIDES, REDELIVERS
+from storage_core.rabbitmq.disk.recovery_terms import QueueTerms
+from storage_core.rabbitmq.index.entries import ACKED, Entries, filtered, flagged
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a queue comes up.
+
+    `dirty`: entries whose message is gone are dropped without a word. `redelivered_below`: sequence ids below it have
+    been delivered, None for all. `next_sequence_id` is None when it follows from the segments that live.
+    `hidden`: the terms say that the queue is empty, and a node believes them. `expected_count` and `expected_bytes` are
+    the messages, and the bytes of their bodies, that the terms count; None where nothing is believed.
+    """
+
+    dirty: bool
+    redelivered_below: int | None
+    next_sequence_id: int | None
+    hidden: bool
+    expected_count: int | None
+    expected_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """What the terms of a queue's last stop, or its entries, say that its files do not hold. `effect` is what a node
+    does then, `advice` what a reader can do.
+    """
+
+    reason: str
+    effect: str
+    advice: str = ""
+
+    @property
+    def text(self) -> str:
+        """All of it, for a warning."""
+        return f"{self.reason}; {self.advice or f'a node {self.effect}'}"
+
+
+def verdict_on(terms: QueueTerms | None, store_clean: bool, trust_terms: bool = True) -> Verdict:
+    """The verdict on one queue. `trust_terms` False (`recovery=none`) serves what the files hold, whatever they say."""
+    if terms is None:
+        return Verdict(True, None, None, False, None, None)
+    dirty = not store_clean or terms.segments is None
+    hidden = trust_terms and terms.persistent_count == 0
+    count, size = (terms.persistent_count, terms.persistent_bytes) if trust_terms else (None, None)
+    return Verdict(dirty, terms.next_deliver_sequence_id, terms.next_sequence_id, hidden, count, size)
+
+
+def crashes_at_start(verdict: Verdict, entries: Entries, stored: Mask, entry_count: int) -> bool:
+    """Whether the terms of a clean stop do not fit the messages so that the queue crashes as it starts, and comes up as
+    after a crash (rabbitmq.md 1.3, 1.4).
+
+    It reads the first segment, and the rest of the messages that the terms count must have room up to the next id. The
+    bodies that it then has in memory, those of messages that are not `stored`, must be within the bytes of the terms.
+    """
+    count, following = verdict.expected_count, verdict.next_sequence_id
+    if verdict.hidden or count is None or following is None:
+        return False
+    unacked = unacked_ids(entries)
+    if not len(unacked):
+        return False
+    first = int(unacked[0]) // entry_count * entry_count
+    end = min(first + entry_count, following)
+    read = int(np.searchsorted(unacked, end))
+    held = int(entries["size"][~flagged(entries, ACKED) & ~stored & (entries["sequence_id"] < end)].sum())
+    short = verdict.expected_bytes is not None and held > verdict.expected_bytes
+    return short or first + count > following or not read or not 0 <= count - read <= following - end
+
+
+def unacked_ids(entries: Entries) -> npt.NDArray[np.int64]:
+    """The sequence ids that are not acknowledged, ascending."""
+    return filtered(entries["sequence_id"], ~flagged(entries, ACKED))
+
+
+def next_sequence_id(verdict: Verdict, last_live: int | None, entry_count: int) -> int:
+    """The sequence id that the next message would get: from the terms, else the first of the segment after the last
+    one that lives.
+    """
+    if verdict.next_sequence_id is not None:
+        return verdict.next_sequence_id
+    return 0 if last_live is None else (last_live // entry_count + 1) * entry_count
+
+
+def forgotten(count: int) -> Disagreement:
+    """That a node recovers the queue without `count` entries, whose message is in no message file."""
+    return Disagreement(f"{count} messages are in no message file", FORGETS_AT_START)
+
+
+def disagreement(told: Verdict, unacked: npt.NDArray[np.int64], version: int) -> Disagreement | None:
+    """How the terms of the last stop, `told` by them alone, and the messages of a queue of a `version`, whose sequence
+    ids are `unacked`, disagree. None where they do not.
+    """
+    count, following = told.expected_count, told.next_sequence_id
+    if told.hidden and len(unacked):
+        count = len(unacked)
+        reason = f"{paths.RECOVERY_FILE} says that the queue is empty, so a node shows none of its {count} messages"
+        return Disagreement(reason, HIDES, "the option recovery=none reads them")
+    if count is None:
+        return None
+    if count != len(unacked):
+        return Disagreement(f"{len(unacked)} messages, and {paths.RECOVERY_FILE} says {count}", REDELIVERS)
+    if version == 1 and following is not None and len(unacked) and unacked[-1] >= following:
+        reason = (
+            f"a message of sequence id {unacked[-1]}, and {paths.RECOVERY_FILE} says that the next one gets "
+            f"{following}: is {paths.CONFIG_FILE} the one of this store?"
+        )
+        return Disagreement(reason, REDELIVERS)
+    return None
