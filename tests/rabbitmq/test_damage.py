@@ -353,3 +353,25 @@ def test_a_place_with_another_message_of_the_same_length_is_damage(tmp_path: Pat
     after = [row["body"] for row in golden.table(store, topics=(LARGE,), mode=Mode.DROPMALFORMED).to_pylist()]
     assert len(after) == len(before) - 2
     assert [body for body in before if body in after] == after
+
+
+@pytest.mark.parametrize(
+    "lacking", [("next_seq_id",), ("next_deliver_seq_id",), ("next_seq_id", "next_deliver_seq_id")]
+)
+def test_terms_without_the_next_ids(lacking: tuple[str, ...], clean: Path) -> None:
+    """As by a node, which takes the end of the last segment for the next id, and that for the next to be delivered."""
+    before = golden.table(clean)
+    edit(clean / "recovery.dets", lambda data: _without(data, lacking))
+    after = golden.table(clean)
+    fewer = before["redelivered"].to_pylist() if "next_deliver_seq_id" not in lacking else [True] * len(before)
+    assert after["redelivered"].to_pylist() == fewer
+    assert after.drop_columns("redelivered").equals(before.drop_columns("redelivered"))
+    with open_store(str(clean)) as store:
+        assert list(store.verify()) == []
+
+
+def _without(data: bytearray, keys: tuple[str, ...]) -> None:
+    for key in keys:
+        atom = b"\0" + bytes((len(key),)) + key.encode()
+        assert atom in data
+        data[:] = data.replace(atom, atom[:-1] + b"_")

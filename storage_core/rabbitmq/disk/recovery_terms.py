@@ -12,12 +12,14 @@ from typing import Any
 from storage_core.formats.rabbitmq.erlang import dets
 from storage_core.formats.rabbitmq.erlang.external_term import Atom
 
-COUNTS = ("next_seq_id", "next_deliver_seq_id", "persistent_count", "persistent_bytes")
+COUNTS = ("persistent_count", "persistent_bytes")
+NEXT_IDS = ("next_seq_id", "next_deliver_seq_id")
 
 
 @dataclass(frozen=True)
 class QueueTerms:
-    """One queue's terms. `segments` maps segment numbers to live entries and is None when the term is missing.
+    """One queue's terms. `segments` maps segment numbers to live entries; it and the ids are None when the term is
+    missing. A node then takes the end of the last segment for the next id, and that for the next to be delivered.
 
     `client` is the queue's reference in the persistent store, None for a queue that is not durable.
     """
@@ -25,8 +27,8 @@ class QueueTerms:
     directory: str
     version: int
     segments: dict[int, int] | None
-    next_sequence_id: int
-    next_deliver_sequence_id: int
+    next_sequence_id: int | None
+    next_deliver_sequence_id: int | None
     client: bytes | None
     persistent_count: int
     persistent_bytes: int
@@ -38,9 +40,9 @@ class QueueTerms:
             pairs.append((Atom("segments"), sorted(self.segments.items(), reverse=True)))
         elif self.segments is not None:
             pairs.append((Atom("v2_index_state"), (2, dict(self.segments))))
+        following = zip(NEXT_IDS, (self.next_sequence_id, self.next_deliver_sequence_id), strict=True)
+        pairs += [(Atom(name), number) for name, number in following if number is not None]
         pairs += [
-            (Atom("next_seq_id"), self.next_sequence_id),
-            (Atom("next_deliver_seq_id"), self.next_deliver_sequence_id),
             (Atom("persistent_ref"), Atom("undefined") if self.client is None else self.client),
             (Atom("persistent_count"), self.persistent_count),
             (Atom("persistent_bytes"), self.persistent_bytes),
@@ -74,8 +76,8 @@ def terms_of(item: Any) -> QueueTerms | None:
     except (ValueError, TypeError):
         return None
     values = {pair[0]: pair[1] for pair in item[1] if isinstance(pair, tuple) and len(pair) == 2}
-    values.setdefault("next_deliver_seq_id", values.get("next_seq_id"))
-    if "persistent_ref" not in values or not all(_is_count(values.get(name)) for name in COUNTS):
+    counts = [values.get(name) for name in COUNTS] + [values[name] for name in NEXT_IDS if name in values]
+    if "persistent_ref" not in values or not all(map(_is_count, counts)):
         return None
     version, segments = _segments(values)
     client = values["persistent_ref"]
@@ -83,8 +85,8 @@ def terms_of(item: Any) -> QueueTerms | None:
         directory,
         version,
         segments,
-        values["next_seq_id"],
-        values["next_deliver_seq_id"],
+        values.get("next_seq_id"),
+        values.get("next_deliver_seq_id"),
         client if isinstance(client, bytes) else None,
         values["persistent_count"],
         values["persistent_bytes"],
@@ -94,11 +96,15 @@ def terms_of(item: Any) -> QueueTerms | None:
 def _segments(values: dict[Any, Any]) -> tuple[int, dict[int, int] | None]:
     state = values.get("v2_index_state")
     if isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict):
-        return 2, state[1]
+        return 2, _counts(state[1].items())
     listed = values.get("segments")
     if isinstance(listed, list):
-        return 1, {pair[0]: pair[1] for pair in listed if isinstance(pair, tuple) and len(pair) == 2}
+        return 1, _counts(pair for pair in listed if isinstance(pair, tuple) and len(pair) == 2)
     return 1, None
+
+
+def _counts(pairs: Iterable[tuple[Any, Any]]) -> dict[int, int]:
+    return {number: count for number, count in pairs if _is_count(number) and _is_count(count)}
 
 
 def _is_count(value: Any) -> bool:

@@ -198,13 +198,14 @@ def read_queue(
     """
     if terms is not None and terms.version != directory.version and directory.sizes:
         terms = None
-    verdict = verdict_on(terms, locations.clean, trust)
+    count = queue_v2.SEGMENT_ENTRY_COUNT if directory.version == 2 else entry_count
+    verdict = verdict_on(terms, locations.clean, count, trust)
     files, found = _read_files(root, directory, entry_count, with_ids)
     damages = [damage for file in found for damage in file.damages]
     entries, ids, stored, transient = _combined(found, with_ids)
     told = verdict
     if directory.version == 1 and crashes_at_start(told, entries, stored, entry_count):
-        verdict = verdict_on(None, locations.clean, trust)
+        verdict = verdict_on(None, locations.clean, count, trust)
     _locate(entries, ids, stored, locations, files)
     below = verdict.redelivered_below
     redelivered = len(entries) if below is None else int((entries["sequence_id"] < below).sum())
@@ -215,7 +216,6 @@ def read_queue(
     queue.ids = ids if with_ids else None
     _apply(queue, told)
     last = int(queue.served["sequence_id"][-1]) if len(queue.served) else None
-    count = queue_v2.SEGMENT_ENTRY_COUNT if directory.version == 2 else entry_count
     queue.next_sequence_id = next_sequence_id(verdict, last, count)
     return queue
 

@@ -51,14 +51,19 @@ class Disagreement:
         return f"{self.reason}; {self.advice or f'a node {self.effect}'}"
 
 
-def verdict_on(terms: QueueTerms | None, store_clean: bool, trust_terms: bool = True) -> Verdict:
-    """The verdict on one queue. `trust_terms` False (`recovery=none`) serves what the files hold, whatever they say."""
+def verdict_on(terms: QueueTerms | None, store_clean: bool, entry_count: int, trust_terms: bool = True) -> Verdict:
+    """The verdict on one queue, of `entry_count` entries a segment. `trust_terms` False (`recovery=none`) serves what
+    the files hold, whatever they say.
+    """
     if terms is None:
         return Verdict(True, None, None, False, None, None)
     dirty = not store_clean or terms.segments is None
     hidden = trust_terms and terms.persistent_count == 0
     count, size = (terms.persistent_count, terms.persistent_bytes) if trust_terms else (None, None)
-    return Verdict(dirty, terms.next_deliver_sequence_id, terms.next_sequence_id, hidden, count, size)
+    following, delivered = terms.next_sequence_id, terms.next_deliver_sequence_id
+    if following is None and terms.segments:
+        following = (max(terms.segments) + 1) * entry_count
+    return Verdict(dirty, following if delivered is None else delivered, following, hidden, count, size)
 
 
 def crashes_at_start(verdict: Verdict, entries: Entries, stored: Mask, entry_count: int) -> bool:

@@ -51,10 +51,9 @@ class PagingQueue:
         state = self.state
         low, high = state.index.bounds()
         if terms is not None:
-            state.next_sequence_id, state.next_deliver_sequence_id = (
-                terms.next_sequence_id,
-                terms.next_deliver_sequence_id,
-            )
+            following, delivered = terms.next_sequence_id, terms.next_deliver_sequence_id
+            state.next_sequence_id = high if following is None else following
+            state.next_deliver_sequence_id = state.next_sequence_id if delivered is None else delivered
             count, size = terms.persistent_count, terms.persistent_bytes
         else:
             state.next_sequence_id = state.next_deliver_sequence_id = high

@@ -92,7 +92,7 @@ def placement_of(snapshot: VhostSnapshot, parts: Sequence[StagedPart], entry_cou
 def _first_segment(files: QueueFiles | None, snapshot: VhostSnapshot, directory: str, entry_count: int) -> int:
     """The first segment that holds nothing yet, on disk or in what the last stop noted."""
     terms = snapshot.terms.get(directory)
-    following = terms.next_sequence_id if terms is not None else 0
+    following = (terms.next_sequence_id or 0) if terms is not None else 0
     if files is None:
         return -(-following // entry_count)
     names = [paths.number_of(name, paths.SEGMENT_SUFFIX) for name in files.directory.sizes]

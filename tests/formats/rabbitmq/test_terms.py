@@ -195,7 +195,7 @@ def test_what_no_queue_has_in_a_table_is_not_looked_at(at: int, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("name", "comes_up"),
-    [("segments", True), ("next_seq_id", False), ("next_deliver_seq_id", True), ("persistent_ref", False),
+    [("segments", True), ("next_seq_id", True), ("next_deliver_seq_id", True), ("persistent_ref", False),
      ("persistent_count", False), ("persistent_bytes", False)],
 )  # fmt: skip
 def test_terms_that_lack_something(name: str, comes_up: bool, tmp_path: Path) -> None:
@@ -205,7 +205,9 @@ def test_terms_that_lack_something(name: str, comes_up: bool, tmp_path: Path) ->
     assert (kept is not None) == comes_up
     if kept is not None:
         assert kept.segments == (None if name == "segments" else found.segments)
-        assert kept.next_deliver_sequence_id == found.next_deliver_sequence_id == found.next_sequence_id
+        following = (None if name == term else found.next_sequence_id for term in recovery_terms.NEXT_IDS)
+        assert (kept.next_sequence_id, kept.next_deliver_sequence_id) == tuple(following)
+        assert [pair[0] for pair in kept.term()[1]] == [pair[0] for pair in pairs if pair[0] != name]
 
 
 NUMBERS = st.one_of(st.integers(0, 300), st.integers(0, 2**63 - 1))
