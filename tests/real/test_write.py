@@ -75,7 +75,10 @@ def test_appends_to_random_stores_of_the_real_systems(seed: int, tmp_path: Path)
     r = random.Random(f"append {seed}")
     made = random_store.make(seed, tmp_path / "made" / "store")
     directory, size = made.directory, made.settings["mappedFileSizeCommitLog"]
-    options = {name: value for name, value in write_options(made.settings).items() if name.startswith("index")}
+    # A store whose log has a file says its sizes itself, those of the index aside.
+    tells = any((directory / "commitlog").glob("0*"))
+    given = write_options(made.settings)
+    options = {name: value for name, value in given.items() if name.startswith("index") or not tells}
     before = archive.fingerprint(directory)
     own = "533" if says_5x(directory) else "493"
     told = truth.ask(own, directory, made.settings)
