@@ -129,12 +129,12 @@ class VhostStore(FollowedStore):
     def view_schema(self, name: str) -> pa.Schema:
         """Schema of a view; OptionError with the names of the views when there is none called `name`."""
         self._check_open()
-        return views.schema_of(name)
+        return views.VIEWS.schema_of(name)
 
     def view(self, name: str, request: ScanRequest | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of a view: `queues`, `segments` or `damage`."""
         self.view_schema(name)
-        return views.rows_of(name, self.snapshot(), request or ScanRequest())
+        return views.VIEWS.rows_of(name, self.snapshot(), self.name, request or ScanRequest())
 
     def verify(self) -> Iterator[Finding]:
         """Everything that is wrong in the index of each queue and in the message store."""

@@ -6,14 +6,12 @@ what the node says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage_core.errors import OptionError
 from storage_core.finding import FINDINGS
 from storage_core.formats.rabbitmq import paths
 from storage_core.rabbitmq.disk import detect, node
@@ -22,6 +20,7 @@ from storage_core.rabbitmq.index.queue_directory import QueueFiles
 from storage_core.rabbitmq.message_store.locations import file_sizes
 from storage_core.rabbitmq.read import selection
 from storage_core.rabbitmq.read.snapshot import NamedQueue, VhostSnapshot
+from storage_core.rabbitmq.read.view_table import Row, ViewTable
 from storage_core.rabbitmq.verify.verification import findings
 from storage_core.store import ScanRequest
 
@@ -62,24 +61,6 @@ SEGMENTS = pa.schema(
     ]
 )
 DAMAGE = FINDINGS.append(pa.field("store", pa.string()))
-
-Row = dict[str, Any]
-
-
-def schema_of(name: str) -> pa.Schema:
-    """Schema of the view `name`. OptionError with the names that there are."""
-    found = _VIEWS.get(name)
-    if found is None:
-        raise OptionError("view", name, f"of a RabbitMQ store it is one of messages, {', '.join(_VIEWS)}")
-    return found[0]
-
-
-def rows_of(name: str, snapshot: VhostSnapshot, request: ScanRequest) -> Iterator[pa.RecordBatch]:
-    """The rows of the view `name`; the request's selection of queues narrows them."""
-    schema, rows = _VIEWS[name]
-    store = request.store_name or snapshot.store
-    listed = [{**row, "store": store} for row in rows(snapshot, request)]
-    yield pa.RecordBatch.from_pylist(listed, schema=schema)
 
 
 def _chosen(snapshot: VhostSnapshot, request: ScanRequest) -> list[NamedQueue]:
@@ -207,8 +188,11 @@ def _damages(snapshot: VhostSnapshot, request: ScanRequest) -> Iterator[Row]:
     yield from (vars(finding) for finding in found)
 
 
-_VIEWS: dict[str, tuple[pa.Schema, Callable[[VhostSnapshot, ScanRequest], Iterator[Row]]]] = {
-    "queues": (QUEUES, _queues),
-    "segments": (SEGMENTS, _segments),
-    "damage": (DAMAGE, _damages),
-}
+VIEWS = ViewTable(
+    "a RabbitMQ store",
+    {
+        "queues": (QUEUES, _queues),
+        "segments": (SEGMENTS, _segments),
+        "damage": (DAMAGE, _damages),
+    },
+)

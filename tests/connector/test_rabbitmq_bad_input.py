@@ -106,7 +106,7 @@ def test_an_unknown_virtual_host(load, node: Path) -> None:
                                          "give sequence ids")),
         ({"startingOffsets": '{"a.small": {"1": 5}}'}, ("option 'startingOffsets' = 'a.small/1': "
                                                        "a RabbitMQ queue is one queue, with the id 0")),
-        ({"view": "index"}, ("option 'view' = 'index': of a RabbitMQ store it is one of messages, queues, segments, "
+        ({"view": "index"}, ("option 'view' = 'index': The views of a RabbitMQ store are messages, queues, segments, "
                             "damage")),
         ({"includeAcked": "yes"}, "option 'includeAcked' = 'yes': allowed are true and false"),
     ],

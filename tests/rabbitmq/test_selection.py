@@ -217,8 +217,10 @@ def test_what_is_no_store(tmp_path: Path) -> None:
 
 def test_views(store: Path, tmp_path: Path) -> None:
     with open_store(str(store)) as opened:
-        with pytest.raises(OptionError, match="it is one of messages, queues, segments, damage"):
+        with pytest.raises(OptionError, match="The views of a RabbitMQ store are messages, queues, segments, damage"):
             opened.view_schema("topics")
+        with pytest.raises(OptionError, match="did you mean queues"):
+            opened.view_schema("queue")
         listed = {row["queue"]: row for row in next(opened.view("queues")).to_pylist()}
         assert next(opened.view("queues")).schema == opened.view_schema("queues")
         chosen = next(opened.view("queues", ScanRequest(topics=("h.f1",)))).to_pylist()

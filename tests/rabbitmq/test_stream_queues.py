@@ -226,7 +226,7 @@ def test_views(tmp_path: Path) -> None:
             name: [row for batch in store.view(name) for row in batch.to_pylist()]
             for name in ("queues", "segments", "offsets", "damage")
         }
-        with pytest.raises(OptionError, match="of streams it is one of messages, queues, segments, offsets, damage"):
+        with pytest.raises(OptionError, match="The views of streams are messages, queues, segments, offsets, damage"):
             store.view_schema("raft")
     (queue,) = views["queues"]
     assert (queue["queue"], queue["type"], queue["messages"], queue["maxOffset"]) == ("proto", "stream", 8, 10)

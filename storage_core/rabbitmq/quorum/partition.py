@@ -5,7 +5,6 @@ Leaves to `snapshot` how pieces are cut, to the classic engine's `batch_builder`
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,8 +20,8 @@ from storage_core.rabbitmq.index.partition_entries import PartitionEntries
 from storage_core.rabbitmq.quorum.rows import QuorumColumns
 from storage_core.rabbitmq.read.batch_builder import BatchBuilder, RowContext
 from storage_core.rabbitmq.read.message_batch import MessageBatch, TermSpans, decode_batch
-from storage_core.rabbitmq.read.partition import batches
-from storage_core.store import Mode, ScanPartition
+from storage_core.rabbitmq.read.partition import rows
+from storage_core.store import ScanPartition
 
 
 @dataclass(frozen=True)
@@ -59,20 +58,7 @@ class QuorumPartition(ScanPartition):
         """The rows in batches. Raises CorruptionError (FAILFAST), DataLossError when files vanished or shrank."""
         context = self.context
         columns = QuorumColumns(self.vhosts, context.store, context.queues, context.files)
-        builder = BatchBuilder(context, columns)
-        reader = SpanReader(context.root, list(context.files))
-        try:
-            for entries in batches(self.entries):
-                batch = builder.batch(_read(reader, entries))
-                if batch.num_rows:
-                    yield batch
-        finally:
-            reader.close()
-        if self.damages and context.mode is Mode.PERMISSIVE:
-            yield builder.damage_rows(self.damages)
-        left_out = builder.left_out + (len(self.damages) if context.mode is Mode.DROPMALFORMED else 0)
-        if left_out:
-            sys.stderr.write(f"mqstore: {context.root}: {left_out} damaged messages or log entries were left out\n")
+        return rows(BatchBuilder(context, columns), self.entries, _read, self.damages, "log entries")
 
 
 def _read(reader: SpanReader, entries: Entries) -> MessageBatch:

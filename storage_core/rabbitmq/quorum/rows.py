@@ -5,7 +5,6 @@ Source: docs/format/rabbitmq-quorum.md 11, docs/rabbitmq.md "Quorum queues". Lea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +17,7 @@ from storage_core.rabbitmq.index.entries import FIELDS as CLASSIC_FIELDS
 from storage_core.rabbitmq.index.entries import MISSING, REDELIVERED, SHARED, Entries, flagged, new_entries
 from storage_core.rabbitmq.quorum import consumers
 from storage_core.rabbitmq.quorum.replay import Replay
-from storage_core.rabbitmq.read.columns import IndexColumns
+from storage_core.rabbitmq.read.columns import LogColumns
 
 STATUSES = ("ready", "returned", "unacknowledged", "dead-lettering")
 READY, RETURNED, UNACKNOWLEDGED, DEAD_LETTERING = range(len(STATUSES))
@@ -100,22 +99,14 @@ def _locate(replay: Replay, entries: Entries, order: npt.NDArray[np.int64]) -> N
         entries[name] = np.where(known, found[name], 0)
 
 
-class QuorumColumns(IndexColumns):
-    """The columns that the log and the machine answer without the messages. `vhosts` go with `queues`."""
+class QuorumColumns(LogColumns):
+    """The columns that the log and the machine answer without the messages."""
 
     queue_type = "quorum"
-    names = IndexColumns.names | {"guid"}
-
-    def __init__(self, vhosts: Sequence[str], store: str, queues: Sequence[str], files: Sequence[str]) -> None:
-        super().__init__("", store, queues, files)
-        del self._constants["vhost"]
-        self._constants["location"] = "log"
-        self._vhosts = text_array(vhosts)
+    names = LogColumns.names | {"guid"}
 
     def values(self, name: str, entries: Entries) -> pa.Array:
         """One of `names`."""
-        if name == "vhost":
-            return self._vhosts.take(as_array(entries["queue"]))
         if name == "raftIndex":
             return as_array(entries["sequence_id"])
         if name == "raftTerm":

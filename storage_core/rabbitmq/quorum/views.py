@@ -5,14 +5,13 @@ Source: docs/rabbitmq.md "Views". Leaves to `snapshot` what the logs hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from storage_core.errors import FormatError, OptionError
+from storage_core.errors import FormatError
 from storage_core.finding import FINDINGS, Finding
 from storage_core.formats.columns import TIMESTAMP
 from storage_core.formats.rabbitmq.quorum import log_entry
@@ -22,6 +21,7 @@ from storage_core.rabbitmq.quorum.directory import QueueDirectory
 from storage_core.rabbitmq.quorum.raft_log import LogPiece
 from storage_core.rabbitmq.quorum.snapshot import QuorumSnapshot
 from storage_core.rabbitmq.read import selection
+from storage_core.rabbitmq.read.view_table import Row, ViewTable
 from storage_core.store import ScanRequest
 
 QUEUES = pa.schema(
@@ -53,29 +53,6 @@ RAFT = pa.schema(
 DAMAGE = FINDINGS.append(pa.field("store", pa.string()))
 RAFT_ROWS = 8192
 EFFECT = "does not start, or does not serve this queue or its virtual host"
-
-Row = dict[str, Any]
-
-
-def schema_of(name: str) -> pa.Schema:
-    """Schema of the view `name`. OptionError with the names that there are."""
-    found = _VIEWS.get(name)
-    if found is None:
-        raise OptionError("view", name, f"of quorum queues it is one of messages, {', '.join(_VIEWS)}")
-    return found[0]
-
-
-def rows_of(name: str, snapshot: QuorumSnapshot, request: ScanRequest) -> Iterator[pa.RecordBatch]:
-    """The rows of the view `name`; the request's selection of queues narrows them."""
-    schema, rows = _VIEWS[name]
-    store = request.store_name or snapshot.store
-    listed: list[Row] = []
-    for row in rows(snapshot, request):
-        listed.append({**row, "store": store})
-        if len(listed) == RAFT_ROWS:
-            yield pa.RecordBatch.from_pylist(listed, schema=schema)
-            listed = []
-    yield pa.RecordBatch.from_pylist(listed, schema=schema)
 
 
 def findings(snapshot: QuorumSnapshot) -> Iterator[Finding]:
@@ -191,9 +168,12 @@ def _damages(snapshot: QuorumSnapshot, request: ScanRequest) -> Iterator[Row]:
     yield from (vars(finding) for finding in _findings(snapshot, _chosen(snapshot, request)))
 
 
-_VIEWS: dict[str, tuple[pa.Schema, Callable[[QuorumSnapshot, ScanRequest], Iterator[Row]]]] = {
-    "queues": (QUEUES, _queues),
-    "segments": (SEGMENTS, _segments),
-    "raft": (RAFT, _raft),
-    "damage": (DAMAGE, _damages),
-}
+VIEWS = ViewTable(
+    "quorum queues",
+    {
+        "queues": (QUEUES, _queues),
+        "segments": (SEGMENTS, _segments),
+        "raft": (RAFT, _raft),
+        "damage": (DAMAGE, _damages),
+    },
+)

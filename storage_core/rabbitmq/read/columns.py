@@ -61,6 +61,24 @@ class IndexColumns:
         return pa.nulls(len(entries), schema.READABLE.field(name).type) if made is None else made(entries)
 
 
+class LogColumns(IndexColumns):
+    """The same of messages in a log of their own, of queues of several virtual hosts: `vhosts` go with `queues`, None
+    where nothing names one.
+    """
+
+    def __init__(self, vhosts: Sequence[str | None], store: str, queues: Sequence[str], files: Sequence[str]) -> None:
+        super().__init__("", store, queues, files)
+        del self._constants["vhost"]
+        self._constants["location"] = "log"
+        self._vhosts = text_array(vhosts)
+
+    def values(self, name: str, entries: Entries) -> pa.Array:
+        """One of `names`."""
+        if name == "vhost":
+            return self._vhosts.take(as_array(entries["queue"]))
+        return super().values(name, entries)
+
+
 def message_column(name: str, messages: MessageBatch) -> pa.Array:
     """A column that the message itself answers; what it shows of rows that are damaged or have none means nothing."""
     if name in schema.TEXT_PROPERTIES:

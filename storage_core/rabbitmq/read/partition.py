@@ -6,7 +6,7 @@ Leaves to `partitioning` how pieces are cut, to `batch_builder` the rows.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from storage_core.rabbitmq.disk.span_reader import SpanReader
 from storage_core.rabbitmq.index.entries import Entries
 from storage_core.rabbitmq.index.partition_entries import CHUNK_ROWS, PartitionEntries
 from storage_core.rabbitmq.read.batch_builder import BatchBuilder, RowContext
-from storage_core.rabbitmq.read.message_batch import read_batch
+from storage_core.rabbitmq.read.message_batch import MessageBatch, read_batch
 from storage_core.store import Mode, ScanPartition
 
 FIRST_BATCH_ROWS, BATCH_ROWS, BATCH_BYTES = 512, CHUNK_ROWS, 8 << 20
@@ -58,21 +58,37 @@ class QueuePartition(ScanPartition):
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """The rows in batches. Raises CorruptionError (FAILFAST), DataLossError when files vanished or shrank."""
-        context = self.context
-        builder = BatchBuilder(context)
-        reader = SpanReader(context.root, list(context.files))
-        try:
-            for entries in batches(self.entries):
-                batch = builder.batch(read_batch(reader, entries, self.verify_crc))
-                if batch.num_rows:
-                    yield batch
-        finally:
-            reader.close()
-        if self.damages and context.mode is Mode.PERMISSIVE:
-            yield builder.damage_rows(self.damages)
-        left_out = builder.left_out + (len(self.damages) if context.mode is Mode.DROPMALFORMED else 0)
-        if left_out:
-            sys.stderr.write(f"mqstore: {context.root}: {left_out} damaged messages or index records were left out\n")
+
+        def read(reader: SpanReader, entries: Entries) -> MessageBatch:
+            return read_batch(reader, entries, self.verify_crc)
+
+        return rows(BatchBuilder(self.context), self.entries, read, self.damages, "index records")
+
+
+def rows(
+    builder: BatchBuilder,
+    entries: PartitionEntries,
+    read: Callable[[SpanReader, Entries], MessageBatch],
+    damages: Sequence[Damage],
+    what: str,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a partition, as `builder` makes them of what `read` reads. With PERMISSIVE `damages` follow; with
+    DROPMALFORMED a line on stderr counts what was left out, messages and `what` the damages are of.
+    """
+    context = builder.context
+    reader = SpanReader(context.root, list(context.files))
+    try:
+        for some in batches(entries):
+            batch = builder.batch(read(reader, some))
+            if batch.num_rows:
+                yield batch
+    finally:
+        reader.close()
+    if damages and context.mode is Mode.PERMISSIVE:
+        yield builder.damage_rows(damages)
+    left_out = builder.left_out + (len(damages) if context.mode is Mode.DROPMALFORMED else 0)
+    if left_out:
+        sys.stderr.write(f"mqstore: {context.root}: {left_out} damaged messages or {what} were left out\n")
 
 
 def batches(entries: PartitionEntries) -> Iterator[Entries]:

@@ -5,15 +5,13 @@ Source: docs/rabbitmq.md "Streams". Leaves to `batch` how entries are found, to 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pyarrow as pa
 
-from storage_core.arrays import as_array, text_array
+from storage_core.arrays import as_array
 from storage_core.formats.columns import TIMESTAMP, timestamps
 from storage_core.rabbitmq import schema
 from storage_core.rabbitmq.index.entries import Entries
-from storage_core.rabbitmq.read.columns import IndexColumns
+from storage_core.rabbitmq.read.columns import LogColumns
 
 OWN_COLUMNS = (schema.QUEUE_TYPE.name, *schema.STREAM.names)
 OF_MESSAGES = frozenset({"rawSections"})
@@ -25,23 +23,15 @@ FIELDS = {
 """A message: its offset is `sequence_id`; its entry at `position` of `file`; its chunk's id, time in ms, and epoch."""
 
 
-class StreamColumns(IndexColumns):
-    """The columns that chunks and entries answer. `vhosts` go with `queues`; None where no table names one."""
+class StreamColumns(LogColumns):
+    """The columns that chunks and entries answer."""
 
     queue_type = "stream"
     number_name = "streamOffset"
-    names = (IndexColumns.names | {"guid", "expiresAt"}) - OF_MESSAGES
-
-    def __init__(self, vhosts: Sequence[str | None], store: str, queues: Sequence[str], files: Sequence[str]) -> None:
-        super().__init__("", store, queues, files)
-        del self._constants["vhost"]
-        self._constants["location"] = "log"
-        self._vhosts = text_array(vhosts)
+    names = (LogColumns.names | {"guid", "expiresAt"}) - OF_MESSAGES
 
     def values(self, name: str, entries: Entries) -> pa.Array:
         """One of `names`."""
-        if name == "vhost":
-            return self._vhosts.take(as_array(entries["queue"]))
         if name == "streamOffset":
             return as_array(entries["sequence_id"])
         if name == "chunkId":

@@ -5,16 +5,16 @@ Source: docs/rabbitmq.md "Streams". Leaves to `stream_log` what the indexes say,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 
-from storage_core.errors import OptionError
 from storage_core.finding import FINDINGS, Finding
 from storage_core.formats.columns import TIMESTAMP, timestamps
 from storage_core.formats.rabbitmq.stream_queues import log_files
 from storage_core.rabbitmq.disk.damage import CUT, Damage
+from storage_core.rabbitmq.read.view_table import Row, ViewTable
 from storage_core.rabbitmq.stream_queues import selection, stored_offsets
 from storage_core.rabbitmq.stream_queues.contents import damaged_chunks
 from storage_core.rabbitmq.stream_queues.snapshot import StreamQueuesSnapshot
@@ -55,24 +55,6 @@ IGNORED, PASSED = "serves all", "serves all, but not to a consumer that begins t
 HIDDEN = "serves none of its messages, without a word"
 NOT_STARTED = "does not start the stream"
 _EFFECTS = {"head": IGNORED, "index": PASSED, "chain": BROKEN, "type": HIDDEN}
-
-Row = dict[str, Any]
-
-
-def schema_of(name: str) -> pa.Schema:
-    """Schema of the view `name`. OptionError with the names that there are."""
-    found = _VIEWS.get(name)
-    if found is None:
-        raise OptionError("view", name, f"of streams it is one of messages, {', '.join(_VIEWS)}")
-    return found[0]
-
-
-def rows_of(name: str, snapshot: StreamQueuesSnapshot, request: ScanRequest) -> Iterator[pa.RecordBatch]:
-    """The rows of the view `name`; the request's selection of queues narrows them."""
-    schema, rows = _VIEWS[name]
-    store = request.store_name or snapshot.store
-    listed = [{**row, "store": store} for row in rows(snapshot, request)]
-    yield pa.RecordBatch.from_pylist(listed, schema=schema)
 
 
 def findings(snapshot: StreamQueuesSnapshot) -> Iterator[Finding]:
@@ -155,9 +137,12 @@ def _damages(snapshot: StreamQueuesSnapshot, request: ScanRequest) -> Iterator[R
     yield from (vars(finding) for finding in findings(snapshot) if finding.queue in names)
 
 
-_VIEWS: dict[str, tuple[pa.Schema, Callable[[StreamQueuesSnapshot, ScanRequest], Iterator[Row]]]] = {
-    "queues": (QUEUES, _queues),
-    "segments": (SEGMENTS, _segments),
-    "offsets": (OFFSETS, _offsets),
-    "damage": (DAMAGE, _damages),
-}
+VIEWS = ViewTable(
+    "streams",
+    {
+        "queues": (QUEUES, _queues),
+        "segments": (SEGMENTS, _segments),
+        "offsets": (OFFSETS, _offsets),
+        "damage": (DAMAGE, _damages),
+    },
+)

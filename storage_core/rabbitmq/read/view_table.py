@@ -1,0 +1,46 @@
+"""The views of a store: which there are, their columns, and their rows in batches.
+
+Leaves the rows to the `views` of each type of queue. Source: docs/rabbitmq.md "Views".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import Any, Generic, TypeVar
+
+import pyarrow as pa
+
+from storage_core.errors import OptionError, closest
+from storage_core.store import ScanRequest, Snapshot
+
+BATCH_ROWS = 8192
+
+Row = dict[str, Any]
+Taken = TypeVar("Taken", bound=Snapshot)
+View = tuple[pa.Schema, Callable[[Taken, ScanRequest], Iterator[Row]]]
+
+
+class ViewTable(Generic[Taken]):
+    """The `views` by name: the columns of each, and its rows of a snapshot without the column `store`."""
+
+    def __init__(self, whose: str, views: Mapping[str, View[Taken]]) -> None:
+        self._whose, self._views = whose, views
+
+    def schema_of(self, name: str) -> pa.Schema:
+        """Schema of the view `name`. OptionError with the names that there are."""
+        if name not in self._views:
+            near = closest(name, list(self._views))
+            hint = f"did you mean {near[0]}? " if near else ""
+            names = ", ".join(self._views)
+            raise OptionError("view", name, f"{hint}The views of {self._whose} are messages, {names}")
+        return self._views[name][0]
+
+    def rows_of(self, name: str, snapshot: Taken, store: str, request: ScanRequest) -> Iterator[pa.RecordBatch]:
+        """The rows of the view `name`, one batch at least; the request's selection of queues narrows them."""
+        schema, rows = self._views[name]
+        named = ({**row, "store": request.store_name or store} for row in rows(snapshot, request))
+        listed = list(islice(named, BATCH_ROWS))
+        yield pa.RecordBatch.from_pylist(listed, schema=schema)
+        while listed := list(islice(named, BATCH_ROWS)):
+            yield pa.RecordBatch.from_pylist(listed, schema=schema)
