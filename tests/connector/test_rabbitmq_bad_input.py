@@ -264,8 +264,8 @@ def test_version_2_is_not_written(spark, tmp_path: Path) -> None:
         text = failure(lambda: save(some(spark), store, queue=queue))  # noqa: B023
         assert text.startswith(f"UnsupportedFormatError: {store}/queues/")
         assert text.endswith(
-            " is a queue of version 2; a store that has one is read but not written: make the queue version 1 on its "
-            "node, or write to a new store"
+            " is a queue of version 2; a store that has one is read but not written: write to a new store, or, before "
+            "4.0, make the queue version 1 on its node"
         )
     assert fingerprint(store) == before
 

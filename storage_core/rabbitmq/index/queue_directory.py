@@ -154,7 +154,7 @@ def check_versions(root: str, directories: Iterable[QueueDirectory]) -> None:
         if directory.version == 2:
             raise UnsupportedFormatError(
                 f"{root}/{paths.QUEUES_FOLDER}/{directory.directory} is a queue of version 2; a store that has one is "
-                "read but not written: make the queue version 1 on its node, or write to a new store"
+                "read but not written: write to a new store, or, before 4.0, make the queue version 1 on its node"
             )
 
 

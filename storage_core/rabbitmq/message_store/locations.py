@@ -13,18 +13,15 @@ import numpy.typing as npt
 
 from storage_core.errors import FormatError
 from storage_core.files import system
-from storage_core.formats.layout import Positions
 from storage_core.formats.rabbitmq import paths
-from storage_core.formats.rabbitmq.classic import message_file
 from storage_core.formats.rabbitmq.erlang import disk_log, erlang_text, ets_dump
-from storage_core.formats.spans import structs_at
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.disk.span_reader import TABLE_SIZE, read_table
+from storage_core.rabbitmq.message_store.file_scan import scan_file, scan_files
 
 INDEX_MODULE = "rabbit_msg_store_ets_index"
 ROW_SHARE = 8
 """At most so many bytes of a row of the index for a byte of a record."""
-_WINDOW_SIZE = 8 << 20
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -133,7 +130,8 @@ def _unclean(folder: str, clients: set[bytes]) -> str:
     except FormatError as error:
         return f"the store was not stopped cleanly ({error.reason})"
     values = {term[0]: term[1] for term in terms if isinstance(term, tuple) and len(term) == 2}
-    if values.get("index_module") != INDEX_MODULE:
+    # Nodes that have one kind of index do not name it.
+    if values.get("index_module", INDEX_MODULE) != INDEX_MODULE:
         return f"{paths.CLEAN_FILE} names another index module"
     listed = values.get("client_refs")
     if not isinstance(listed, list) or not all(isinstance(ref, bytes) for ref in listed):
@@ -141,40 +139,22 @@ def _unclean(folder: str, clients: set[bytes]) -> str:
     return "" if set(listed) == clients else f"{paths.CLEAN_FILE} and {paths.RECOVERY_FILE} list different queues"
 
 
-@dataclass
-class FileScan:
-    """Records of one file, in file order."""
-
-    positions: Positions
-    sizes: Positions
-    ids: npt.NDArray[np.void]
-    stop: int
-    reason: str
-
-
 def _scanned(root: str, names: list[str], why: str) -> MessageLocations:
     files = _message_files(names)
-    damages: list[Damage] = []
-    parts = []
-    for number, path in list(files.items()):
-        scan = scan_file(f"{root}/{path}", path, damages)
-        parts.append(rows_of(number, scan))
+    parts, damages = [], []
+    for number, scan in zip(list(files), scan_files(root, list(files.values())), strict=True):
+        parts.append(scan.rows(number))
+        damages += scan.damages
         leftover = f"{number}{paths.COMPACTION_SUFFIX}"
         if leftover in names and scan.reason == "end":
             # A node appends the leftover to the file; what lies after a blank or torn record it never sees.
             extra = -1 - number
             files[extra] = f"{paths.PERSISTENT_FOLDER}/{leftover}"
-            parts.append(rows_of(extra, scan_file(f"{root}/{files[extra]}", files[extra], damages)))
+            appended = scan_file(f"{root}/{files[extra]}", files[extra])
+            parts.append(appended.rows(extra))
+            damages += appended.damages
     rows = np.concatenate(parts) if parts else np.empty(0, ets_dump.INDEX_ROW)
     return MessageLocations(youngest(rows), files, _sizes(root, files), False, why, damages)
-
-
-def rows_of(number: int, scan: FileScan) -> npt.NDArray[np.void]:
-    """The records of a scan of message file `number`, of dtype INDEX_ROW."""
-    rows = np.empty(len(scan.positions), ets_dump.INDEX_ROW)
-    rows["id"], rows["references"], rows["file"] = scan.ids, -1, number
-    rows["position"], rows["size"] = scan.positions, scan.sizes
-    return rows
 
 
 def youngest(rows: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
@@ -189,71 +169,6 @@ def youngest(rows: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
     first = np.ones(len(order), bool)
     first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
     return backwards[np.sort(order[first])]
-
-
-def scan_file(path: str, name: str, damages: list[Damage], start: int = 0) -> FileScan:
-    """Walks one message file from `start` on in windows, jumping over what large records hold; adds what a node would
-    skip to `damages`.
-    """
-    try:
-        descriptor = system.open_read(path)
-    except FileNotFoundError:
-        return FileScan(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, "V16"), 0, "end")
-    try:
-        size = system.stat(path).size
-        return _walk(descriptor, size, name, damages, min(start, size))
-    finally:
-        system.close(descriptor)
-
-
-def _walk(descriptor: int, size: int, name: str, damages: list[Damage], start: int) -> FileScan:
-    window = np.empty(min(_WINDOW_SIZE, size - start), np.uint8)
-    positions, sizes, ids = [], [], []
-    base, reason = start, "more"
-    while reason == "more":
-        count = system.pread_into(descriptor, window.data, base) if len(window) else 0
-        found = message_file.walk(window[:count], base, size)
-        positions.append(found.positions)
-        sizes.append(found.sizes)
-        ids.append(structs_at(window[:count], message_file.HEAD.dtype, found.positions - base)["id"])
-        damages += [_skipped(name, position) for position in found.unmarked.tolist()]
-        reason = found.reason
-        if reason == "more" and found.stop == base:
-            # One record larger than the window: only its head and its marker are read.
-            single, following = _large(descriptor, base)
-            if single is None:
-                damages.append(_skipped(name, base))
-            else:
-                positions.append(np.array([base], np.int64))
-                sizes.append(np.array([following - base], np.int64))
-                ids.append(single)
-            base = following
-        else:
-            base = found.stop
-        if base >= size:
-            reason = "end"
-    if reason in {"torn", "blank"}:
-        damages.append(Damage(name, base, size - base, f"{reason} tail", _TAILS[reason], served=False))
-    joined = np.concatenate(ids) if ids else np.empty(0, "V16")
-    return FileScan(np.concatenate(positions), np.concatenate(sizes), joined, base, reason)
-
-
-_TAILS = {
-    "torn": "an unfinished record at the end",
-    "blank": "bytes after a record of length 0",
-}
-
-
-def _skipped(name: str, position: int) -> Damage:
-    reason = "a record without its end marker"
-    return Damage(name, position, 0, "message", reason, served=False)
-
-
-def _large(descriptor: int, base: int) -> tuple[npt.NDArray[np.void] | None, int]:
-    head = np.frombuffer(system.pread(descriptor, message_file.HEAD.size, base), message_file.HEAD.dtype)
-    following = base + int(head["size"][0]) + message_file.OVERHEAD
-    marked = system.pread(descriptor, 1, following - 1) == bytes((message_file.MARKER,))
-    return (head["id"] if marked else None), following
 
 
 def file_sizes(root: str, folder: str = paths.PERSISTENT_FOLDER) -> dict[str, int]:

@@ -18,7 +18,8 @@ from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.erlang import disk_log, erlang_text, ets_dump
 from storage_core.formats.rabbitmq.erlang.external_term import Atom
 from storage_core.rabbitmq.disk.span_reader import read_table
-from storage_core.rabbitmq.message_store.locations import INDEX_MODULE, MessageLocations, scan_file
+from storage_core.rabbitmq.message_store.file_scan import scan_file
+from storage_core.rabbitmq.message_store.locations import INDEX_MODULE, MessageLocations
 from storage_core.rabbitmq.message_store.message_files import MERGED_SUFFIX, Location, MessageFile
 from storage_core.rabbitmq.message_store.message_store import MessageStore
 
@@ -40,7 +41,7 @@ def finish_compactions(folder: str) -> None:
         if number is None:
             continue
         target_path = f"{folder}/{number}{paths.MESSAGE_SUFFIX}"
-        stop = scan_file(target_path, name, []).stop
+        stop = scan_file(target_path, name).stop
         source, target = system.open_read(f"{folder}/{name}"), system.open_write(target_path, create=True)
         try:
             system.truncate(target, stop)

@@ -15,25 +15,24 @@ from storage_core.files import system
 from storage_core.files.stamp import Stamp
 from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.erlang import ets_dump
-from storage_core.rabbitmq.disk.damage import Damage
-from storage_core.rabbitmq.message_store.locations import (
-    FileScan,
-    MessageLocations,
-    rows_of,
-    scan_file,
-    youngest,
-)
+from storage_core.rabbitmq.message_store.file_scan import scan_file
+from storage_core.rabbitmq.message_store.locations import MessageLocations, youngest
 
 SUFFIXES = (paths.MESSAGE_SUFFIX, paths.COMPACTION_SUFFIX)
 
 
 @dataclass(frozen=True)
 class _Scanned:
-    """One message file as it was scanned last: its stamp before, where the scan ended, its records."""
+    """One message file as it was scanned last: its stamp before, where the walk ended, its records."""
 
     stamp: Stamp
     stop: int
     rows: npt.NDArray[np.void]
+
+    @property
+    def end(self) -> int:
+        """Where the last record ends, which may have been looked for after the walk."""
+        return max(self.stop, int((self.rows["position"] + self.rows["size"]).max(initial=0)))
 
 
 class LiveLocations(MessageLocations):
@@ -42,6 +41,7 @@ class LiveLocations(MessageLocations):
     def __init__(self, root: str) -> None:
         self._root = root
         self._scanned: dict[int, _Scanned] = {}
+        self._with_containers = False
         super().__init__(np.empty(0, ets_dump.INDEX_ROW), {}, {}, False, "a node may be at work")
 
     def find(self, ids: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
@@ -78,7 +78,7 @@ class LiveLocations(MessageLocations):
         # first, so the file that it goes into counts.
         rows = [scanned.rows for scanned in self._scanned.values()]
         self.rows = youngest(np.concatenate(rows) if rows else np.empty(0, ets_dump.INDEX_ROW))
-        self.files, self.sizes = files, {key: scanned.stop for key, scanned in self._scanned.items()}
+        self.files, self.sizes = files, {key: scanned.end for key, scanned in self._scanned.items()}
         self.__post_init__()
         return True
 
@@ -88,6 +88,6 @@ class LiveLocations(MessageLocations):
             return known
         grew = newest and known is not None and known.stamp.identity == stamp.identity and stamp.size >= known.stop
         start, rows = (known.stop, [known.rows]) if grew and known is not None else (0, [])
-        damages: list[Damage] = []
-        scan: FileScan = scan_file(f"{self._root}/{path}", path, damages, start)
-        return _Scanned(stamp, max(scan.stop, start), np.concatenate([*rows, rows_of(number, scan)]))
+        scan = scan_file(f"{self._root}/{path}", path, start, self._with_containers)
+        self._with_containers = scan.with_containers
+        return _Scanned(stamp, max(scan.stop, start), np.concatenate([*rows, scan.rows(number)]))

@@ -16,7 +16,6 @@ from storage_core.formats.layout import Positions
 from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.message.basic_message import Reach
 from storage_core.job import FOLDER, pending_intent
-from storage_core.progress import report
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.disk.effects import CRASHES, DELIVERING, HANGS, IGNORES, READING, Effect
 from storage_core.rabbitmq.disk.span_reader import read_file
@@ -24,7 +23,8 @@ from storage_core.rabbitmq.disk.vhost_config import config_flaw
 from storage_core.rabbitmq.disk.vhost_name import vhost_flaw
 from storage_core.rabbitmq.index.entries import ACKED, JOURNAL, MISSING, SEGMENT, SHARED, flagged
 from storage_core.rabbitmq.index.queue_directory import QueueFiles
-from storage_core.rabbitmq.message_store.locations import MessageLocations, file_sizes, scan_file
+from storage_core.rabbitmq.message_store.file_scan import scan_files
+from storage_core.rabbitmq.message_store.locations import MessageLocations, file_sizes
 from storage_core.rabbitmq.read.snapshot import NamedQueue, VhostSnapshot
 from storage_core.rabbitmq.verify.contents import flaws, stray_delivers
 from storage_core.rabbitmq.verify.kinds import Kind
@@ -164,13 +164,8 @@ def _store_damages(snapshot: VhostSnapshot) -> list[Damage]:
     """Damage of the message files: a node that trusts its tables does not look for it."""
     if not snapshot.locations.clean:
         return snapshot.locations.damages
-    found: list[Damage] = []
-    sizes, done = file_sizes(snapshot.root), 0
-    for file, size in sizes.items():
-        scan_file(f"{snapshot.root}/{file}", file, found)
-        done += size
-        report(WORK, done, sum(sizes.values()))
-    return found
+    scans = scan_files(snapshot.root, list(file_sizes(snapshot.root)), WORK)
+    return [damage for scan in scans for damage in scan.damages]
 
 
 def _blank_segments(folder: str) -> Iterator[tuple[str, int]]:

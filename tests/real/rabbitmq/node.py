@@ -71,10 +71,10 @@ class Node:
     def start(self, seconds: float = 120) -> None:
         """Starts it; RuntimeError with its last words when it does not come up."""
         if self.epmd is None:
-            self.epmd = subprocess.Popen(["epmd"], env=self.environment, stdin=subprocess.DEVNULL)
+            self.epmd = subprocess.Popen(self._command("epmd"), env=self.environment, stdin=subprocess.DEVNULL)
         with (self.folder / "stdout.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [str(BIN / "rabbitmq-server")],
+                self._command(str(BIN / "rabbitmq-server")),
                 env=self.environment,
                 cwd=self.folder,
                 stdout=log,
@@ -88,8 +88,11 @@ class Node:
                 raise RuntimeError((self.folder / "stdout.log").read_text()[-3000:])
             time.sleep(0.5)
 
+    def _command(self, program: str, *arguments: str) -> list[str]:
+        return [program, *arguments]
+
     def _ctl(self, *arguments: str, seconds: float = 600) -> subprocess.CompletedProcess[str]:
-        command = [str(BIN / "rabbitmqctl"), *arguments]
+        command = self._command(str(BIN / "rabbitmqctl"), *arguments)
         return subprocess.run(
             command, env=self.environment, capture_output=True, text=True, timeout=seconds, check=False
         )

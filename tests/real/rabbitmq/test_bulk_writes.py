@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +15,19 @@ from storage_core.rabbitmq import open_store
 from storage_core.store import ScanRequest
 from tests.real.rabbitmq.amqp import Client
 from tests.real.rabbitmq.node import Node
-from tests.real.rabbitmq.written import MAX_PRIORITY, QUEUES, ROWS, ack_half, check, drained, expected, rows
+from tests.real.rabbitmq.written import (
+    MAX_PRIORITY,
+    QUEUES,
+    ROWS,
+    ack_half,
+    check,
+    declare,
+    drained,
+    expected,
+    put,
+    rows,
+    write,
+)
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900 if ROWS <= 20_000 else 0)]
 
@@ -28,31 +39,8 @@ def node(tmp_path: Path) -> Iterator[Node]:
     found.kill()
 
 
-def declare(node: Node, definitions: Path) -> Path:
-    """Starts the node, imports the definitions, stops it; the vhost's directory."""
-    node.start()
-    node.ctl("import_definitions", str(definitions))
-    node.stop()
-    return next(node.vhosts.iterdir())
-
-
 def log_of(node: Node) -> str:
     return next((node.folder / "log").glob("*localhost.log")).read_text()
-
-
-def put(store: Path, target: Path) -> None:
-    shutil.rmtree(target)
-    shutil.copytree(store, target)
-
-
-def write(store: Path, table: pa.Table, parts: int = 3) -> None:
-    """One job of several tasks, the last one first."""
-    with open_store(str(store)) as opened:
-        job = opened.begin_job()
-        job.options.priorities[b"prio"] = MAX_PRIORITY
-        size = -(-len(table) // parts)
-        staged = [job.stage(iter(table.slice(n * size, size).to_batches()), n) for n in reversed(range(parts))]
-        assert job.commit(staged) == len(table)
 
 
 def test_a_node_delivers_what_was_written(node: Node, tmp_path: Path) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_core.formats.rabbitmq.message import properties
+from storage_core.rabbitmq import open_store
 from tests.real.rabbitmq.amqp import Client, Delivery
 from tests.real.rabbitmq.node import Node
 
@@ -119,3 +122,27 @@ def ack_half(node: Node, queue: str) -> int:
         if len(found) > 1:
             client.ack_all(found[len(found) // 2 - 1].tag)
         return len(found) // 2
+
+
+def declare(node: Node, definitions: Path) -> Path:
+    """Starts the node, imports the definitions, stops it; the vhost's directory."""
+    node.start()
+    node.ctl("import_definitions", str(definitions))
+    node.stop()
+    return next(node.vhosts.iterdir())
+
+
+def put(store: Path, target: Path) -> None:
+    """Puts a store in the place of another."""
+    shutil.rmtree(target)
+    shutil.copytree(store, target)
+
+
+def write(store: Path, table: pa.Table, parts: int = 3) -> None:
+    """One job of several tasks, the last one first."""
+    with open_store(str(store)) as opened:
+        job = opened.begin_job()
+        job.options.priorities[b"prio"] = MAX_PRIORITY
+        size = -(-len(table) // parts)
+        staged = [job.stage(iter(table.slice(n * size, size).to_batches()), n) for n in reversed(range(parts))]
+        assert job.commit(staged) == len(table)

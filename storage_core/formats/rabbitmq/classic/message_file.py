@@ -10,7 +10,7 @@ from struct import Struct as Packer
 
 import numpy as np
 
-from storage_core.formats.layout import Bytes, Positions, struct
+from storage_core.formats.layout import Bytes, Positions, struct, values_at
 
 HEAD = struct(
     "message file record",
@@ -22,6 +22,9 @@ MARKER = 0xFF
 OVERHEAD = 9
 """A record takes `size` plus its own 8 bytes plus the marker after it."""
 ID_SIZE = 16
+CONTAINERS = (b"\x83h\x04w\x02mc", b"\x83h\x04d\x00\x02mc")
+"""How the term of a message of 3.13 or later begins: a tuple of four, the atom `mc` in either spelling."""
+_VERSION = 0x83
 
 _SIZE = Packer(">Q")
 
@@ -77,6 +80,27 @@ def walk(data: Bytes, base: int, file_size: int) -> MessageRecords:
     return MessageRecords(
         np.array(positions, np.int64), np.array(sizes, np.int64), np.array(unmarked, np.int64), base + at, reason
     )
+
+
+def framed(data: Bytes, base: int, file_size: int) -> tuple[Positions, Positions]:
+    """Where, from the first byte of `data` on, lie what may be records, and their whole sizes, shape (n,) each. `data`
+    are the bytes of the file of `file_size` from position `base` on.
+
+    By their heads alone: an id and a term, not beyond the end of the file, and the term's first byte. Their end markers
+    are not looked at. One in 256 bytes is looked at, so this is for stretches where no record follows another.
+    """
+    starts = np.flatnonzero(data[HEAD.size :] == _VERSION)
+    lengths = values_at(data, ">u8", starts)
+    fits = (lengths > ID_SIZE) & (lengths <= max(0, file_size - base - OVERHEAD))
+    starts, sizes = starts[fits], lengths[fits].astype(np.int64) + OVERHEAD
+    inside = base + starts + sizes <= file_size
+    return starts[inside], sizes[inside]
+
+
+def has_container(data: Bytes, starts: Positions) -> bool:
+    """Whether a record that starts at one of `starts` in `data` holds a message as 3.13 and later write it."""
+    terms = starts + HEAD.size
+    return any(bool((values_at(data, f"S{len(head)}", terms) == head).any()) for head in CONTAINERS)
 
 
 def encode(message_id: bytes, term: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """The term that holds a message since RabbitMQ 3.13, a container `mc`: its parts, and the properties as delivered.
 
 The content inside is `basic_message`'s. Only messages that came by AMQP 0-9-1 are read; those of AMQP 1.0 and MQTT are
-kept in forms of their own. Source: RabbitMQ's mc.erl, mc_amqpl.erl and mc.hrl, 3.13 to 4.x; no real store was at hand.
+kept in forms of their own. Source: rabbitmq.md 8.
 """
 
 from __future__ import annotations

@@ -1,0 +1,163 @@
+"""The records of a message file, found by reading it, as a node does that does not trust its tables.
+
+Nodes up to 3.12 walk from record to record and end where none can begin. Nodes that write containers (3.13 and later)
+compact a file where it lies, which leaves zeros and old copies between its records: they look for the next record at
+every byte. Source: rabbitmq.md 6.1, 6.7, 6.8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.files import system
+from storage_core.formats.layout import Positions, values_at
+from storage_core.formats.rabbitmq.classic import message_file
+from storage_core.formats.rabbitmq.erlang import ets_dump
+from storage_core.formats.spans import structs_at
+from storage_core.progress import report
+from storage_core.rabbitmq.disk.damage import Damage
+
+_WINDOW_SIZE = 8 << 20
+_TAILS = {"torn": "an unfinished record at the end", "blank": "bytes after a record of length 0"}
+
+
+@dataclass
+class FileScan:
+    """Records of one file: those of its walk in file order, then those that were looked for.
+
+    `stop` is where the walk ended, `reason` why, as in `message_file.walk`; `hole` is the first byte that is no record,
+    None without any. `damages` is what a node skips. `with_containers`: a node of 3.13 or later wrote here.
+    """
+
+    positions: Positions
+    sizes: Positions
+    ids: npt.NDArray[np.void]
+    stop: int
+    reason: str
+    hole: int | None = None
+    damages: list[Damage] = field(default_factory=list)
+    with_containers: bool = False
+
+    def rows(self, number: int) -> npt.NDArray[np.void]:
+        """The records as those of message file `number`, of dtype INDEX_ROW."""
+        rows = np.empty(len(self.positions), ets_dump.INDEX_ROW)
+        rows["id"], rows["references"], rows["file"] = self.ids, -1, number
+        rows["position"], rows["size"] = self.positions, self.sizes
+        return rows
+
+
+def scan_files(root: str, names: Sequence[str], work: str = "") -> list[FileScan]:
+    """The scans of the message files `names` below `root`; `work` is what is reported of the progress."""
+    scans, done = [], 0
+    total = sum(system.stat(f"{root}/{name}").size for name in names) if work else 0
+    for name in names:
+        scans.append(scan_file(f"{root}/{name}", name))
+        done += scans[-1].stop
+        if work:
+            report(work, done, total)
+    if not any(scan.with_containers for scan in scans):
+        return scans
+    return [
+        scan if scan.with_containers or scan.hole is None else scan_file(f"{root}/{name}", name, with_containers=True)
+        for name, scan in zip(names, scans, strict=True)
+    ]
+
+
+def scan_file(path: str, name: str, start: int = 0, with_containers: bool = False) -> FileScan:
+    """Walks one message file from `start` on in windows, jumping over what large records hold. Looks for records after
+    a hole where there are containers, in this file or, `with_containers`, in others of the store.
+    """
+    try:
+        descriptor = system.open_read(path)
+    except FileNotFoundError:
+        return FileScan(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, "V16"), 0, "end")
+    try:
+        size = system.stat(path).size
+        scan = _walk(descriptor, size, name, min(start, size))
+        if scan.hole is not None:
+            _look_on(descriptor, size, scan, with_containers)
+        return scan
+    finally:
+        system.close(descriptor)
+
+
+def _walk(descriptor: int, size: int, name: str, start: int) -> FileScan:
+    window = np.empty(min(_WINDOW_SIZE, size - start), np.uint8)
+    positions, sizes, ids, damages = [], [], [], []
+    base, reason, hole, with_containers = start, "more", None, False
+    while reason == "more":
+        count = system.pread_into(descriptor, window.data, base) if len(window) else 0
+        found = message_file.walk(window[:count], base, size)
+        positions.append(found.positions)
+        sizes.append(found.sizes)
+        ids.append(structs_at(window[:count], message_file.HEAD.dtype, found.positions - base)["id"])
+        with_containers = with_containers or message_file.has_container(window[:count], found.positions - base)
+        damages += [_skipped(name, position) for position in found.unmarked.tolist()]
+        reason = found.reason
+        if reason == "more" and found.stop == base:
+            # One record larger than the window: only its head and its marker are read.
+            single, following = _large(descriptor, base)
+            if single is None:
+                damages.append(_skipped(name, base))
+            else:
+                positions.append(np.array([base], np.int64))
+                sizes.append(np.array([following - base], np.int64))
+                ids.append(single)
+            base = following
+        else:
+            base = found.stop
+        if base >= size:
+            reason = "end"
+    if reason in _TAILS:
+        damages.append(Damage(name, base, size - base, f"{reason} tail", _TAILS[reason], served=False))
+    hole = damages[0].position if damages else None
+    joined = np.concatenate(ids) if ids else np.empty(0, "V16")
+    return FileScan(
+        np.concatenate(positions), np.concatenate(sizes), joined, base, reason, hole, damages, with_containers
+    )
+
+
+def _look_on(descriptor: int, size: int, scan: FileScan, with_containers: bool) -> None:
+    """Adds to a scan the records that begin anywhere after its hole, and takes away its damages, where a node looks on.
+
+    It takes those that a queue needs, so what else has the form of a record does no harm.
+    """
+    base = size if scan.hole is None else scan.hole
+    window = np.empty(min(_WINDOW_SIZE, size - base), np.uint8)
+    positions, sizes, ids = [scan.positions], [scan.sizes], [scan.ids]
+    while size - base >= message_file.HEAD.size:
+        data = window[: system.pread_into(descriptor, window.data, base)]
+        starts, lengths = message_file.framed(data, base, size)
+        ends = starts + lengths - 1
+        inside = ends < len(data)
+        marked = values_at(data, "u1", ends) == message_file.MARKER
+        marked[~inside] = [_is_marked(descriptor, base + end) for end in ends[~inside].tolist()]
+        starts, lengths = starts[marked], lengths[marked]
+        scan.with_containers = scan.with_containers or message_file.has_container(data, starts)
+        positions.append(base + starts)
+        sizes.append(lengths)
+        ids.append(structs_at(data, message_file.HEAD.dtype, starts)["id"])
+        base += max(1, len(data) - message_file.HEAD.size)
+    if scan.with_containers or with_containers:
+        scan.positions, scan.sizes = np.concatenate(positions), np.concatenate(sizes)
+        scan.ids = np.concatenate(ids)
+        scan.damages, scan.with_containers = [], True
+
+
+def _is_marked(descriptor: int, position: int) -> bool:
+    return system.pread(descriptor, 1, position) == bytes((message_file.MARKER,))
+
+
+def _skipped(name: str, position: int) -> Damage:
+    reason = "a record without its end marker"
+    return Damage(name, position, 0, "message", reason, served=False)
+
+
+def _large(descriptor: int, base: int) -> tuple[npt.NDArray[np.void] | None, int]:
+    head = np.frombuffer(system.pread(descriptor, message_file.HEAD.size, base), message_file.HEAD.dtype)
+    following = base + int(head["size"][0]) + message_file.OVERHEAD
+    return (head["id"] if _is_marked(descriptor, following - 1) else None), following

@@ -1,0 +1,165 @@
+"""Random publishes and acknowledgements on a node of RabbitMQ 4, whose message files are small and soon compacted.
+
+A file is looked at for compaction about 15 s after a message in it was acknowledged.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pika
+import pyarrow as pa
+
+from storage_core.formats.rabbitmq import paths
+from tests.rabbitmq import golden
+from tests.real.rabbitmq.amqp import Client, Delivery
+from tests.real.rabbitmq.node_4 import Node4
+
+VHOST = "v"
+QUEUES = {"plain": {}, "also": {}, "prio": {"x-max-priority": 2}}
+EXCHANGE = "every ü"
+FILE_SIZE = 1_000_000
+COMPACTED_AFTER_S = 17
+ZEROS = bytes(64)
+"""Only what is left between records that were moved has so many."""
+
+
+def definitions() -> dict[str, Any]:
+    """The virtual host with its queues, and an exchange that leads to all of them."""
+    guest = {"user": "guest", "vhost": VHOST, "configure": ".*", "write": ".*", "read": ".*"}
+    common = {"vhost": VHOST, "durable": True, "auto_delete": False}
+    exchange = {**common, "name": EXCHANGE, "type": "fanout", "internal": False, "arguments": {}}
+    binding = {"vhost": VHOST, "source": EXCHANGE, "destination_type": "queue", "routing_key": "", "arguments": {}}
+    return {
+        "vhosts": [{"name": VHOST}],
+        "permissions": [guest],
+        "queues": [{**common, "name": name, "arguments": arguments} for name, arguments in QUEUES.items()],
+        "exchanges": [exchange],
+        "bindings": [{**binding, "destination": name} for name in QUEUES],
+    }
+
+
+def properties(r: random.Random, number: int) -> pika.BasicProperties:
+    """Any of the fourteen properties."""
+    header = r.choice([1, -5, 1 << 40, True, "é" * r.randrange(300), b"\0\xff", None, [1, "a"], {"in": {"er": [1, 2]}}])
+    return pika.BasicProperties(
+        content_type=r.choice([None, "text/plain", ""]),
+        content_encoding=r.choice([None, "gzip"]),
+        headers=r.choice([None, {}, {"x-a": header, "k ü": header}, {"CC": ["also"]}, {"BCC": ["also"], "n": header}]),
+        delivery_mode=r.choice([1, 2, 2, 2]),
+        priority=r.choice([None, 0, 1, 2, 9]),
+        correlation_id=r.choice([None, str(number)]),
+        reply_to=r.choice([None, "q ünïcödé"]),
+        expiration=r.choice([None, None, "100000000"]),
+        message_id=r.choice([None, "", str(number)]),
+        timestamp=r.choice([None, 0, 1_700_000_000 + number]),
+        type=r.choice([None, "kind"]),
+        user_id=r.choice([None, "guest"]),
+        app_id=r.choice([None, "tests"]),
+        cluster_id=r.choice([None, "c"]),
+    )
+
+
+class History:
+    """A node with the three queues, started."""
+
+    def __init__(self, seed: int | str) -> None:
+        self.r = random.Random(seed)
+        self._connections: list[pika.BlockingConnection] = []
+        self.node = Node4(f"[{{rabbit, [{{msg_store_file_size_limit, {FILE_SIZE}}}]}}].")
+        try:
+            self._begin()
+        except BaseException:
+            self.node.remove()
+            raise
+        self.vhost = self.node.vhosts / paths.vhost_directory(VHOST.encode())
+
+    def _begin(self) -> None:
+        self.node.start()
+        path = self.node.folder / "definitions.json"
+        path.write_text(json.dumps(definitions()))
+        self.node.ctl("import_definitions", str(path).replace(str(self.node.root), ""))
+        deadline = time.monotonic() + 30
+        while set(self.node.ctl("list_queues", "--vhost", VHOST, "name", "--silent").split()) != {*QUEUES}:
+            assert time.monotonic() < deadline, "the queues of the definitions are not there"
+            time.sleep(0.2)
+
+    def work(self, most: int = 400) -> None:
+        """Publishes, confirmed, and acknowledges a share of each queue; the connection stays open until the end."""
+        parameters = pika.ConnectionParameters("127.0.0.1", self.node.port, VHOST, heartbeat=0)
+        self._connections.append(pika.BlockingConnection(parameters))
+        channel = self._connections[-1].channel()
+        channel.confirm_delivery()
+        for number in range(self.r.randint(most // 4, most)):
+            size = self.r.choice([0, 1, 100, 3000, 4090, 4096, *(self.r.randint(4097, 30_000) for _ in range(6))])
+            body = (b"%d:" % number + self.r.randbytes(40) * (size // 40 + 1))[:size]
+            where = (EXCHANGE, self.r.choice(["", "k ü"])) if self.r.random() < 0.3 else ("", self.r.choice([*QUEUES]))
+            channel.basic_publish(*where, body, properties(self.r, number))
+        for name in QUEUES:
+            share = self.r.choice([0.3, 0.7, 0.8])
+            while (got := channel.basic_get(name))[0] is not None:
+                if self.r.random() < share:
+                    channel.basic_ack(got[0].delivery_tag)
+
+    def until_compacted(self, most: int = 400) -> None:
+        """Works and waits until a compaction has left holes, six times at most: small files may have none."""
+        for _ in range(6):
+            self.work(most)
+            self.wait(COMPACTED_AFTER_S)
+            if self.holes():
+                return
+
+    def wait(self, seconds: float) -> None:
+        """Leaves the node alone."""
+        time.sleep(seconds)
+
+    def end(self, clean: bool) -> None:
+        """A clean stop, or a kill."""
+        if clean:
+            self.node.stop()
+        else:
+            self.node.kill()
+        for connection in self._connections:
+            with suppress(pika.exceptions.AMQPError):
+                connection.close()
+        self._connections.clear()
+
+    def holes(self) -> int:
+        """How many message files a compaction has left zeros in."""
+        return sum(ZEROS in path.read_bytes() for path in (self.vhost / "msg_store_persistent").glob("*.rdq"))
+
+    def delivered(self) -> dict[str, list[Delivery]]:
+        """What the node, which runs, hands out of each queue, in order; all of it stays."""
+        found = {}
+        for name in QUEUES:
+            with Client(self.node.port, VHOST) as client:
+                found[name] = client.drain(name)
+        return found
+
+
+def as_rows(deliveries: dict[str, list[Delivery]]) -> dict[str, list[tuple[Any, ...]]]:
+    """Deliveries in the form of `rows_of`."""
+    return {
+        name: [(each.exchange, each.routing_key, each.redelivered, each.properties, each.body) for each in listed]
+        for name, listed in deliveries.items()
+    }
+
+
+def rows_of(table: pa.Table) -> dict[str, list[tuple[Any, ...]]]:
+    """What a delivery says of each row of a read, by queue and in order."""
+    rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in QUEUES}
+    for name, listed in golden.by_queue(table).items():
+        for row in listed:
+            key = row["routingKeys"][0]
+            rows[name].append((row["exchange"], key, row["redelivered"], row["rawProperties"], row["body"]))
+    return rows
+
+
+def read(store: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """The rows of the store, FAILFAST."""
+    return rows_of(golden.table(store))

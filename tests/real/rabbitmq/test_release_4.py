@@ -1,0 +1,78 @@
+"""A real node of RabbitMQ 4: what it keeps, compacted or not, is read as it delivers it; it boots on what we write."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from storage_core.rabbitmq import open_store
+from storage_core.rabbitmq.verify.kinds import Kind
+from tests.real.rabbitmq import history_4
+from tests.real.rabbitmq.history_4 import COMPACTED_AFTER_S, History
+from tests.real.rabbitmq.node_4 import Node4
+from tests.real.rabbitmq.written import QUEUES, check, declare, drained, expected, put, rows, write
+from tests.support.sampling import SEED
+
+ROUNDS = int(os.environ.get("MQSTORE_RELEASE_4", "0"))
+MAY_BE = {Kind.COUNT, Kind.DISAGREEING}
+"""A node that was killed once forgets to count some down, and keeps their messages for ever. A kill may come between
+the writes of an index and of a message, which the node then drops, as the rows say.
+"""
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.timeout(0),
+    pytest.mark.skipif(not ROUNDS, reason="make test-real-full installs RabbitMQ 4 (MQSTORE_RELEASE_4: rounds)"),
+]
+
+
+def test_what_a_node_delivers_after_compactions() -> None:
+    holes = 0
+    for number in range(ROUNDS):
+        history = History(f"{SEED} {number}")
+        try:
+            history.until_compacted()
+            history.end(clean=number % 2 == 0)
+            holes += history.holes()
+            check_store(history, f"{SEED} {number}")
+            history.node.start()
+            history.work()
+            history.wait(history.r.choice([0.1, COMPACTED_AFTER_S]))
+            history.end(clean=history.r.random() < 0.5)
+            check_store(history, f"{SEED} {number}, once more")
+        finally:
+            history.node.remove()
+    assert holes or ROUNDS < 4, "no compaction left anything to look over"
+
+
+def check_store(history: History, what: str) -> None:
+    """The node, ended, starts and delivers what is read before; it stays on."""
+    with open_store(str(history.vhost)) as store:
+        wrong = [finding for finding in store.verify() if finding.kind not in MAY_BE]
+    assert wrong == [], what
+    found = history_4.read(history.vhost)
+    history.node.start()
+    told = history_4.as_rows(history.delivered())
+    assert found == told, (what, {name: (len(found[name]), len(told[name])) for name in told})
+    history.node.stop()
+
+
+def test_a_node_delivers_what_was_written(tmp_path: Path) -> None:
+    """It makes version 2 of the queues that are written in version 1."""
+    node = Node4()
+    try:
+        store, table = tmp_path / "vhosts" / "any-name", rows(3000, SEED)
+        write(store, table)
+        definitions = node.folder / "definitions.json"
+        shutil.copy(tmp_path / "vhosts" / "definitions.json", definitions)
+        target = declare(node, Path(str(definitions).replace(str(node.root), "")))
+        put(store, target)
+        node.start()
+        found = drained(node)
+        for queue in QUEUES:
+            check(found[queue], expected(table, queue))
+            assert not any(delivery.redelivered for delivery in found[queue])
+    finally:
+        node.remove()
