@@ -67,7 +67,10 @@ def random_kind(draw: random.Random) -> Kind:
         "headers": [(f"h{i}", draw.choice(_HEADERS)) for i in range(draw.randrange(6))],
         "applied": draw.sample(["x-basic-type", "x-basic-app-id"], draw.randrange(3)),
         "body": draw.choice(("data", "data", "data", "value", "two", "none")),
-        "head": draw.random() < 0.1,
+        "head": [draw.choice(makers) for makers in _HEAD][: draw.choice((1, 2, 3, 5, 5))]
+        if draw.random() < 0.4
+        else [],
+        "noted": [(key, draw.choice(_HEADERS)) for key in draw.sample(_NOTED, draw.choice((0, 0, 1, 2, 4)))],
         "wide": draw.random() < 0.2,
     }
 
@@ -89,10 +92,32 @@ _HEADERS: list[Any] = [
 ]  # fmt: skip
 
 
+_NULL: Any = lambda d: b"\x40"  # noqa: E731
+_HEAD: list[list[Any]] = [
+    [lambda d: b"\x41", lambda d: b"\x42", lambda d: d.choice((b"\x41", b"\x42")), _NULL],
+    [_NULL, lambda d: b"\x50" + d.randbytes(1)],
+    [_NULL, lambda d: b"\x70" + d.randbytes(4), lambda d: b"\x52" + d.randbytes(1), lambda d: b"\x43"],
+    [lambda d: b"\x41"],
+    [lambda d: b"\x43"],
+]
+"""Durable, priority, time to live, first acquirer and delivery count."""
+_NOTED = [
+    "x-h",
+    "x-a",
+    "h1",
+    "x-cc",
+    "x-death",
+    "x-opt-deaths",
+    "x-opt-rabbitmq-received-time",
+    "x-basic-type",
+    "x-big",
+]
+
+
 def random_message(draw: random.Random, kind: Kind) -> bytes:
     """A message of a kind."""
-    parts = [section(0x70, listed(0xC0, [draw.choice((b"\x41", b"\x42"))]))] if kind["head"] else []
-    noted = []
+    parts = [section(0x70, listed(0xC0, [make(draw) for make in kind["head"]]))] if kind["head"] else []
+    noted = [each for key, make in kind["noted"] for each in (counted(0xA3, key.encode()), make(draw))]
     for key in kind["annotations"]:
         number = key.endswith(("mode", "priority"))
         noted += [counted(0xA3, key.encode()), b"\x50" + draw.randbytes(1) if number else counted(0xA1, _text(draw))]

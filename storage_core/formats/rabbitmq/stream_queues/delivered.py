@@ -13,7 +13,7 @@ from typing import Any
 from storage_core.errors import FormatError
 from storage_core.formats.rabbitmq.message import properties
 from storage_core.formats.rabbitmq.message.field_table import Item
-from storage_core.formats.rabbitmq.stream_queues import sections
+from storage_core.formats.rabbitmq.stream_queues import container_view, sections
 from storage_core.formats.rabbitmq.stream_queues.sections import Section
 
 EXCHANGE, ROUTING_KEY = b"x-exchange", b"x-routing-key"
@@ -26,11 +26,6 @@ PROPERTY_LIST = (
 )  # fmt: skip
 """The fields of the section `properties` that a consumer gets, in their order."""
 IDS = ("message_id", "correlation_id")
-LETTERS = {
-    "utf8": "S", "symbol": "S", "char": "S", "uuid": "S", "long": "l", "int": "I", "uint": "i", "short": "s",
-    "ushort": "u", "byte": "b", "ubyte": "B", "double": "d", "float": "f", "boolean": "t", "binary": "x",
-    "timestamp": "T", "null": "V", "decimal32": "x", "decimal64": "x", "decimal128": "x",
-}  # fmt: skip
 MOST_ID, MOST_SHORT = 256, 255
 
 
@@ -49,23 +44,32 @@ class Delivered:
 def delivered(data: bytes) -> Delivered:
     """The message whose sections are `data`. FormatError for what no consumer can be given."""
     found = sections.parse(data)
-    annotations = _pairs(data, found, sections.MESSAGE_ANNOTATIONS)
-    values: dict[str, Any] = {}
-    headers: list[Item] = []
-    for key, name in ANNOTATIONS.items():
-        _put(values, headers, name, *_taken(annotations, key))
-    ids = _listed(data, found, values, headers)
-    applied = _pairs(data, found, sections.APPLICATION_PROPERTIES)
-    for key, name in ((TYPE, "type"), (APP_ID, "app_id")):
-        _put(values, headers, name, *_taken(applied, key))
-    headers = ids + [_header(key, *value) for key, value in applied if value[0] != "compound"] + headers
-    if headers:
-        values["headers"] = headers
+    if sections.last_of(found, sections.HEADER) is None:
+        values = _values(data, found)
+    else:
+        values = container_view.values_of(data, found)
     try:
         listed = properties.encode(values)
     except ValueError as error:
         raise FormatError(0, str(error)) from None
     return Delivered(_text_of(data, found, EXCHANGE), _text_of(data, found, ROUTING_KEY), listed, body(found))
+
+
+def _values(data: bytes, found: list[Section]) -> dict[str, Any]:
+    """The values of the property list, as a node of 3.10 makes it."""
+    annotations = sections.pairs(data, found, sections.MESSAGE_ANNOTATIONS)
+    values: dict[str, Any] = {}
+    headers: list[Item] = []
+    for key, name in ANNOTATIONS.items():
+        _put(values, headers, name, *_taken(annotations, key))
+    ids = _listed(data, found, values, headers)
+    applied = sections.pairs(data, found, sections.APPLICATION_PROPERTIES)
+    for key, name in ((TYPE, "type"), (APP_ID, "app_id")):
+        _put(values, headers, name, *_taken(applied, key))
+    headers = ids + [_header(key, *value) for key, value in applied if value[0] != "compound"] + headers
+    if headers:
+        values["headers"] = headers
+    return values
 
 
 def _text_of(data: bytes, found: list[Section], key: bytes) -> tuple[int, int] | None:
@@ -92,15 +96,6 @@ def body(found: list[Section]) -> tuple[int, int]:
     return parts[begin].start, last.stop
 
 
-def _pairs(data: bytes, found: list[Section], code: int) -> list[tuple[bytes, tuple[str, Any]]]:
-    """Keys and values of the last section of a kind."""
-    last = next((section for section in found[::-1] if section.code == code), None)
-    if last is None:
-        return []
-    values = [sections.value_of(data, element) for element in last.inner]
-    return [(_bytes(key[1]), value) for key, value in zip(values[::2], values[1::2], strict=False)]
-
-
 def _taken(pairs: list[tuple[bytes, tuple[str, Any]]], key: bytes) -> tuple[str, Any]:
     """The first value of a key, which is taken out; null where there is none."""
     for index, (name, value) in enumerate(pairs):
@@ -119,7 +114,7 @@ def _listed(data: bytes, found: list[Section], values: dict[str, Any], headers: 
         if name is None or value is None:
             continue
         if name == "creation_time":
-            values["timestamp"] = _seconds(value) if isinstance(value, int) else None
+            values["timestamp"] = sections.seconds(value) if isinstance(value, int) else None
         elif name in IDS:
             _put_id(values, ids, name, kind, value)
         else:
@@ -141,7 +136,7 @@ def _put_id(values: dict[str, Any], ids: list[Item], name: str, kind: str, value
 def _text(kind: str, value: Any) -> bytes:
     if kind == "uuid":
         return str(uuid.UUID(bytes=value)).encode()
-    return b64encode(value) if kind == "binary" else _bytes(value)
+    return b64encode(value) if kind == "binary" else sections.as_bytes(value)
 
 
 def _put(values: dict[str, Any], headers: list[Item], name: str, kind: str, value: Any) -> None:
@@ -151,8 +146,8 @@ def _put(values: dict[str, Any], headers: list[Item], name: str, kind: str, valu
     numeric = name in {"delivery_mode", "priority"}
     if numeric and kind in {"ubyte", "byte", "ushort", "uint", "ulong", "int", "long", "short"} and 0 <= value < 256:
         values[name] = value
-    elif not numeric and len(_bytes(value)) <= MOST_SHORT:
-        values[name] = _bytes(value)
+    elif not numeric and len(sections.as_bytes(value)) <= MOST_SHORT:
+        values[name] = sections.as_bytes(value)
     elif kind != "compound":
         headers.append(_header(b"x-" + name.replace("_", "-").encode(), kind, value))
 
@@ -161,16 +156,7 @@ def _header(key: bytes, kind: str, value: Any) -> Item:
     if kind == "ulong":
         return (key, "l", value) if value < 1 << 63 else (key, "S", str(value).encode())
     if kind == "timestamp":
-        return key, "T", _seconds(value)
+        return key, "T", sections.seconds(value)
     if kind in {"uuid", "char"}:
         return key, "S", _text(kind, value) if kind == "uuid" else value.decode("utf-32-be", "replace").encode()
-    return key, LETTERS[kind], value
-
-
-def _seconds(ms: int) -> int:
-    """Whole seconds as the node's division makes them, in the unsigned 64 bits that a property has."""
-    return (ms // 1000 if ms >= 0 else -(-ms // 1000)) & ((1 << 64) - 1)
-
-
-def _bytes(value: Any) -> bytes:
-    return value if isinstance(value, bytes) else str(value).encode()
+    return key, sections.LETTERS[kind], value

@@ -20,7 +20,7 @@ from storage_core.formats import spans
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
 from storage_core.formats.rabbitmq.erlang.term_layout import Stretch, stretch
 from storage_core.formats.rabbitmq.message import properties
-from storage_core.formats.rabbitmq.stream_queues import delivered, sections
+from storage_core.formats.rabbitmq.stream_queues import container_view, delivered, sections
 from storage_core.formats.rabbitmq.stream_queues.sections import Element, Section
 
 _WIDTHS = {0xA: 1, 0xB: 4, 0xC: 1, 0xD: 4, 0xE: 1, 0xF: 4}
@@ -64,7 +64,8 @@ class Matched:
 class Shape:
     """What messages of one shape share. `widths[i]`: bytes of the length behind stretch i, 0 behind the last.
 
-    `fields` are the values of the property list in its order, `headers` those of the table, with their names.
+    `fields` are the values of the property list in its order (bytes: the same for all rows), `headers` those of the
+    table, with their names.
     """
 
     stretches: tuple[Stretch, ...]
@@ -73,7 +74,7 @@ class Shape:
     exchange: Value | None
     routing_key: Value | None
     body: Value
-    fields: tuple[tuple[str, Value], ...]
+    fields: tuple[tuple[str, Value | bytes], ...]
     headers: tuple[tuple[bytes, Value], ...]
 
     def matches(self, buffer: Bytes, starts: Positions, stops: Positions) -> Matched:
@@ -102,6 +103,10 @@ class Shape:
         """Where a counted value lies in each row."""
         begin = found.begins[value.number] + (self.stretches[value.number].size + self.widths[value.number])
         return begin, found.ends[value.number]
+
+
+_Listed = tuple[list[tuple[str, Value | bytes]], list[tuple[bytes, Value]]]
+"""The fields and the headers of a property list."""
 
 
 @dataclass
@@ -190,18 +195,13 @@ def _mapped(
     if any(key.code not in sections.TEXTS for each in maps for key in each.inner[::2]):
         return None
     texts = dict(noted)
-    fields = [(name, texts[key]) for key, name in delivered.ANNOTATIONS.items() if key in texts]
-    for name, value in zip(delivered.PROPERTY_LIST, values.get(sections.PROPERTIES, []), strict=False):
-        if name is not None and isinstance(value, Value) and value.code != sections.NULL:
-            fields.append(("timestamp" if name == "creation_time" else name, value))
-    for key, name in ((delivered.TYPE, "type"), (delivered.APP_ID, "app_id")):
-        fields += [(name, value) for other, value in applied if other == key]
-    headers = [(key, value) for key, value in applied if key not in {delivered.TYPE, delivered.APP_ID}]
     places = texts.get(delivered.EXCHANGE), texts.get(delivered.ROUTING_KEY)
-    if len({name for name, _ in fields}) < len(fields) or not all(_is_plain_field(*each) for each in fields):
-        return None
     if any(value is not None and value.code not in _SHORT for value in places):
         return None
+    listed = (_of_container if sections.HEADER in found else _of_3_10)(values, texts, applied)
+    if listed is None:
+        return None
+    fields, headers = listed
     if not all(value.code in _HEADS for _, value in headers) or any(len(key) > 255 for key, _ in headers):
         return None
     order = [name for name, _ in properties.FIELDS]
@@ -214,6 +214,49 @@ def _mapped(
     )  # fmt: skip
 
 
+def _of_3_10(
+    values: dict[int, list[Value | bytes]], noted: dict[bytes, Value], applied: list[tuple[bytes, Value]]
+) -> _Listed | None:
+    """Fields and headers as `delivered` says that a node of 3.10 makes them."""
+    fields = [(name, noted[key]) for key, name in delivered.ANNOTATIONS.items() if key in noted]
+    for name, value in zip(delivered.PROPERTY_LIST, values.get(sections.PROPERTIES, []), strict=False):
+        if name is not None and isinstance(value, Value) and value.code != sections.NULL:
+            fields.append(("timestamp" if name == "creation_time" else name, value))
+    for key, name in ((delivered.TYPE, "type"), (delivered.APP_ID, "app_id")):
+        fields += [(name, value) for other, value in applied if other == key]
+    if len({name for name, _ in fields}) < len(fields) or not all(_is_plain_field(*each) for each in fields):
+        return None
+    headers = [(key, value) for key, value in applied if key not in {delivered.TYPE, delivered.APP_ID}]
+    return [*fields], headers
+
+
+def _of_container(
+    values: dict[int, list[Value | bytes]], noted: dict[bytes, Value], applied: list[tuple[bytes, Value]]
+) -> _Listed | None:
+    """The same of a message with a header section, as `container_view` says."""
+    fields: list[tuple[str, Value | bytes]] = []
+    for told, said in zip(_HEADER_FIELDS, values[sections.HEADER], strict=False):
+        if isinstance(said, bytes) or (told, said.code) not in _HEADER_CODES:
+            return None
+        if said.code != sections.NULL:
+            fields.append((told, _HEADER_CODES[told, said.code] or said))
+    for name, value in zip(container_view.PROPERTY_LIST, values.get(sections.PROPERTIES, []), strict=False):
+        if name is None or isinstance(value, bytes) or value.code == sections.NULL:
+            continue
+        if not _is_plain_field(name, value) or (name in container_view.IDS and value.code != 0xA1):
+            return None
+        fields.append((name, value))
+    if container_view.TYPE in noted:
+        fields.append(("type", noted[container_view.TYPE]))
+        if noted[container_view.TYPE].code not in _SHORT:
+            return None
+    alone = {container_view.CC, container_view.RECEIVED, container_view.DEATHS, *container_view.NOTED.values()}
+    headers = [(key, value) for key, value in noted.items() if container_view.is_header(key)] + applied
+    if alone & noted.keys() or len(dict(headers)) < len(headers) or any(v.code in _BINARIES for _, v in headers):
+        return None
+    return fields, sorted(headers, key=lambda each: each[0])
+
+
 def _pairs(listed: list[Value | bytes]) -> list[tuple[bytes, Value]] | None:
     pairs = list(zip(listed[::2], listed[1::2], strict=False))
     good = [(key, value) for key, value in pairs if isinstance(key, bytes) and isinstance(value, Value)]
@@ -222,6 +265,15 @@ def _pairs(listed: list[Value | bytes]) -> list[tuple[bytes, Value]] | None:
 
 _SHORT = frozenset({0xA1, 0xA3})
 """Texts that are never too long for a property."""
+_BINARIES = frozenset({0xA0, 0xB0})
+_HEADER_FIELDS = ("delivery_mode", "priority", "expiration")
+_HEADER_CODES: dict[tuple[str, int], bytes] = {
+    ("delivery_mode", sections.TRUE): b"\2", ("delivery_mode", sections.FALSE): b"\1",
+    ("delivery_mode", sections.NULL): b"", ("priority", sections.NULL): b"", ("priority", 0x50): b"",
+    ("expiration", sections.NULL): b"", ("expiration", sections.UINT_0): b"\x010", ("expiration", 0x52): b"",
+    ("expiration", 0x70): b"",
+}  # fmt: skip
+"""What the first values of a header section may be, and what a property list says of those that are always the same."""
 _BYTES = frozenset({*_SHORT, 0xA0})
 
 
@@ -274,14 +326,20 @@ def _joined(parts: list[Any], count: int) -> pa.BinaryArray:
     return pc.binary_join_element_wise(*scalars, as_scalar(b""))
 
 
-def _field(shape: Shape, found: Matched, buffer: Bytes, value: Value) -> list[Any]:
-    """A property: a short string with the byte of its length, an octet, or a time in seconds."""
+def _field(shape: Shape, found: Matched, buffer: Bytes, value: Value | bytes) -> list[Any]:
+    """A property: a short string with the byte of its length, an octet, a time in seconds, or a number as digits."""
+    if isinstance(value, bytes):
+        return [value]
     if value.counted:
         start, stop = shape.span(value, found)
         return [spans.gather(buffer, start - 1, stop)]
     start = found.begins[value.number] + value.at
     if value.code == 0x83:
         return [_numbers(_seconds(buffer, start))]
+    if value.code in {0x52, 0x70}:
+        numbers = values_at(buffer, "u1" if value.code == 0x52 else ">u4", start).astype("u4")
+        digits = pc.cast(pa.array(numbers), pa.string())
+        return [_numbers(pc.binary_length(digits).to_numpy().astype("u1")), digits.cast(pa.binary())]
     return [_fixed(buffer, start, 1)]
 
 

@@ -38,6 +38,14 @@ CONSTANTS: dict[int, tuple[str, Any]] = {
     ULONG_0: ("ulong", 0),
 }  # fmt: skip
 
+DECIMALS = frozenset({"decimal32", "decimal64", "decimal128"})
+LETTERS = {
+    "utf8": "S", "symbol": "S", "char": "S", "uuid": "S", "long": "l", "int": "I", "uint": "i", "short": "s",
+    "ushort": "u", "byte": "b", "ubyte": "B", "double": "d", "float": "f", "boolean": "t", "binary": "x",
+    "timestamp": "T", "null": "V", "decimal32": "x", "decimal64": "x", "decimal128": "x",
+}  # fmt: skip
+"""The letters of a field table of AMQP 0-9-1 by the type of a value."""
+
 
 @dataclass(frozen=True)
 class Element:
@@ -75,11 +83,11 @@ def parse(data: bytes) -> list[Section]:
 def _section(data: bytes, position: int) -> Section:
     if data[position] != DESCRIBED:
         raise FormatError(position, f"a section begins with 0, here is {data[position]:#04x}")
-    descriptor = _element(data, position + 1)
+    descriptor = element_at(data, position + 1)
     kind, number = value_of(data, descriptor)
     if kind != "ulong" or number not in SECTIONS:
         raise FormatError(position + 1, f"no section of a message is described by {kind} {number!r}")
-    value = _element(data, descriptor.stop)
+    value = element_at(data, descriptor.stop)
     return Section(number, position, value.stop, value, inner_of(data, value))
 
 
@@ -93,7 +101,7 @@ def inner_of(data: bytes, value: Element) -> tuple[Element, ...]:
     if count > value.stop - position:
         raise FormatError(value.start, f"{count} values in {value.stop - position} bytes")
     for _ in range(count):
-        element = _element(data, position)
+        element = element_at(data, position)
         found.append(element)
         position = element.stop
         if position > value.stop:
@@ -105,13 +113,14 @@ def inner_of(data: bytes, value: Element) -> tuple[Element, ...]:
     return tuple(found)
 
 
-def _element(data: bytes, position: int, depth: int = 0) -> Element:
+def element_at(data: bytes, position: int, depth: int = 0) -> Element:
+    """The value whose constructor lies at `position`. FormatError."""
     code = data[position]
     if code == DESCRIBED:
         if depth > _MOST_NESTED:
             raise FormatError(position, f"descriptions nested deeper than {_MOST_NESTED}")
-        descriptor = _element(data, position + 1, depth + 1)
-        inner = _element(data, descriptor.stop, depth + 1)
+        descriptor = element_at(data, position + 1, depth + 1)
+        inner = element_at(data, descriptor.stop, depth + 1)
         return Element(code, position, position + 1, inner.stop)
     category, start = code >> 4, position + 1
     if category in _FIXED:
@@ -137,3 +146,27 @@ def value_of(data: bytes, element: Element) -> tuple[str, Any]:
     if element.code in TEXTS:
         return TEXTS[element.code], data[element.value : element.stop]
     return "compound", data[element.start : element.stop]
+
+
+def last_of(found: list[Section], code: int) -> Section | None:
+    """The last section of a kind."""
+    return next((section for section in found[::-1] if section.code == code), None)
+
+
+def pairs(data: bytes, found: list[Section], code: int) -> list[tuple[bytes, tuple[str, Any]]]:
+    """Keys, and values with their types, of the last section of a kind, which holds a map."""
+    last = last_of(found, code)
+    if last is None:
+        return []
+    values = [value_of(data, element) for element in last.inner]
+    return [(as_bytes(key[1]), value) for key, value in zip(values[::2], values[1::2], strict=False)]
+
+
+def seconds(ms: int) -> int:
+    """Whole seconds as the node's division makes them, in the unsigned 64 bits that a property has."""
+    return (ms // 1000 if ms >= 0 else -(-ms // 1000)) & ((1 << 64) - 1)
+
+
+def as_bytes(value: Any) -> bytes:
+    """A text, or the digits of a number."""
+    return value if isinstance(value, bytes) else str(value).encode()
