@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
 import pytest
 
+from storage_core.files import system
 from storage_core.formats.rabbitmq.classic import message_file
 from storage_core.rabbitmq.message_store import file_scan
 
@@ -97,3 +99,27 @@ def test_one_container_in_a_store_makes_all_its_files_those_of_a_later_node(tmp_
     both = file_scan.scan_files(str(tmp_path), ["0.rdq", "1.rdq"])
     assert [scan.positions.tolist() for scan in both] == [[500], [0]]
     assert [scan.damages for scan in both] == [[], []]
+
+
+@pytest.mark.parametrize("window", [100, 8 << 20])
+@pytest.mark.parametrize("left", [0, 10, 3000])
+def test_a_file_that_a_node_cuts_while_it_is_scanned(
+    window: int, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scan ends, and knows the records that are left."""
+    r = random.Random(left)
+    path = tmp_path / "0.rdq"
+    listed = [record(r, CONTAINER, 900)[1] for _ in range(40)]
+    path.write_bytes(b"".join([*listed[:2], bytes(60), *listed[2:]]))
+    monkeypatch.setattr(file_scan, "_WINDOW_SIZE", window)
+    whole = system.stat
+
+    def cut_after(name: str) -> system.FileStat:
+        found = whole(name)
+        os.truncate(path, left)
+        return found
+
+    monkeypatch.setattr(file_scan.system, "stat", cut_after)
+    scan = file_scan.scan_file(str(path), "0.rdq")
+    ends = [sum(map(len, listed[:number])) + (60 if number > 2 else 0) for number in range(1, 4)]
+    assert len(scan.positions) == sum(end <= left for end in ends)

@@ -91,6 +91,8 @@ def _walk(descriptor: int, size: int, name: str, start: int) -> FileScan:
     base, reason, hole, with_containers = start, "more", None, False
     while reason == "more":
         count = system.pread_into(descriptor, window.data, base) if len(window) else 0
+        if count < min(len(window), size - base):
+            size = base + count  # a node has cut the file meanwhile
         found = message_file.walk(window[:count], base, size)
         positions.append(found.positions)
         sizes.append(found.sizes)
@@ -129,8 +131,10 @@ def _look_on(descriptor: int, size: int, scan: FileScan, with_containers: bool) 
     base = size if scan.hole is None else scan.hole
     window = np.empty(min(_WINDOW_SIZE, size - base), np.uint8)
     positions, sizes, ids = [scan.positions], [scan.sizes], [scan.ids]
-    while size - base >= message_file.HEAD.size:
+    while size - base > message_file.HEAD.size:
         data = window[: system.pread_into(descriptor, window.data, base)]
+        if len(data) <= message_file.HEAD.size:
+            break  # a node has cut the file meanwhile
         starts, lengths = message_file.framed(data, base, size)
         ends = starts + lengths - 1
         inside = ends < len(data)
@@ -141,7 +145,7 @@ def _look_on(descriptor: int, size: int, scan: FileScan, with_containers: bool) 
         positions.append(base + starts)
         sizes.append(lengths)
         ids.append(structs_at(data, message_file.HEAD.dtype, starts)["id"])
-        base += max(1, len(data) - message_file.HEAD.size)
+        base += len(data) - message_file.HEAD.size
     if scan.with_containers or with_containers:
         scan.positions, scan.sizes = np.concatenate(positions), np.concatenate(sizes)
         scan.ids = np.concatenate(ids)
