@@ -20,7 +20,7 @@ from tests.rabbitmq import golden
 from tests.real.rabbitmq.amqp import Client, Delivery
 from tests.real.rabbitmq.node_4 import Node4
 
-VHOST = "v"
+VHOST = "/"
 QUEUES = {"plain": {}, "also": {}, "prio": {"x-max-priority": 2}}
 EXCHANGE = "every ü"
 FILE_SIZE = 1_000_000
