@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pickle
 import random
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from storage_core.errors import CorruptionError, OffsetOutOfRangeError, OptionError, UnsupportedFormatError
+from storage_core.errors import CorruptionError, FormatError, OffsetOutOfRangeError, OptionError, UnsupportedFormatError
 from storage_core.formats.rabbitmq.message import properties
 from storage_core.formats.rabbitmq.stream_queues import chunk_entries, delivered, log_files
 from storage_core.formats.rabbitmq.stream_queues.section_shapes import property_lists, shape_of
@@ -360,3 +361,25 @@ def test_a_message_as_release_4_stores_it() -> None:
     buffer, start = np.frombuffer(plain, np.uint8), np.zeros(1, np.int64)
     lists = property_lists(shape, shape.matches(buffer, start, start + len(plain)), buffer).to_pylist()
     assert lists == [delivered.delivered(plain).properties]
+
+
+def test_damaged_headers_of_release_4() -> None:
+    """Nothing but a FormatError, whatever is flipped and however deep a header is nested."""
+    draw = random.Random(4)
+    for _ in range(20_000):
+        data = bytearray(OF_4_0_5)
+        for _ in range(draw.choice((1, 2, 5))):
+            data[draw.randrange(len(data))] = draw.randrange(256)
+        with suppress(FormatError):
+            delivered.delivered(bytes(data))
+        shape_of(bytes(data))
+    deep = b"\x40"
+    for _ in range(3000):
+        deep = amqp10.listed(0xC0, [deep], True)
+    noted = amqp10.listed(0xC1, [amqp10.counted(0xA3, b"x-h"), deep], True)
+    data = amqp10.section(0x70, amqp10.listed(0xC0, [b"\x41"])) + amqp10.section(0x72, noted)
+    with pytest.raises(FormatError, match="nested deeper than 32"):
+        delivered.delivered(data)
+    cut = OF_4_0_5.replace(AN_ARRAY, AN_ARRAY[:-3] + b"\xa1\x00\x40").replace(b"\xc0\x06\x02", b"\xc0\x06\x05")
+    with pytest.raises(FormatError, match="a list or map is cut"):
+        delivered.delivered(cut)

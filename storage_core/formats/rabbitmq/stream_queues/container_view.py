@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
+from storage_core.errors import FormatError
 from storage_core.formats.rabbitmq.message.field_table import Item
 from storage_core.formats.rabbitmq.stream_queues import sections
 from storage_core.formats.rabbitmq.stream_queues.sections import Section
@@ -111,10 +112,10 @@ def _noted_headers(noted: list[tuple[bytes, tuple[str, Any]]]) -> Iterator[Item]
             yield (key, *typed)
 
 
-def _typed(kind: str, value: Any) -> tuple[str, Any] | None:
-    """A value as one of a field table, with the letter of its type; None for what a node cannot give."""
+def _typed(kind: str, value: Any, depth: int = 0) -> tuple[str, Any] | None:
+    """A value as one of a field table, with the letter of its type; None for what a node cannot give. FormatError."""
     if kind == "compound":
-        return _nested(value)
+        return _nested(value, depth + 1)
     if kind == "timestamp":
         return "T", sections.seconds(value)
     if kind == "binary":
@@ -125,15 +126,17 @@ def _typed(kind: str, value: Any) -> tuple[str, Any] | None:
     return None if letter is None or kind in {"uuid", "char", *sections.DECIMALS} else (letter, value)
 
 
-def _nested(data: bytes) -> tuple[str, Any] | None:
-    """A list or map, whose constructor is the first byte of `data`."""
-    outer = sections.element_at(data, 0)
-    inner = [sections.value_of(data, each) for each in sections.inner_of(data, outer)]
+def _nested(data: bytes, depth: int) -> tuple[str, Any] | None:
+    """A list or map, whose constructor is the first byte of `data`, in `depth` - 1 others."""
+    if depth > sections.MOST_NESTED:
+        raise FormatError(0, f"a header is nested deeper than {sections.MOST_NESTED}")
+    outer, elements = sections.nested(data)
+    inner = [sections.value_of(data, each) for each in elements]
     if outer.code in sections.LISTS:
-        return "A", [typed for typed in (_typed(*each) for each in inner) if typed is not None]
+        return "A", [typed for typed in (_typed(*each, depth) for each in inner) if typed is not None]
     if outer.code not in sections.MAPS:
         return None
-    pairs = ((key[1], _typed(*value)) for key, value in zip(inner[::2], inner[1::2], strict=True))
+    pairs = ((key[1], _typed(*value, depth)) for key, value in zip(inner[::2], inner[1::2], strict=True))
     return "F", [(key, *typed) for key, typed in pairs if typed is not None and isinstance(key, bytes)]
 
 

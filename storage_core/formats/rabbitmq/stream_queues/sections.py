@@ -19,7 +19,7 @@ DESCRIBED = 0
 NULL, TRUE, FALSE, UINT_0, ULONG_0, LIST_0 = 0x40, 0x41, 0x42, 0x43, 0x44, 0x45
 LIST_8, MAP_8, LIST_32, MAP_32 = 0xC0, 0xC1, 0xD0, 0xD1
 LISTS, MAPS = (LIST_0, LIST_8, LIST_32), (MAP_8, MAP_32)
-_MOST_NESTED = 32
+MOST_NESTED = 32
 
 _FIXED = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
 _COUNTED = {0xA: 1, 0xB: 4, 0xC: 1, 0xD: 4, 0xE: 1, 0xF: 4}
@@ -117,8 +117,8 @@ def element_at(data: bytes, position: int, depth: int = 0) -> Element:
     """The value whose constructor lies at `position`. FormatError."""
     code = data[position]
     if code == DESCRIBED:
-        if depth > _MOST_NESTED:
-            raise FormatError(position, f"descriptions nested deeper than {_MOST_NESTED}")
+        if depth > MOST_NESTED:
+            raise FormatError(position, f"descriptions nested deeper than {MOST_NESTED}")
         descriptor = element_at(data, position + 1, depth + 1)
         inner = element_at(data, descriptor.stop, depth + 1)
         return Element(code, position, position + 1, inner.stop)
@@ -146,6 +146,15 @@ def value_of(data: bytes, element: Element) -> tuple[str, Any]:
     if element.code in TEXTS:
         return TEXTS[element.code], data[element.value : element.stop]
     return "compound", data[element.start : element.stop]
+
+
+def nested(data: bytes) -> tuple[Element, tuple[Element, ...]]:
+    """The list, map or array that `data` is, and the values in it. FormatError."""
+    try:
+        outer = element_at(data, 0)
+        return outer, inner_of(data, outer)
+    except (IndexError, struct.error):
+        raise FormatError(len(data), "a list or map is cut") from None
 
 
 def last_of(found: list[Section], code: int) -> Section | None:
