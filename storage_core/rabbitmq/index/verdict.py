@@ -112,8 +112,8 @@ def disagreement(told: Verdict, unacked: npt.NDArray[np.int64], version: int) ->
     """
     count, following = told.expected_count, told.next_sequence_id
     if told.hidden and len(unacked):
-        count = len(unacked)
-        reason = f"{paths.RECOVERY_FILE} says that the queue is empty, so a node shows none of its {count} messages"
+        live = len(unacked)
+        reason = f"{paths.RECOVERY_FILE} says that the queue is empty, so a node shows none of its {live} messages"
         return Disagreement(reason, HIDES, "the option recovery=none reads them")
     if count is None:
         return None

@@ -29,8 +29,8 @@ _TAILS = {"torn": "an unfinished record at the end", "blank": "bytes after a rec
 class FileScan:
     """Records of one file: those of its walk in file order, then those that were looked for.
 
-    `stop` is where the walk ended, `reason` why, as in `message_file.walk`; `hole` is the first byte that is no record,
-    None without any. `damages` is what a node skips. `with_containers`: a node of 3.13 or later wrote here.
+    `stop` is where the walk ended, `reason` why, as in `message_file.walk`. `damages` is what a node skips.
+    `with_containers`: a node of 3.13 or later wrote here, and skips nothing.
     """
 
     positions: Positions
@@ -38,9 +38,13 @@ class FileScan:
     ids: npt.NDArray[np.void]
     stop: int
     reason: str
-    hole: int | None = None
     damages: list[Damage] = field(default_factory=list)
     with_containers: bool = False
+
+    @property
+    def hole(self) -> int | None:
+        """The first byte of what is skipped; None without any."""
+        return self.damages[0].position if self.damages else None
 
     def rows(self, number: int) -> npt.NDArray[np.void]:
         """The records as those of message file `number`, of dtype INDEX_ROW."""
@@ -62,7 +66,7 @@ def scan_files(root: str, names: Sequence[str], work: str = "") -> list[FileScan
     if not any(scan.with_containers for scan in scans):
         return scans
     return [
-        scan if scan.with_containers or scan.hole is None else scan_file(f"{root}/{name}", name, with_containers=True)
+        scan if scan.hole is None else scan_file(f"{root}/{name}", name, with_containers=True)
         for name, scan in zip(names, scans, strict=True)
     ]
 
@@ -79,7 +83,7 @@ def scan_file(path: str, name: str, start: int = 0, with_containers: bool = Fals
         size = system.stat(path).size
         scan = _walk(descriptor, size, name, min(start, size))
         if scan.hole is not None:
-            _look_on(descriptor, size, scan, with_containers)
+            _look_on(descriptor, size, scan, scan.hole, with_containers)
         return scan
     finally:
         system.close(descriptor)
@@ -88,7 +92,7 @@ def scan_file(path: str, name: str, start: int = 0, with_containers: bool = Fals
 def _walk(descriptor: int, size: int, name: str, start: int) -> FileScan:
     window = np.empty(min(_WINDOW_SIZE, size - start), np.uint8)
     positions, sizes, ids, damages = [], [], [], []
-    base, reason, hole, with_containers = start, "more", None, False
+    base, reason, with_containers = start, "more", False
     while reason == "more":
         count = system.pread_into(descriptor, window.data, base) if len(window) else 0
         if count < min(len(window), size - base):
@@ -116,19 +120,15 @@ def _walk(descriptor: int, size: int, name: str, start: int) -> FileScan:
             reason = "end"
     if reason in _TAILS:
         damages.append(Damage(name, base, size - base, f"{reason} tail", _TAILS[reason], served=False))
-    hole = damages[0].position if damages else None
     joined = np.concatenate(ids) if ids else np.empty(0, "V16")
-    return FileScan(
-        np.concatenate(positions), np.concatenate(sizes), joined, base, reason, hole, damages, with_containers
-    )
+    return FileScan(np.concatenate(positions), np.concatenate(sizes), joined, base, reason, damages, with_containers)
 
 
-def _look_on(descriptor: int, size: int, scan: FileScan, with_containers: bool) -> None:
-    """Adds to a scan the records that begin anywhere after its hole, and takes away its damages, where a node looks on.
+def _look_on(descriptor: int, size: int, scan: FileScan, base: int, with_containers: bool) -> None:
+    """Adds to a scan the records that begin anywhere from `base` on, and takes away its damages, where a node looks on.
 
     It takes those that a queue needs, so what else has the form of a record does no harm.
     """
-    base = size if scan.hole is None else scan.hole
     window = np.empty(min(_WINDOW_SIZE, size - base), np.uint8)
     positions, sizes, ids = [scan.positions], [scan.sizes], [scan.ids]
     while size - base > message_file.HEAD.size:

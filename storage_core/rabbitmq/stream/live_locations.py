@@ -72,8 +72,12 @@ class LiveLocations(MessageLocations):
                     files[key], stamps[key] = f"{paths.PERSISTENT_FOLDER}/{name}", stamp
         if stamps == {key: scanned.stamp for key, scanned in self._scanned.items()}:
             return False
-        newest = max(files, default=0)
-        self._scanned = {key: self._again(key, files[key], stamps[key], key == newest) for key in sorted(files)}
+        knew = self._with_containers
+        self._scanned = self._all(files, stamps)
+        if self._with_containers and not knew:
+            # Files before the first container were scanned as those of an older node.
+            self._scanned = {}
+            self._scanned = self._all(files, stamps)
         # A message that is being moved is in two files: the leftover of a compaction has negative numbers and comes
         # first, so the file that it goes into counts.
         rows = [scanned.rows for scanned in self._scanned.values()]
@@ -82,6 +86,10 @@ class LiveLocations(MessageLocations):
         self.__post_init__()
         return True
 
+    def _all(self, files: dict[int, str], stamps: dict[int, Stamp]) -> dict[int, _Scanned]:
+        newest = max(files, default=0)
+        return {key: self._again(key, files[key], stamps[key], key == newest) for key in sorted(files)}
+
     def _again(self, number: int, path: str, stamp: Stamp, newest: bool) -> _Scanned:
         known = self._scanned.get(number)
         if known is not None and known.stamp == stamp:
@@ -89,5 +97,5 @@ class LiveLocations(MessageLocations):
         grew = newest and known is not None and known.stamp.identity == stamp.identity and stamp.size >= known.stop
         start, rows = (known.stop, [known.rows]) if grew and known is not None else (0, [])
         scan = scan_file(f"{self._root}/{path}", path, start, self._with_containers)
-        self._with_containers = scan.with_containers
+        self._with_containers |= scan.with_containers
         return _Scanned(stamp, max(scan.stop, start), np.concatenate([*rows, scan.rows(number)]))
