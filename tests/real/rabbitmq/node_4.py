@@ -16,10 +16,10 @@ from tests.support.cache import CACHE
 SUITE = "trixie"
 INSTALL = """
 set -e
-debootstrap --variant=minbase {suite} {root} >&2
-printf '#!/bin/sh\\nexit 101\\n' > {root}/usr/sbin/policy-rc.d
-chmod +x {root}/usr/sbin/policy-rc.d
-DEBIAN_FRONTEND=noninteractive chroot {root} apt-get install -q -y --no-install-recommends rabbitmq-server >&2
+debootstrap --variant=minbase "$0" "$1" >&2
+printf '#!/bin/sh\\nexit 101\\n' > "$1/usr/sbin/policy-rc.d"
+chmod +x "$1/usr/sbin/policy-rc.d"
+DEBIAN_FRONTEND=noninteractive chroot "$1" apt-get install -q -y --no-install-recommends rabbitmq-server >&2
 """
 INSIDE = 'mount -t proc proc "$0/proc" && exec chroot "$0" "$@"'
 
@@ -28,11 +28,15 @@ def installed() -> Path:
     """The root with the node's package, made on first use."""
     root = CACHE / "rabbitmq-4"
     if not root.exists():
-        with tempfile.TemporaryDirectory(dir=CACHE) as made:
-            subprocess.run(["sh", "-c", INSTALL.format(suite=SUITE, root=made)], check=True)
-            Path(made).chmod(0o755)
-            shutil.move(made, root)
-            Path(made).mkdir()
+        CACHE.mkdir(exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=CACHE))
+        try:
+            subprocess.run(["sh", "-c", INSTALL, SUITE, str(made)], check=True)
+            made.chmod(0o755)
+            made.rename(root)
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
     return root
 
 
