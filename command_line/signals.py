@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import signal
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+AGAIN_S = 0.02
 
 
 class Stopped(BaseException):
@@ -15,11 +19,14 @@ class Stopped(BaseException):
 class Signals:
     """Makes SIGINT and SIGTERM end a block by an exception, so that what is half done is removed.
 
-    `number` is the signal that came, or None.
+    `number` is the signal that came, or None. Where the interpreter cannot pass the exception on, as in the callback of
+    a weak reference, the signal comes once more `AGAIN_S` seconds later.
     """
 
     def __init__(self) -> None:
         self.number: int | None = None
+        self._report = sys.unraisablehook
+        self._again: threading.Timer | None = None
 
     @contextmanager
     def raised(self) -> Iterator[None]:
@@ -31,9 +38,14 @@ class Signals:
                 before[number] = signal.signal(number, self._raise)
         except ValueError:  # not the main thread: signals reach that one
             pass
+        self._report, sys.unraisablehook = sys.unraisablehook, self._not_passed_on
         try:
             yield
         finally:
+            if self._again is not None:
+                self._again.cancel()
+                self._again.join()
+            sys.unraisablehook = self._report
             _running.remove(self)
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -47,6 +59,13 @@ class Signals:
         del frame
         self.number = number
         raise Stopped
+
+    def _not_passed_on(self, told: sys.UnraisableHookArgs) -> None:
+        if told.exc_type is not Stopped:
+            self._report(told)
+        elif self.number is not None:
+            self._again = threading.Timer(AGAIN_S, signal.raise_signal, [self.number])
+            self._again.start()
 
 
 _running: list[Signals] = []
