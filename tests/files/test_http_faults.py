@@ -9,6 +9,7 @@ import logging
 import subprocess
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from tests.support.http_bucket import KEY, SECRET, TOKEN, HttpBucket, http_bucke
 
 FOLDER = "a b/%LMQ% ü/store"
 URI = f"s3://backups/{FOLDER}"
+MOST_OF_ONE = requests.ATTEMPTS - 1
 NAME = "mixed-4.9.3"
 
 
@@ -79,14 +81,21 @@ def failure(said: list[str], work: Callable[[], object], kind: type[MqStoreError
 
 
 def each_third(fault: str, most: int = 1 << 30) -> Callable[[str, str], str]:
-    """The fault at each third request for bytes, never at the same object twice in a row; `struck` says how often."""
+    """The fault at each third request for bytes, `most` times at all and `MOST_OF_ONE` times at one object.
+
+    Requests run side by side: without the second bound, by chance, all attempts of one may be each third.
+    """
     asked: list[str] = []
+    struck: Counter[str] = Counter()
 
-    def struck(kind: str, path: str) -> str:
+    def answer(kind: str, path: str) -> str:
         asked.append(path)
-        return fault if kind == "get" and len(asked) % 3 == 2 and len(asked) // 3 < most else ""
+        if kind != "get" or len(asked) % 3 != 2 or struck.total() == most or struck[path] == MOST_OF_ONE:
+            return ""
+        struck[path] += 1
+        return fault
 
-    return struck
+    return answer
 
 
 @pytest.mark.parametrize("fault", ["", "SlowDown", "InternalError", "reset", "short"])
