@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import pickle
 import random
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from storage_core.errors import CorruptionError, FormatError, OffsetOutOfRangeError, OptionError, UnsupportedFormatError
-from storage_core.formats.rabbitmq.message import properties
+from storage_core.errors import CorruptionError, OffsetOutOfRangeError, OptionError, UnsupportedFormatError
 from storage_core.formats.rabbitmq.stream_queues import chunk_entries, delivered, log_files
 from storage_core.formats.rabbitmq.stream_queues.section_shapes import property_lists, shape_of
 from storage_core.rabbitmq import open_store
@@ -264,7 +262,7 @@ def test_shapes_against_the_decoder() -> None:
     """Every message that has a shape is what the decoder of one message says, whoever the shape was made of."""
     draw = random.Random(16)
     taken = 0
-    for _ in range(200):
+    for _ in range(250):
         kind = amqp10.random_kind(draw)
         messages = [amqp10.random_message(draw, kind) for _ in range(12)]
         buffer = np.frombuffer(b"".join(messages), np.uint8)
@@ -282,8 +280,9 @@ def test_shapes_against_the_decoder() -> None:
         for index, row in enumerate(rows.tolist()):
             one = delivered.delivered(messages[row])
             assert lists[index] == one.properties
+            (body,) = one.body
             for value, span in (
-                (shape.body, one.body), (shape.exchange, one.exchange), (shape.routing_key, one.routing_key),
+                (shape.body, body), (shape.exchange, one.exchange), (shape.routing_key, one.routing_key),
             ):  # fmt: skip
                 assert (value is None) == (span is None)
                 if value is not None and span is not None:
@@ -334,52 +333,3 @@ def test_sub_batches(kind: int) -> None:
     if kind:
         broken = np.frombuffer(data[:20] + b"\xff\xff\xff" + data[23:], np.uint8)
         assert chunk_entries.locate(broken, np.zeros(1, np.int64), ends, np.array([3]), np.array([5])).reasons
-
-
-OF_4_0_5 = bytes.fromhex(
-    "005370c00b0541500370055d4a804143005372c14a0aa30c782d62617369632d74797065a1027479a303782d68a10161a305782d617272c0"
-    "06025401a1017aa30a782d65786368616e6765a100a30d782d726f7574696e672d6b6579a10173005373c02e0da1026d69a0056775657374"
-    "4040a1027274a1026369a3026374a302636540830000018bcfe56800a10261694040005374c10602a101685401005375a003616c6c"
-)
-AN_ARRAY = bytes.fromhex("a305782d617272c006025401a1017a")
-
-
-def test_a_message_as_release_4_stores_it() -> None:
-    """What a node of 4.0.5 stored, and delivered, of a message with every property."""
-    found = properties.decode(delivered.delivered(OF_4_0_5).properties)
-    assert found == {
-        "content_type": b"ct", "content_encoding": b"ce", "delivery_mode": 2, "priority": 3, "correlation_id": b"ci",
-        "reply_to": b"rt", "expiration": b"90000000", "message_id": b"mi", "timestamp": 1_700_000_000, "type": b"ty",
-        "user_id": b"guest", "app_id": b"ai",
-        "headers": [(b"h", "I", 1), (b"x-arr", "A", [("I", 1), ("S", b"z")]), (b"x-h", "S", b"a")],
-    }  # fmt: skip
-    plain = OF_4_0_5.replace(bytes.fromhex("a305782d617272c006025401a1017a"), b"").replace(
-        b"\x4a\x0a\xa3", b"\x3b\x08\xa3"
-    )
-    shape = shape_of(plain)
-    assert shape is not None
-    buffer, start = np.frombuffer(plain, np.uint8), np.zeros(1, np.int64)
-    lists = property_lists(shape, shape.matches(buffer, start, start + len(plain)), buffer).to_pylist()
-    assert lists == [delivered.delivered(plain).properties]
-
-
-def test_damaged_headers_of_release_4() -> None:
-    """Nothing but a FormatError, whatever is flipped and however deep a header is nested."""
-    draw = random.Random(4)
-    for _ in range(20_000):
-        data = bytearray(OF_4_0_5)
-        for _ in range(draw.choice((1, 2, 5))):
-            data[draw.randrange(len(data))] = draw.randrange(256)
-        with suppress(FormatError):
-            delivered.delivered(bytes(data))
-        shape_of(bytes(data))
-    deep = b"\x40"
-    for _ in range(3000):
-        deep = amqp10.listed(0xC0, [deep], True)
-    noted = amqp10.listed(0xC1, [amqp10.counted(0xA3, b"x-h"), deep], True)
-    data = amqp10.section(0x70, amqp10.listed(0xC0, [b"\x41"])) + amqp10.section(0x72, noted)
-    with pytest.raises(FormatError, match="nested deeper than 32"):
-        delivered.delivered(data)
-    cut = OF_4_0_5.replace(AN_ARRAY, AN_ARRAY[:-3] + b"\xa1\x00\x40").replace(b"\xc0\x06\x02", b"\xc0\x06\x05")
-    with pytest.raises(FormatError, match="a list or map is cut"):
-        delivered.delivered(cut)

@@ -235,7 +235,7 @@ class MessageReader:
         for shape in list(self._shapes):
             rest = self._take(parts, shape, buffer, rest, starts, stops)
         rest = self._learn(parts, buffer, rest, starts, stops)
-        _decode_alone(parts, buffer, rest, starts, stops, reasons)
+        buffer = _decode_alone(parts, buffer, rest, starts, stops, reasons)
         nothing = np.zeros(count, bool)
         return StreamBatch(entries, buffer, starts, stops, reasons, nothing, nothing, parts)
 
@@ -293,9 +293,12 @@ def _nothing(count: int) -> tuple[Positions, Positions]:
 def _decode_alone(
     parts: Parts, buffer: Bytes, rows: npt.NDArray[np.int64], starts: Positions, stops: Positions,
     reasons: dict[int, str],
-) -> None:  # fmt: skip
-    """Messages without a shape, one after the other. Exchange and key are looked for in the message's bytes."""
+) -> Bytes:  # fmt: skip
+    """Messages without a shape, one after the other. Exchange and key are looked for in the message's bytes. Gives the
+    buffer, behind whose bytes the bodies are that lie in pieces.
+    """
     listed, good = [], []
+    joined, size = [buffer], len(buffer)
     for row in rows.tolist():
         begin = int(starts[row])
         data = buffer[begin : stops[row]].tobytes()
@@ -308,9 +311,15 @@ def _decode_alone(
             if value is not None:
                 target[0][row], target[1][row] = begin + value[0], begin + value[1]
         parts.keyed[row] = message.routing_key is not None
-        parts.body[0][row], parts.body[1][row] = begin + message.body[0], begin + message.body[1]
+        pieces = [buffer[begin + start : begin + stop] for start, stop in message.body]
+        place = size if len(pieces) > 1 else begin + message.body[0][0]
+        if len(pieces) > 1:
+            joined += pieces
+            size += sum(len(piece) for piece in pieces)
+        parts.body[0][row], parts.body[1][row] = place, place + sum(len(piece) for piece in pieces)
         listed.append(message.properties)
         good.append(row)
     if good:
         array = bytes_array(listed)
         parts.groups.append((np.array(good, np.int64), lambda: array))
+    return np.concatenate(joined) if len(joined) > 1 else buffer

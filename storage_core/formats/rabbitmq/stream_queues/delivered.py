@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from storage_core.errors import FormatError
-from storage_core.formats.rabbitmq.message import properties
+from storage_core.formats.rabbitmq.message import container_view, properties, sections
+from storage_core.formats.rabbitmq.message.container_view import View
 from storage_core.formats.rabbitmq.message.field_table import Item
-from storage_core.formats.rabbitmq.stream_queues import container_view, sections
-from storage_core.formats.rabbitmq.stream_queues.sections import Section
+from storage_core.formats.rabbitmq.message.sections import Section
 
 EXCHANGE, ROUTING_KEY = b"x-exchange", b"x-routing-key"
 EXPIRATION, DELIVERY_MODE, PRIORITY = b"x-basic-expiration", b"x-basic-delivery-mode", b"x-basic-priority"
@@ -27,32 +27,50 @@ PROPERTY_LIST = (
 """The fields of the section `properties` that a consumer gets, in their order."""
 IDS = ("message_id", "correlation_id")
 MOST_ID, MOST_SHORT = 256, 255
+PERSISTENT_MODE = 2
 
 
 @dataclass(frozen=True)
 class Delivered:
     """A message as it is delivered: `properties` is a property list, the others are spans [start, stop) of the stored
-    bytes. No exchange: the default one, whose name is empty; no routing key: the queue's name.
+    bytes, of which `body` is one or more, in order. No exchange: the default one, whose name is empty; no routing key:
+    the queue's name.
     """
 
     exchange: tuple[int, int] | None
     routing_key: tuple[int, int] | None
     properties: bytes
-    body: tuple[int, int]
+    body: tuple[tuple[int, int], ...]
 
 
 def delivered(data: bytes) -> Delivered:
     """The message whose sections are `data`. FormatError for what no consumer can be given."""
     found = sections.parse(data)
     if sections.last_of(found, sections.HEADER) is None:
-        values = _values(data, found)
+        values, pieces = _values(data, found), [body(found)]
     else:
-        values = container_view.values_of(data, found)
+        values, pieces = _of_container(data, found)
     try:
         listed = properties.encode(values)
     except ValueError as error:
         raise FormatError(0, str(error)) from None
-    return Delivered(_text_of(data, found, EXCHANGE), _text_of(data, found, ROUTING_KEY), listed, body(found))
+    where = tuple(pieces) or ((0, 0),)
+    return Delivered(_text_of(data, found, EXCHANGE), _text_of(data, found, ROUTING_KEY), listed, where)
+
+
+def _of_container(data: bytes, found: list[Section]) -> tuple[dict[str, Any], list[tuple[int, int]]]:
+    """Property values and body of a message with a header section, with what a node notes as it reads one."""
+    pieces, encoded = container_view.body_of(data, found, _leave_out)
+    values = container_view.values_of(View.of_sections(data, found), encoded, _leave_out)
+    if values["delivery_mode"] is None:
+        values["delivery_mode"] = PERSISTENT_MODE
+    ttl = values["expiration"]
+    values["expiration"] = str(int(ttl)).encode() if ttl and ttl.removeprefix(b"+").isdigit() else ttl
+    return values, pieces
+
+
+def _leave_out(_reason: str) -> None:
+    """No message is lost for what no node delivers."""
 
 
 def _values(data: bytes, found: list[Section]) -> dict[str, Any]:

@@ -19,9 +19,9 @@ from storage_core.errors import FormatError
 from storage_core.formats import spans
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
 from storage_core.formats.rabbitmq.erlang.term_layout import Stretch, stretch
-from storage_core.formats.rabbitmq.message import properties
-from storage_core.formats.rabbitmq.stream_queues import container_view, delivered, sections
-from storage_core.formats.rabbitmq.stream_queues.sections import Element, Section
+from storage_core.formats.rabbitmq.message import container_view, properties, sections
+from storage_core.formats.rabbitmq.message.sections import Element, Section
+from storage_core.formats.rabbitmq.stream_queues import delivered
 
 _WIDTHS = {0xA: 1, 0xB: 4, 0xC: 1, 0xD: 4, 0xE: 1, 0xF: 4}
 _PLAIN_KINDS = frozenset(range(sections.HEADER, sections.FOOTER + 1)) - {sections.SEQUENCE}
@@ -155,7 +155,8 @@ def shape_of(data: bytes) -> Shape | None:
     elements = [each for section in found for each in (section.value, *section.inner)]
     if any(each.code == sections.DESCRIBED for each in elements):
         return None
-    if bodies[0].value.code >> 4 not in {0xA, 0xB} or sample.body != (bodies[0].value.value, bodies[0].value.stop):
+    text = bodies[0].value
+    if text.code >> 4 not in {0xA, 0xB} or sample.body != ((text.value, text.stop),):
         return None
     draft = _Draft(data)
     values = {section.code: _walk(draft, section) for section in found}
@@ -191,8 +192,9 @@ def _mapped(
     applied = _pairs(values.get(sections.APPLICATION_PROPERTIES, []))
     if noted is None or applied is None or len({key for key, _ in noted}) < len(noted):
         return None
-    maps = [found[code] for code in (sections.MESSAGE_ANNOTATIONS, sections.APPLICATION_PROPERTIES) if code in found]
-    if any(key.code not in sections.TEXTS for each in maps for key in each.inner[::2]):
+    known = _CONTAINER_KEYS if sections.HEADER in found else dict.fromkeys(_CONTAINER_KEYS, frozenset(sections.TEXTS))
+    maps = [(found[code], codes) for code, codes in known.items() if code in found]
+    if any(key.code not in codes for each, codes in maps for key in each.inner[::2]):
         return None
     texts = dict(noted)
     places = texts.get(delivered.EXCHANGE), texts.get(delivered.ROUTING_KEY)
@@ -209,9 +211,8 @@ def _mapped(
     (only,) = values[body]
     if isinstance(only, bytes):
         return None
-    return Shape(
-        tuple(draft.stretches), tuple(draft.widths), tuple(draft.sizes), *places, only, tuple(fields), tuple(headers)
-    )  # fmt: skip
+    stretches, widths, sizes = tuple(draft.stretches), tuple(draft.widths), tuple(draft.sizes)
+    return Shape(stretches, widths, sizes, *places, only, tuple(fields), tuple(headers))
 
 
 def _of_3_10(
@@ -240,15 +241,17 @@ def _of_container(
             return None
         if said.code != sections.NULL:
             fields.append((told, _HEADER_CODES[told, said.code] or said))
+    if "delivery_mode" not in dict(fields):
+        fields.append(("delivery_mode", b"\2"))
     for name, value in zip(container_view.PROPERTY_LIST, values.get(sections.PROPERTIES, []), strict=False):
         if name is None or isinstance(value, bytes) or value.code == sections.NULL:
             continue
-        if not _is_plain_field(name, value) or (name in container_view.IDS and value.code != 0xA1):
+        if not _is_plain_field(name, value) or (name in _ONLY_UTF8 and value.code != 0xA1):
             return None
         fields.append((name, value))
-    if container_view.TYPE in noted:
-        fields.append(("type", noted[container_view.TYPE]))
-        if noted[container_view.TYPE].code not in _SHORT:
+    if (kind := noted.get(container_view.TYPE)) is not None:
+        fields.append(("type", kind))
+        if kind.code not in _SHORT:
             return None
     alone = {container_view.CC, container_view.RECEIVED, container_view.DEATHS, *container_view.NOTED.values()}
     headers = [(key, value) for key, value in noted.items() if container_view.is_header(key)] + applied
@@ -266,6 +269,11 @@ def _pairs(listed: list[Value | bytes]) -> list[tuple[bytes, Value]] | None:
 _SHORT = frozenset({0xA1, 0xA3})
 """Texts that are never too long for a property."""
 _BINARIES = frozenset({0xA0, 0xB0})
+_ONLY_UTF8 = {*container_view.IDS, *container_view.LEFT_OUT_UNLESS_TEXT}
+_CONTAINER_KEYS = {
+    sections.MESSAGE_ANNOTATIONS: frozenset({0xA3, 0xB3}), sections.APPLICATION_PROPERTIES: frozenset({0xA1, 0xB1}),
+}  # fmt: skip
+"""Of which keys a node looks at the values."""
 _HEADER_FIELDS = ("delivery_mode", "priority", "expiration")
 _HEADER_CODES: dict[tuple[str, int], bytes] = {
     ("delivery_mode", sections.TRUE): b"\2", ("delivery_mode", sections.FALSE): b"\1",

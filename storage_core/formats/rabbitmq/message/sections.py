@@ -1,7 +1,7 @@
 """One message as AMQP 1.0 sections: where each section and each of its values lies, and the values themselves.
 
-What a node makes of them for AMQP 0-9-1 is `delivered`'s; many messages at once are `section_shapes`'.
-Source: docs/format/rabbitmq-streams.md 6.
+What a node makes of them for AMQP 0-9-1 is `container_view`'s and, in streams, `delivered`'s; many messages at once are
+`section_shapes`'. Source: docs/format/rabbitmq-streams.md 6.
 """
 
 from __future__ import annotations
@@ -15,11 +15,23 @@ from storage_core.errors import FormatError
 HEADER, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS, PROPERTIES = 0x70, 0x71, 0x72, 0x73
 APPLICATION_PROPERTIES, DATA, SEQUENCE, VALUE, FOOTER = 0x74, 0x75, 0x76, 0x77, 0x78
 SECTIONS = range(HEADER, FOOTER + 1)
+BODIES = (DATA, SEQUENCE, VALUE)
+SYMBOLS = {
+    b"amqp:header:list": HEADER, b"amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
+    b"amqp:message-annotations:map": MESSAGE_ANNOTATIONS, b"amqp:properties:list": PROPERTIES,
+    b"amqp:application-properties:map": APPLICATION_PROPERTIES, b"amqp:data:binary": DATA,
+    b"amqp:amqp-sequence:list": SEQUENCE, b"amqp:amqp-value:*": VALUE, b"amqp:footer:map": FOOTER,
+}  # fmt: skip
+"""The other spelling of descriptors."""
 DESCRIBED = 0
 NULL, TRUE, FALSE, UINT_0, ULONG_0, LIST_0 = 0x40, 0x41, 0x42, 0x43, 0x44, 0x45
 LIST_8, MAP_8, LIST_32, MAP_32 = 0xC0, 0xC1, 0xD0, 0xD1
-LISTS, MAPS = (LIST_0, LIST_8, LIST_32), (MAP_8, MAP_32)
+ARRAY_8, ARRAY_32 = 0xE0, 0xF0
+LISTS, MAPS, ARRAYS = (LIST_0, LIST_8, LIST_32), (MAP_8, MAP_32), (ARRAY_8, ARRAY_32)
 MOST_NESTED = 32
+
+Value = tuple[str, Any]
+"""A type and a value: bytes for texts, of a list or array the values in it, of a map its pairs, None if described."""
 
 _FIXED = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
 _COUNTED = {0xA: 1, 0xB: 4, 0xC: 1, 0xD: 4, 0xE: 1, 0xF: 4}
@@ -85,7 +97,9 @@ def _section(data: bytes, position: int) -> Section:
         raise FormatError(position, f"a section begins with 0, here is {data[position]:#04x}")
     descriptor = element_at(data, position + 1)
     kind, number = value_of(data, descriptor)
-    if kind != "ulong" or number not in SECTIONS:
+    if kind == "symbol":
+        number = SYMBOLS.get(number, number)
+    if kind not in {"ulong", "symbol"} or number not in SECTIONS:
         raise FormatError(position + 1, f"no section of a message is described by {kind} {number!r}")
     value = element_at(data, descriptor.stop)
     return Section(number, position, value.stop, value, inner_of(data, value))
@@ -122,7 +136,12 @@ def element_at(data: bytes, position: int, depth: int = 0) -> Element:
         descriptor = element_at(data, position + 1, depth + 1)
         inner = element_at(data, descriptor.stop, depth + 1)
         return Element(code, position, position + 1, inner.stop)
-    category, start = code >> 4, position + 1
+    return _sized(data, code, position, position + 1)
+
+
+def _sized(data: bytes, code: int, position: int, start: int) -> Element:
+    """The value of constructor `code` whose bytes, the length before them too, begin at `start`. FormatError."""
+    category = code >> 4
     if category in _FIXED:
         stop = start + _FIXED[category]
     elif category in _COUNTED:
@@ -136,8 +155,8 @@ def element_at(data: bytes, position: int, depth: int = 0) -> Element:
     return Element(code, position, start, stop)
 
 
-def value_of(data: bytes, element: Element) -> tuple[str, Any]:
-    """Type and value of one that is no list, map or array: bytes for texts. Those others are given as their bytes."""
+def value_of(data: bytes, element: Element) -> Value:
+    """Type and value of one that is no list, map or array; of those their bytes, as "compound"."""
     if element.code in NUMBERS:
         name, layout = NUMBERS[element.code]
         return name, struct.unpack_from(layout, data, element.value)[0]
@@ -148,13 +167,43 @@ def value_of(data: bytes, element: Element) -> tuple[str, Any]:
     return "compound", data[element.start : element.stop]
 
 
-def nested(data: bytes) -> tuple[Element, tuple[Element, ...]]:
-    """The list, map or array that `data` is, and the values in it. FormatError."""
+def whole_value(data: bytes, element: Element, depth: int = 0) -> Value:
+    """The same with all that is in a list, map or array. FormatError."""
+    if element.code == DESCRIBED:
+        return "described", None
+    if element.code not in {*LISTS, *MAPS, *ARRAYS}:
+        kind, value = value_of(data, element)
+        return kind, int.from_bytes(value, "big") if kind == "char" else value
+    if depth >= MOST_NESTED:
+        raise FormatError(element.start, f"values nested deeper than {MOST_NESTED}")
     try:
-        outer = element_at(data, 0)
-        return outer, inner_of(data, outer)
+        elements = _in_array(data, element) if element.code in ARRAYS else inner_of(data, element)
+        inner = [whole_value(data, each, depth + 1) for each in elements]
     except (IndexError, struct.error):
-        raise FormatError(len(data), "a list or map is cut") from None
+        raise FormatError(element.start, "a list, map or array is cut") from None
+    if element.code in MAPS:
+        return "map", list(zip(inner[::2], inner[1::2], strict=True))
+    return ("array" if element.code in ARRAYS else "list"), inner
+
+
+def _in_array(data: bytes, array: Element) -> list[Element]:
+    """The values in an array, all of one constructor, and a byte long where they are null, as a node has it."""
+    width = 1 if array.code == ARRAY_8 else 4
+    count = int.from_bytes(data[array.value : array.value + width], "big")
+    at = array.value + width
+    code, position = data[at], at + 1
+    if code == DESCRIBED:
+        return [Element(DESCRIBED, at, position, array.stop)] * min(count, 1)
+    if count > array.stop - position:
+        raise FormatError(array.start, f"{count} values in {array.stop - position} bytes")
+    found = []
+    for _ in range(count):
+        element = _sized(data, code, at, position)
+        found.append(element)
+        position = element.stop + (code == NULL)
+    if position != array.stop:
+        raise FormatError(array.start, "the values of an array end elsewhere than it does")
+    return found
 
 
 def last_of(found: list[Section], code: int) -> Section | None:
@@ -162,13 +211,34 @@ def last_of(found: list[Section], code: int) -> Section | None:
     return next((section for section in found[::-1] if section.code == code), None)
 
 
-def pairs(data: bytes, found: list[Section], code: int) -> list[tuple[bytes, tuple[str, Any]]]:
+def pairs(data: bytes, found: list[Section], code: int) -> list[tuple[bytes, Value]]:
     """Keys, and values with their types, of the last section of a kind, which holds a map."""
     last = last_of(found, code)
     if last is None:
         return []
     values = [value_of(data, element) for element in last.inner]
     return [(as_bytes(key[1]), value) for key, value in zip(values[::2], values[1::2], strict=False)]
+
+
+def values_in(data: bytes, found: list[Section], code: int) -> list[Value]:
+    """The values in the last section of a kind, a list. FormatError."""
+    last = last_of(found, code)
+    if last is None:
+        return []
+    if last.value.code not in LISTS:
+        raise FormatError(last.start, "a section that should be a list is none")
+    return [whole_value(data, element) for element in last.inner]
+
+
+def pairs_in(data: bytes, found: list[Section], code: int) -> list[tuple[Value, Value]]:
+    """The pairs of the last section of a kind, a map. FormatError."""
+    last = last_of(found, code)
+    if last is None:
+        return []
+    if last.value.code not in MAPS:
+        raise FormatError(last.start, "a section that should be a map is none")
+    values = [whole_value(data, element) for element in last.inner]
+    return list(zip(values[::2], values[1::2], strict=True))
 
 
 def seconds(ms: int) -> int:

@@ -1,0 +1,265 @@
+"""What a node of 3.13 or later makes of a message in AMQP 1.0 sections for a consumer of AMQP 0-9-1.
+
+Streams hold such sections with a header section, classic queues those that came by AMQP 1.0. What the broker noted in a
+container of the latter is `message_container`'s. Source: docs/format/rabbitmq-streams.md 6.1.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from storage_core.formats.rabbitmq.message import sections
+from storage_core.formats.rabbitmq.message.field_table import Item
+from storage_core.formats.rabbitmq.message.sections import Section, Value
+
+TYPE = b"x-basic-type"
+NOTED = {
+    "delivery_mode": b"x-basic-delivery-mode", "priority": b"x-basic-priority", "expiration": b"x-basic-expiration",
+}  # fmt: skip
+"""Annotations that say what the header section leaves open."""
+CC, RECEIVED, DEATHS = b"x-cc", b"x-opt-rabbitmq-received-time", b"x-opt-deaths"
+PROPERTY_LIST = (
+    "message_id", "user_id", None, None, "reply_to", "correlation_id", "content_type", "content_encoding", None,
+    "timestamp", "app_id",
+)  # fmt: skip
+"""The fields of the section `properties` that a consumer gets, in their order."""
+IDS = {"message_id": b"x-message-id", "correlation_id": b"x-correlation-id"}
+LEFT_OUT_UNLESS_TEXT = frozenset({"reply_to", "app_id"})
+"""Fields that a node leaves out when they are no utf8, or too long."""
+ENCODED = b"amqp-1.0"
+"""The type of a message whose body is encoded sections."""
+MOST_SHORT = 255
+
+NOTHING: Value = ("null", None)
+
+Refuse = Callable[[str], None]
+"""Called with what no node delivers, which fails there. Where it returns, all else is given."""
+_TEXTS = frozenset({"utf8", "symbol", "binary", "uuid"})
+"""Values that are bytes in a node too."""
+_LEFT_OUT_UNLESS_RIGHT = frozenset({"user_id", "timestamp"})
+_IN_NO_TABLE = frozenset({"uuid", "char", *sections.DECIMALS})
+_DEATH = {
+    b"queue": "utf8", b"reason": "symbol", b"count": "ulong", b"first-time": "timestamp", b"last-time": "timestamp",
+    b"exchange": "utf8", b"routing-keys": "array",
+}  # fmt: skip
+"""What a node writes of one death, behind a `ttl` where there is one."""
+
+
+@dataclass(frozen=True)
+class View:
+    """The parts of a message that make its property list."""
+
+    header: list[Value]
+    noted: list[tuple[Value, Value]]
+    listed: list[Value]
+    applied: list[tuple[Value, Value]]
+
+    @classmethod
+    def of_sections(cls, data: bytes, found: list[Section]) -> View:
+        """Those of the sections in `data`. FormatError."""
+        return cls(
+            sections.values_in(data, found, sections.HEADER),
+            sections.pairs_in(data, found, sections.MESSAGE_ANNOTATIONS),
+            sections.values_in(data, found, sections.PROPERTIES),
+            sections.pairs_in(data, found, sections.APPLICATION_PROPERTIES),
+        )
+
+
+def values_of(view: View, encoded: bool, refuse: Refuse) -> dict[str, Any]:
+    """The values of the property list, None for those that a message has not. `encoded`: the body is sections."""
+    noted = [(key[1], value) for key, value in view.noted if key[0] == "symbol"]
+    values, ids = _of_properties(view.listed, refuse)
+    said = dict(reversed(noted))
+    values |= _of_header(view.header, said, refuse)
+    values["type"] = ENCODED if encoded else _short("type", said.get(TYPE, NOTHING), refuse)
+    listed = [*_noted_headers(noted, refuse), *ids]
+    for (kind, name), value in view.applied:
+        if kind == "utf8" and len(name) <= MOST_SHORT and (typed := _typed(value, refuse)) is not None:
+            listed.append((name, *typed))
+    # Of several of one name the first is kept.
+    by_name = {item[0]: item for item in reversed(listed)}
+    if by_name:
+        headers = [by_name[name] for name in sorted(by_name)]
+        values["headers"] = [
+            (name, letter, _with_short_names(letter, inner, refuse)) for name, letter, inner in headers
+        ]
+    return values
+
+
+def body_of(data: bytes, found: list[Section], refuse: Refuse) -> tuple[list[tuple[int, int]], bool]:
+    """Where the bytes of the body lie, which may be in pieces, and whether they are encoded sections."""
+    bodies = [section for section in found if section.code in sections.BODIES]
+    if not bodies:
+        return [], False
+    if bodies[0].code != sections.DATA:
+        return [(bodies[0].start, len(data))], True
+    if bodies[-1].code != sections.DATA:
+        return [(section.start, section.stop) for section in bodies], True
+    if any(section.code != sections.DATA for section in bodies):
+        refuse("the body is data sections and others")
+    texts = {code for code, kind in sections.TEXTS.items() if kind == "binary"}
+    if any(section.code == sections.DATA and section.value.code not in texts for section in bodies):
+        refuse("a data section holds no binary")
+    return [(each.value.value, each.value.stop) for each in bodies if each.code == sections.DATA], False
+
+
+def is_header(key: bytes) -> bool:
+    """Whether a consumer gets the annotation `key` as a header of this name."""
+    if key in {CC, DEATHS, b"x-routing-key", b"x-exchange", b"x-death"}:
+        return False
+    return key.startswith(b"x-") and not key.startswith(b"x-basic-")
+
+
+def _of_header(said: list[Value], noted: dict[bytes, Value], refuse: Refuse) -> dict[str, Any]:
+    """Delivery mode, priority and expiration."""
+    durable, priority, ttl = [*said, NOTHING, NOTHING, NOTHING][:3]
+    known = {
+        "delivery_mode": None if durable[0] != "boolean" else 2 if durable[1] else 1,
+        "priority": _octet("priority", priority, refuse),
+        "expiration": str(ttl[1]).encode() if isinstance(ttl[1], int) else None,
+    }
+    for name, key in NOTED.items():
+        if known[name] is None and key in noted:
+            value = noted[key]
+            known[name] = _short(name, value, refuse) if name == "expiration" else _octet(name, value, refuse)
+    return known
+
+
+def _octet(name: str, value: Value, refuse: Refuse) -> int | None:
+    if isinstance(value[1], int) and value[0] != "boolean":
+        return (sections.seconds(value[1]) if value[0] == "timestamp" else value[1]) & 255
+    if value[1] is not None:
+        refuse(f"the {name} is a {value[0]}")
+    return None
+
+
+def _of_properties(listed: list[Value], refuse: Refuse) -> tuple[dict[str, Any], list[Item]]:
+    """The fields of the section of properties, and headers for ids that are none."""
+    values: dict[str, Any] = {}
+    ids: list[Item] = []
+    for name, (kind, value) in zip(PROPERTY_LIST, listed, strict=False):
+        if name is None or kind == "null":
+            continue
+        if name in _LEFT_OUT_UNLESS_RIGHT and not _is_tagged(kind, value):
+            refuse(f"the {name} is a {kind}")
+        elif name == "timestamp":
+            values[name] = sections.seconds(value) if kind == "timestamp" else None
+        elif name in LEFT_OUT_UNLESS_TEXT:
+            values[name] = value if kind == "utf8" and len(value) <= MOST_SHORT else None
+        elif name == "user_id":
+            values[name] = value if isinstance(value, bytes) and len(value) <= MOST_SHORT else None
+        elif name not in IDS:
+            values[name] = _short(name, (kind, value), refuse)
+        elif kind == "uuid":
+            values[name] = f"urn:uuid:{uuid.UUID(bytes=value)}".encode()
+        elif kind == "ulong":
+            values[name] = str(value).encode()
+        elif kind == "binary" or (kind == "utf8" and len(value) > MOST_SHORT):
+            ids.insert(0, (IDS[name], "x" if kind == "binary" else "S", value))
+        elif kind == "utf8":
+            values[name] = value
+        else:
+            refuse(f"the {name} is a {kind}")
+    return values, ids
+
+
+def _is_tagged(kind: str, value: Any) -> bool:
+    """Whether a node holds the value as a pair of its type and itself."""
+    return kind not in {"boolean", "array", "described", "compound", *sections.DECIMALS} and not _is_endless(value)
+
+
+def _is_endless(value: Any) -> bool:
+    return isinstance(value, float) and not isfinite(value)
+
+
+def _short(name: str, value: Value, refuse: Refuse) -> bytes | None:
+    kind, text = value
+    if kind in _TEXTS and len(text) <= MOST_SHORT:
+        return bytes(text)
+    if kind != "null":
+        refuse(f"the {name} is a {kind}" if kind not in _TEXTS else f"the {name} is longer than {MOST_SHORT} bytes")
+    return None
+
+
+def _noted_headers(noted: list[tuple[bytes, Value]], refuse: Refuse) -> Iterator[Item]:
+    for key, value in noted:
+        if key == RECEIVED and value[0] == "timestamp":
+            yield b"timestamp_in_ms", "l", value[1]
+        elif key == DEATHS and value[0] == "array" and value[1] and value[1][0][0] == "map":
+            yield b"x-death", "A", [("F", table) for each in value[1] if (table := _death(each, refuse)) is not None]
+        elif (key == CC or is_header(key)) and len(key) <= MOST_SHORT and (typed := _typed(value, refuse)) is not None:
+            yield (b"CC" if key == CC else key, *typed)
+
+
+def _death(value: Value, refuse: Refuse) -> list[Item] | None:
+    """One table of `x-death`."""
+    said = value[1] if value[0] == "map" else []
+    ttl = said[0][1] if said and said[0][0] == ("symbol", b"ttl") else None
+    fields = said if ttl is None else said[1:]
+    right = [key for key, _ in fields] == [("symbol", name) for name in _DEATH]
+    right = right and [kind for _, (kind, _) in fields] == [*_DEATH.values()]
+    if not right or (ttl is not None and (ttl[0] != "uint" or ttl[1] >> 32)):
+        refuse("a death of the message is not as expected")
+        return None
+    queue, reason, count, first, _, exchange, keys = (inner for _, (_, inner) in fields)
+    table: list[Item] = [
+        (b"count", "l", _signed(count)), (b"reason", "S", reason), (b"queue", "S", queue),
+        (b"time", "T", sections.seconds(first)), (b"exchange", "S", exchange),
+        (b"routing-keys", "A", [("S", key[1]) for key in keys if key[0] == "utf8"]),
+    ]  # fmt: skip
+    return table if ttl is None else [(b"original-expiration", "S", str(ttl[1]).encode()), *table]
+
+
+def _typed(value: Value, refuse: Refuse, listed: bool = False) -> tuple[str, Any] | None:
+    """A value as one of a field table, with the letter of its type; None for one that is refused. `listed`: in a list,
+    where a node knows fewer types.
+    """
+    kind, inner = value
+    if kind == "map":
+        return "F", list(_table(inner, refuse))
+    if kind == "list" or (kind == "array" and not listed):
+        return "A", [typed for each in inner if (typed := _typed(each, refuse, True)) is not None]
+    if kind == "ulong" and not listed:
+        return "l", _signed(inner)
+    if kind not in sections.LETTERS or kind in _IN_NO_TABLE:
+        refuse(f"a header is a {kind}{' in a list' if listed else ''}")
+        return None
+    if kind == "timestamp":
+        return "T", sections.seconds(inner)
+    if kind == "binary":
+        return "S", inner
+    if _is_endless(inner):
+        refuse("a header is no finite number")
+    return sections.LETTERS[kind], inner
+
+
+def _table(pairs: list[tuple[Value, Value]], refuse: Refuse) -> Iterator[Item]:
+    for (kind, key), value in pairs:
+        if kind not in _TEXTS:
+            refuse(f"a name in a header is a {kind}")
+        elif (typed := _typed(value, refuse)) is not None:
+            yield (key, *typed)
+
+
+def _with_short_names(letter: str, value: Any, refuse: Refuse) -> Any:
+    """A header's value without the names in it that fit no field table."""
+    if letter == "A":
+        return [(kind, _with_short_names(kind, inner, refuse)) for kind, inner in value]
+    if letter != "F":
+        return value
+    kept = []
+    for name, kind, inner in value:
+        if len(name) <= MOST_SHORT:
+            kept.append((name, kind, _with_short_names(kind, inner, refuse)))
+        else:
+            refuse(f"a name in a header is longer than {MOST_SHORT} bytes")
+    return kept
+
+
+def _signed(number: int) -> int:
+    """The signed 64 bits in which a node writes a number."""
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)

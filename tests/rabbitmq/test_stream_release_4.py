@@ -1,0 +1,84 @@
+"""Messages of streams as releases from 3.13 on store them: one with a header section."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+from storage_core.errors import FormatError
+from storage_core.formats import spans
+from storage_core.formats.rabbitmq.message import properties
+from storage_core.formats.rabbitmq.stream_queues import delivered
+from storage_core.formats.rabbitmq.stream_queues.section_shapes import property_lists, shape_of
+from storage_core.rabbitmq.index.entries import new_entries
+from storage_core.rabbitmq.stream_queues.batch import MessageReader
+from storage_core.rabbitmq.stream_queues.rows import FIELDS
+from tests.rabbitmq import amqp10
+
+OF_4_0_5 = bytes.fromhex(
+    "005370c00b0541500370055d4a804143005372c14a0aa30c782d62617369632d74797065a1027479a303782d68a10161a305782d617272c0"
+    "06025401a1017aa30a782d65786368616e6765a100a30d782d726f7574696e672d6b6579a10173005373c02e0da1026d69a0056775657374"
+    "4040a1027274a1026369a3026374a302636540830000018bcfe56800a10261694040005374c10602a101685401005375a003616c6c"
+)
+AN_ARRAY = bytes.fromhex("a305782d617272c006025401a1017a")
+
+
+def test_a_message_as_release_4_stores_it() -> None:
+    """What a node of 4.0.5 stored, and delivered, of a message with every property."""
+    found = properties.decode(delivered.delivered(OF_4_0_5).properties)
+    assert found == {
+        "content_type": b"ct", "content_encoding": b"ce", "delivery_mode": 2, "priority": 3, "correlation_id": b"ci",
+        "reply_to": b"rt", "expiration": b"90000000", "message_id": b"mi", "timestamp": 1_700_000_000, "type": b"ty",
+        "user_id": b"guest", "app_id": b"ai",
+        "headers": [(b"h", "I", 1), (b"x-arr", "A", [("I", 1), ("S", b"z")]), (b"x-h", "S", b"a")],
+    }  # fmt: skip
+    plain = OF_4_0_5.replace(bytes.fromhex("a305782d617272c006025401a1017a"), b"").replace(
+        b"\x4a\x0a\xa3", b"\x3b\x08\xa3"
+    )
+    shape = shape_of(plain)
+    assert shape is not None
+    buffer, start = np.frombuffer(plain, np.uint8), np.zeros(1, np.int64)
+    lists = property_lists(shape, shape.matches(buffer, start, start + len(plain)), buffer).to_pylist()
+    assert lists == [delivered.delivered(plain).properties]
+
+
+def test_damaged_headers_of_release_4() -> None:
+    """Nothing but a FormatError, whatever is flipped and however deep a header is nested."""
+    draw = random.Random(4)
+    for _ in range(20_000):
+        data = bytearray(OF_4_0_5)
+        for _ in range(draw.choice((1, 2, 5))):
+            data[draw.randrange(len(data))] = draw.randrange(256)
+        with suppress(FormatError):
+            delivered.delivered(bytes(data))
+        shape_of(bytes(data))
+    deep = b"\x40"
+    for _ in range(3000):
+        deep = amqp10.listed(0xC0, [deep], True)
+    noted = amqp10.listed(0xC1, [amqp10.counted(0xA3, b"x-h"), deep], True)
+    data = amqp10.section(0x70, amqp10.listed(0xC0, [b"\x41"])) + amqp10.section(0x72, noted)
+    with pytest.raises(FormatError, match="nested deeper than 32"):
+        delivered.delivered(data)
+    cut = OF_4_0_5.replace(AN_ARRAY, AN_ARRAY[:-3] + b"\xa1\x00\x40").replace(b"\xc0\x06\x02", b"\xc0\x06\x05")
+    with pytest.raises(FormatError, match="a value reaches beyond its list"):
+        delivered.delivered(cut)
+
+
+def test_bodies_of_release_4() -> None:
+    """Asked of a node of 4.0.5: data sections are joined, of a value the sections are delivered."""
+    begin = amqp10.section(0x70, amqp10.listed(0xC0, [b"\x41"]))
+    parts = [amqp10.section(0x75, amqp10.counted(0xA0, each)) for each in (b"one", b"", b", two")]
+    footer = amqp10.section(0x78, amqp10.listed(0xC1, [amqp10.counted(0xA3, b"x-f"), b"\x41"]))
+    value = amqp10.section(0x77, amqp10.counted(0xA1, b"text"))
+    messages = [begin + b"".join(parts) + footer, begin + value + footer, begin + parts[0], begin + parts[0] + value]
+    buffer = np.frombuffer(b"".join(messages), np.uint8)
+    stops = np.cumsum([len(each) for each in messages])
+    starts = stops - [len(each) for each in messages]
+    found = MessageReader().batch(new_entries(len(messages), FIELDS), buffer, starts, stops, {})
+    bodies = spans.gather(found.buffer, *found.parts.body).to_pylist()
+    assert bodies == [b"one, two", value + footer, b"one", parts[0] + value]
+    kinds = [properties.decode(each).get("type") for each in found.parts.property_lists.to_pylist()]
+    assert kinds == [None, b"amqp-1.0", None, b"amqp-1.0"]
