@@ -92,7 +92,7 @@ def test_deaths_of_both_kinds() -> None:
 @pytest.mark.parametrize(
     ("term", "words"),
     [
-        (container(b"\0\0", b"", {}, "mc_amqp"), "a message of mc_amqp, which came by another protocol"),
+        (container(b"\0\0", b"", {}, "mc_other"), "a message of the protocol 'mc_other', which no release has"),
         (container(b"\0\0", b"", {Atom("x"): 1}), "names no exchange"),
         (container(b"\0\0", b"", {Atom("rk"): b"k"}), "the routing keys are no list"),
         (container(b"\0\0", b"", {}, id_=b"short"), "the id is not 16 bytes"),

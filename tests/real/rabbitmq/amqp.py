@@ -152,6 +152,10 @@ class Client:
             found.append(delivery)
         return found
 
+    def ack(self, tag: int) -> None:
+        """Acknowledges one message."""
+        self._send(1, 60, 80, pack(">QB", tag, 0))
+
     def ack_all(self, tag: int) -> None:
         """Acknowledges everything up to `tag`, and waits until the node has seen it."""
         self._send(1, 60, 80, pack(">QB", tag, 1))

@@ -11,21 +11,15 @@ import pika
 import pytest
 
 from storage_core.formats.rabbitmq.message import properties
-from storage_core.rabbitmq import open_store
-from storage_core.rabbitmq.verify.kinds import Kind
 from tests.rabbitmq import stream_golden
 from tests.real.rabbitmq import history_4
 from tests.real.rabbitmq.amqp import Client
-from tests.real.rabbitmq.history_4 import COMPACTED_AFTER_S, History
+from tests.real.rabbitmq.history_4 import COMPACTED_AFTER_S, History, check_store
 from tests.real.rabbitmq.node_4 import Node4
 from tests.real.rabbitmq.written import QUEUES, check, declare, drained, expected, put, rows, write
 from tests.support.sampling import SEED
 
 ROUNDS = int(os.environ.get("MQSTORE_RELEASE_4", "0"))
-MAY_BE = {Kind.COUNT, Kind.DISAGREEING}
-"""A node that was killed once forgets to count some down, and keeps their messages for ever. A kill may come between
-the writes of an index and of a message, which the node then drops, as the rows say.
-"""
 pytestmark = [
     pytest.mark.real,
     pytest.mark.timeout(0),
@@ -50,18 +44,6 @@ def test_what_a_node_delivers_after_compactions() -> None:
         finally:
             history.node.remove()
     assert holes or ROUNDS < 4, "no compaction left anything to look over"
-
-
-def check_store(history: History, what: str) -> None:
-    """The node, ended, starts and delivers what is read before; it stays on."""
-    with open_store(str(history.vhost)) as store:
-        wrong = [finding for finding in store.verify() if finding.kind not in MAY_BE]
-    assert wrong == [], what
-    found = history_4.read(history.vhost)
-    history.node.start()
-    told = history_4.as_rows(history.delivered())
-    assert found == told, (what, {name: (len(found[name]), len(told[name])) for name in told})
-    history.node.stop()
 
 
 def test_a_node_delivers_what_was_written(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang import term_layout
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
 from storage_core.formats.rabbitmq.erlang.term_layout import Shape, stretch
-from storage_core.formats.rabbitmq.message import message_container, properties
+from storage_core.formats.rabbitmq.message import amqp_content, message_container, mqtt_content, properties
 from storage_core.formats.rabbitmq.message.message_container import Container
 
 PROTOCOL = et.Atom("rabbit_framing_amqp_0_9_1")
@@ -84,9 +84,22 @@ def decode(term: bytes, id_size: int = ID_SIZE) -> Message:
 
 
 def _contained(found: Container) -> Message:
-    listed, body = _content(found.content)
-    listed = message_container.delivered(listed, found.annotations)
+    try:
+        values, body = _converted(found)
+        listed = message_container.delivered(values, found.annotations)
+    except FormatError as error:
+        raise error if isinstance(error, MessageError) else MessageError(error.reason) from None
     return Message(b"", found.exchange, found.routing_keys, listed, body, found.id, found.persistent)
+
+
+def _converted(found: Container) -> tuple[dict[str, Any], bytes]:
+    """Property values and body, as a node converts them for AMQP 0-9-1."""
+    if found.protocol == message_container.AMQP:
+        return amqp_content.converted(found.content)
+    if found.protocol == message_container.MQTT:
+        return mqtt_content.converted(found.content)
+    listed, body = _content(found.content)
+    return properties.decode(listed), body
 
 
 def _checked(value: Any, shape: tuple[Any, ...], what: str) -> tuple[Any, ...]:

@@ -141,7 +141,7 @@ def encode_value(letter: str, value: Any) -> bytes:
     if letter in NUMBERS:
         try:
             return head + NUMBERS[letter].pack(value)
-        except struct.error as error:
+        except (struct.error, OverflowError) as error:
             raise ValueError(f"{value!r} is no value of type {letter}: {error}") from None
     if letter == "t":
         return head + bytes((bool(value),))
@@ -150,6 +150,8 @@ def encode_value(letter: str, value: Any) -> bytes:
     if letter == "D":
         return head + _DECIMAL.pack(*value)
     if letter in "Sx":
+        if isinstance(value, int):
+            raise ValueError(f"a number is no value of type {letter}")
         body = bytes(value)
     elif letter == "F":
         body = encode(value)

@@ -1,7 +1,7 @@
 """The term that holds a message since RabbitMQ 3.13, a container `mc`: its parts, and the properties as delivered.
 
-The content inside is `basic_message`'s. Only messages that came by AMQP 0-9-1 are read; those of AMQP 1.0 and MQTT are
-kept in forms of their own. Source: rabbitmq.md 8.
+The content inside is `basic_message`'s, `amqp_content`'s or `mqtt_content`'s, by the protocol that the message came by.
+Source: rabbitmq.md 8.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from storage_core.errors import FormatError
-from storage_core.formats.rabbitmq.message import properties
+from storage_core.formats.rabbitmq.message import properties, sections
 from storage_core.formats.rabbitmq.message.field_table import Item
 
-TAG, LEGACY = "mc", "mc_amqpl"
+TAG, LEGACY, AMQP, MQTT = "mc", "mc_amqpl", "mc_amqp", "mc_mqtt"
+PROTOCOLS = (LEGACY, AMQP, MQTT)
 EXCHANGE, ROUTING_KEYS, ID, DEATHS, TTL = "x", "rk", "id", "deaths", "ttl"
 TIMESTAMP, DURABLE, PRIORITY = "ts", "d", "p"
 PERSISTENT_MODE = 2
+UNDEFINED = "undefined"
 _RECEIVED_HEADER = b"timestamp_in_ms"
 
 
@@ -25,6 +27,7 @@ _RECEIVED_HEADER = b"timestamp_in_ms"
 class Container:
     """The parts of one container. `annotations` are what the broker noted: atoms are text, other keys bytes."""
 
+    protocol: str
     content: Any
     annotations: Mapping[Any, Any]
     exchange: bytes
@@ -39,10 +42,10 @@ def is_container(value: Any) -> bool:
 
 
 def parse(value: tuple[Any, ...]) -> Container:
-    """The parts of a container. FormatError for one of another protocol, or without what a queue needs."""
+    """The parts of a container. FormatError for one of an unknown protocol, or without what a queue needs."""
     _, protocol, content, annotations = value
-    if protocol != LEGACY:
-        raise FormatError(0, f"a message of {protocol}, which came by another protocol than AMQP 0-9-1, is not read")
+    if protocol not in PROTOCOLS:
+        raise FormatError(0, f"a message of the protocol {protocol!r:.40}, which no release has")
     if not isinstance(annotations, dict):
         raise FormatError(0, "the container has no annotations")
     exchange, keys, message_id = (annotations.get(name) for name in (EXCHANGE, ROUTING_KEYS, ID))
@@ -53,29 +56,27 @@ def parse(value: tuple[Any, ...]) -> Container:
     if not isinstance(message_id, bytes) or len(message_id) != 16:
         raise FormatError(0, "the id is not 16 bytes")
     persistent = annotations.get(DURABLE, "true") == "true"
-    return Container(content, annotations, exchange, tuple(keys), message_id, persistent)
+    return Container(protocol, content, annotations, exchange, tuple(keys), message_id, persistent)
 
 
-def delivered(listed: bytes, annotations: Mapping[Any, Any]) -> bytes:
-    """The property list that a consumer gets: the stored one with what the broker noted, headers sorted by name.
+def delivered(stored: Mapping[str, Any], annotations: Mapping[Any, Any]) -> bytes:
+    """The property list that a consumer gets: the values stored with what the broker noted, headers sorted by name.
 
-    FormatError when the stored one does not parse.
+    A value that is None is none. FormatError for what fits no property list.
     """
-    values = properties.decode(listed)
-    headers = _headers(values.get("headers", []), annotations)
-    if headers:
-        values["headers"] = headers
-    timestamp = annotations.get(TIMESTAMP)
-    values["timestamp"] = timestamp // 1000 if isinstance(timestamp, int) else None
-    if TTL in annotations:
-        ttl = annotations[TTL]
-        values["expiration"] = str(ttl).encode() if isinstance(ttl, int) else None
-    if "priority" not in values and isinstance(annotations.get(PRIORITY), int):
-        values["priority"] = annotations[PRIORITY]
-    if "delivery_mode" not in values and annotations.get(DURABLE, "true") == "true":
-        values["delivery_mode"] = PERSISTENT_MODE
+    values = dict(stored)
+    values["headers"] = _headers(values.get("headers") or [], annotations) or values.get("headers")
     try:
-        return properties.encode({name: value for name, value in values.items() if value is not None})
+        timestamp = annotations.get(TIMESTAMP)
+        values["timestamp"] = sections.seconds(timestamp) if isinstance(timestamp, int) else None
+        if TTL in annotations:
+            ttl = annotations[TTL]
+            values["expiration"] = str(ttl).encode() if isinstance(ttl, int) else None
+        if values.get("priority") is None and annotations.get(PRIORITY, UNDEFINED) != UNDEFINED:
+            values["priority"] = annotations[PRIORITY]
+        if values.get("delivery_mode") is None and annotations.get(DURABLE, "true") == "true":
+            values["delivery_mode"] = PERSISTENT_MODE
+        return properties.encode(values)
     except (ValueError, TypeError) as error:
         raise FormatError(0, f"what the broker noted is no property: {error}") from None
 

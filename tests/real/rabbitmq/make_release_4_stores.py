@@ -1,6 +1,7 @@
-"""Makes the snapshots `v4_compacted_*`: stores of a real node of RabbitMQ 4 with holes in their message files.
+"""Makes the snapshots of a real node of RabbitMQ 4: `v4_compacted_*` and `v4_protocols_*`.
 
-`python -m tests.real.rabbitmq.make_compacted_stores` writes anew what the tests read.
+The former are stores with holes in their message files, the latter hold messages that came by AMQP 1.0 and MQTT.
+`python -m tests.real.rabbitmq.make_release_4_stores [NAME ...]` writes anew what the tests read.
 """
 
 from __future__ import annotations
@@ -8,18 +9,19 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import sys
 import tarfile
 from typing import Any
 
 from tests.rabbitmq import golden
 from tests.real.rabbitmq.amqp import Delivery
 from tests.real.rabbitmq.history_4 import QUEUES, VHOST, History
+from tests.real.rabbitmq.protocol_history import ProtocolHistory
 
-MESSAGES, ATTEMPTS = 200, 8
-NOTE = (
-    "message files of 1 MB, compacted where they lie: zeros and old copies between the records. messages are in the "
-    "order the real node delivered them after a restart from exactly this directory, nothing acked"
-)
+MESSAGES, ATTEMPTS, OF_EACH_PROTOCOL = 200, 8, 120
+ORDER = "in the order the real node delivered them after a restart from exactly this directory, nothing acked"
+COMPACTED = "message files of 1 MB, compacted where they lie: zeros and old copies between the records"
+PROTOCOLS = "messages that came by AMQP 1.0, MQTT 3.1.1 and MQTT 5"
 
 
 def _told(delivery: Delivery) -> dict[str, Any]:
@@ -49,9 +51,18 @@ def _compacted(name: str) -> History:
     raise RuntimeError(f"no compaction in {ATTEMPTS} histories left holes")
 
 
-def make(name: str, clean: bool) -> None:
-    """One snapshot, of a node that was stopped or killed after a compaction left holes."""
-    history = _compacted(name)
+def _of_protocols(name: str) -> History:
+    history = ProtocolHistory(name)
+    try:
+        history.work(OF_EACH_PROTOCOL)
+    except BaseException:
+        history.node.remove()
+        raise
+    return history
+
+
+def make(name: str, history: History, note: str, clean: bool) -> None:
+    """One snapshot, of a node that is stopped or killed."""
     try:
         history.end(clean)
         with tarfile.open(golden.SNAPSHOTS / f"{name}.tar.gz", "w:gz") as archive:
@@ -70,7 +81,13 @@ def make(name: str, clean: bool) -> None:
             for queue, listed in history.delivered().items()
         ]
         stopped, release = "clean" if clean else "kill9", history.node.ctl("version")
-        truth = {"name": name, "rabbitmq": release, "shutdown": stopped, "note": NOTE, "queues": queues}
+        truth = {
+            "name": name,
+            "rabbitmq": release,
+            "shutdown": stopped,
+            "note": f"{note}; messages are {ORDER}",
+            "queues": queues,
+        }
         data = json.dumps(truth, separators=(",", ":")).encode()
         (golden.SNAPSHOTS / f"{name}.json.gz").write_bytes(gzip.compress(data, mtime=0))
     finally:
@@ -78,5 +95,10 @@ def make(name: str, clean: bool) -> None:
 
 
 if __name__ == "__main__":
-    make("v4_compacted_clean", True)
-    make("v4_compacted_kill9", False)
+    for stopped in ("clean", "kill9"):
+        for kind, begun, said in (
+            ("v4_compacted", _compacted, COMPACTED), ("v4_protocols", _of_protocols, PROTOCOLS),
+        ):  # fmt: skip
+            store = f"{kind}_{stopped}"
+            if store in sys.argv[1:] or not sys.argv[1:]:
+                make(store, begun(store), said, stopped == "clean")

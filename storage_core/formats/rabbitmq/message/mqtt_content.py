@@ -1,0 +1,74 @@
+"""The content of a container that came by MQTT, a record `mqtt_msg`: its property values and body for AMQP 0-9-1.
+
+Source: rabbitmq.md 8.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from storage_core.errors import FormatError
+from storage_core.formats.rabbitmq.message.field_table import Item
+
+TAG = "mqtt_msg"
+CONTENT_TYPE, CORRELATION, RESPONSE = "Content-Type", "Correlation-Data", "Response-Topic"
+USER, EXPIRY = "User-Property", "Message-Expiry-Interval"
+MOST_SHORT = 255
+_AS_KEY = bytes.maketrans(b"/+", b".*")
+"""From a topic to a routing key. That of a node with the setting `mqtt.sparkplug` is left alone."""
+
+
+def converted(content: Any) -> tuple[dict[str, Any], bytes]:
+    """Property values, None for those that a message has not, and body. FormatError."""
+    if not isinstance(content, tuple) or len(content) != 9 or content[0] != TAG:
+        raise FormatError(0, "the content is not as MQTT leaves it")
+    _, _, qos, _, _, _, body, listed, _ = content
+    if not isinstance(qos, int) or qos not in {0, 1}:
+        raise FormatError(0, f"the quality of service is {qos!r:.40}, neither 0 nor 1")
+    if not isinstance(body, bytes) or not isinstance(listed, dict):
+        raise FormatError(0, "the payload is no binary, or the properties are no map")
+    said = {name: _binary(name, listed.get(name)) for name in (CONTENT_TYPE, CORRELATION, RESPONSE)}
+    kind, correlation, response = said.values()
+    headers = _user_properties(listed.get(USER, []))
+    if response is not None:
+        headers.insert(0, (b"x-reply-to-topic", "S", response.translate(_AS_KEY)))
+    if correlation is not None and not _is_short_text(correlation):
+        headers.insert(0, (b"x-correlation-id", "S", correlation))
+        correlation = None
+    expiry = listed.get(EXPIRY)
+    if EXPIRY in listed and (not isinstance(expiry, int) or expiry >> 64):
+        raise FormatError(0, "the expiry is no number of seconds")
+    values = {
+        "content_type": kind if kind is not None and len(kind) <= MOST_SHORT and kind.isascii() else None,
+        "headers": headers or None,
+        "delivery_mode": 1 + qos,
+        "correlation_id": correlation,
+        "expiration": None if expiry is None else str(expiry * 1000).encode(),
+    }
+    return values, body
+
+
+def _binary(name: str, value: Any) -> bytes | None:
+    if value is not None and not isinstance(value, bytes):
+        raise FormatError(0, f"the property {name} is no binary")
+    return value
+
+
+def _is_short_text(text: bytes) -> bool:
+    """Whether a node takes it for a short string: UTF-8 without zeros."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return len(text) <= MOST_SHORT and b"\0" not in text
+
+
+def _user_properties(listed: Any) -> list[Item]:
+    """Headers, by name once they are delivered; one whose name is too long is none."""
+    if not isinstance(listed, list):
+        raise FormatError(0, "the user properties are no list")
+    if not all(isinstance(each, tuple) and len(each) == 2 and isinstance(each[0], bytes) for each in listed):
+        raise FormatError(0, "a user property is not a name and a value")
+    if not all(isinstance(value, bytes) for _, value in listed):
+        raise FormatError(0, "a user property is not a name and a value")
+    return [(name, "S", value) for name, value in listed if len(name) <= MOST_SHORT]

@@ -1,0 +1,52 @@
+"""What a real node of RabbitMQ 4 makes of messages of another protocol for a consumer of AMQP 0-9-1, asked directly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from storage_core.formats.rabbitmq.erlang import external_term as et
+from tests.real.rabbitmq.node_4 import Node4
+
+ASK = """
+{ok, In} = file:read_file("%s"),
+Why = fun(E) -> list_to_binary(io_lib:format("~0p", [E])) end,
+Say = fun({Protocol, Content, Noted, Stored}) ->
+  try
+    Mc0 = mc:init(Protocol, Content, maps:merge(#{x => <<>>, rk => [<<"q">>], id => <<0:128>>}, Noted)),
+    Mc = case Stored of true -> mc:prepare(store, Mc0); false -> Mc0 end,
+    Term = case Stored of true -> term_to_binary(Mc); false -> <<>> end,
+    try
+      Said = rabbit_binary_generator:ensure_content_encoded(
+        mc:protocol_state(mc:convert(mc_amqpl, Mc)), rabbit_framing_amqp_0_9_1),
+      {Term, element(4, Said), iolist_to_binary(lists:reverse(element(6, Said)))}
+    catch _:E1 -> {Term, Why(E1)} end
+  catch _:E2 -> {Why(E2)} end
+end,
+ok = file:write_file("%s", term_to_binary([Say(Each) || Each <- binary_to_term(In)])).
+"""
+
+
+@dataclass(frozen=True)
+class Said:
+    """A message as the node stores it, and what it delivers. `why` instead when it fails, `stored` or not."""
+
+    stored: bytes | None
+    properties: bytes = b""
+    body: bytes = b""
+    why: str = ""
+
+
+def ask(node: Node4, protocol: str, messages: list[tuple[Any, dict[Any, Any]]], stored: bool = True) -> list[Said]:
+    """One answer for each message and its annotations. `stored`: as a classic queue keeps it, else as a stream's."""
+    asked, told = node.folder / "asked", node.folder / "told"
+    asked.write_bytes(et.encode([(et.Atom(protocol), content, noted, stored) for content, noted in messages]))
+    inside = (str(each).replace(str(node.root), "") for each in (asked, told))
+    node.eval(ASK % tuple(inside))
+    found = []
+    for answer in et.decode(told.read_bytes()):
+        if len(answer) == 3:
+            found.append(Said(*answer))
+        else:
+            found.append(Said(answer[0] if len(answer) == 2 else None, why=answer[-1].decode()))
+    return found
