@@ -37,6 +37,7 @@ WORK = "checking message files"
 BLANK = "only zeros: no node writes such a segment"
 KEPT_FOR_EVER = "never removes the message"
 DELIVERED = "delivers it as it is"
+CLOSES = "closes the connection of a consumer of AMQP 0-9-1"
 SCANS = "scans the message files instead"
 REFUSED = dict.fromkeys(STORE_SUFFIXES, "does not start the vhost")
 REMOVED_EARLY = "may remove the message while a queue needs it"
@@ -118,7 +119,7 @@ def _of_queue(snapshot: VhostSnapshot, files: QueueFiles, name: str) -> Iterator
         recovered = files.verdict.dirty and entry["kind"] in {SEGMENT, JOURNAL}
         effect = _effect_of(flaw.reach, recovered)
         kind = Kind.UNREADABLE if flaw.own_id is None else Kind.ID
-        yield Finding(file, place, length, kind, reason, effect, True, name)
+        yield Finding(file, place, length, kind, reason, effect, flaw.reach is not Reach.OTHER_PROTOCOLS, name)
 
 
 def _effect_of(reach: Reach, recovered: bool) -> str:
@@ -127,6 +128,8 @@ def _effect_of(reach: Reach, recovered: bool) -> str:
         return HANGS
     if reach is Reach.FLAG and recovered:
         return f"{CRASHES} when it starts"
+    if reach is Reach.OTHER_PROTOCOLS:
+        return CLOSES
     return DELIVERED if reach in {Reach.FLAG, Reach.CONSUMER} else DELIVERING
 
 

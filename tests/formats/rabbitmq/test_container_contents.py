@@ -96,7 +96,7 @@ def test_what_no_node_delivers_to_this_consumer(message: bytes, words: str) -> N
     """Asked of a node of 4.0.5, whose process fails."""
     with pytest.raises(MessageError, match=words) as found:
         decoded(message)
-    assert found.value.reach is Reach.RECOVERY
+    assert found.value.reach is Reach.OTHER_PROTOCOLS
 
 
 def test_a_stream_and_a_queue_say_the_same() -> None:

@@ -28,8 +28,12 @@ _RAW = {0x72: "float", 0x74: "decimal32", 0x82: "double", 0x84: "decimal64", 0x9
 """What a node keeps as its bytes, by constructor: decimals, and numbers that are not finite."""
 
 
+class RefusedError(FormatError):
+    """A message that is right, and that no node delivers to a consumer of AMQP 0-9-1."""
+
+
 def converted(content: Any) -> tuple[dict[str, Any], bytes]:
-    """Property values, None for those that a message has not, and body. FormatError, also for what no node delivers."""
+    """Property values, None for those that a message has not, and body. FormatError, RefusedError."""
     if not isinstance(content, tuple) or len(content) != 7 or content[0] != TAG:
         raise FormatError(0, "the content is not as AMQP 1.0 leaves it")
     _, noted, stored, _, _, position, code = content
@@ -50,7 +54,7 @@ def converted(content: Any) -> tuple[dict[str, Any], bytes]:
 
 
 def _refuse(reason: str) -> NoReturn:
-    raise FormatError(0, f"{reason}, which no node delivers to AMQP 0-9-1")
+    raise RefusedError(0, f"{reason}, which no node delivers to AMQP 0-9-1")
 
 
 def _pairs(terms: Any, depth: int) -> list[tuple[Value, Value]]:

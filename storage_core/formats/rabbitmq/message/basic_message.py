@@ -34,6 +34,7 @@ class Reach(Enum):
     """How far a node gets with a term that is not as it should be."""
 
     NOWHERE = "its recovery already takes it for no message"
+    OTHER_PROTOCOLS = "a consumer of AMQP 0-9-1 fails, one of another protocol may get it"
     RECOVERY = "whoever is to deliver it fails"
     FLAG = "its recovery fails where it asks whether the message is persistent, else it is delivered"
     CONSUMER = "it is delivered as it is"
@@ -87,6 +88,8 @@ def _contained(found: Container) -> Message:
     try:
         values, body = _converted(found)
         listed = message_container.delivered(values, found.annotations)
+    except amqp_content.RefusedError as error:
+        raise MessageError(error.reason, Reach.OTHER_PROTOCOLS) from None
     except FormatError as error:
         raise error if isinstance(error, MessageError) else MessageError(error.reason) from None
     return Message(b"", found.exchange, found.routing_keys, listed, body, found.id, found.persistent)
