@@ -1,6 +1,6 @@
-"""A throw-away node of RabbitMQ 4: the package of the next Debian, in a root of its own below the checkout's cache.
+"""Throw-away nodes of later releases: the packages of other systems, each in a root of its own below the cache.
 
-Needs root, `debootstrap` and a minute, once.
+Needs root, `debootstrap` and a minute for each, once.
 """
 
 from __future__ import annotations
@@ -13,25 +13,36 @@ from pathlib import Path
 from tests.real.rabbitmq.node import Node
 from tests.support.cache import CACHE
 
-SUITE = "trixie"
 INSTALL = """
 set -e
-debootstrap --variant=minbase "$0" "$1" >&2
-printf '#!/bin/sh\\nexit 101\\n' > "$1/usr/sbin/policy-rc.d"
-chmod +x "$1/usr/sbin/policy-rc.d"
-DEBIAN_FRONTEND=noninteractive chroot "$1" apt-get install -q -y --no-install-recommends rabbitmq-server >&2
+suite="$0" root="$1"
+scripts=/usr/share/debootstrap
+if [ ! -e "$scripts/scripts/$suite" ]; then
+    # A later release of a system that debootstrap knows; Debian has no keys of it.
+    cp -r "$scripts" "$root.scripts"
+    ln -s "$2" "$root.scripts/scripts/$suite"
+    export DEBOOTSTRAP_DIR="$root.scripts"
+    checks=--no-check-gpg
+fi
+debootstrap --variant=minbase $checks "$suite" "$root" >&2
+rm -rf "$root.scripts"
+printf '#!/bin/sh\nexit 101\n' > "$root/usr/sbin/policy-rc.d"
+chmod +x "$root/usr/sbin/policy-rc.d"
+DEBIAN_FRONTEND=noninteractive chroot "$root" apt-get install -q -y --no-install-recommends rabbitmq-server >&2
 """
 INSIDE = 'mount -t proc proc "$0/proc" && exec chroot "$0" "$@"'
 
 
-def installed() -> Path:
-    """The root with the node's package, made on first use."""
-    root = CACHE / "rabbitmq-4"
+def installed(suite: str, folder: str, like: str) -> Path:
+    """The root with the node's package of a system's release, made on first use. `like` is a release whose script
+    debootstrap takes where it does not know this one.
+    """
+    root = CACHE / folder
     if not root.exists():
         CACHE.mkdir(exist_ok=True)
         made = Path(tempfile.mkdtemp(dir=CACHE))
         try:
-            subprocess.run(["sh", "-c", INSTALL, SUITE, str(made)], check=True)
+            subprocess.run(["sh", "-c", INSTALL, suite, str(made), like], check=True)
             made.chmod(0o755)
             made.rename(root)
         except BaseException:
@@ -41,10 +52,12 @@ def installed() -> Path:
 
 
 class Node4(Node):
-    """The same with RabbitMQ 4, with an `advanced` config."""
+    """A node of RabbitMQ 4, with an `advanced` config."""
+
+    package = "trixie", "rabbitmq-4", "sid"
 
     def __init__(self, advanced: str = "[].") -> None:
-        self.root = installed()
+        self.root = installed(*self.package)
         super().__init__(Path(tempfile.mkdtemp(prefix="node-", dir=self.root / "var" / "tmp")))
         (self.folder / "advanced.config").write_text(advanced)
 
@@ -59,3 +72,14 @@ class Node4(Node):
         """Ends it, and removes all of it."""
         self.kill()
         shutil.rmtree(self.folder)
+
+
+class Node312(Node4):
+    """A node of RabbitMQ 3.12, with all of its feature flags."""
+
+    package = "noble", "rabbitmq-3.12", "jammy"
+
+    def start(self, seconds: float = 120) -> None:
+        """Starts it; RuntimeError with its last words when it does not come up."""
+        super().start(seconds)
+        self.ctl("enable_feature_flag", "all")
