@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,9 +12,14 @@ import pytest
 
 from storage_core.errors import CorruptionError, OptionError, UnsupportedFormatError
 from storage_core.formats.rabbitmq.erlang import external_term
+from storage_core.formats.rabbitmq.message import message_container
 from storage_core.formats.rabbitmq.quorum import log_entry
 from storage_core.rabbitmq import open_store
-from storage_core.rabbitmq.quorum import map_order, raft_log, replay
+from storage_core.rabbitmq.quorum import raft_log, replay
+from storage_core.rabbitmq.quorum.machine import map_order
+from storage_core.rabbitmq.quorum.machine.lanes import Lanes
+from storage_core.rabbitmq.quorum.machine.message_facts import MessageFacts, message_facts, sized_facts
+from storage_core.rabbitmq.quorum.machine.state import Consumer, State
 from storage_core.rabbitmq.quorum.message_table import MessageTable
 from storage_core.rabbitmq.quorum.raft_log import read_log
 from storage_core.rabbitmq.quorum.snapshot import QuorumSnapshot, Reading
@@ -153,16 +159,21 @@ def test_another_machine_version(tmp_path: Path) -> None:
     data = bytearray(log.read_bytes())
     at = data.index(b"noop")
     version = at + data[at:].index(b"a\x02") + 1
-    data[version] = 3
+    data[version] = 6
     sums = data.index(b"@", at - 64) + 3
     data[sums : sums + 4] = bytes(4)
     log.write_bytes(data)
     with pytest.raises(UnsupportedFormatError) as caught:
         golden.rows(folder)
-    assert "has machine version 3 (RabbitMQ 3.11 to 3.13); mqstore reads version 2" in str(caught.value)
+    assert str(caught.value).endswith(
+        ": plain has machine version 6 (RabbitMQ 4.1 or later); mqstore reads versions 2, 3 and 5 (RabbitMQ 3.10 to "
+        "4.0): consume it from a running node"
+    )
 
 
-@pytest.mark.parametrize("name", ["q01_clean", "q07_snapshot_with_messages", "q13_ttl", "q26_random_a"])
+@pytest.mark.parametrize(
+    "name", ["q01_clean", "q07_snapshot_with_messages", "q13_ttl", "q26_random_a", "v3_random", "v5_random"]
+)
 def test_templates_against_the_decoder(name: str, tmp_path: Path) -> None:
     """Every entry that a template takes is the enqueue that decoding it says."""
     folder = golden.unpack(name, tmp_path)
@@ -180,14 +191,76 @@ def test_templates_against_the_decoder(name: str, tmp_path: Path) -> None:
         starts = stops - [len(part) for part in parts]
         found = log_entry.find_enqueues(buffer, starts, stops)
         for row in np.flatnonzero(found.ok).tolist():
-            _, meta, command, _ = external_term.decode(parts[row])
-            assert command[0] == "enqueue"
-            assert (meta["ts"], command[2]) == (found.times[row], found.sequences[row])
-            assert command[1].raw == found.publisher_terms[found.publishers[row]]
-            message = buffer[found.message_starts[row] : found.message_stops[row]].tobytes()
-            assert external_term.decode(b"\x83" + message) == command[3]
+            _, meta, command, reply = external_term.decode(parts[row])
+            if command[0] == "e":
+                _, sequence, message, (_, size) = command
+                publisher = reply[2]
+            else:
+                (name_of, publisher, sequence, message), size = command, log_entry.NO_SIZE
+                assert name_of == "enqueue"
+            assert (meta["ts"], sequence, size) == (found.times[row], found.sequences[row], found.sizes[row])
+            assert publisher.raw == found.publisher_terms[found.publishers[row]]
+            term = buffer[found.message_starts[row] : found.message_stops[row]].tobytes()
+            assert external_term.decode(b"\x83" + term) == message
         taken += int(found.ok.sum())
     assert taken > 20
+
+
+@pytest.mark.parametrize(("name", "version"), [("q01_clean", 2), ("v3_random", 3), ("v5_random", 5)])
+def test_the_machine_version_of_a_queue(name: str, version: int, tmp_path: Path) -> None:
+    with open_store(str(golden.unpack(name, tmp_path))) as store:
+        assert {each for batch in store.view("queues") for each in batch["version"].to_pylist()} == {version}
+
+
+def test_the_lanes_of_version_5() -> None:
+    """Two of three messages come from the high lane, the third is the older of the two heads."""
+    lanes = Lanes([1, 2, 3, 9], [4, 5, 6, 7, 8])
+    order = [*lanes]
+    assert order == [4, 5, 1, 6, 7, 2, 8, 3, 9]
+    heads = []
+    while len(lanes):
+        heads.append(lanes.head)
+        assert lanes.popleft() == heads[-1]
+    assert (heads, lanes.turn) == (order, 0)
+    assert [*Lanes([7], [4, 5, 6])] == [4, 5, 6, 7]
+
+
+def test_a_state_under_later_rules() -> None:
+    """Counts of what was returned stay; of what waits to be delivered they are those that it came with."""
+    process = external_term.Opaque(b"p")
+    state = State(counts={1: 2, 2: 1, 3: 4}, returns=deque([1]), messages=Lanes([3, 4], turn=2))
+    state.consumers[b"t", process] = Consumer((b"t", process), 3, "simple_prefetch", False, 0, prefetch=5)
+    state.consumers[b"t", process].checked_out[0] = 2
+    state.upgraded(3)
+    assert (state.consumers[b"t", process].most_credit, state.credit_by_message) == (5, True)
+    state.upgraded(5)
+    assert (state.counts, state.came_with, state.messages.turn) == ({1: 2, 2: 1}, {3: 4}, 0)
+    assert state.deliveries == {1: 2, 2: 1, 3: 4}
+
+
+def test_what_counts_in_a_container() -> None:
+    """Only a container with annotations that count is decoded; their names in a body are none."""
+    content = (
+        external_term.Atom("content"),
+        60,
+        external_term.Atom("none"),
+        b"",
+        external_term.Atom("p"),
+        [b"\1p\3ttl"],
+    )
+    for noted, expected in (
+        ({}, MessageFacts(6)), ({"p": 4, "ttl": "undefined"}, MessageFacts(6)), ({"p": 5}, MessageFacts(6, high=True)),
+        ({"ttl": 0, "delivery_count": 2}, MessageFacts(6, ttl=0, deliveries=2)),
+    ):  # fmt: skip
+        named = {
+            external_term.Atom(name): external_term.Atom(value) if isinstance(value, str) else value
+            for name, value in noted.items()
+        }
+        protocol = external_term.Atom(message_container.LEGACY)
+        message = external_term.Atom(message_container.TAG), protocol, content, named
+        assert sized_facts(external_term.encode(message), 6) == expected
+        assert message_facts(external_term.encode(message)) == expected
+    assert sized_facts(b"\x83\1p", 6) == MessageFacts(6)
 
 
 def test_the_order_of_a_large_map() -> None:

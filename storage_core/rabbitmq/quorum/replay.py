@@ -10,7 +10,6 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
-import numpy.typing as npt
 
 from storage_core.errors import DataLossError, FormatError, UnsupportedFormatError
 from storage_core.formats.layout import Bytes, Positions
@@ -20,16 +19,18 @@ from storage_core.formats.rabbitmq.quorum import log_entry
 from storage_core.formats.rabbitmq.quorum.log_entry import Enqueues
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.disk.span_reader import SpanReader
-from storage_core.rabbitmq.quorum.commands import Command, apply, message_facts
-from storage_core.rabbitmq.quorum.machine import Machine
-from storage_core.rabbitmq.quorum.machine_state import State, from_snapshot
+from storage_core.rabbitmq.quorum.machine.commands import Command, apply
+from storage_core.rabbitmq.quorum.machine.machine import Machine
+from storage_core.rabbitmq.quorum.machine.machine_v5 import MachineV5
+from storage_core.rabbitmq.quorum.machine.message_facts import MessageFacts, facts_of, message_facts, sized_facts
+from storage_core.rabbitmq.quorum.machine.state import State, from_snapshot
 from storage_core.rabbitmq.quorum.message_table import MESSAGE, MessageTable
 from storage_core.rabbitmq.quorum.raft_log import LogEntries, RaftLog
 from storage_core.rabbitmq.read.partition import batch_ranges
 
-MACHINE_VERSION = 2
-NO_TTL = -1
-_VERSIONS = {0: "3.8", 1: "3.9", 3: "3.11 to 3.13"}
+MACHINES: dict[int, type[Machine]] = {2: Machine, 3: Machine, 5: MachineV5}
+"""The versions that are read."""
+_RELEASES = {0: "3.8", 1: "3.9", 4: "a preview of 4.0"}
 
 
 class Replay:
@@ -45,27 +46,42 @@ class Replay:
         self.damages: list[Damage] = []
         self.members: tuple[Any, ...] | None = None
         self.deleted = False
-        self.machine = Machine(self._first_state(), self._body_size)
+        self._used = log.snapshot is not None
+        self.machine = self._first_machine()
         self._run(stop)
 
-    def _first_state(self) -> State:
+    def _first_machine(self) -> Machine:
         snapshot = self.log.snapshot
         if snapshot is None:
-            return State()
-        self._check_version(snapshot.machine_version)
+            return Machine(State(), self._body_size)
+        version = self._checked(snapshot.machine_version)
         self.members = snapshot.members
         try:
-            return from_snapshot(snapshot.state)
+            state = from_snapshot(snapshot.state, version)
         except FormatError as error:
             raise UnsupportedFormatError(f"UnsupportedFormatError: {self.root}: {self.name}: {error.reason}") from None
+        return MACHINES[version](state, self._body_size)
 
-    def _check_version(self, version: int) -> None:
-        if version != MACHINE_VERSION:
-            release = _VERSIONS.get(version, "4.0 or later")
-            raise UnsupportedFormatError(
-                f"UnsupportedFormatError: {self.root}: {self.name} has machine version {version} (RabbitMQ {release}); "
-                f"mqstore reads version {MACHINE_VERSION} (RabbitMQ 3.10): consume it from a running node"
-            )
+    def _checked(self, version: int) -> int:
+        """A version that is read; UnsupportedFormatError for another."""
+        if version not in MACHINES:
+            raise self._unread(f"machine version {version} (RabbitMQ {_RELEASES.get(version, '4.1 or later')})")
+        return version
+
+    def _unread(self, what: str) -> UnsupportedFormatError:
+        return UnsupportedFormatError(
+            f"UnsupportedFormatError: {self.root}: {self.name} has {what}; mqstore reads versions 2, 3 and 5 (RabbitMQ "
+            "3.10 to 4.0): consume it from a running node"
+        )
+
+    def _enter(self, version: int) -> None:
+        """A term of the log begins, in which the machine has this version."""
+        state = self.machine.state
+        if self._checked(version) == state.version:
+            return
+        if self._used and version < state.version:
+            raise self._unread(f"machine version {version} after version {state.version}")
+        self.machine = MACHINES[version](state.upgraded(version), self._body_size)
 
     def _body_size(self, index: int) -> int:
         window = self._window
@@ -108,9 +124,9 @@ class Replay:
         damaged = rows[wrong] if wrong is not None else None
         rows, starts, stops = rows[:wrong], starts[:wrong], stops[:wrong]
         found = log_entry.find_enqueues(buffer, starts, stops)
-        ttls = self._note(rows, buffer, found, starts)
+        facts = self._note(rows, buffer, found, starts)
         pids = [et.Opaque(term) for term in found.publisher_terms]
-        for begin, end in _runs(found, ttls):
+        for begin, end in _runs(found, facts):
             if not found.ok[begin]:
                 for row in range(begin, end):
                     if not self._command(row, rows[row], buffer[starts[row] : stops[row]].tobytes()):
@@ -118,19 +134,21 @@ class Replay:
                 continue
             pid, indexes = pids[int(found.publishers[begin])], rows["index"][begin:end].tolist()
             low, high = int(found.sequences[begin]), int(found.sequences[end - 1])
-            if ttls[begin] == NO_TTL and self.machine.enqueue_run(pid, low, high, indexes):
+            self._used = True
+            if begin not in facts and self.machine.enqueue_run(pid, low, high, indexes):
                 continue
             for row, index in zip(range(begin, end), indexes, strict=True):
-                ttl = None if ttls[row] == NO_TTL else int(ttls[row])
-                size = int(self._window["size"][row])
-                self.machine.enqueue(int(found.times[row]), index, pid, int(found.sequences[row]), ttl, size)
+                fact = facts.get(row) or MessageFacts(int(self._window["size"][row]))
+                self.machine.enqueue(int(found.times[row]), index, pid, int(found.sequences[row]), fact)
         if damaged is not None:
             self._broken(damaged, "the entry fails its checksum")
         return damaged is None
 
-    def _note(self, rows: LogEntries, buffer: Bytes, found: Enqueues, starts: Positions) -> npt.NDArray[np.int64]:
-        """Notes where the messages of enqueues lie and how large they are. Returns the time to live of each."""
-        ttls = np.full(len(rows), NO_TTL, np.int64)
+    def _note(self, rows: LogEntries, buffer: Bytes, found: Enqueues, starts: Positions) -> dict[int, MessageFacts]:
+        """Notes where the messages of enqueues lie and how large they are. Returns the facts of those that are not
+        plain, by row.
+        """
+        facts: dict[int, MessageFacts] = {}
         chosen = np.flatnonzero(found.ok)
         begin, end = found.message_starts[chosen], found.message_stops[chosen]
         window = self._window
@@ -139,15 +157,22 @@ class Replay:
         window["enqueued_ms"][chosen] = found.times[chosen]
         # The term has no version byte of its own; the byte before it was read already.
         buffer[begin - 1] = et.VERSION
-        spans = basic_message.locate(buffer, begin - 1, end, 0)
-        sizes = spans.body_stops - spans.body_starts
-        for place in np.flatnonzero(~spans.ok).tolist():
-            facts = message_facts(buffer[begin[place] - 1 : end[place]].tobytes())
-            sizes[place] = facts.size
-            if facts.ttl is not None:
-                ttls[chosen[place]] = facts.ttl
+        sizes = found.sizes[chosen]
+        unsized = np.flatnonzero(sizes == log_entry.NO_SIZE)
+        spans = basic_message.locate(buffer, begin[unsized] - 1, end[unsized], 0)
+        sizes[unsized] = spans.body_stops - spans.body_starts
+        is_sized = sizes != log_entry.NO_SIZE
+        is_sized[unsized] = False
+        is_decoded = is_sized.copy()
+        is_decoded[unsized[~spans.ok]] = True
+        for place in np.flatnonzero(is_decoded).tolist():
+            term = buffer[begin[place] - 1 : end[place]].tobytes()
+            fact = sized_facts(term, int(sizes[place])) if is_sized[place] else message_facts(term)
+            sizes[place] = fact.size
+            if not fact.plain:
+                facts[int(chosen[place])] = fact
         window["size"][chosen] = sizes
-        return ttls
+        return facts
 
     def _command(self, row: int, entry: np.void, data: bytes) -> bool:
         """Applies one entry that is no plain enqueue; False when it cannot be read."""
@@ -156,7 +181,7 @@ class Replay:
             term = log_entry.decode(data)
             if isinstance(term, tuple) and term[0] == "noop":
                 if len(term) == 3 and isinstance(term[2], int):
-                    self._check_version(term[2])
+                    self._enter(term[2])
                 return True
             if isinstance(term, tuple) and term[0] == "$ra_cluster_change" and len(term) == 4:
                 self.members = tuple(term[2])
@@ -167,11 +192,12 @@ class Replay:
             command = Command.of(index, term)
             if command is None:
                 return True
-            if command.carries_message:
+            self._used = True
+            if command.message is not None:
                 start, stop = log_entry.message_span(data)
                 at = self._window[row]
                 at["position"], at["length"] = int(entry["position"]) + start, stop - start
-                at["enqueued_ms"], at["size"] = command.time, command.message_size
+                at["enqueued_ms"], at["size"] = command.time, facts_of(command.message).size
             apply(self.machine, command)
         except (FormatError, TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
             reason = error.reason if isinstance(error, FormatError) else "it is spelled in no known way"
@@ -195,15 +221,16 @@ def _wrong_sums(rows: LogEntries, buffer: Bytes, starts: Positions, stops: Posit
     return int(wrong[0]) if len(wrong) else None
 
 
-def _runs(found: Enqueues, ttls: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+def _runs(found: Enqueues, facts: dict[int, MessageFacts]) -> list[tuple[int, int]]:
     """Half-open ranges of rows that go together: of one publisher with rising numbers, or all no plain enqueues."""
     count = len(found.ok)
     if not count:
         return []
-    ok = found.ok
+    ok, plain = found.ok, np.ones(count, bool)
+    plain[list(facts)] = False
     fresh = np.ones(count, bool)
     same = (ok[1:] == ok[:-1]) & (found.publishers[1:] == found.publishers[:-1])
-    rising = (found.sequences[1:] == found.sequences[:-1] + 1) & ((ttls[1:] == NO_TTL) == (ttls[:-1] == NO_TTL))
+    rising = (found.sequences[1:] == found.sequences[:-1] + 1) & (plain[1:] == plain[:-1])
     fresh[1:] = ~(same & (rising | ~ok[1:]))
     firsts = np.flatnonzero(fresh).tolist()
     return list(zip(firsts, [*firsts[1:], count], strict=True))

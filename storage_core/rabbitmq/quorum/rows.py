@@ -15,7 +15,7 @@ from storage_core.arrays import as_array, text_array
 from storage_core.formats.columns import TIMESTAMP
 from storage_core.rabbitmq.index.entries import FIELDS as CLASSIC_FIELDS
 from storage_core.rabbitmq.index.entries import MISSING, REDELIVERED, SHARED, Entries, flagged, new_entries
-from storage_core.rabbitmq.quorum import consumers
+from storage_core.rabbitmq.quorum.machine.commands import restart
 from storage_core.rabbitmq.quorum.replay import Replay
 from storage_core.rabbitmq.read.columns import LogColumns
 
@@ -53,7 +53,7 @@ def rows_of(replay: Replay, certain: int, as_of_ms: int | None, with_held: bool)
     held = {index for consumer in state.consumers.values() for index in consumer.checked_out.values()}
     held |= {index for _, consumer in state.waiting for index in consumer.checked_out.values()}
     returned = set(state.returns)
-    consumers.restart(machine, 0)
+    restart(machine, 0)
     order = np.array([*state.returns, *state.messages], np.int64)
     dead = [*(state.worker.checked_out.values() if state.worker else ()), *state.discards]
     if replay.deleted:
@@ -69,7 +69,7 @@ def rows_of(replay: Replay, certain: int, as_of_ms: int | None, with_held: bool)
     if returned:
         status[np.isin(order, np.array(sorted(returned), np.int64))] = RETURNED
     status[count:] = DEAD_LETTERING
-    _fill_sparse(entries["delivery_count"], order, state.counts)
+    _fill_sparse(entries["delivery_count"], order, state.deliveries)
     _fill_sparse(entries["expiry"], order, {index: ms * 1000 for index, ms in state.expiries.items()})
     entries["flags"] |= np.where(entries["delivery_count"] > 0, REDELIVERED, 0).astype(np.uint8)
     entries["committed"] = np.where(order <= certain, 1, UNKNOWN)

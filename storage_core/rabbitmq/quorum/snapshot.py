@@ -49,6 +49,7 @@ class QueueState:
     damages: tuple[Damage, ...]
     certain: int
     members: int
+    machine_version: int
 
     @property
     def in_doubt(self) -> int:
@@ -103,7 +104,8 @@ class QuorumSnapshot(Snapshot):
         members = len(replay.members or queue.config.members)
         certain = log.last_index if members == 1 else min(applied, log.last_index)
         rows = rows_of(replay, certain, self.reading.as_of_ms, with_held)
-        state = QueueState(log, rows, (*queue.damages, *log.damages, *replay.damages), certain, members)
+        damages = *queue.damages, *log.damages, *replay.damages
+        state = QueueState(log, rows, damages, certain, members, replay.machine.state.version)
         self._warnings += log.notes
         if state.in_doubt and not self.reading.applied:
             self._warnings.append(

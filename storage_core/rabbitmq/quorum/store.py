@@ -27,7 +27,7 @@ class QuorumStore(NodeQueues):
     """
 
     queue_type, what = "quorum", "quorum queues"
-    log_version = "raft machine version 2"
+    log_version = "raft log"
     views = views.VIEWS
 
     def __init__(self, path: str, options: Mapping[str, Any] | None = None) -> None:

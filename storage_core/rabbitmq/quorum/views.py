@@ -97,6 +97,7 @@ def _queues(snapshot: QuorumSnapshot, request: ScanRequest) -> Iterator[Row]:
         ready, returned, unacknowledged, dead = state.rows.counts
         yield {
             "vhost": queue.name[0], "queue": queue.name[1], "type": "quorum", "durable": True,
+            "version": state.machine_version,
             "minOffset": info.start, "maxOffset": info.stop, "messages": len(state.rows.entries),
             "ready": ready + returned, "unacknowledged": unacknowledged, "returned": returned, "deadLettering": dead,
             "bytes": int(state.rows.entries["size"].sum(dtype=np.int64)), "directories": [queue.folder],

@@ -18,7 +18,12 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.real.rabbitmq.node import Node
 
-SMALL_LOG = "[{ra,[{segment_max_entries,64},{wal_max_size_bytes,65536}]},{rabbit,[{quorum_snapshot_interval,64}]}].\n"
+SMALL_LOG = (
+    "[{ra,[{segment_max_entries,64},{wal_max_size_bytes,65536}]},"
+    "{rabbit,[{quorum_snapshot_interval,64},{quorum_min_checkpoint_interval,16}]}].\n"
+)
+CHECKPOINTS = "persistent_term:put(quorum_queue_checkpoint_config, {1, 8, 64})."
+"""From how many ms, and from how many entries to how many, a node of 4.0 looks for something to drop from its log."""
 DEAD_LETTERS = "dead"
 SETTLE_S = 4.5
 """Declarations reach the node's disk within this time; a kill before it loses the queue."""
@@ -35,6 +40,14 @@ QUEUES: tuple[dict[str, object], ...] = (
     {"x-max-length": 40, "x-overflow": "reject-publish"},
 )
 
+CONSUMED: tuple[dict[str, object], ...] = (
+    {"x-delivery-limit": -1},
+    {"x-single-active-consumer": True},
+    {"x-single-active-consumer": True, "x-max-length": 60},
+)
+"""Queues of histories with consumers that stay, besides those of QUEUES. One with a single active consumer and a low
+delivery limit may come to a standstill (rabbitmq-quorum.md 10.2)."""
+
 
 def with_small_log(node: Node) -> Node:
     """The node, which has not been started, with small files for its quorum queues."""
@@ -42,14 +55,23 @@ def with_small_log(node: Node) -> Node:
     return node
 
 
-class History:
-    """One random history of a node, `seed` by `seed`; its connections stay open over a kill."""
+def snapshot_often(node: Node) -> None:
+    """Makes a running node of 4.0 take snapshots of short logs; it forgets that when it ends."""
+    node.eval(CHECKPOINTS)
 
-    def __init__(self, node: Node, seed: int) -> None:
-        self._node, self._chance, self._numbers = node, random.Random(seed), 0
+
+class History:
+    """One random history of a node, `seed` by `seed`; its connections stay open over a kill.
+
+    With `consumers` some come that stay, or cancel, and there are messages of high priority.
+    """
+
+    def __init__(self, node: Node, seed: int, consumers: bool = False) -> None:
+        self._node, self._chance, self._numbers, self.consumers = node, random.Random(seed), 0, consumers
         self._connections: list[pika.BlockingConnection] = []
         self._held: dict[str, int] = {}
         self._bodies: list[bytes] = []
+        self._single: set[str] = set()
         self.queues: list[str] = []
 
     def channel(self) -> BlockingChannel:
@@ -62,20 +84,29 @@ class History:
     def declare(self) -> None:
         """Makes the queues."""
         channel = self.channel()
-        for name, arguments in [(DEAD_LETTERS, {}), *((f"q{n}", each) for n, each in enumerate(QUEUES))]:
+        kinds = QUEUES + CONSUMED if self.consumers else QUEUES
+        for name, arguments in [(DEAD_LETTERS, {}), *((f"q{n}", each) for n, each in enumerate(kinds))]:
             channel.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum", **arguments})
             self.queues.append(name)
+            if "x-single-active-consumer" in arguments:
+                self._single.add(name)
         time.sleep(SETTLE_S)
 
     def run(self, steps: int) -> None:
         """Does random things to each queue but that of the dead letters; some messages stay fetched."""
         done: list[Callable[[BlockingChannel, str], None]] = [self._publish, self._fetch, self._leave, self._purge]
+        weights: list[float] = [12, 12, 2, 0.3]
+        if self.consumers:
+            done.append(self._consume)
+            weights.append(4)
         channels = {name: self.channel() for name in self.queues if name != DEAD_LETTERS}
         for channel in channels.values():
             channel.confirm_delivery()
         for _ in range(steps):
             name = self._chance.choice(sorted(channels))
-            step = self._chance.choices(done, [12, 12, 2, 0.3])[0]
+            step = self._chance.choices(done, weights)[0]
+            if name in self._single and step == self._fetch:
+                step = self._consume
             step(channels[name], name)
         time.sleep(2.0)  # dead letters on their way
 
@@ -103,7 +134,7 @@ class History:
                 content_type=chance.choice((None, "text/plain")),
                 headers=chance.choice((None, {"n": self._numbers}, {"t": "x", "b": True})),
                 expiration=chance.choice((None, None, None, "90000000")),
-                priority=chance.choice((None, None, 3)),
+                priority=chance.choice((None, 4, 5, 200) if self.consumers else (None, None, 3)),
             )
             with suppress(pika.exceptions.NackError):
                 channel.basic_publish("", name, body, properties)
@@ -150,6 +181,25 @@ class History:
                 other.basic_ack(tag)
         other.connection.close()
         self._connections.pop()
+        channel.connection.process_data_events(0.05)
+
+    def _consume(self, channel: BlockingChannel, name: str) -> None:
+        """A consumer comes to stay: it settles some of what it gets, and may cancel and keep the rest."""
+        chance, taken = self._chance, []
+        other = self.channel()
+        other.basic_qos(prefetch_count=chance.randrange(1, 9))
+        tag = other.basic_consume(
+            name, lambda _channel, method, _properties, _body: taken.append(method.delivery_tag),
+            arguments=chance.choice(({}, {"x-priority": chance.randrange(-1, 3)})),
+        )  # fmt: skip
+        for _ in range(chance.randrange(1, 4)):
+            other.connection.process_data_events(0.1)
+            for number in sorted(taken, key=lambda _: chance.random()):
+                how = chance.choices(("ack", "nack", "reject", "hold"), (5, 2, 1, 3))[0]
+                self._settle(other, how, number)
+            taken.clear()
+        if chance.random() < 0.3:
+            other.basic_cancel(tag)
         channel.connection.process_data_events(0.05)
 
     def _purge(self, channel: BlockingChannel, name: str) -> None:

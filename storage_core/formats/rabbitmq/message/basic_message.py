@@ -26,7 +26,7 @@ from storage_core.formats.rabbitmq.message.message_container import Container
 PROTOCOL = et.Atom("rabbit_framing_amqp_0_9_1")
 OLD_PROTOCOL = "rabbit_framing_amqp_0_8"
 CLASS_BASIC = 60
-ID_SIZE = 16
+ID_SIZE = message_container.ID_SIZE
 """Bytes of an id; the messages of quorum queues have none."""
 
 
@@ -69,7 +69,7 @@ def decode(term: bytes, id_size: int = ID_SIZE) -> Message:
     """
     value = et.decode(term)
     if message_container.is_container(value):
-        return _contained(message_container.parse(value))
+        return _contained(message_container.parse(value, id_size))
     if not isinstance(value, tuple) or len(value) != 6 or value[0] != "basic_message":
         raise FormatError(0, "the term is no basic_message")
     _, resource, keys, content, message_id, persistent = value

@@ -20,6 +20,7 @@ EXCHANGE, ROUTING_KEYS, ID, DEATHS, TTL = "x", "rk", "id", "deaths", "ttl"
 TIMESTAMP, DURABLE, PRIORITY = "ts", "d", "p"
 PERSISTENT_MODE = 2
 UNDEFINED = "undefined"
+ID_SIZE = 16
 _RECEIVED_HEADER = b"timestamp_in_ms"
 
 
@@ -41,8 +42,10 @@ def is_container(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 4 and value[0] == TAG
 
 
-def parse(value: tuple[Any, ...]) -> Container:
-    """The parts of a container. FormatError for one of an unknown protocol, or without what a queue needs."""
+def parse(value: tuple[Any, ...], id_size: int = ID_SIZE) -> Container:
+    """The parts of a container. FormatError for one of an unknown protocol, or without what a queue needs: with an
+    `id_size` of 0 it may have no id.
+    """
     _, protocol, content, annotations = value
     if protocol not in PROTOCOLS:
         raise FormatError(0, f"a message of the protocol {protocol!r:.40}, which no release has")
@@ -53,7 +56,9 @@ def parse(value: tuple[Any, ...]) -> Container:
         raise FormatError(0, "the container names no exchange")
     if not isinstance(keys, list) or not all(isinstance(key, bytes) for key in keys):
         raise FormatError(0, "the routing keys are no list of binaries")
-    if not isinstance(message_id, bytes) or len(message_id) != 16:
+    if message_id is None and not id_size:
+        message_id = b""
+    elif not isinstance(message_id, bytes) or len(message_id) != ID_SIZE:
         raise FormatError(0, "the id is not 16 bytes")
     persistent = annotations.get(DURABLE, "true") == "true"
     return Container(protocol, content, annotations, exchange, tuple(keys), message_id, persistent)

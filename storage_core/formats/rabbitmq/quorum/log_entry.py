@@ -17,9 +17,14 @@ from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang.term_layout import Stretch, stretch
 from storage_core.formats.rabbitmq.quorum.term_spans import elements, end_of
 
+MESSAGE_AT = {("enqueue", 4): 3, ("e", 4): 2, ("requeue", 6): 5}
+"""Which part of a command is its message, by the command's name and its number of parts."""
+NO_SIZE = -1
 _TEMPLATES, _FEWEST = 32, 16
 """How many templates are tried in a window, and how few entries are not worth one."""
 _WIDTHS = {et.SMALL_INTEGER: 1, et.INTEGER: 4}
+_PIDS, _PID_SIZE = {88, 103}, 12
+_Span = tuple[int, int]
 
 
 @dataclass
@@ -27,6 +32,7 @@ class Enqueues:
     """The enqueues of n entries, shape (n,): `ok` rows are plain ones with a publisher and a number.
 
     `publishers` are numbers of `publisher_terms`, the bytes of the pids. Messages are spans without a version byte.
+    `sizes` are those of bodies, in bytes, where the command says them, else NO_SIZE.
     """
 
     ok: Mask
@@ -35,6 +41,7 @@ class Enqueues:
     sequences: npt.NDArray[np.int64]
     message_starts: Positions
     message_stops: Positions
+    sizes: npt.NDArray[np.int64]
     publisher_terms: list[bytes]
 
 
@@ -49,14 +56,17 @@ def message_span(data: bytes) -> tuple[int, int]:
     if len(whole) != 4:
         raise FormatError(0, "the entry is no command")
     parts = elements(data, whole[2][0])
-    return parts[-1]
+    at = MESSAGE_AT.get((_atom(data, parts[0]).decode("latin-1"), len(parts))) if parts else None
+    if at is None:
+        raise FormatError(0, "the command has no message")
+    return parts[at]
 
 
 def find_enqueues(buffer: Bytes, starts: Positions, stops: Positions) -> Enqueues:
     """The plain enqueues among the entries [start, stop) of `buffer`. Never raises."""
     count = len(starts)
-    times, publishers, sequences, begins, ends = np.zeros((5, count), np.int64)
-    found = Enqueues(np.zeros(count, bool), times, publishers, sequences, begins, ends, [])
+    times, publishers, sequences, begins, ends, sizes = np.zeros((6, count), np.int64)
+    found = Enqueues(np.zeros(count, bool), times, publishers, sequences, begins, ends, sizes, [])
     pids: dict[bytes, int] = {}
     rest = np.arange(count)
     for _ in range(_TEMPLATES):
@@ -79,13 +89,17 @@ def find_enqueues(buffer: Bytes, starts: Positions, stops: Positions) -> Enqueue
 
 @dataclass(frozen=True)
 class _Template:
-    """Bytes before and behind the message that entries share; numbers and ids in them are free."""
+    """Bytes before and behind the message that entries share; numbers and ids in them are free.
+
+    Places before the message count from the first byte of an entry, places behind it, below 0, from its end.
+    """
 
     head: Stretch
     tail: Stretch
     time: int
     publisher: tuple[int, int]
     sequence: tuple[int, int]
+    size: tuple[int, int] | None
 
     def matches(self, buffer: Bytes, starts: Positions, stops: Positions) -> Mask:
         fits: Mask = stops - starts >= self.head.size + self.tail.size
@@ -102,17 +116,43 @@ def _template(data: bytes) -> _Template | None:
             return None
         time = _only_time(data, whole[1])
         command = elements(data, whole[2][0])
-        if time is None or len(command) != 4 or _atom(data, command[0]) != b"enqueue":
+        if time is None or len(command) != 4:
             return None
-        if data[command[1][0]] not in {88, 103} or data[command[2][0]] not in _WIDTHS:
-            return None
+        name = _atom(data, command[0])
+        make = {b"enqueue": _of_enqueue, b"e": _of_sized}.get(name)
+        return make(data, time, command, whole[3]) if make else None
     except FormatError:
         return None
-    message = command[3]
-    free = [(time, time + 6), (command[1][1] - 12, command[1][1]), (command[2][0] + 1, command[2][1])]
-    reply = [(a - message[1], b - message[1]) for a, b in _free_of_reply(data, whole[3])]
-    head, tail = data[: message[0]], data[message[1] :]
-    return _Template(stretch(head, free), stretch(tail, reply), time, command[1], command[2])
+
+
+def _of_enqueue(data: bytes, time: int, command: list[_Span], reply: _Span) -> _Template | None:
+    """{enqueue, publisher, sequence, message}."""
+    _, publisher, sequence, message = command
+    if data[publisher[0]] not in _PIDS or data[sequence[0]] not in _WIDTHS:
+        return None
+    free = [(time, time + 6), (publisher[1] - _PID_SIZE, publisher[1]), (sequence[0] + 1, sequence[1])]
+    tail = _behind(data, message, _free_of_reply(data, reply))
+    return _Template(stretch(data[: message[0]], free), tail, time, publisher, sequence, None)
+
+
+def _of_sized(data: bytes, time: int, command: list[_Span], reply: _Span) -> _Template | None:
+    """{e, sequence, message, {metadata size, body size}}, whose publisher is the one who hears of it."""
+    _, sequence, message, sizes = command
+    numbers = elements(data, sizes[0])
+    heard = elements(data, reply[0])
+    if len(numbers) != 2 or len(heard) != 3 or _atom(data, heard[0]) != b"notify":
+        return None
+    if data[heard[2][0]] not in _PIDS or any(data[each[0]] not in _WIDTHS for each in (sequence, *numbers)):
+        return None
+    free = [(time, time + 6), (sequence[0] + 1, sequence[1])]
+    behind = [(start + 1, stop) for start, stop in numbers] + _free_of_reply(data, reply)
+    publisher, size = ((start - len(data), stop - len(data)) for start, stop in (heard[2], numbers[1]))
+    return _Template(stretch(data[: message[0]], free), _behind(data, message, behind), time, publisher, sequence, size)
+
+
+def _behind(data: bytes, message: _Span, free: list[_Span]) -> Stretch:
+    """What follows the message, with what is free in it."""
+    return stretch(data[message[1] :], [(start - message[1], stop - message[1]) for start, stop in free])
 
 
 def _atom(data: bytes, span: tuple[int, int]) -> bytes:
@@ -141,8 +181,8 @@ def _free_of_reply(data: bytes, span: tuple[int, int]) -> list[tuple[int, int]]:
     for start, stop in elements(data, span[0]):
         if data[start] in _WIDTHS:
             free.append((start + 1, stop))
-        elif data[start] in {88, 103}:
-            free.append((stop - 12, stop))
+        elif data[start] in _PIDS:
+            free.append((stop - _PID_SIZE, stop))
     return free
 
 
@@ -150,17 +190,23 @@ def _fill(
     found: Enqueues, pids: dict[bytes, int], template: _Template, buffer: Bytes, rows: npt.NDArray[np.int64],
     starts: Positions, stops: Positions,
 ) -> None:  # fmt: skip
-    begin = starts[rows]
+    begin, end = starts[rows], stops[rows]
     found.ok[rows] = True
     words = values_at(buffer, "<u4", begin + template.time).astype(np.int64)
     high = values_at(buffer, "<u2", begin + template.time + 4).astype(np.int64)
     found.times[rows] = words | high << 32
-    width = template.sequence[1] - template.sequence[0] - 1
-    kind = "u1" if width == 1 else ">i4"
-    found.sequences[rows] = values_at(buffer, kind, begin + template.sequence[0] + 1).astype(np.int64)
-    size = template.publisher[1] - template.publisher[0]
-    terms, codes = np.unique(values_at(buffer, f"V{size}", begin + template.publisher[0]), return_inverse=True)
+    found.sequences[rows] = _numbers(buffer, begin, template.sequence)
+    found.sizes[rows] = NO_SIZE if template.size is None else _numbers(buffer, end, template.size)
+    first, last = template.publisher
+    at = (begin if first >= 0 else end) + first
+    terms, codes = np.unique(values_at(buffer, f"V{last - first}", at), return_inverse=True)
     numbers = np.array([pids.setdefault(term.tobytes(), len(pids)) for term in terms], np.int64)
     found.publishers[rows] = numbers[codes]
     found.message_starts[rows] = begin + template.head.size
-    found.message_stops[rows] = stops[rows] - template.tail.size
+    found.message_stops[rows] = end - template.tail.size
+
+
+def _numbers(buffer: Bytes, base: Positions, span: _Span) -> npt.NDArray[np.int64]:
+    """The integers whose terms lie at `span` from `base`."""
+    kind = "u1" if span[1] - span[0] == 2 else ">i4"
+    return values_at(buffer, kind, base + span[0] + 1).astype(np.int64)

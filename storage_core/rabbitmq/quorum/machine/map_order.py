@@ -6,6 +6,7 @@ Source: docs/format/rabbitmq-quorum.md 10; proven with OTP 25.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from storage_core.formats.rabbitmq.erlang.external_term import Opaque
 
@@ -46,6 +47,11 @@ def pid_key(pid: Opaque) -> tuple[int, int, bytes]:
     body = pid.raw[len(pid.raw) - size :]
     number, serial = int.from_bytes(body[:4], "big"), int.from_bytes(body[4:8], "big")
     return serial, number, pid.raw[: len(pid.raw) - size] + body[8:]
+
+
+def key_order(key: tuple[bytes, Opaque] | int) -> tuple[Any, ...]:
+    """A key that sorts the keys of consumers as a node does: numbers, then ids by tag and pid."""
+    return (0, key) if isinstance(key, int) else (1, key[0], pid_key(key[1]))
 
 
 def node_of(pid: Opaque) -> bytes:

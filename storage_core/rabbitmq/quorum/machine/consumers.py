@@ -1,25 +1,24 @@
-"""Consumers of a quorum queue: how they come, how they and their nodes go, who of several is the active one.
+"""Consumers of a quorum queue, machine versions 2 and 3: how they come and go, who is the active one.
 
-Source: docs/format/rabbitmq-quorum.md 10. Leaves to `machine` what becomes of messages.
+Source: docs/format/rabbitmq-quorum.md 10. Leaves to `machine` what becomes of messages. A consumer's key is its id.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from storage_core.formats.rabbitmq.erlang.external_term import Opaque
-from storage_core.rabbitmq.quorum.machine import Machine, give_credit
-from storage_core.rabbitmq.quorum.machine_state import Consumer, ConsumerId
-from storage_core.rabbitmq.quorum.map_order import node_of, pid_key
+from storage_core.rabbitmq.quorum.machine.machine import Machine, give_credit
+from storage_core.rabbitmq.quorum.machine.map_order import key_order, node_of, pid_key
+from storage_core.rabbitmq.quorum.machine.state import Consumer, ConsumerId, ConsumerKey, State, prefetch_of
 
 _X_PRIORITY = b"x-priority"
 
 
-def _key(name: ConsumerId) -> Any:
-    return name[0], pid_key(name[1])
-
-
-def _priority(meta: Any) -> int:
+def priority_of(meta: Any) -> int:
+    """The priority of a consumer by the meta map of its checkout."""
     args = meta.get("args") if isinstance(meta, dict) else None
     for item in args if isinstance(args, list) else ():
         if isinstance(item, tuple) and len(item) == 3 and item[0] == _X_PRIORITY and isinstance(item[2], int):
@@ -27,10 +26,40 @@ def _priority(meta: Any) -> int:
     return 0
 
 
-def _active(machine: Machine) -> ConsumerId | None:
+def pids_of(state: State) -> set[Opaque]:
+    """Every process that the queue knows."""
+    consumers = (*state.consumers.values(), *(consumer for _, consumer in state.waiting))
+    return {*state.publishers, *(consumer.id[1] for consumer in consumers)}
+
+
+def pids_on(state: State, node: bytes) -> list[Opaque]:
+    """The processes of one node, the last that is known first; some more than once."""
+    known = [
+        *(state.consumers[key].id[1] for key in keys_where(state, lambda _: True)),
+        *sorted(state.publishers, key=pid_key),
+        *(consumer.id[1] for _, consumer in state.waiting),
+    ]
+    return [pid for pid in reversed(known) if node_of(pid) == node]
+
+
+def taken_from(waiting: list[tuple[ConsumerKey, Consumer]], key: ConsumerKey) -> Consumer | None:
+    """Takes the first entry of a key out of the line of those that wait."""
+    for place, (other, consumer) in enumerate(waiting):
+        if other == key:
+            del waiting[place]
+            return consumer
+    return None
+
+
+def keys_where(state: State, meant: Callable[[Consumer], bool]) -> list[ConsumerKey]:
+    """The keys of some consumers, in the order in which a node goes through them."""
+    return sorted((key for key, consumer in state.consumers.items() if meant(consumer)), key=key_order)
+
+
+def _active(machine: Machine) -> ConsumerKey | None:
     """The one that gets messages of a queue with a single active consumer."""
     consumers = machine.state.consumers
-    return next((name for name in sorted(consumers, key=_key) if consumers[name].status == "up"), None)
+    return next((name for name in sorted(consumers, key=key_order) if consumers[name].status == "up"), None)
 
 
 def activate(machine: Machine) -> None:
@@ -38,17 +67,17 @@ def activate(machine: Machine) -> None:
     state = machine.state
     if not state.settings.single_active or _active(machine) is not None:
         return
-    for place, (name, waiting) in enumerate(state.waiting):
-        if waiting.status == "up":
-            del state.waiting[place]
-            existing = state.consumers.get(name)
-            if existing is not None:
-                existing.credit_mode, existing.once = waiting.credit_mode, waiting.once
-                existing.priority = waiting.priority
-            consumer = existing or waiting
-            state.consumers[name] = consumer
-            machine.line_up(name, consumer)
-            return
+    name, waiting = next(((key, other) for key, other in state.waiting if other.status == "up"), (None, None))
+    if name is None or waiting is None:
+        return
+    # Of several entries of its key the first one goes, whichever that is, and its own may stay.
+    taken_from(state.waiting, name)
+    waiting = replace(waiting, checked_out=dict(waiting.checked_out))
+    existing = state.consumers.get(name)
+    if existing is not None:
+        existing.take_over(waiting)
+    state.consumers[name] = existing or waiting
+    machine.line_up(name, state.consumers[name])
 
 
 def check_out(machine: Machine, now: int, name: ConsumerId, spec: Any, meta: Any) -> None:
@@ -59,24 +88,27 @@ def check_out(machine: Machine, now: int, name: ConsumerId, spec: Any, meta: Any
     elif spec[0] == "dequeue":
         _fetch(machine, now, name, spec[1] == "settled")
     else:
-        _join(machine, name, spec, _priority(meta))
+        _join(machine, name, spec, meta)
         activate(machine)
         machine.serve(now)
 
 
-def _join(machine: Machine, name: ConsumerId, spec: Any, priority: int) -> None:
+def _join(machine: Machine, name: ConsumerId, spec: Any, meta: Any) -> None:
     state = machine.state
     life, credit, mode = spec
-    existing = state.consumers.get(name)
+    existing, given = state.consumers.get(name), Consumer(name, credit, str(mode), life == "once", priority_of(meta))
+    given.prefetch = prefetch_of(meta)
+    if state.credit_by_message and mode == "simple_prefetch":
+        given.most_credit = credit
     if state.settings.single_active:
         active = _active(machine)
         if not (active == name or (active is None and existing is not None)):
-            state.waiting.append((name, Consumer(credit, str(mode), life == "once", priority)))
+            state.waiting.append((name, given))
             return
     if existing is None:
-        existing = Consumer(credit, str(mode), life == "once", priority)
+        existing = given
     else:
-        existing.priority, existing.credit_mode, existing.once = priority, str(mode), life == "once"
+        existing.take_over(given)
         existing.status, existing.credit = "up", max(0, credit - len(existing.checked_out))
     machine.settle_consumer(name, existing)
 
@@ -86,7 +118,8 @@ def _fetch(machine: Machine, now: int, name: ConsumerId, settled: bool) -> None:
     state = machine.state
     if state.settings.single_active or not machine.ready or name in state.consumers:
         return
-    machine.settle_consumer(name, Consumer(1, "simple_prefetch", True, 0))
+    most = int(state.credit_by_message)
+    machine.settle_consumer(name, Consumer(name, 1, "simple_prefetch", True, 0, most_credit=most))
     if not machine.deliver_one(now):
         state.consumers.pop(name, None)
     elif settled:
@@ -100,7 +133,7 @@ def cancel(machine: Machine, name: ConsumerId) -> None:
     consumer = state.consumers.get(name)
     if consumer is None:
         if state.settings.single_active:
-            state.waiting = [entry for entry in state.waiting if entry[0] != name]
+            taken_from(state.waiting, name)
         return
     consumer.once, consumer.credit, consumer.status = True, 0, "cancelled"
     machine.settle_consumer(name, consumer)
@@ -112,9 +145,10 @@ def add_credit(machine: Machine, now: int, name: ConsumerId, credit: int, count:
     state = machine.state
     consumer = state.consumers.get(name)
     if consumer is None:
-        for waiting, other in state.waiting:
-            if waiting == name:
-                other.credit = max(0, count + credit - other.delivery_count)
+        waiting = taken_from(state.waiting, name)
+        if waiting is not None:
+            waiting.credit = max(0, count + credit - waiting.delivery_count)
+            state.waiting.insert(0, (name, waiting))
         return
     consumer.credit = max(0, count + credit - consumer.delivery_count)
     machine.line_up(name, consumer)
@@ -125,7 +159,8 @@ def add_credit(machine: Machine, now: int, name: ConsumerId, credit: int, count:
         after.credit = 0
 
 
-def _return_all(machine: Machine, name: ConsumerId, consumer: Consumer) -> None:
+def return_all(machine: Machine, name: ConsumerKey, consumer: Consumer) -> None:
+    """Everything that a consumer holds goes back."""
     for number in sorted(consumer.checked_out):
         machine.return_one(name, consumer, number)
 
@@ -141,11 +176,11 @@ def take_down(machine: Machine, pid: Opaque) -> None:
     state = machine.state
     state.publishers.pop(pid, None)
     if state.settings.single_active:
-        state.waiting = [entry for entry in state.waiting if entry[0][1] != pid]
-    for name in sorted((name for name in state.consumers if name[1] == pid), key=_key):
+        state.waiting = [entry for entry in state.waiting if entry[1].id[1] != pid]
+    for name in keys_where(state, lambda consumer: consumer.id[1] == pid):
         consumer = state.consumers.get(name)
         if consumer is not None:
-            _return_all(machine, name, consumer)
+            return_all(machine, name, consumer)
             state.consumers.pop(name, None)
             activate(machine)
 
@@ -153,18 +188,19 @@ def take_down(machine: Machine, pid: Opaque) -> None:
 def node_lost(machine: Machine, now: int, pid: Opaque) -> None:
     """A node that cannot be reached: all its consumers give back and are suspended."""
     state = machine.state
-    node = node_of(pid)
-    for name in sorted((name for name in state.consumers if node_of(name[1]) == node), key=_key):
+    node, waiting, single = node_of(pid), state.waiting, state.settings.single_active
+    for name in keys_where(state, lambda consumer: node_of(consumer.id[1]) == node):
         consumer = state.consumers.get(name)
-        if consumer is None or (not state.settings.single_active and consumer.status != "up"):
+        if consumer is None or (not single and consumer.status != "up"):
             continue
-        give_credit(consumer, len(consumer.checked_out))
-        if not state.settings.single_active:
+        if not state.credit_by_message:
+            give_credit(consumer, len(consumer.checked_out))
+        if not single:
             consumer.status = "suspected_down"
-        _return_all(machine, name, consumer)
-        if state.settings.single_active:
-            if name in state.consumers:
-                state.waiting.append((name, consumer))
+        return_all(machine, name, consumer)
+        if single:
+            # Of several the last one alone waits: each is put behind those that waited before.
+            state.waiting = [*waiting, (name, consumer)] if name in state.consumers else list(waiting)
             state.consumers.pop(name, None)
     _mark_waiting(machine, node, "suspected_down")
     activate(machine)
@@ -174,7 +210,7 @@ def node_lost(machine: Machine, now: int, pid: Opaque) -> None:
 def node_back(machine: Machine, now: int, node: bytes) -> None:
     """A node that is there again: its consumers take messages again."""
     state = machine.state
-    for name in sorted((name for name in state.consumers if node_of(name[1]) == node), key=_key):
+    for name in keys_where(state, lambda consumer: node_of(consumer.id[1]) == node):
         consumer = state.consumers[name]
         if consumer.status != "cancelled":
             consumer.status = "up"
@@ -187,25 +223,19 @@ def node_back(machine: Machine, now: int, node: bytes) -> None:
 def _mark_waiting(machine: Machine, node: bytes, status: str) -> None:
     state = machine.state
     state.waiting = [entry for entry in state.waiting if entry[1].status != "cancelled"]
-    for name, consumer in state.waiting:
-        if node_of(name[1]) == node:
+    for _, consumer in state.waiting:
+        if node_of(consumer.id[1]) == node:
             consumer.status = status
 
 
 def purge_nodes(machine: Machine, nodes: list[str]) -> None:
     """Nodes that left for good: as if every process of theirs died."""
-    state = machine.state
     for node in nodes:
-        raw = str(node).encode()
-        pids = [pid for pid in (*state.publishers, *(name[1] for name in state.consumers),
-                                *(name[1] for name, _ in state.waiting)) if node_of(pid) == raw]  # fmt: skip
-        for pid in dict.fromkeys(pids):
+        for pid in pids_on(machine.state, str(node).encode()):
             take_down(machine, pid)
 
 
 def restart(machine: Machine, now: int) -> None:
     """What a restart does: all processes are gone, one after the other in the order of their pids."""
-    state = machine.state
-    pids = {*state.publishers, *(name[1] for name in state.consumers), *(name[1] for name, _ in state.waiting)}
-    for pid in sorted(pids, key=pid_key):
+    for pid in sorted(pids_of(machine.state), key=pid_key):
         process_down(machine, now, pid)

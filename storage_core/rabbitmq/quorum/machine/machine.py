@@ -1,7 +1,7 @@
-"""The state machine of a quorum queue, machine version 2: what each command does to the messages.
+"""The state machine of a quorum queue, machine versions 2 and 3: what each command does to the messages.
 
-Source: docs/format/rabbitmq-quorum.md 10. Leaves to `replay` which commands there are, to `consumers` the way of
-consumers in and out.
+Source: docs/format/rabbitmq-quorum.md 10 and 10.1. Leaves to `commands` which commands there are, to `consumers` the
+way of consumers in and out, to `machine_v5` what version 5 does otherwise.
 """
 
 from __future__ import annotations
@@ -12,14 +12,18 @@ from typing import Any
 
 from storage_core.errors import FormatError
 from storage_core.formats.rabbitmq.erlang.external_term import Opaque
-from storage_core.rabbitmq.quorum.machine_state import Consumer, ConsumerId, DeadLetterWorker, State, settings_of
-from storage_core.rabbitmq.quorum.map_order import as_in_map
+from storage_core.rabbitmq.quorum.machine.map_order import as_in_map
+from storage_core.rabbitmq.quorum.machine.message_facts import MessageFacts
+from storage_core.rabbitmq.quorum.machine.state import Consumer, ConsumerKey, DeadLetterWorker, State, settings_of
 
 AT_LEAST_ONCE = "at_least_once"
 
 
 class Machine:
     """Applies commands to `state`. `size_of` says the body size of a message that the state does not know."""
+
+    knows_priorities = False
+    """Whether a message of high priority, and the deliveries that one had before it came, count."""
 
     def __init__(self, state: State, size_of: Callable[[int], int]) -> None:
         self.state = state
@@ -54,23 +58,25 @@ class Machine:
         state.messages.extend(indexes)
         return True
 
-    def enqueue(self, now: int, index: int, publisher: Any, sequence: Any, ttl: int | None, size: int) -> None:
-        """A message; `ttl` is its own, in ms."""
+    def enqueue(self, now: int, index: int, publisher: Any, sequence: Any, facts: MessageFacts) -> None:
+        """A message."""
         state = self.state
         if isinstance(publisher, Opaque) or isinstance(sequence, int):
             wanted = state.publishers.setdefault(publisher, 1)
             if sequence != wanted:
                 return
             state.publishers[publisher] = wanted + 1
-        given = [value for value in (ttl, state.settings.message_ttl_ms) if value is not None]
+        given = [value for value in (facts.ttl, state.settings.message_ttl_ms) if value is not None]
         if given:
             state.expiries[index] = now + (min(given) or 1)
-            state.sizes[index] = size
-        self._append(index, state.messages)
+            state.sizes[index] = facts.size
+        if facts.deliveries and self.knows_priorities:
+            state.came_with[index] = facts.deliveries
+        state.messages.append(index, facts.high and self.knows_priorities)
+        self._came(index)
         self.serve(now)
 
-    def _append(self, index: int, target: deque[int]) -> None:
-        target.append(index)
+    def _came(self, index: int) -> None:
         if self.state.settings.max_bytes is not None:
             self._ready_bytes += self.size(index)
 
@@ -92,7 +98,7 @@ class Machine:
         state = self.state
         dropped = False
         while self.ready and state.expiries:
-            head = state.returns[0] if state.returns else state.messages[0]
+            head = state.returns[0] if state.returns else state.messages.head
             expiry = state.expiries.get(head)
             if expiry is None or now < expiry:
                 break
@@ -123,41 +129,41 @@ class Machine:
         while state.service:
             priority = max(state.service)
             queue = state.service[priority]
-            name = queue[0]
-            consumer = state.consumers.get(name)
+            key = queue[0]
+            consumer = state.consumers.get(key)
             if consumer is not None and not self.ready:
                 return False
             queue.popleft()
             if not queue:
                 del state.service[priority]
-            if consumer is None or consumer.credit == 0 or consumer.status in {"cancelled", "suspected_down"}:
+            if consumer is None or consumer.credit == 0 or consumer.status != "up":
                 continue
             consumer.checked_out[consumer.next_id] = self._taken()
             consumer.next_id += 1
             consumer.credit -= 1
-            consumer.delivery_count += 1
-            self.settle_consumer(name, consumer)
+            consumer.advance(1)
+            self.settle_consumer(key, consumer)
             return True
         return False
 
-    def settle_consumer(self, name: ConsumerId, consumer: Consumer) -> None:
+    def settle_consumer(self, key: ConsumerKey, consumer: Consumer) -> None:
         """Puts a changed consumer back: into the line when it has credit, out of the queue when it is done."""
         state = self.state
         if consumer.once and consumer.credit == 0:
             if consumer.checked_out:
-                state.consumers[name] = consumer
+                state.consumers[key] = consumer
             else:
-                state.consumers.pop(name, None)
+                state.consumers.pop(key, None)
             return
-        state.consumers[name] = consumer
-        self.line_up(name, consumer)
+        state.consumers[key] = consumer
+        self.line_up(key, consumer)
 
-    def line_up(self, name: ConsumerId, consumer: Consumer) -> None:
+    def line_up(self, key: ConsumerKey, consumer: Consumer) -> None:
         """Into the line of those that want messages, once."""
         if consumer.credit > 0 and consumer.status == "up":
             service = self.state.service
-            if not any(name in queue for queue in service.values()):
-                service.setdefault(consumer.priority, deque()).append(name)
+            if not any(key in queue for queue in service.values()):
+                service.setdefault(consumer.priority, deque()).append(key)
 
     def drop_excess(self) -> None:
         """Drops messages at the head while there are too many, unless publishers are refused instead."""
@@ -184,73 +190,88 @@ class Machine:
             worker.checked_out[worker.next_id] = state.discards.popleft()
             worker.next_id += 1
 
-    def complete(self, name: ConsumerId, consumer: Consumer, ids: list[int]) -> list[int]:
+    def find(self, key: ConsumerKey) -> tuple[ConsumerKey, Consumer] | None:
+        """The consumer that a command means, and its key."""
+        consumer = self.state.consumers.get(key)
+        return None if consumer is None else (key, consumer)
+
+    def complete(self, key: ConsumerKey, consumer: Consumer, ids: list[int]) -> list[int]:
         """Takes message ids from a consumer, which gets its credit back. The messages, in the order of the ids."""
         found = [consumer.checked_out.pop(number) for number in ids if number in consumer.checked_out]
         if found or len(ids) != 1:
             give_credit(consumer, len(found))
-            self.settle_consumer(name, consumer)
+            self.settle_consumer(key, consumer)
         return found
 
-    def settle(self, now: int, name: ConsumerId, ids: list[int]) -> None:
+    def completed(self) -> None:
+        """What follows where messages of a consumer left: nothing."""
+
+    def settle(self, now: int, key: ConsumerKey, ids: list[int]) -> None:
         """Acknowledged messages leave."""
-        consumer = self.state.consumers.get(name)
-        if consumer is None:
+        found = self.find(key)
+        if found is None:
             return
-        for index in self.complete(name, consumer, ids):
+        for index in self.complete(*found, ids):
             self.state.forget(index)
+        self.completed()
         self.serve(now)
 
-    def discard(self, now: int, name: ConsumerId, ids: list[int]) -> None:
+    def discard(self, now: int, key: ConsumerKey, ids: list[int]) -> None:
         """Rejected messages leave, for the dead letters."""
-        consumer = self.state.consumers.get(name)
-        if consumer is None:
+        found = self.find(key)
+        if found is None:
             return
-        for index in self.complete(name, consumer, ids):
+        for index in self.complete(*found, ids):
             self._dead_letter(index, True)
+        self.completed()
         self.serve(now)
 
-    def give_back(self, now: int, name: ConsumerId, ids: list[int]) -> None:
+    def give_back(self, now: int, key: ConsumerKey, ids: list[int]) -> None:
         """Returned messages: to the returns in the order of a map, or away when they were delivered too often."""
-        consumer = self.state.consumers.get(name)
+        consumer = self.state.consumers.get(key)
         if consumer is None:
             return
         known = as_in_map([number for number in dict.fromkeys(ids) if number in consumer.checked_out])
         for number in known:
-            self.return_one(name, consumer, number)
-        current = self.state.consumers.get(name)
+            self.return_one(key, consumer, number)
+        current = self.state.consumers.get(key)
         if current is not None:
-            give_credit(current, len(known))
-            self.settle_consumer(name, current)
+            if not self.state.credit_by_message:
+                give_credit(current, len(known))
+            self.settle_consumer(key, current)
         self.serve(now)
 
-    def return_one(self, name: ConsumerId, consumer: Consumer, number: int) -> None:
-        """One message of a consumer goes back."""
+    def return_one(self, key: ConsumerKey, consumer: Consumer, number: int) -> None:
+        """One message of a consumer goes back, or, where that happened too often, leaves."""
         state = self.state
         index = consumer.checked_out[number]
         count = state.counts.get(index, 0) + 1
         state.sizes[index] = self.size(index)
         limit = state.settings.delivery_limit
         if limit is not None and count > limit:
-            self.complete(name, consumer, [number])
+            self.complete(key, consumer, [number])
             self._dead_letter(index, True)
             return
         state.counts[index] = count
         del consumer.checked_out[number]
-        self._append(index, state.returns)
+        if state.credit_by_message:
+            give_credit(consumer, 1)
+        state.returns.append(index)
+        self._came(index)
 
-    def requeue(self, now: int, index: int, name: ConsumerId, number: int, header: Any) -> None:
+    def requeue(self, now: int, index: int, key: ConsumerKey, number: int, header: Any) -> None:
         """A returned message that was written again: it goes to the end of the queue under its new index."""
         state = self.state
-        consumer = state.consumers.get(name)
+        consumer = state.consumers.get(key)
         if consumer is None or number not in consumer.checked_out:
             return
         state.forget(consumer.checked_out.pop(number))
         state.learn(index, header)
         state.counts[index] = state.counts.get(index, 0) + 1
         give_credit(consumer, 1)
-        self._append(index, state.messages)
-        self.settle_consumer(name, consumer)
+        state.messages.append(index)
+        self._came(index)
+        self.settle_consumer(key, consumer)
         self.serve(now)
 
     def purge(self) -> None:
@@ -268,7 +289,7 @@ class Machine:
         if not isinstance(config, dict):
             raise FormatError(0, "a configuration that is no map")
         state = self.state
-        old, state.settings = state.settings, settings_of(config)
+        old, state.settings = state.settings, settings_of(config, state.version)
         if old.dead_letters != state.settings.dead_letters and AT_LEAST_ONCE in (
             old.dead_letters, state.settings.dead_letters,
         ):  # fmt: skip
@@ -299,3 +320,5 @@ def give_credit(consumer: Consumer, count: int) -> None:
     """Credit for messages that a consumer no longer holds, where it comes back by itself."""
     if not consumer.once and consumer.credit_mode != "credited":
         consumer.credit += count
+        if consumer.most_credit:
+            consumer.credit = min(consumer.credit, consumer.most_credit)

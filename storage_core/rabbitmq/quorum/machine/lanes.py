@@ -1,0 +1,64 @@
+"""The ready messages of a quorum queue, by raft index, in the order of their delivery.
+
+Machine version 5 has a lane for messages of high priority; up to version 2 all are in the normal one.
+Source: docs/format/rabbitmq-quorum.md 10.2.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+TURNS = 3
+"""Each so many messages, the older of the two heads is next; else the high lane's."""
+
+
+class Lanes:
+    """Two lanes of messages. `turn` counts what left them, below TURNS."""
+
+    __slots__ = ("high", "normal", "turn")
+
+    def __init__(self, normal: Iterable[int] = (), high: Iterable[int] = (), turn: int = 0) -> None:
+        self.normal, self.high, self.turn = deque(normal), deque(high), turn
+
+    def __len__(self) -> int:
+        return len(self.normal) + len(self.high)
+
+    def __iter__(self) -> Iterator[int]:
+        """All messages as they would leave, one after the other."""
+        if not self.high:
+            return iter(self.normal)
+        rest = Lanes(self.normal, self.high, self.turn)
+        return iter([rest.popleft() for _ in range(len(rest))])
+
+    def append(self, index: int, high: bool = False) -> None:
+        """One more message, the last of its lane."""
+        (self.high if high else self.normal).append(index)
+
+    def extend(self, indexes: Iterable[int]) -> None:
+        """More messages for the normal lane."""
+        self.normal.extend(indexes)
+
+    def clear(self) -> None:
+        """No messages; the turn begins anew."""
+        self.normal.clear()
+        self.high.clear()
+        self.turn = 0
+
+    @property
+    def head(self) -> int:
+        """The next message. IndexError where there is none."""
+        return self._next()[0]
+
+    def popleft(self) -> int:
+        """Takes the next message. IndexError where there is none."""
+        index = self._next().popleft()
+        self.turn = (self.turn + 1) % TURNS
+        return index
+
+    def _next(self) -> deque[int]:
+        """The lane whose head is next."""
+        if not self.high:
+            return self.normal
+        older = self.turn == TURNS - 1 and self.normal and self.normal[0] < self.high[0]
+        return self.normal if older else self.high

@@ -1,0 +1,109 @@
+"""The state machine of a quorum queue, machine version 5 (RabbitMQ 4.0): what it does otherwise than version 3.
+
+Source: docs/format/rabbitmq-quorum.md 10.2. Leaves to `consumers_v5` the way of consumers in and out.
+"""
+
+from __future__ import annotations
+
+from storage_core.rabbitmq.quorum.machine.consumers import keys_where
+from storage_core.rabbitmq.quorum.machine.machine import Machine
+from storage_core.rabbitmq.quorum.machine.map_order import key_order
+from storage_core.rabbitmq.quorum.machine.state import Consumer, ConsumerId, ConsumerKey
+
+ACTIVE = ("up", "quiescing")
+
+
+class MachineV5(Machine):
+    """Consumers may be known by a number; one that is to give way to another is quiescing until it holds nothing."""
+
+    knows_priorities = True
+
+    def key_of(self, name: ConsumerId) -> ConsumerKey | None:
+        """The key of the consumer of that id, waiting ones too."""
+        state = self.state
+        if name in state.consumers:
+            return name
+        found = keys_where(state, lambda consumer: consumer.id == name)
+        return next(iter([*found, *(key for key, consumer in state.waiting if consumer.id == name)]), None)
+
+    def find(self, key: ConsumerKey) -> tuple[ConsumerKey, Consumer] | None:
+        """The consumer that a command means, by its key or its id, and its key."""
+        found = super().find(key)
+        if found is None and isinstance(key, tuple):
+            found = next(
+                ((other, self.state.consumers[other]) for other in keys_where(self.state, lambda c: c.id == key)), None
+            )
+        return found
+
+    def settle_consumer(self, key: ConsumerKey, consumer: Consumer) -> None:
+        """Puts a changed consumer back; one that gives way and holds nothing waits."""
+        done = consumer.once and consumer.credit == 0
+        if done or consumer.status != "quiescing" or consumer.checked_out:
+            super().settle_consumer(key, consumer)
+            return
+        consumer.status = "up"
+        self.state.consumers.pop(key, None)
+        self.wait(key, consumer)
+
+    def completed(self) -> None:
+        """The next of several single active consumers may be due."""
+        self.activate()
+
+    def give_back(self, now: int, key: ConsumerKey, ids: list[int]) -> None:
+        """Returned messages: to the returns in the order of the command, or away when they were returned too often."""
+        found = self.find(key)
+        if found is None:
+            return
+        key, consumer = found
+        for number in [number for number in dict.fromkeys(ids) if number in consumer.checked_out]:
+            self.return_one(key, consumer, number)
+        current = self.state.consumers.get(key)
+        if current is not None:
+            self.settle_consumer(key, current)
+        self.serve(now)
+
+    # -- single active consumers
+
+    def active(self) -> ConsumerKey | None:
+        """The one that gets messages, or that is about to give way."""
+        return next(iter(keys_where(self.state, lambda consumer: consumer.status in ACTIVE)), None)
+
+    def activate(self) -> None:
+        """Lets the first that waits in, when none is active or the active one has a lower priority."""
+        state = self.state
+        if not state.settings.single_active or not state.waiting or state.waiting[0][1].status != "up":
+            return
+        key, consumer = state.waiting[0]
+        active = self.active()
+        if active is None:
+            existing = state.consumers.get(key)
+            if existing is not None:
+                existing.take_over(consumer)
+                consumer = existing
+            del state.waiting[0]
+        else:
+            before = state.consumers[active]
+            if consumer.priority <= before.priority:
+                return
+            if before.checked_out:
+                before.status = "quiescing"
+                return
+            del state.waiting[0], state.consumers[active]
+            self.wait(active, before)
+        state.consumers[key] = consumer
+        self.line_up(key, consumer)
+
+    def wait(self, key: ConsumerKey, consumer: Consumer) -> None:
+        """Into the line of those that wait, in place of the entry of the same key."""
+        waiting = self.state.waiting
+        place = next((place for place, (other, _) in enumerate(waiting) if other == key), len(waiting))
+        waiting[place : place + 1] = [(key, consumer)]
+        self.sort_waiting()
+
+    def sort_waiting(self) -> None:
+        """Those that are up first, by priority, then by credit."""
+        self.state.waiting.sort(
+            key=lambda entry: (
+                (0, -entry[1].priority, -entry[1].credit, *key_order(entry[0])) if entry[1].status == "up" else (1,)
+            )
+        )

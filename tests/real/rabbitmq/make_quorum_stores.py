@@ -1,0 +1,62 @@
+"""Makes the fixtures `v5_random` and `v3_random` of quorum queues: random histories on nodes of 4.0 and 3.12, killed.
+
+`python -m tests.real.rabbitmq.make_quorum_stores` writes anew what the tests read.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import tarfile
+import time
+
+from storage_core.formats.rabbitmq.message import properties
+from tests.rabbitmq import quorum_golden as golden
+from tests.real.rabbitmq.amqp import Client
+from tests.real.rabbitmq.node_4 import Node4, Node312
+from tests.real.rabbitmq.quorum_history import SETTLE_S, SMALL_LOG, History, snapshot_often
+
+STEPS = 60
+NOTE = "a random history with consumers, a restart in the middle, killed; small files, and a snapshot where one can be"
+
+
+def make(name: str, kind: type[Node4], seed: int) -> None:
+    """One fixture: the folder of a killed node, and what it delivered after its next start."""
+    node = kind(SMALL_LOG)
+    try:
+        node.start()
+        snapshot_often(node)
+        history = History(node, seed, consumers=True)
+        history.declare()
+        history.run(STEPS)
+        node.stop()
+        history.abandon()
+        node.start()
+        snapshot_often(node)
+        time.sleep(SETTLE_S)
+        history.run(STEPS)
+        node.kill()
+        history.abandon()
+        with tarfile.open(golden.FOLDER / f"{name}.tar.gz", "w:gz") as archive:
+            archive.add(node.vhosts.parents[1] / "quorum", "quorum")
+        node.start()
+        time.sleep(SETTLE_S)
+        lines = [{"scenario": name, "note": NOTE, "end": "kill", "rabbitmq": node.ctl("version")}]
+        for queue in history.queues:
+            with Client(node.port) as client:
+                for each in client.consume(queue):
+                    listed = golden.as_delivered(
+                        hashlib.sha256(each.body).hexdigest(), len(each.body), properties.decode(each.properties),
+                        each.exchange, each.routing_key, each.redelivered,
+                    )  # fmt: skip
+                    lines.append({"vhost": "/", "queue": queue, **listed})
+    finally:
+        node.remove()
+    data = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines).encode()
+    (golden.FOLDER / f"{name}.truth.jsonl.gz").write_bytes(gzip.compress(data, mtime=0))
+
+
+if __name__ == "__main__":
+    make("v5_random", Node4, 5)
+    make("v3_random", Node312, 3)

@@ -1,0 +1,94 @@
+"""A node's quorum queues compared: what it delivers after its next start, and what we read before it."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from itertools import zip_longest
+from pathlib import Path
+
+from storage_core.formats.rabbitmq.message import properties
+from tests.golden.archive import fingerprint
+from tests.rabbitmq import quorum_golden as golden
+from tests.real.rabbitmq.amqp import Client
+from tests.real.rabbitmq.node import Node
+from tests.real.rabbitmq.quorum_history import DEAD_LETTERS, QUEUES, History, snapshot_often
+
+STEPS = 60
+SOURCES = tuple(
+    f"q{number} ".encode()
+    for number, each in enumerate(QUEUES)
+    if each.get("x-dead-letter-routing-key") == DEAD_LETTERS
+)
+"""How the bodies of messages begin that may become dead letters."""
+
+Delivered = dict[golden.Queue, list[golden.Message]]
+
+
+def drained(node: Node, queues: list[str]) -> Delivered:
+    """What the node delivers of each queue, in the words of the fixtures' truth; all of it returns."""
+    found = {}
+    for name in queues:
+        with Client(node.port) as client:
+            rows = [
+                golden.as_delivered(
+                    hashlib.sha256(each.body).hexdigest(), len(each.body), properties.decode(each.properties),
+                    each.exchange, each.routing_key, each.redelivered,
+                )
+                for each in client.consume(name)
+            ]  # fmt: skip
+        if rows:
+            found["/", name] = rows
+    return found
+
+
+def without_new(delivered: Delivered, known: int, bodies: frozenset[str]) -> Delivered:
+    """Without the dead letters behind the first `known`: a start applies commands again that came after the last tick
+    before a kill, and publishes their dead letters (docs/format/rabbitmq-quorum.md 11). On the disk there was none.
+    """
+    key = "/", DEAD_LETTERS
+    dead = delivered.get(key, [])
+    new = dead[known:]
+    if any(each["redelivered"] or each["body_sha256"] not in bodies for each in new):
+        return delivered
+    left = {name: messages for name, messages in delivered.items() if name != key}
+    return {**left, key: dead[:known]} if dead[:known] else left
+
+
+def differing(found: Delivered, expected: Delivered) -> list[str]:
+    """For each queue whose messages differ: how many there are, and the first difference."""
+    told = []
+    for name in sorted({*found, *expected}):
+        pairs = zip_longest(found.get(name, []), expected.get(name, []))
+        first = next(((row, ours, theirs) for row, (ours, theirs) in enumerate(pairs) if ours != theirs), None)
+        if first is not None:
+            told.append(f"{name}: {len(found.get(name, []))} of {len(expected.get(name, []))}, {first}")
+    return told
+
+
+def compare(node: Node, history: History, number: int, copy: Path, what: str) -> int:
+    """Goes on with a history, ends the node in the middle of it, reads its disk, starts it again, and drains it. How
+    many messages were compared; `what` is said where some differ.
+    """
+    history.run(STEPS)
+    if number % 3 == 2:
+        node.stop()
+    else:
+        node.kill()
+    history.abandon()
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(node.vhosts.parents[1] / "quorum", copy)
+    before = fingerprint(copy)
+    (folder,) = copy.iterdir()
+    one, seven = (golden.delivered(golden.rows(folder, min_partitions=count)) for count in (1, 7))
+    assert fingerprint(copy) == before
+    node.start()
+    if history.consumers:
+        snapshot_often(node)
+    time.sleep(5)
+    drained_all = drained(node, history.queues)
+    expected = without_new(drained_all, len(one.get(("/", DEAD_LETTERS), [])), history.dead_letters(SOURCES))
+    assert not differing(one, expected), what
+    assert seven == one, f"{what}, seven partitions"
+    return sum(map(len, expected.values()))
