@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
+import time
+from pathlib import Path
 from typing import Any
 
 import pika
@@ -14,13 +17,15 @@ from storage_core.formats.rabbitmq.erlang.external_term import Atom
 from storage_core.formats.rabbitmq.message import basic_message, properties, sections
 from storage_core.formats.rabbitmq.message.basic_message import MessageError, Reach
 from storage_core.formats.rabbitmq.stream_queues import delivered
-from tests.rabbitmq import amqp10_random, stream_golden
+from tests.rabbitmq import amqp10_random, quorum_golden, stream_golden
 from tests.real.rabbitmq.amqp import Client
 from tests.real.rabbitmq.amqp10_sender import Sender, to_queue
 from tests.real.rabbitmq.container_oracle import Said, ask
 from tests.real.rabbitmq.history_4 import check_store
 from tests.real.rabbitmq.node_4 import Node4
 from tests.real.rabbitmq.protocol_history import PLUGINS, ProtocolHistory
+from tests.real.rabbitmq.quorum_compared import differing, drained
+from tests.real.rabbitmq.quorum_history import SETTLE_S
 from tests.support.sampling import SEED
 
 ROUNDS = int(os.environ.get("MQSTORE_RELEASE_4", "0"))
@@ -129,6 +134,35 @@ def _is_taken(node: Node4, message: bytes) -> bool:
     except ConnectionError:
         return False
     return True
+
+
+def test_a_quorum_queue_that_was_written_by_amqp_1_0(tmp_path: Path) -> None:
+    """Some have come back from a consumer that is gone."""
+    node, r = Node4(), random.Random(SEED)
+    try:
+        node.start()
+        connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", node.port, heartbeat=0))
+        connection.channel().queue_declare("q", durable=True, arguments={"x-queue-type": "quorum"})
+        connection.close()
+        with Sender(node.port) as sender:
+            for _ in range(OF_A_ROUND):
+                sender.send(to_queue("q"), amqp10_random.message(r, r.choice((0, 5, 3000))))
+        with Client(node.port) as client:
+            for _ in range(OF_A_ROUND // 10):
+                client.get("q")
+        time.sleep(SETTLE_S)
+        node.kill()
+        copy = tmp_path / "copy"
+        shutil.copytree(node.vhosts.parents[1] / "quorum", copy)
+        (folder,) = copy.iterdir()
+        found = quorum_golden.delivered(quorum_golden.rows(folder))
+        node.start()
+        time.sleep(SETTLE_S)
+        told = drained(node, ["q"])
+    finally:
+        node.remove()
+    assert not differing(found, told)
+    assert len(found["/", "q"]) == OF_A_ROUND
 
 
 def test_a_stream_that_was_written_by_amqp_1_0() -> None:

@@ -210,6 +210,8 @@ def restart(machine: MachineV5, now: int) -> None:
     A consumer that was giving way, and whose last message is returned too often, comes back from the dead on a node and
     holds up the queue until the next restart. Here that follows at once.
     """
-    while pids := pids_of(machine.state):
+    state, before = machine.state, -1
+    while (pids := pids_of(state)) and (count := len(state.consumers) + len(state.waiting)) != before:
+        before = count
         for pid in sorted(pids, key=pid_key):
             process_down(machine, now, pid)
