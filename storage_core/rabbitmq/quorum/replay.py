@@ -46,7 +46,6 @@ class Replay:
         self.damages: list[Damage] = []
         self.members: tuple[Any, ...] | None = None
         self.deleted = False
-        self._used = log.snapshot is not None
         self.machine = self._first_machine()
         self._run(stop)
 
@@ -79,7 +78,7 @@ class Replay:
         state = self.machine.state
         if self._checked(version) == state.version:
             return
-        if self._used and version < state.version:
+        if version < state.version:
             raise self._unread(f"machine version {version} after version {state.version}")
         self.machine = MACHINES[version](state.upgraded(version), self._body_size)
 
@@ -134,7 +133,6 @@ class Replay:
                 continue
             pid, indexes = pids[int(found.publishers[begin])], rows["index"][begin:end].tolist()
             low, high = int(found.sequences[begin]), int(found.sequences[end - 1])
-            self._used = True
             if begin not in facts and self.machine.enqueue_run(pid, low, high, indexes):
                 continue
             for row, index in zip(range(begin, end), indexes, strict=True):
@@ -192,7 +190,6 @@ class Replay:
             command = Command.of(index, term)
             if command is None:
                 return True
-            self._used = True
             if command.message is not None:
                 start, stop = log_entry.message_span(data)
                 at = self._window[row]
