@@ -14,8 +14,8 @@ from zlib import crc32
 import numpy as np
 
 from storage_core.formats.rabbitmq.erlang import external_term
+from storage_core.formats.rabbitmq.erlang.term_spans import elements
 from storage_core.formats.rabbitmq.quorum import raft_segment
-from storage_core.formats.rabbitmq.quorum.term_spans import elements
 from storage_core.formats.rabbitmq.stream_queues.log_files import CHUNK, INDEX_HEAD, INDEX_RECORD, SEGMENT_HEAD, USER
 from storage_core.rabbitmq.quorum.directory import list_queues
 from storage_core.rabbitmq.quorum.raft_log import read_log, read_wals

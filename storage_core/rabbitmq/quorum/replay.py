@@ -12,9 +12,9 @@ from zlib import crc32
 import numpy as np
 
 from storage_core.errors import DataLossError, FormatError, UnsupportedFormatError
-from storage_core.formats.layout import Bytes, Positions
+from storage_core.formats.layout import Bytes, Positions, values_at
 from storage_core.formats.rabbitmq.erlang import external_term as et
-from storage_core.formats.rabbitmq.message import basic_message
+from storage_core.formats.rabbitmq.message import basic_message, message_container
 from storage_core.formats.rabbitmq.quorum import log_entry
 from storage_core.formats.rabbitmq.quorum.log_entry import Enqueues
 from storage_core.rabbitmq.disk.damage import Damage
@@ -162,7 +162,9 @@ class Replay:
         is_sized = sizes != log_entry.NO_SIZE
         is_sized[unsized] = False
         is_decoded = is_sized.copy()
-        is_decoded[unsized[~spans.ok]] = True
+        # What is noted in a container counts, however it is spelled.
+        contained = values_at(buffer, "u1", begin[unsized] + 1) == message_container.PARTS
+        is_decoded[unsized[~spans.ok | contained]] = True
         for place in np.flatnonzero(is_decoded).tolist():
             term = buffer[begin[place] - 1 : end[place]].tobytes()
             fact = sized_facts(term, int(sizes[place])) if is_sized[place] else message_facts(term)

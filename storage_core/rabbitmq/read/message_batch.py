@@ -15,8 +15,9 @@ from storage_core.formats.layout import Bytes, Positions, values_at
 from storage_core.formats.rabbitmq.classic import journal, message_file, queue_v2, segment
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.message import basic_message, headers, properties
-from storage_core.formats.rabbitmq.message.basic_message import MessageError, MessageSpans, Reach
+from storage_core.formats.rabbitmq.message.basic_message import MessageError, Reach
 from storage_core.formats.rabbitmq.message.headers import HeaderSpans
+from storage_core.formats.rabbitmq.message.message_spans import MessageSpans
 from storage_core.formats.rabbitmq.message.properties import PropertySpans
 from storage_core.formats.spans import structs_at
 from storage_core.rabbitmq.disk.span_reader import SpanReader

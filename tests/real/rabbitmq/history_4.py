@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,16 @@ MAY_BE = {Kind.COUNT, Kind.DISAGREEING}
 """A node that was killed once forgets to count some down, and keeps their messages for ever. A kill may come between
 the writes of an index and of a message, which the node then drops, as the rows say.
 """
+
+ALIKE: dict[str, Callable[[random.Random, int], Any]] = {
+    "message_id": lambda _, number: str(number),
+    "timestamp": lambda r, _: 1_700_000_000 + r.randrange(10**6),
+    "priority": lambda r, _: r.randrange(10),
+    "content_type": lambda r, _: r.choice(["text/plain", "a"]),
+    "expiration": lambda *_: "100000000",
+    "headers": lambda r, number: {"a": "x" * r.randrange(9), "b": number, "c": r.random() < 0.5},
+}
+"""Properties, and what a publisher may say in them."""
 
 
 def definitions() -> dict[str, Any]:
@@ -111,6 +122,21 @@ class History:
             while (got := channel.basic_get(name))[0] is not None:
                 if self.r.random() < share:
                     channel.basic_ack(got[0].delivery_tag)
+
+    def alike(self, count: int) -> None:
+        """Publishes messages of a few publishers: those of one differ in what their properties say, not in which."""
+        r = self.r
+        kinds = [(r.choice([*QUEUES]), r.sample([*ALIKE], r.randrange(len(ALIKE) + 1))) for _ in range(4)]
+        parameters = pika.ConnectionParameters("127.0.0.1", self.node.port, VHOST, heartbeat=0)
+        self._connections.append(pika.BlockingConnection(parameters))
+        channel = self._connections[-1].channel()
+        channel.confirm_delivery()
+        for number in range(count):
+            name, kind = r.choice(kinds)
+            said = {key: ALIKE[key](r, number) for key in kind}
+            said["delivery_mode"] = 2 if r.random() < 0.95 else None
+            body = r.randbytes(r.choice([1, 100, 5000]))
+            channel.basic_publish("", name, body, pika.BasicProperties(**said))
 
     def until_compacted(self, most: int = 400) -> None:
         """Works and waits until a compaction has left holes, six times at most: small files may have none."""

@@ -10,7 +10,8 @@ from pathlib import Path
 import pika
 import pytest
 
-from storage_core.formats.rabbitmq.message import properties
+from storage_core.formats.rabbitmq.message import basic_message, properties
+from storage_core.formats.rabbitmq.message.basic_message import Message
 from tests.rabbitmq import stream_golden
 from tests.real.rabbitmq import history_4
 from tests.real.rabbitmq.amqp import Client
@@ -20,6 +21,8 @@ from tests.real.rabbitmq.written import QUEUES, check, declare, drained, expecte
 from tests.support.sampling import SEED
 
 ROUNDS = int(os.environ.get("MQSTORE_RELEASE_4", "0"))
+ALIKE = 1200
+decode = basic_message.decode
 pytestmark = [
     pytest.mark.real,
     pytest.mark.timeout(0),
@@ -44,6 +47,27 @@ def test_what_a_node_delivers_after_compactions() -> None:
         finally:
             history.node.remove()
     assert holes or ROUNDS < 4, "no compaction left anything to look over"
+
+
+def test_messages_that_are_spelled_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of them are found by their shape."""
+    alone: list[bytes] = []
+
+    def counted(term: bytes, *more: int) -> Message:
+        alone.append(term)
+        return decode(term, *more)
+
+    monkeypatch.setattr(basic_message, "decode", counted)
+    for number in range(-(-ROUNDS // 5)):
+        history = History(f"alike {SEED} {number}")
+        try:
+            history.alike(ALIKE)
+            history.end(clean=number % 2 == 0)
+            check_store(history, f"{SEED} {number}")
+        finally:
+            history.node.remove()
+        assert len(alone) < ALIKE // 2
+        alone.clear()
 
 
 def test_a_node_delivers_what_was_written(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ Source: rabbitmq.md 6.3.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -20,8 +19,16 @@ from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang import term_layout
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
 from storage_core.formats.rabbitmq.erlang.term_layout import Shape, stretch
-from storage_core.formats.rabbitmq.message import amqp_content, message_container, mqtt_content, properties
+from storage_core.formats.rabbitmq.message import (
+    amqp_content,
+    container_shape,
+    message_container,
+    mqtt_content,
+    properties,
+)
+from storage_core.formats.rabbitmq.message.container_shape import ContainerShape
 from storage_core.formats.rabbitmq.message.message_container import Container
+from storage_core.formats.rabbitmq.message.message_spans import MessageSpans, Part, joined
 
 PROTOCOL = et.Atom("rabbit_framing_amqp_0_9_1")
 OLD_PROTOCOL = "rabbit_framing_amqp_0_8"
@@ -152,41 +159,6 @@ def encode(message: Message) -> bytes:
 
 
 @dataclass(frozen=True)
-class MessageSpans:
-    """Where the parts of n terms lie in their buffer: half-open spans, shape (n,).
-
-    Only rows with `ok` are meant; the others are spelled in a way that only `decode` reads, or damaged. Routing keys
-    are flat: `key_rows` ascend and say whose key it is. The 16 bytes of the id start at `id_starts`.
-    """
-
-    ok: Mask
-    exchange_starts: Positions
-    exchange_stops: Positions
-    key_rows: npt.NDArray[np.int64]
-    key_starts: Positions
-    key_stops: Positions
-    property_starts: Positions
-    property_stops: Positions
-    body_starts: Positions
-    body_stops: Positions
-    id_starts: Positions
-    persistent: Mask
-
-    def some(self, mask: Mask) -> MessageSpans:
-        """The spans of the rows of `mask`, numbered anew."""
-        keys = mask[self.key_rows]
-        columns = {
-            name: getattr(self, name)[keys if name.startswith("key_") else mask]
-            for name in MessageSpans.__dataclass_fields__
-        }
-        columns["key_rows"] = (np.cumsum(mask) - 1)[columns["key_rows"]]
-        return MessageSpans(**columns)
-
-
-_Part = tuple[npt.NDArray[np.int64], MessageSpans]
-
-
-@dataclass(frozen=True)
 class Spelling:
     """The constant bytes between the variable parts, in one of the two spellings of atoms."""
 
@@ -217,8 +189,10 @@ SPELLING = _spelling(et.ATOM, 2)
 _SPELLINGS = (SPELLING, _spelling(et.SMALL_ATOM_UTF8, 1))
 _ONE_ITEM = bytes((et.LIST, 0, 0, 0, 1, et.BINARY))
 ID_HEAD = bytes((et.BINARY, 0, 0, 0, ID_SIZE))
-_SHAPES, _FEWEST_SHAPED = 4, 64
-"""How many shapes of terms are tried, and how few terms are not worth it."""
+_SHAPES, _OWN_SHAPES, _FEWEST_SHAPED = 16, 4, 64
+"""How many shapes of containers and of other terms are tried, and how few terms are not worth it."""
+_SAMPLES = 8
+"""How many terms are looked at for a shape."""
 
 
 @dataclass(frozen=True)
@@ -234,11 +208,11 @@ class TermShape:
     id_at: int
     persistent: bool
 
-    def located(self, buffer: Bytes, starts: Positions, stops: Positions) -> MessageSpans:
-        """The parts of those of the terms that are spelled so."""
+    def located(self, buffer: Bytes, starts: Positions, stops: Positions) -> tuple[MessageSpans, Mask]:
+        """The parts of those of the terms that are spelled so, and which these are."""
         found, count = term_layout.locate(buffer, starts, stops, self.stretches), len(self.key_starts)
         key_starts, key_stops = ((starts[:, None] + at).ravel() for at in (self.key_starts, self.key_stops))
-        return MessageSpans(
+        spans = MessageSpans(
             found.ok,
             starts + self.exchange[0],
             starts + self.exchange[1],
@@ -252,36 +226,45 @@ class TermShape:
             found.body_stops + self.id_at,
             np.full(len(starts), self.persistent),
         )
+        return spans, found.ok
 
 
-_LATEST: dict[int, TermShape] = {}
+_LATEST: dict[int, TermShape | ContainerShape] = {}
 """By size of ids the shape that was tried last: the terms of the next batch have it as well, nearly always."""
 
 
 def locate(buffer: Bytes, starts: Positions, stops: Positions, id_size: int = ID_SIZE) -> MessageSpans:
-    """Finds the parts of the terms [start, stop) of `buffer`, whose ids have `id_size` bytes. Never raises."""
+    """Finds the parts of the terms [start, stop) of `buffer`, whose ids have `id_size` bytes. Never raises.
+
+    Of containers only those are found whose property list is delivered as it is stored.
+    """
     rest = np.arange(len(starts))
-    parts: list[_Part] = []
-    latest = _LATEST.get(id_size)
+    parts: list[Part] = []
+    known = _LATEST.get(id_size)
     for number in range(_SHAPES):
         if len(rest) < _FEWEST_SHAPED:
             break
-        known = None if number else latest
-        shape = known or _shape_of(buffer, int(starts[rest[0]]), int(stops[rest[0]]), id_size)
+        samples = (_shape_of(buffer, int(starts[row]), int(stops[row]), id_size) for row in rest[:_SAMPLES])
+        shape = known or next((found for found in samples if found is not None), None)
         if shape is None:
             break
-        _LATEST[id_size] = shape
-        found = shape.located(buffer, *((starts, stops) if not parts else (starts[rest], stops[rest])))
-        if found.ok.all() and not parts:
+        _LATEST[id_size], known = shape, None
+        found, fits = shape.located(buffer, *((starts, stops) if not parts else (starts[rest], stops[rest])))
+        if fits.all() and not parts:
             return found
-        parts.append((rest[found.ok], found.some(found.ok)))
-        rest = rest[~found.ok]
+        parts.append((rest[fits], found.some(fits)))
+        rest = rest[~fits]
+        if number + 1 >= _OWN_SHAPES and isinstance(shape, TermShape):
+            break
     others = _spelled(buffer, starts[rest], stops[rest], id_size)
-    return _joined([*parts, (rest, others)]) if parts else others
+    return joined([*parts, (rest, others)]) if parts else others
 
 
-def _shape_of(buffer: Bytes, start: int, stop: int, id_size: int) -> TermShape | None:
+def _shape_of(buffer: Bytes, start: int, stop: int, id_size: int) -> TermShape | ContainerShape | None:
     """How one term is spelled; None when that is nothing to go by."""
+    contained = container_shape.shape_of(buffer[start:stop].tobytes(), id_size)
+    if contained is not None:
+        return contained
     sample = _spelled(buffer, np.array([start]), np.array([stop]), id_size)
     if not sample.ok[0] or sample.body_starts[0] == sample.body_stops[0]:
         return None
@@ -306,7 +289,7 @@ def _spelled(buffer: Bytes, starts: Positions, stops: Positions, id_size: int) -
     if not len(others):
         return spans
     second = _locate(buffer, starts[others], stops[others], _SPELLINGS[1], id_size)
-    return _joined([(np.flatnonzero(spans.ok), spans.some(spans.ok)), (others, second)])
+    return joined([(np.flatnonzero(spans.ok), spans.some(spans.ok)), (others, second)])
 
 
 def _locate(buffer: Bytes, starts: Positions, stops: Positions, spelling: Spelling, id_size: int) -> MessageSpans:
@@ -369,16 +352,3 @@ def _body(cursor: Cursor) -> tuple[Positions, Positions]:
     cursor.ok &= cursor.at("u1", cursor.position) == et.NIL
     cursor.move(1)
     return starts, stops
-
-
-def _joined(parts: Sequence[_Part]) -> MessageSpans:
-    """Spans of several parts as one, each with the rows that its own are; together they are all rows."""
-    order = np.argsort(np.concatenate([rows for rows, _ in parts]), kind="stable")
-    key_rows = np.concatenate([rows[spans.key_rows] for rows, spans in parts])
-    key_order = np.argsort(key_rows, kind="stable")
-    columns = {"key_rows": key_rows[key_order]}
-    for name in MessageSpans.__dataclass_fields__:
-        if name != "key_rows":
-            column = np.concatenate([getattr(spans, name) for _, spans in parts])
-            columns[name] = column[key_order if name.startswith("key_") else order]
-    return MessageSpans(**columns)

@@ -20,7 +20,7 @@ EXCHANGE, ROUTING_KEYS, ID, DEATHS, TTL = "x", "rk", "id", "deaths", "ttl"
 TIMESTAMP, DURABLE, PRIORITY = "ts", "d", "p"
 PERSISTENT_MODE = 2
 UNDEFINED = "undefined"
-ID_SIZE = 16
+ID_SIZE, PARTS = 16, 4
 _RECEIVED_HEADER = b"timestamp_in_ms"
 
 
@@ -39,7 +39,7 @@ class Container:
 
 def is_container(value: Any) -> bool:
     """Whether a term is one."""
-    return isinstance(value, tuple) and len(value) == 4 and value[0] == TAG
+    return isinstance(value, tuple) and len(value) == PARTS and value[0] == TAG
 
 
 def parse(value: tuple[Any, ...], id_size: int = ID_SIZE) -> Container:

@@ -15,7 +15,7 @@ from storage_core.errors import FormatError
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang.term_layout import Stretch, stretch
-from storage_core.formats.rabbitmq.quorum.term_spans import elements, end_of
+from storage_core.formats.rabbitmq.erlang.term_spans import atom_at, elements, end_of
 
 MESSAGE_AT = {("enqueue", 4): 3, ("e", 4): 2, ("requeue", 6): 5}
 """Which part of a command is its message, by the command's name and its number of parts."""
@@ -56,7 +56,7 @@ def message_span(data: bytes) -> tuple[int, int]:
     if len(whole) != 4:
         raise FormatError(0, "the entry is no command")
     parts = elements(data, whole[2][0])
-    at = MESSAGE_AT.get((_atom(data, parts[0]).decode("latin-1"), len(parts))) if parts else None
+    at = MESSAGE_AT.get((atom_at(data, parts[0][0]).decode("latin-1"), len(parts))) if parts else None
     if at is None:
         raise FormatError(0, "the command has no message")
     return parts[at]
@@ -112,13 +112,13 @@ def _template(data: bytes) -> _Template | None:
     """The template of one entry; None when it is no plain enqueue."""
     try:
         whole = elements(data, 1)
-        if len(whole) != 4 or end_of(data, 1) != len(data) or _atom(data, whole[0]) != b"$usr":
+        if len(whole) != 4 or end_of(data, 1) != len(data) or atom_at(data, whole[0][0]) != b"$usr":
             return None
         time = _only_time(data, whole[1])
         command = elements(data, whole[2][0])
         if time is None or len(command) != 4:
             return None
-        name = _atom(data, command[0])
+        name = atom_at(data, command[0][0])
         make = {b"enqueue": _of_enqueue, b"e": _of_sized}.get(name)
         return make(data, time, command, whole[3]) if make else None
     except FormatError:
@@ -140,7 +140,7 @@ def _of_sized(data: bytes, time: int, command: list[_Span], reply: _Span) -> _Te
     _, sequence, message, sizes = command
     numbers = elements(data, sizes[0])
     heard = elements(data, reply[0])
-    if len(numbers) != 2 or len(heard) != 3 or _atom(data, heard[0]) != b"notify":
+    if len(numbers) != 2 or len(heard) != 3 or atom_at(data, heard[0][0]) != b"notify":
         return None
     if data[heard[2][0]] not in _PIDS or any(data[each[0]] not in _WIDTHS for each in (sequence, *numbers)):
         return None
@@ -155,13 +155,6 @@ def _behind(data: bytes, message: _Span, free: list[_Span]) -> Stretch:
     return stretch(data[message[1] :], [(start - message[1], stop - message[1]) for start, stop in free])
 
 
-def _atom(data: bytes, span: tuple[int, int]) -> bytes:
-    start, stop = span
-    if data[start] in {et.ATOM, et.ATOM_UTF8}:
-        return data[start + 3 : stop]
-    return data[start + 2 : stop] if data[start] in {et.SMALL_ATOM, et.SMALL_ATOM_UTF8} else b""
-
-
 def _only_time(data: bytes, span: tuple[int, int]) -> int | None:
     """Where the six bytes of the leader's clock lie, when the meta map holds nothing else."""
     start, stop = span
@@ -169,7 +162,9 @@ def _only_time(data: bytes, span: tuple[int, int]) -> int | None:
         return None
     key = start + 5, end_of(data, start + 5)
     value = key[1]
-    good = _atom(data, key) == b"ts" and data[value : value + 3] == bytes((et.SMALL_BIG, 6, 0)) and value + 9 == stop
+    good = (
+        atom_at(data, key[0]) == b"ts" and data[value : value + 3] == bytes((et.SMALL_BIG, 6, 0)) and value + 9 == stop
+    )
     return value + 3 if good else None
 
 

@@ -1,4 +1,4 @@
-"""Where the parts of one external term lie, without decoding them: the end of a term, the elements of a tuple.
+"""Where the parts of one external term lie, without decoding them: its end, the elements of a tuple, list or map.
 
 Source: the "External Term Format" chapter of Erlang's ERTS reference.
 """
@@ -74,4 +74,29 @@ def elements(data: bytes, at: int) -> list[tuple[int, int]]:
         stop = end_of(data, start)
         found.append((start, stop))
         start = stop
+    return found
+
+
+def atom_at(data: bytes, at: int) -> bytes:
+    """The name of the atom at `at`, in its own encoding; nothing for another term."""
+    tag = data[at]
+    if tag in {et.ATOM, et.ATOM_UTF8}:
+        return data[at + 3 : at + 3 + int(_U16.unpack_from(data, at + 1)[0])]
+    return data[at + 2 : at + 2 + data[at + 1]] if tag in {et.SMALL_ATOM, et.SMALL_ATOM_UTF8} else b""
+
+
+def items(data: bytes, at: int) -> list[tuple[int, int]]:
+    """Spans of the elements of the proper list, or of the keys and values of the map, at `at`. FormatError."""
+    if data[at : at + 1] == bytes((et.NIL,)):
+        return []
+    if data[at : at + 1] not in {bytes((et.LIST,)), bytes((et.MAP,))} or at + 5 > len(data):
+        raise FormatError(at, "a list or map expected")
+    is_map = data[at] == et.MAP
+    found, start = [], at + 5
+    for _ in range(int(_U32.unpack_from(data, at + 1)[0]) << is_map):
+        stop = end_of(data, start)
+        found.append((start, stop))
+        start = stop
+    if not is_map and data[start : start + 1] != bytes((et.NIL,)):
+        raise FormatError(start, "the list has a tail")
     return found
