@@ -79,18 +79,23 @@ class MachineV5(Machine):
             existing = state.consumers.get(key)
             if existing is not None:
                 existing.take_over(consumer)
-                consumer = existing
             del state.waiting[0]
-        else:
-            before = state.consumers[active]
-            if consumer.priority <= before.priority:
-                return
-            if before.checked_out:
-                before.status = "quiescing"
-                return
-            del state.waiting[0], state.consumers[active]
-            self.wait(active, before)
-        state.consumers[key] = consumer
+            self._admit(key, existing or consumer)
+            return
+        before = state.consumers[active]
+        if consumer.priority <= before.priority:
+            return
+        if before.checked_out:
+            before.status = "quiescing"
+            return
+        del state.waiting[0]
+        self._admit(key, consumer)
+        # A queue of an older version may have both under one key; then none is left.
+        del state.consumers[active]
+        self.wait(active, before)
+
+    def _admit(self, key: ConsumerKey, consumer: Consumer) -> None:
+        self.state.consumers[key] = consumer
         self.line_up(key, consumer)
 
     def wait(self, key: ConsumerKey, consumer: Consumer) -> None:
