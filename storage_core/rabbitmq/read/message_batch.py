@@ -17,7 +17,7 @@ from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.message import basic_message, headers, properties
 from storage_core.formats.rabbitmq.message.basic_message import MessageError, Reach
 from storage_core.formats.rabbitmq.message.headers import HeaderSpans
-from storage_core.formats.rabbitmq.message.message_spans import MessageSpans
+from storage_core.formats.rabbitmq.message.message_spans import MessageSpans, joined
 from storage_core.formats.rabbitmq.message.properties import PropertySpans
 from storage_core.formats.spans import structs_at
 from storage_core.rabbitmq.disk.span_reader import SpanReader
@@ -220,12 +220,12 @@ def _located(terms: TermSpans, reasons: dict[int, str], reach: dict[int, Reach])
     """Spans of all terms. Those in an unusual spelling are spelled anew after the others, which makes them usual."""
     buffer, starts, stops = terms.buffer, terms.starts, terms.stops
     spans = basic_message.locate(buffer, starts, stops, terms.id_size)
-    unusual = np.flatnonzero(terms.sound & ~spans.ok).tolist()
-    if not unusual:
+    unusual = np.flatnonzero(terms.sound & ~spans.ok)
+    if not len(unusual):
         return buffer, spans
     extra, size = [], len(buffer)
     starts, stops = starts.copy(), stops.copy()
-    for row in unusual:
+    for row in unusual.tolist():
         raw = buffer[int(starts[row]) : int(stops[row])].data
         try:
             message = basic_message.decode(bytes(_unpadded(raw) if terms.padded[row] else raw), terms.id_size)
@@ -243,4 +243,7 @@ def _located(terms: TermSpans, reasons: dict[int, str], reach: dict[int, Reach])
     if not extra:
         return buffer, spans
     buffer = np.concatenate([buffer, *extra])
-    return buffer, basic_message.locate(buffer, starts, stops, terms.id_size)
+    spelled = basic_message.locate(buffer, starts[unusual], stops[unusual], terms.id_size)
+    usual = np.ones(len(starts), bool)
+    usual[unusual] = False
+    return buffer, joined([(np.flatnonzero(usual), spans.some(usual)), (unusual, spelled)])
