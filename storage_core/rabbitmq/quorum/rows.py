@@ -15,7 +15,7 @@ from storage_core.arrays import as_array, text_array
 from storage_core.formats.columns import TIMESTAMP
 from storage_core.rabbitmq.index.entries import FIELDS as CLASSIC_FIELDS
 from storage_core.rabbitmq.index.entries import MISSING, REDELIVERED, SHARED, Entries, flagged, new_entries
-from storage_core.rabbitmq.quorum.machine.commands import restart
+from storage_core.rabbitmq.quorum.machine.consumers import restart
 from storage_core.rabbitmq.quorum.replay import Replay
 from storage_core.rabbitmq.read.columns import LogColumns
 

@@ -12,7 +12,7 @@ from typing import Any
 from storage_core.errors import FormatError
 from storage_core.formats.rabbitmq.erlang.external_term import Opaque
 from storage_core.formats.rabbitmq.quorum.log_entry import MESSAGE_AT
-from storage_core.rabbitmq.quorum.machine import consumers, consumers_v5
+from storage_core.rabbitmq.quorum.machine import checkout, consumers
 from storage_core.rabbitmq.quorum.machine.machine import Machine
 from storage_core.rabbitmq.quorum.machine.machine_v5 import MachineV5
 from storage_core.rabbitmq.quorum.machine.message_facts import facts_of
@@ -58,14 +58,6 @@ def apply(machine: Machine, command: Command) -> None:
         found(machine, command)
 
 
-def restart(machine: Machine, now: int) -> None:
-    """What a restart of the node does."""
-    if isinstance(machine, MachineV5):
-        consumers_v5.restart(machine, now)
-    else:
-        consumers.restart(machine, now)
-
-
 def _enqueue(machine: Machine, command: Command) -> None:
     _, publisher, sequence, message = command.parts
     machine.enqueue(command.time, command.index, publisher, sequence, facts_of(message))
@@ -100,21 +92,10 @@ def _register(machine: Machine, command: Command) -> None:
 
 
 def _down(machine: Machine, command: Command) -> None:
-    pid, out_of_reach = _process(command)
-    (consumers.node_lost if out_of_reach else consumers.process_down)(machine, command.time, pid)
-
-
-def _down_later(machine: MachineV5, command: Command) -> None:
-    pid, out_of_reach = _process(command)
-    (consumers_v5.node_lost if out_of_reach else consumers_v5.process_down)(machine, command.time, pid)
-
-
-def _process(command: Command) -> tuple[Opaque, bool]:
-    """What is down, and whether its whole node is out of reach. FormatError."""
     _, pid, reason = command.parts
     if not isinstance(pid, Opaque):
         raise FormatError(0, "what went down is no process")
-    return pid, reason == "noconnection"
+    (consumers.node_lost if reason == "noconnection" else consumers.process_down)(machine, command.time, pid)
 
 
 def _timeout(machine: Machine, command: Command) -> None:
@@ -129,7 +110,7 @@ _COMMANDS: dict[tuple[str, int], Callable[[Machine, Command], None]] = {
     ("settle", 3): lambda m, c: m.settle(c.time, c.parts[1], c.parts[2]),
     ("return", 3): lambda m, c: m.give_back(c.time, c.parts[1], c.parts[2]),
     ("discard", 3): lambda m, c: m.discard(c.time, c.parts[1], c.parts[2]),
-    ("checkout", 4): lambda m, c: consumers.check_out(m, c.time, c.parts[1], c.parts[2], c.parts[3]),
+    ("checkout", 4): lambda m, c: checkout.check_out(m, c.time, c.parts[1], c.parts[2], c.parts[3]),
     ("credit", 5): lambda m, c: consumers.add_credit(
         m, c.time, c.parts[1], c.parts[2], c.parts[3], c.parts[4] == "true"
     ),
@@ -145,12 +126,6 @@ _COMMANDS: dict[tuple[str, int], Callable[[Machine, Command], None]] = {
 _LATER: dict[tuple[str, int], Callable[[MachineV5, Command], None]] = {
     ("e", 4): _enqueue_by_reply,
     ("modify", 6): _modify,
-    ("checkout", 4): lambda m, c: consumers_v5.check_out(m, c.time, c.index, c.parts[1], c.parts[2], c.parts[3]),
-    ("credit", 5): lambda m, c: consumers_v5.add_credit(
-        m, c.time, c.parts[1], c.parts[2], c.parts[3], c.parts[4] == "true"
-    ),
-    ("purge_nodes", 2): lambda m, c: consumers_v5.purge_nodes(m, c.parts[1]),
-    ("down", 3): _down_later,
-    ("nodeup", 2): lambda m, c: consumers_v5.node_back(m, c.time, str(c.parts[1]).encode()),
+    ("checkout", 4): lambda m, c: checkout.check_out_v5(m, c.time, c.index, c.parts[1], c.parts[2], c.parts[3]),
 }
 """Those that machine version 5 adds, or takes otherwise."""

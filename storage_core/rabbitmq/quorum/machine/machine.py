@@ -1,13 +1,14 @@
 """The state machine of a quorum queue, machine versions 2 and 3: what each command does to the messages.
 
-Source: docs/format/rabbitmq-quorum.md 10 and 10.1. Leaves to `commands` which commands there are, to `consumers` the
-way of consumers in and out, to `machine_v5` what version 5 does otherwise.
+Source: docs/format/rabbitmq-quorum.md 10 and 10.1. Leaves to `commands` which commands there are, to `checkout` and
+`consumers` the way of consumers in and out, to `machine_v5` what version 5 does otherwise.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from storage_core.errors import FormatError
@@ -24,6 +25,10 @@ class Machine:
 
     knows_priorities = False
     """Whether a message of high priority, and the deliveries that one had before it came, count."""
+    active_statuses: tuple[str, ...] = ("up",)
+    """Of consumers that keep others of a queue with a single active one waiting."""
+    activates_after_each = True
+    """Whether the next one comes in after each consumer of a process that is gone, or after all of them."""
 
     def __init__(self, state: State, size_of: Callable[[int], int]) -> None:
         self.state = state
@@ -314,6 +319,43 @@ class Machine:
                     state.discards.extendleft(reversed([worker.checked_out[key] for key in sorted(worker.checked_out)]))
                 state.worker = DeadLetterWorker(int(command[2]))
         self.serve(now)
+
+    # -- single active consumers
+
+    def active(self) -> ConsumerKey | None:
+        """The one that gets messages."""
+        return next(iter(self.state.keys_where(lambda consumer: consumer.status in self.active_statuses)), None)
+
+    def activate(self) -> None:
+        """Lets the next waiting consumer in, when none is active."""
+        state = self.state
+        if not state.settings.single_active or self.active() is not None:
+            return
+        key, waiting = next(((key, other) for key, other in state.waiting if other.status == "up"), (None, None))
+        if key is None or waiting is None:
+            return
+        # Of several entries of its key the first one goes, whichever that is, and its own may stay.
+        state.take_waiting(key)
+        self.admit(key, replace(waiting, checked_out=dict(waiting.checked_out)))
+
+    def admit(self, key: ConsumerKey, consumer: Consumer) -> None:
+        """A consumer that waited; one that still holds messages under its key goes on with its terms."""
+        existing = self.state.consumers.get(key)
+        if existing is not None:
+            existing.take_over(consumer)
+        self.state.consumers[key] = existing or consumer
+        self.line_up(key, self.state.consumers[key])
+
+    def wait(self, key: ConsumerKey, consumer: Consumer) -> None:
+        """Into the line of those that wait, as the last one."""
+        self.state.waiting.append((key, consumer))
+
+    def credited(self, key: ConsumerKey, consumer: Consumer) -> None:
+        """A consumer that got credit, taken out of the line, waits as the first one again."""
+        self.state.waiting.insert(0, (key, consumer))
+
+    def sort_waiting(self) -> None:
+        """Brings those that wait into their order: as they came."""
 
 
 def give_credit(consumer: Consumer, count: int) -> None:

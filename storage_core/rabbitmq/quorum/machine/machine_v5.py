@@ -1,38 +1,36 @@
 """The state machine of a quorum queue, machine version 5 (RabbitMQ 4.0): what it does otherwise than version 3.
 
-Source: docs/format/rabbitmq-quorum.md 10.2. Leaves to `consumers_v5` the way of consumers in and out.
+Source: docs/format/rabbitmq-quorum.md 10.2. Leaves to `checkout` and `consumers` the way of consumers in and out.
 """
 
 from __future__ import annotations
 
-from storage_core.rabbitmq.quorum.machine.consumers import keys_where
 from storage_core.rabbitmq.quorum.machine.machine import Machine
 from storage_core.rabbitmq.quorum.machine.map_order import key_order
 from storage_core.rabbitmq.quorum.machine.state import Consumer, ConsumerId, ConsumerKey
-
-ACTIVE = ("up", "quiescing")
 
 
 class MachineV5(Machine):
     """Consumers may be known by a number; one that is to give way to another is quiescing until it holds nothing."""
 
     knows_priorities = True
+    active_statuses = ("up", "quiescing")
+    activates_after_each = False
 
     def key_of(self, name: ConsumerId) -> ConsumerKey | None:
         """The key of the consumer of that id, waiting ones too."""
         state = self.state
         if name in state.consumers:
             return name
-        found = keys_where(state, lambda consumer: consumer.id == name)
+        found = state.keys_where(lambda consumer: consumer.id == name)
         return next(iter([*found, *(key for key, consumer in state.waiting if consumer.id == name)]), None)
 
     def find(self, key: ConsumerKey) -> tuple[ConsumerKey, Consumer] | None:
         """The consumer that a command means, by its key or its id, and its key."""
         found = super().find(key)
         if found is None and isinstance(key, tuple):
-            found = next(
-                ((other, self.state.consumers[other]) for other in keys_where(self.state, lambda c: c.id == key)), None
-            )
+            others = self.state.keys_where(lambda consumer: consumer.id == key)
+            found = (others[0], self.state.consumers[others[0]]) if others else None
         return found
 
     def settle_consumer(self, key: ConsumerKey, consumer: Consumer) -> None:
@@ -64,10 +62,6 @@ class MachineV5(Machine):
 
     # -- single active consumers
 
-    def active(self) -> ConsumerKey | None:
-        """The one that gets messages, or that is about to give way."""
-        return next(iter(keys_where(self.state, lambda consumer: consumer.status in ACTIVE)), None)
-
     def activate(self) -> None:
         """Lets the first that waits in, when none is active or the active one has a lower priority."""
         state = self.state
@@ -76,11 +70,8 @@ class MachineV5(Machine):
         key, consumer = state.waiting[0]
         active = self.active()
         if active is None:
-            existing = state.consumers.get(key)
-            if existing is not None:
-                existing.take_over(consumer)
             del state.waiting[0]
-            self._admit(key, existing or consumer)
+            self.admit(key, consumer)
             return
         before = state.consumers[active]
         if consumer.priority <= before.priority:
@@ -89,14 +80,15 @@ class MachineV5(Machine):
             before.status = "quiescing"
             return
         del state.waiting[0]
-        self._admit(key, consumer)
+        state.consumers[key] = consumer
+        self.line_up(key, consumer)
         # A queue of an older version may have both under one key; then none is left.
         del state.consumers[active]
         self.wait(active, before)
 
-    def _admit(self, key: ConsumerKey, consumer: Consumer) -> None:
-        self.state.consumers[key] = consumer
-        self.line_up(key, consumer)
+    def credited(self, key: ConsumerKey, consumer: Consumer) -> None:
+        """A consumer that got credit, taken out of the line, waits where its credit puts it."""
+        self.wait(key, consumer)
 
     def wait(self, key: ConsumerKey, consumer: Consumer) -> None:
         """Into the line of those that wait, in place of the entry of the same key."""

@@ -6,7 +6,7 @@ A message is its raft index. Source: docs/format/rabbitmq-quorum.md 5, 7 and 10.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from storage_core.errors import FormatError
 from storage_core.formats.rabbitmq.erlang.external_term import ImproperList, Opaque
 from storage_core.rabbitmq.quorum.machine.lanes import Lanes
+from storage_core.rabbitmq.quorum.machine.map_order import key_order, pid_key
 
 ConsumerId = tuple[bytes, Opaque]
 ConsumerKey = ConsumerId | int
@@ -130,6 +131,26 @@ class State:
         return chain(
             self.messages, self.returns, self.discards, *(one.checked_out.values() for one in (*consumers, *workers))
         )
+
+    def keys_where(self, meant: Callable[[Consumer], bool]) -> list[ConsumerKey]:
+        """The keys of some consumers, in the order in which a node goes through them."""
+        return sorted((key for key, consumer in self.consumers.items() if meant(consumer)), key=key_order)
+
+    def take_waiting(self, key: ConsumerKey) -> Consumer | None:
+        """Takes the first entry of a key out of the line of those that wait."""
+        for place, (other, consumer) in enumerate(self.waiting):
+            if other == key:
+                del self.waiting[place]
+                return consumer
+        return None
+
+    def pids(self) -> list[Opaque]:
+        """Every process that the queue knows, some more than once: of consumers, of publishers, of those that wait."""
+        return [
+            *(self.consumers[key].id[1] for key in self.keys_where(lambda _: True)),
+            *sorted(self.publishers, key=pid_key),
+            *(consumer.id[1] for _, consumer in self.waiting),
+        ]
 
     def learn(self, index: int, header: Any) -> None:
         """What a message's header says: its size, when it expires, how often it was returned. FormatError."""
