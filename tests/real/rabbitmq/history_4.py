@@ -152,10 +152,7 @@ class History:
 
     def end(self, clean: bool) -> None:
         """A clean stop, or a kill."""
-        if clean:
-            self.node.stop()
-        else:
-            self.node.kill()
+        self.node.end(clean)
         for connection in self._connections:
             with suppress(pika.exceptions.AMQPError):
                 connection.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -121,6 +122,18 @@ class Node:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
         self._end()
+
+    def remove(self) -> None:
+        """Ends it, and removes all of it."""
+        self.kill()
+        shutil.rmtree(self.folder)
+
+    def end(self, clean: bool) -> None:
+        """A clean stop, or a kill."""
+        if clean:
+            self.stop()
+        else:
+            self.kill()
 
     def _end(self) -> None:
         self.process = None

@@ -10,6 +10,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import pika
+
 from tests.real.rabbitmq.node import Node
 from tests.support.cache import CACHE
 
@@ -61,17 +63,18 @@ class Node4(Node):
         super().__init__(Path(tempfile.mkdtemp(prefix="node-", dir=self.root / "var" / "tmp")))
         (self.folder / "advanced.config").write_text(advanced)
 
+    def declare(self, queue: str, kind: str) -> None:
+        """Makes a queue of a type on the running node."""
+        connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.port, heartbeat=0))
+        connection.channel().queue_declare(queue, durable=True, arguments={"x-queue-type": kind})
+        connection.close()
+
     def _environment(self, home: Path) -> dict[str, str]:
         outside = {**super()._environment(home), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
         return {name: value.replace(str(self.root), "") for name, value in outside.items()}
 
     def _command(self, program: str, *arguments: str) -> list[str]:
         return ["unshare", "--mount", "sh", "-c", INSIDE, str(self.root), program, *arguments]
-
-    def remove(self) -> None:
-        """Ends it, and removes all of it."""
-        self.kill()
-        shutil.rmtree(self.folder)
 
 
 class Node312(Node4):

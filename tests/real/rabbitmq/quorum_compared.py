@@ -72,10 +72,7 @@ def compare(node: Node, history: History, number: int, copy: Path, what: str) ->
     many messages were compared; `what` is said where some differ.
     """
     history.run(STEPS)
-    if number % 3 == 2:
-        node.stop()
-    else:
-        node.kill()
+    node.end(clean=number % 3 == 2)
     history.abandon()
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(node.vhosts.parents[1] / "quorum", copy)

@@ -9,15 +9,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pika
 import pytest
 
 from storage_core.errors import FormatError
 from storage_core.formats.rabbitmq.erlang.external_term import Atom
-from storage_core.formats.rabbitmq.message import basic_message, properties, sections
+from storage_core.formats.rabbitmq.message import basic_message, sections
 from storage_core.formats.rabbitmq.message.basic_message import MessageError, Reach
 from storage_core.formats.rabbitmq.stream_queues import delivered
-from tests.rabbitmq import amqp10_random, quorum_golden, stream_golden
+from tests.rabbitmq import amqp10_random, quorum_golden
 from tests.real.rabbitmq.amqp import Client
 from tests.real.rabbitmq.amqp10_sender import Sender, to_queue
 from tests.real.rabbitmq.container_oracle import Said, ask
@@ -26,6 +25,7 @@ from tests.real.rabbitmq.node_4 import Node4
 from tests.real.rabbitmq.protocol_history import PLUGINS, ProtocolHistory
 from tests.real.rabbitmq.quorum_compared import differing, drained
 from tests.real.rabbitmq.quorum_history import SETTLE_S
+from tests.real.rabbitmq.stream_compared import compare
 from tests.support.sampling import SEED
 
 ROUNDS = int(os.environ.get("MQSTORE_RELEASE_4", "0"))
@@ -141,9 +141,7 @@ def test_a_quorum_queue_that_was_written_by_amqp_1_0(tmp_path: Path) -> None:
     node, r = Node4(), random.Random(SEED)
     try:
         node.start()
-        connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", node.port, heartbeat=0))
-        connection.channel().queue_declare("q", durable=True, arguments={"x-queue-type": "quorum"})
-        connection.close()
+        node.declare("q", "quorum")
         with Sender(node.port) as sender:
             for _ in range(OF_A_ROUND):
                 sender.send(to_queue("q"), amqp10_random.message(r, r.choice((0, 5, 3000))))
@@ -169,19 +167,9 @@ def test_a_stream_that_was_written_by_amqp_1_0() -> None:
     node, r = Node4(), random.Random(SEED)
     try:
         node.start()
-        connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", node.port, heartbeat=0))
-        connection.channel().queue_declare("s", durable=True, arguments={"x-queue-type": "stream"})
-        connection.close()
+        node.declare("s", "stream")
         taken = sum(_is_taken(node, amqp10_random.message(r, r.choice((0, 30, 5000)))) for _ in range(OF_A_ROUND))
-        with Client(node.port) as client:
-            told = client.stream("s", taken)
-        node.kill()
-        found = stream_golden.rows(node.vhosts.parents[1] / "stream")
+        compare(node, "s", taken)
     finally:
         node.remove()
     assert taken > OF_A_ROUND // 2
-    for row, delivery in zip(found, told, strict=True):
-        assert (row["body"], row["exchange"], row["routingKeys"]) == (delivery.body, "", ["s"])
-        listed = properties.decode(delivery.properties)
-        headers = [item for item in listed["headers"] if item[0] != b"x-stream-offset"]
-        assert properties.encode({**listed, "headers": headers or None}) == row["rawProperties"], listed

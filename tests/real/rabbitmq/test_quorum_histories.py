@@ -8,6 +8,7 @@ of the log.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,37 +26,33 @@ LATER = int(os.environ.get("MQSTORE_RELEASE_4", "0"))
 OF_ONE_NODE = 10
 
 
-def test_what_a_node_delivers_after_a_random_history(tmp_path: Path) -> None:
-    compared = 0
-    for first in range(0, HISTORIES, OF_ONE_NODE):
-        node = with_small_log(Node(tmp_path / f"node-{first}"))
-        node.start()
+def compared(make: Callable[[Path], Node], count: int, consumers: bool, folder: Path) -> int:
+    """How many messages of so many histories were compared, OF_ONE_NODE at most of one node."""
+    found = 0
+    for first in range(0, count, OF_ONE_NODE):
+        node = make(folder / f"node-{first}")
         try:
-            history = History(node, SEED + first)
+            node.start()
+            history = History(node, SEED + first, consumers)
+            if consumers:
+                snapshot_often(node)
             history.declare()
-            for number in range(first, min(first + OF_ONE_NODE, HISTORIES)):
-                compared += compare(node, history, number, tmp_path / "copy", f"seed {SEED}, history {number}")
+            for number in range(first, min(first + OF_ONE_NODE, count)):
+                found += compare(node, history, number, folder / "copy", f"seed {SEED}, history {number}")
         finally:
-            node.kill()
-    print(f"{HISTORIES} histories of {len(history.queues)} queues, seed {SEED}: {compared} messages as delivered")
-    assert compared > 20 * HISTORIES
+            node.remove()
+    print(f"{count} histories of {len(history.queues)} queues, seed {SEED}: {found} messages as delivered")
+    return found
+
+
+def test_what_a_node_delivers_after_a_random_history(tmp_path: Path) -> None:
+    found = compared(lambda folder: with_small_log(Node(folder)), HISTORIES, False, tmp_path)
+    assert found > 20 * HISTORIES
 
 
 @pytest.mark.skipif(not LATER, reason="make test-real-full installs RabbitMQ 3.12 and 4 (MQSTORE_RELEASE_4: rounds)")
 @pytest.mark.parametrize("kind", [Node312, Node4])
 def test_what_a_later_node_delivers_after_a_random_history(kind: type[Node4], tmp_path: Path) -> None:
     """With consumers that stay, single active ones too, and messages of high priority."""
-    compared = 0
-    for first in range(0, LATER, OF_ONE_NODE):
-        node = kind(SMALL_LOG)
-        try:
-            node.start()
-            snapshot_often(node)
-            history = History(node, SEED + first, consumers=True)
-            history.declare()
-            for number in range(first, min(first + OF_ONE_NODE, LATER)):
-                compared += compare(node, history, number, tmp_path / "copy", f"seed {SEED}, history {number}")
-        finally:
-            node.remove()
-    print(f"{LATER} histories of {len(history.queues)} queues, seed {SEED}: {compared} messages as delivered")
-    assert compared > 50 * LATER
+    found = compared(lambda _: kind(SMALL_LOG), LATER, True, tmp_path)
+    assert found > 50 * LATER

@@ -10,13 +10,12 @@ from pathlib import Path
 import pika
 import pytest
 
-from storage_core.formats.rabbitmq.message import basic_message, properties
+from storage_core.formats.rabbitmq.message import basic_message
 from storage_core.formats.rabbitmq.message.basic_message import Message
-from tests.rabbitmq import stream_golden
 from tests.real.rabbitmq import history_4
-from tests.real.rabbitmq.amqp import Client
 from tests.real.rabbitmq.history_4 import COMPACTED_AFTER_S, History, check_store
 from tests.real.rabbitmq.node_4 import Node4
+from tests.real.rabbitmq.stream_compared import compare
 from tests.real.rabbitmq.written import QUEUES, check, declare, drained, expected, put, rows, write
 from tests.support.sampling import SEED
 
@@ -89,27 +88,18 @@ def test_a_node_delivers_what_was_written(tmp_path: Path) -> None:
         node.remove()
 
 
-def test_what_a_node_delivers_of_a_stream(tmp_path: Path) -> None:
-    """Every property and header, but the offset, which a consumer alone gets."""
+def test_what_a_node_delivers_of_a_stream() -> None:
     node, r = Node4(), random.Random(SEED)
     count = 300
     try:
         node.start()
+        node.declare("s", "stream")
         connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", node.port, heartbeat=0))
         channel = connection.channel()
         channel.confirm_delivery()
-        channel.queue_declare("s", durable=True, arguments={"x-queue-type": "stream"})
         for number in range(count):
             channel.basic_publish("", "s", r.randbytes(r.choice([0, 5, 3000])), history_4.properties(r, number))
         connection.close()
-        with Client(node.port) as client:
-            told = client.stream("s", count)
-        node.kill()
-        found = stream_golden.rows(node.vhosts.parents[1] / "stream")
+        compare(node, "s", count)
     finally:
         node.remove()
-    for row, delivery in zip(found, told, strict=True):
-        assert (row["body"], row["exchange"], row["routingKeys"]) == (delivery.body, "", ["s"])
-        listed = properties.decode(delivery.properties)
-        listed["headers"] = [item for item in listed["headers"] if item[0] != b"x-stream-offset"]
-        assert properties.encode({**listed, "headers": listed["headers"] or None}) == row["rawProperties"], listed

@@ -68,10 +68,7 @@ def test_what_a_node_delivers_of_streams_after_a_random_history(tmp_path: Path) 
 def compare(node: Node, history: History, number: int, copy: Path) -> int:
     """Ends the node in the middle of its work, reads its disk, starts it again, and reads its streams."""
     history.run(STEPS)
-    if number % 3 == 2:
-        node.stop()
-    else:
-        node.kill()
+    node.end(clean=number % 3 == 2)
     history.abandon()
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(node.vhosts.parents[1], copy)

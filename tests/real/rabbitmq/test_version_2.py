@@ -79,7 +79,7 @@ def test_a_node_on_damaged_indexes(clean: bool, tmp_path: Path) -> None:
     node.start()
     try:
         fill(node, tmp_path)
-        node.stop() if clean else node.kill()
+        node.end(clean)
         made = tmp_path / "made"
         shutil.copytree(node.vhosts / paths.vhost_directory(VHOST.encode()), made)
         node.start()

@@ -1,0 +1,24 @@
+"""A stream of a node of RabbitMQ 4 compared: what a consumer got of it, and what we read once the node is gone."""
+
+from __future__ import annotations
+
+from storage_core.formats.rabbitmq.message import properties
+from tests.rabbitmq import stream_golden
+from tests.real.rabbitmq.amqp import Client
+from tests.real.rabbitmq.node_4 import Node4
+
+
+def compare(node: Node4, queue: str, count: int) -> None:
+    """The node's only stream, of so many messages: every property and header, but the offset, which a consumer alone
+    gets. Kills the node.
+    """
+    with Client(node.port) as client:
+        told = client.stream(queue, count)
+    node.kill()
+    found = stream_golden.rows(node.vhosts.parents[1] / "stream")
+    assert len(found) == count
+    for row, delivery in zip(found, told, strict=True):
+        assert (row["body"], row["exchange"], row["routingKeys"]) == (delivery.body, "", [queue])
+        listed = properties.decode(delivery.properties)
+        headers = [item for item in listed["headers"] if item[0] != b"x-stream-offset"]
+        assert properties.encode({**listed, "headers": headers or None}) == row["rawProperties"], listed
