@@ -26,7 +26,6 @@ from storage_core.rabbitmq.paging.paging_queue import PagingQueue
 from storage_core.rabbitmq.queue import opening
 from storage_core.rabbitmq.queue.delivery import Deliveries, Delivery, TermShape
 
-PERSISTENT_MODE, TRANSIENT_MODE = 2, 1
 LONGEST_SHORT_STRING = 255
 MOST_TEMPLATES = 64
 Tags = int | Delivery | Deliveries | Iterable[int]
@@ -244,7 +243,7 @@ def _listed(values: dict[str, Any], persistent: bool) -> bytes:
             near = closest(name, known) or known
             raise OptionError("properties", name, f"no such property; close ones are {', '.join(near)}")
     given = dict(values)
-    given.setdefault("delivery_mode", PERSISTENT_MODE if persistent else TRANSIENT_MODE)
+    given.setdefault("delivery_mode", property_list.PERSISTENT_MODE if persistent else property_list.TRANSIENT_MODE)
     for name, value in given.items():
         if name == "headers" and isinstance(value, Mapping):
             given[name] = [(key.encode(), "S", str(text).encode()) for key, text in value.items()]

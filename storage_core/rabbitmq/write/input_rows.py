@@ -25,7 +25,6 @@ from storage_core.input_columns import InputColumns, as_binary, check_names
 from storage_core.rabbitmq.schema import READABLE, TEXT_PROPERTIES
 
 SHORT_LIMIT = 255
-PERSISTENT_MODE = 2
 ALIASES = {"topic": "queue", "value": "body"}
 WRITTEN = (
     "queue", "body", "exchange", "routingKeys", "headers", *TEXT_PROPERTIES, "deliveryMode", "priority", "timestamp",
@@ -97,7 +96,7 @@ class InputRows:
         keys = _routing_keys(given, queues)
         listed, modes, priorities = _properties(given)
         rows = MessageColumns(queues, bodies, exchanges, keys, listed, priorities, _expiries(given))
-        persistent = modes == PERSISTENT_MODE
+        persistent = modes == properties.PERSISTENT_MODE
         self._row += given.count
         self.transient += int((~persistent).sum())
         return rows.filter(persistent)
@@ -153,7 +152,7 @@ def _properties(given: InputColumns) -> tuple[pa.BinaryArray, npt.NDArray[np.int
     for name, field in TEXT_PROPERTIES.items():
         if field in columns:
             _check_short(given, name, columns[field])
-    mode, priority = given.numbers("deliveryMode").fill_null(PERSISTENT_MODE), given.numbers("priority")
+    mode, priority = given.numbers("deliveryMode").fill_null(properties.PERSISTENT_MODE), given.numbers("priority")
     given.refuse("deliveryMode", mode, pc.invert(pc.is_in(mode, as_array(np.array([1, 2])))), "it is 1 or 2")
     given.refuse("priority", priority, pc.or_(pc.less(priority, 0), pc.greater(priority, 255)), "it is 0 to 255")
     seconds = _seconds(given)

@@ -30,9 +30,9 @@ from storage_core.formats.rabbitmq.message.container_shape import ContainerShape
 from storage_core.formats.rabbitmq.message.message_container import Container
 from storage_core.formats.rabbitmq.message.message_spans import MessageSpans, Part, joined
 
-PROTOCOL = et.Atom("rabbit_framing_amqp_0_9_1")
+PROTOCOL = et.Atom(properties.PROTOCOL)
 OLD_PROTOCOL = "rabbit_framing_amqp_0_8"
-CLASS_BASIC = 60
+CLASS_BASIC = properties.CLASS_BASIC
 ID_SIZE = message_container.ID_SIZE
 """Bytes of an id; the messages of quorum queues have none."""
 

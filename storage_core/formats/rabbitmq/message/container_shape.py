@@ -27,8 +27,7 @@ from storage_core.formats.spans import gather
 _Span = tuple[int, int]
 _FLAGS = {name: 1 << (15 - index) for index, (name, _) in enumerate(properties.FIELDS)}
 _NAMES = [message_container.TAG.encode(), message_container.LEGACY.encode()]
-_CONTENT = bytes((et.SMALL_INTEGER, 60))
-_PROTOCOL = b"rabbit_framing_amqp_0_9_1"
+_CONTENT = bytes((et.SMALL_INTEGER, properties.CLASS_BASIC))
 _MOST_NUMBER = 7
 """Bytes of the largest number that is looked at."""
 _KEPT = np.zeros(256, bool)
@@ -108,7 +107,9 @@ def _is_plain(data: bytes, content: list[_Span]) -> bool:
         return False
     names = [atom_at(data, content[place][0]) for place in (0, 2, 4)]
     number, listed = (data[slice(*content[place])] for place in (1, 3))
-    return names == [b"content", b"none", _PROTOCOL] and number == _CONTENT and listed[0] == et.BINARY
+    return (
+        names == [b"content", b"none", properties.PROTOCOL.encode()] and number == _CONTENT and listed[0] == et.BINARY
+    )
 
 
 def _shape(data: bytes, listed: _Span, fragment: _Span, named: dict[str, _Span], id_size: int) -> ContainerShape | None:

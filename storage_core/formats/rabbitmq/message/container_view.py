@@ -14,6 +14,7 @@ from typing import Any
 
 from storage_core.formats.rabbitmq.message import sections
 from storage_core.formats.rabbitmq.message.field_table import Item
+from storage_core.formats.rabbitmq.message.properties import MOST_SHORT, PERSISTENT_MODE, TRANSIENT_MODE
 from storage_core.formats.rabbitmq.message.sections import Section, Value
 
 TYPE = b"x-basic-type"
@@ -32,7 +33,6 @@ LEFT_OUT_UNLESS_TEXT = frozenset({"reply_to", "app_id"})
 """Fields that a node leaves out when they are no utf8, or too long."""
 ENCODED = b"amqp-1.0"
 """The type of a message whose body is encoded sections."""
-MOST_SHORT = 255
 
 NOTHING: Value = ("null", None)
 
@@ -118,7 +118,7 @@ def _of_header(said: list[Value], noted: dict[bytes, Value], refuse: Refuse) -> 
     """Delivery mode, priority and expiration."""
     durable, priority, ttl = [*said, NOTHING, NOTHING, NOTHING][:3]
     known = {
-        "delivery_mode": None if durable[0] != "boolean" else 2 if durable[1] else 1,
+        "delivery_mode": None if durable[0] != "boolean" else PERSISTENT_MODE if durable[1] else TRANSIENT_MODE,
         "priority": _octet("priority", priority, refuse),
         "expiration": str(ttl[1]).encode() if isinstance(ttl[1], int) else None,
     }

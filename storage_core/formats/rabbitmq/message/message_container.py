@@ -18,7 +18,6 @@ TAG, LEGACY, AMQP, MQTT = "mc", "mc_amqpl", "mc_amqp", "mc_mqtt"
 PROTOCOLS = (LEGACY, AMQP, MQTT)
 EXCHANGE, ROUTING_KEYS, ID, DEATHS, TTL = "x", "rk", "id", "deaths", "ttl"
 TIMESTAMP, DURABLE, PRIORITY = "ts", "d", "p"
-PERSISTENT_MODE = 2
 UNDEFINED = "undefined"
 ID_SIZE, PARTS = 16, 4
 _RECEIVED_HEADER = b"timestamp_in_ms"
@@ -80,7 +79,7 @@ def delivered(stored: Mapping[str, Any], annotations: Mapping[Any, Any]) -> byte
         if values.get("priority") is None and annotations.get(PRIORITY, UNDEFINED) != UNDEFINED:
             values["priority"] = annotations[PRIORITY]
         if values.get("delivery_mode") is None and annotations.get(DURABLE, "true") == "true":
-            values["delivery_mode"] = PERSISTENT_MODE
+            values["delivery_mode"] = properties.PERSISTENT_MODE
         return properties.encode(values)
     except (ValueError, TypeError) as error:
         raise FormatError(0, f"what the broker noted is no property: {error}") from None

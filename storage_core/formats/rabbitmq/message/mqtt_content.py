@@ -9,11 +9,11 @@ from typing import Any
 
 from storage_core.errors import FormatError
 from storage_core.formats.rabbitmq.message.field_table import Item
+from storage_core.formats.rabbitmq.message.properties import MOST_SHORT, TRANSIENT_MODE
 
 TAG = "mqtt_msg"
 CONTENT_TYPE, CORRELATION, RESPONSE = "Content-Type", "Correlation-Data", "Response-Topic"
 USER, EXPIRY = "User-Property", "Message-Expiry-Interval"
-MOST_SHORT = 255
 _AS_KEY = bytes.maketrans(b"/+", b".*")
 """From a topic to a routing key. That of a node with the setting `mqtt.sparkplug` is left alone."""
 
@@ -41,7 +41,7 @@ def converted(content: Any) -> tuple[dict[str, Any], bytes]:
     values = {
         "content_type": kind if kind is not None and len(kind) <= MOST_SHORT and kind.isascii() else None,
         "headers": headers or None,
-        "delivery_mode": 1 + qos,
+        "delivery_mode": TRANSIENT_MODE + qos,
         "correlation_id": correlation,
         "expiration": None if expiry is None else str(expiry * 1000).encode(),
     }

@@ -36,6 +36,12 @@ FIELDS = (
 )
 """The fields in their order on the wire; the first one's flag is bit 15."""
 SPARE_BITS = 0x0003
+CLASS_BASIC, PROTOCOL = 60, "rabbit_framing_amqp_0_9_1"
+"""The class of contents with such lists, and the protocol that spells them."""
+MOST_SHORT = 255
+"""Bytes of the longest short string."""
+TRANSIENT_MODE, PERSISTENT_MODE = 1, 2
+"""What delivery_mode says."""
 
 _FLAGS = Packer(">H")
 _SIZE = Packer(">I")
@@ -172,8 +178,8 @@ def encode(values: dict[str, Any]) -> bytes:
             continue
         flags |= 1 << (15 - index)
         if kind == SHORT:
-            if len(value) > 255:
-                raise ValueError(f"{name}: {len(value)} bytes; the limit of a short string is 255")
+            if len(value) > MOST_SHORT:
+                raise ValueError(f"{name}: {len(value)} bytes; the limit of a short string is {MOST_SHORT}")
             parts += [bytes((len(value),)), bytes(value)]
         elif kind == TABLE:
             table = field_table.encode(value)

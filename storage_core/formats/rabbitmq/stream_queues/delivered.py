@@ -14,6 +14,7 @@ from storage_core.errors import FormatError
 from storage_core.formats.rabbitmq.message import container_view, properties, sections
 from storage_core.formats.rabbitmq.message.container_view import View
 from storage_core.formats.rabbitmq.message.field_table import Item
+from storage_core.formats.rabbitmq.message.properties import MOST_SHORT, PERSISTENT_MODE
 from storage_core.formats.rabbitmq.message.sections import Section
 
 EXCHANGE, ROUTING_KEY = b"x-exchange", b"x-routing-key"
@@ -26,8 +27,7 @@ PROPERTY_LIST = (
 )  # fmt: skip
 """The fields of the section `properties` that a consumer gets, in their order."""
 IDS = ("message_id", "correlation_id")
-MOST_ID, MOST_SHORT = 256, 255
-PERSISTENT_MODE = 2
+MOST_ID = 256
 
 
 @dataclass(frozen=True)
