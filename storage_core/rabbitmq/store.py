@@ -22,7 +22,6 @@ from storage_core.rabbitmq.disk.running_node import is_running
 from storage_core.rabbitmq.disk.settings import Settings
 from storage_core.rabbitmq.disk.vhost_config import check_writable, entry_count
 from storage_core.rabbitmq.disk.vhost_name import vhost_name
-from storage_core.rabbitmq.index.queue_directory import check_versions
 from storage_core.rabbitmq.queue.priority_queue import PriorityQueue, open_queue
 from storage_core.rabbitmq.queue.queue import Queue
 from storage_core.rabbitmq.read import declared
@@ -34,7 +33,7 @@ from storage_core.rabbitmq.stream.tail import VhostTail
 from storage_core.rabbitmq.verify.verification import findings, seen_at_a_glance
 from storage_core.rabbitmq.write.job import VhostWriteJob, begin, finish_unfinished
 from storage_core.rabbitmq.write.options import WriteOptions
-from storage_core.rabbitmq.write.prepare import StoreFacts
+from storage_core.rabbitmq.write.store_facts import facts_of
 from storage_core.repair.copying import finish_copy
 from storage_core.store import Definitions, ScanRequest, StoreState
 from storage_core.stream.tail import FollowedStore
@@ -178,8 +177,7 @@ class VhostStore(FollowedStore):
         """A job that adds rows. Options: `queue` (or `topic`) and `exchange` for all rows, `queueArguments` of that
         queue, `lockTimeout` in seconds.
 
-        Raises ColumnError, OptionError, UnsupportedFormatError for a store with a queue of version 2, StoreLockedError
-        when a node runs here.
+        Raises ColumnError, OptionError, StoreLockedError when a node runs here.
         """
         self._check_open()
         if pending_intent(self.path) is not None:
@@ -188,9 +186,9 @@ class VhostStore(FollowedStore):
         snapshot = None if self._is_new() else self.snapshot()
         parsed = WriteOptions.parsed(options, {} if snapshot is None else declared.priorities(snapshot))
         if snapshot is not None:
-            check_versions(self.path, snapshot.directories)
             check_writable(self.path, self.segment_entry_count)
-        facts = StoreFacts(self.path, self.vhost, self.segment_entry_count, self.settings)
+        sizes = self.segment_entry_count, self.settings
+        facts = facts_of(self.path, self.vhost, *sizes, snapshot, parsed.versions)
         return begin(facts, parsed, columns, application)
 
     def definitions(self) -> Definitions:

@@ -257,19 +257,6 @@ def test_rabbitmqs_options_of_a_new_store_ask_for_the_engine(spark, tmp_path: Pa
     assert not (tmp_path / "new").exists()
 
 
-def test_version_2_is_not_written(spark, tmp_path: Path) -> None:
-    store = golden.unpack("s11_cqv2_clean", tmp_path) / golden.DEFAULT_VHOST
-    before = fingerprint(store)
-    for queue in ("v2.q", "new"):
-        text = failure(lambda: save(some(spark), store, queue=queue))  # noqa: B023
-        assert text.startswith(f"UnsupportedFormatError: {store}/queues/")
-        assert text.endswith(
-            " is a queue of version 2; a store that has one is read but not written: write to a new store, or, before "
-            "4.0, make the queue version 1 on its node"
-        )
-    assert fingerprint(store) == before
-
-
 def test_columns_of_a_wrong_type(spark, store: Path) -> None:
     before = fingerprint(store)
     cases = {

@@ -66,18 +66,22 @@ def test_a_vhost_of_its_own_with_definitions_beside_it(spark, load, tmp_path: Pa
     assert load(str(path)).count() == 40
 
 
-def test_append_to_a_store_of_a_real_node(spark, load, tmp_path: Path) -> None:
-    path = golden.unpack("s1_mixed_clean_idle", tmp_path) / golden.DEFAULT_VHOST
+@pytest.mark.parametrize(
+    ("snapshot", "queue"),
+    [("s1_mixed_clean_idle", "a.small"), ("s11_cqv2_clean", "v2.q"), ("v4_compacted_clean", "plain")],
+)
+def test_append_to_a_store_of_a_real_node(spark, load, snapshot: str, queue: str, tmp_path: Path) -> None:
+    path = golden.unpack(snapshot, tmp_path) / golden.DEFAULT_VHOST
     before = load(str(path)).toArrow()
-    save(spark.range(50).selectExpr("concat('new ', id) as body", "'a.small' as queue"), path)
+    save(spark.range(50).selectExpr("concat('new ', id) as body", f"'{queue}' as queue"), path)
     after = load(str(path)).toArrow()
     assert after.num_rows == before.num_rows + 50
     by_queue = golden.by_queue(after.drop_columns(["timestamp", "expiresAt"]))
     old = golden.by_queue(before.drop_columns(["timestamp", "expiresAt"]))
-    assert [row["body"] for row in by_queue["a.small"]] == [
-        *(row["body"] for row in old["a.small"]), *(f"new {n}".encode() for n in range(50)),
+    assert [row["body"] for row in by_queue[queue]] == [
+        *(row["body"] for row in old[queue]), *(f"new {n}".encode() for n in range(50)),
     ]  # fmt: skip
-    assert all(by_queue[name] == listed for name, listed in old.items() if name != "a.small")
+    assert all(by_queue[name] == listed for name, listed in old.items() if name != queue)
 
 
 def test_rows_of_a_read_are_written_as_they_were(spark, load, tmp_path: Path) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from storage_core.rabbitmq.disk import recovery_terms
 from storage_core.rabbitmq.store import VhostStore
+from storage_core.rabbitmq.write.job import finish_unfinished
 from tests.faults import Died, stopped_at
 from tests.rabbitmq import golden
-from tests.rabbitmq.writing import check, rows, small
+from tests.rabbitmq.writing import append_as_version_2, check, rows, small
 from tests.support.sampling import distance, first_step
 
 pytestmark = pytest.mark.sampled
@@ -27,15 +31,32 @@ def attempt(store: VhostStore, table: pa.Table) -> None:
     )
 
 
-@pytest.mark.parametrize(("dirty", "stride"), [(False, distance(4)), (True, distance(8))], ids=["clean", "dirty"])
-def test_stopped_at_every_step(dirty: bool, stride: int, tmp_path: Path) -> None:
+def stop_after_commit(store: VhostStore, table: pa.Table) -> None:
+    """A job that dies before it moves a file."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        from storage_core.rabbitmq.write import job
+
+        def stopped(*_: Any) -> None:
+            raise Died
+
+        monkeypatch.setattr(job, "carry_out", stopped)
+        with pytest.raises(Died):
+            attempt(store, table)
+
+
+@pytest.mark.parametrize(
+    ("version", "dirty", "stride"),
+    [(1, False, distance(4)), (1, True, distance(8)), (2, False, distance(5)), (2, True, distance(9))],
+    ids=["clean", "dirty", "clean version 2", "dirty version 2"],
+)
+def test_stopped_at_every_step(version: int, dirty: bool, stride: int, tmp_path: Path) -> None:
     """After a stop at any step a reader sees the store before the job, or after it; the next job finishes it."""
     old, new, last = rows(40, 1), rows(50, 2), rows(10, 3)
     made = small(tmp_path / "made")
-    made.append(old)
+    (VhostStore.append if version == 1 else append_as_version_2)(made, old)
     if dirty:
         (Path(made.path) / "recovery.dets").unlink()
-    step, outcomes, names = first_step(stride, f"write {dirty}") + 1 - stride, set(), set()
+    step, outcomes, names = first_step(stride, f"write {dirty} {version}") + 1 - stride, set(), set()
     while True:
         step += stride
         shutil.copytree(tmp_path / "made", tmp_path / str(step))
@@ -68,15 +89,7 @@ def test_a_node_that_ran_in_between_is_not_overwritten(tmp_path: Path) -> None:
     store = small(tmp_path)
     first, table = rows(20, 7), rows(40)
     store.append(first)
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        from storage_core.rabbitmq.write import job
-
-        def stopped(*_: Any) -> None:
-            raise Died
-
-        monkeypatch.setattr(job, "carry_out", stopped)
-        with pytest.raises(Died):
-            attempt(store, table)
+    stop_after_commit(store, table)
     other = small(tmp_path / "other")
     other.append(rows(60, 9))
     own = {path.name for path in (Path(store.path) / "msg_store_persistent").glob("*.rdq")}
@@ -89,3 +102,62 @@ def test_a_node_that_ran_in_between_is_not_overwritten(tmp_path: Path) -> None:
     for path in taken:
         assert (Path(store.path) / "msg_store_persistent" / path.name).read_bytes() == path.read_bytes()
     assert not store.snapshot().locations.clean
+
+
+def test_a_clean_stop_of_a_node_in_between_is_not_overwritten(tmp_path: Path) -> None:
+    """No name is taken, but the terms are no longer those that the job knew: the store is dirty."""
+    store = small(tmp_path)
+    first, table = rows(20, 7), rows(40)
+    store.append(first)
+    stop_after_commit(store, table)
+    path = Path(store.path) / "recovery.dets"
+    path.write_bytes(recovery_terms.encode(replace(t, persistent_count=0) for t in store.snapshot().terms.values()))
+    store.append(rows(3, 4))
+    assert not store.snapshot().locations.clean
+    check(store, pa.concat_tables([first, table, rows(3, 4)]))
+
+
+@pytest.mark.parametrize("moved", [0, 1], ids=["both files wait", "the index waits"])
+def test_a_segment_of_version_2_whose_number_is_taken(moved: int, tmp_path: Path) -> None:
+    """Both of its files go to one other number, also where the node appended to the first that was in its place; a stop
+    on the way there changes nothing.
+    """
+    first, table = rows(20, 7), rows(40)
+    made = small(tmp_path / "made")
+    append_as_version_2(made, first)
+    other = small(tmp_path / "other")
+    append_as_version_2(other, first)
+    other.append(rows(30, 9))
+    stop_after_commit(made, table)
+    made_root, theirs = Path(made.path), {}
+    intent = json.loads((made_root / ".mqstore" / "intent.json").read_text())
+    staging = made_root / ".mqstore" / "staging" / intent["job"]
+    for source, target in [move for move in intent["moves"] if move[1].endswith("/1.qs")] if moved else ():
+        (staging / source).rename(made_root / target)
+        with (made_root / target).open("ab") as file:
+            file.write(b"of a node")
+    for index in Path(other.path).glob("queues/*/1.qi"):
+        target = str(index.relative_to(other.path))
+        (made_root / target).write_bytes((Path(other.path) / target).read_bytes())
+        if not moved:
+            store_of = target.replace(".qi", ".qs")
+            (made_root / store_of).write_bytes((Path(other.path) / store_of).read_bytes())
+        theirs[target] = (made_root / target).read_bytes()
+    step = 0
+    while True:
+        step += 1
+        shutil.copytree(tmp_path / "made", tmp_path / str(step))
+        store = small(tmp_path / str(step))
+        with suppress(Died), stopped_at(step - 1) as faults:
+            finish_unfinished(store.path, 60)
+        finish_unfinished(store.path, 60)
+        assert {target: (Path(store.path) / target).read_bytes() for target in theirs} == theirs
+        ours = [str(p.relative_to(store.path)) for p in Path(store.path).glob("queues/*/*.qi")]
+        assert len(ours) == 4 * len(theirs)
+        for target in theirs:
+            (Path(store.path) / target).unlink()
+        check(store, pa.concat_tables([first, table]))
+        if not faults.struck:
+            break
+        shutil.rmtree(tmp_path / str(step))
+    assert step > 10

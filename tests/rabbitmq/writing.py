@@ -53,6 +53,16 @@ def check(store: VhostStore, table: pa.Table) -> None:
     assert set(found["deliveryMode"].to_pylist()) <= {2}
 
 
+VERSION_2 = {"x-queue-version": 2}
+
+
+def append_as_version_2(store: VhostStore, table: pa.Table) -> None:
+    """Puts rows into a new store: a queue that asks for version 2, and others that are made like it."""
+    asks = pc.equal(table["queue"], "a")
+    store.append(table.filter(asks).drop_columns("queue"), queue="a", queueArguments=VERSION_2)
+    store.append(table.filter(pc.invert(asks)))
+
+
 def small(tmp_path: Path, **settings_given: Any) -> VhostStore:
     options = {"queue_index_segment_entry_count": 16, "msg_store_file_size_limit": 20000, **settings_given}
     return open_store(str(tmp_path / "vhosts" / "v"), options)

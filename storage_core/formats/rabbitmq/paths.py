@@ -73,6 +73,11 @@ def number_of(name: str, suffix: str) -> int | None:
     return int(found[1]) if found and found[2] == suffix else None
 
 
+def suffix_of(name: str) -> str:
+    """The suffix of a file, with its dot."""
+    return "." + name.rpartition(".")[2]
+
+
 def parse_stub(data: bytes) -> QueueName:
     """Decodes `.queue_name`. A queue's name may hold any byte, also line ends. FormatError when it is no stub."""
     found = re.fullmatch(rb"VHOST: (.*?)\nQUEUE: (.*?)\n(INDEX: v2\n)?", data, re.DOTALL)

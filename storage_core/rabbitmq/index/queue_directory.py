@@ -77,8 +77,11 @@ class QueueDirectory:
 
     @property
     def version(self) -> int:
-        """Version of the classic queue, by the files that are there."""
-        return 2 if any(name.endswith(paths.INDEX2_SUFFIX) for name in self.sizes) else 1
+        """Version of the classic queue, by the files of its index, else by its stub."""
+        if any(name.endswith(paths.INDEX2_SUFFIX) for name in self.sizes):
+            return 2
+        first = any(name == paths.JOURNAL_FILE or name.endswith(paths.SEGMENT_SUFFIX) for name in self.sizes)
+        return 1 if first or self.name is None else self.name.version
 
 
 @dataclass
@@ -147,14 +150,12 @@ def list_directories(root: str, unseen: frozenset[str] = frozenset()) -> list[Qu
 
 
 def check_versions(root: str, directories: Iterable[QueueDirectory]) -> None:
-    """UnsupportedFormatError when one of them is of version 2: what such a queue keeps is read, never written, and
-    a store that has one is left as it is.
-    """
+    """UnsupportedFormatError when one of them is of version 2: no store that has one is opened as a node opens it."""
     for directory in directories:
         if directory.version == 2:
             raise UnsupportedFormatError(
-                f"{root}/{paths.QUEUES_FOLDER}/{directory.directory} is a queue of version 2; a store that has one is "
-                "read but not written: write to a new store, or, before 4.0, make the queue version 1 on its node"
+                f"{root}/{paths.QUEUES_FOLDER}/{directory.directory} is a queue of version 2; no queue of a store "
+                "that has one is opened to publish and fetch: read it, or append rows to it by a write"
             )
 
 

@@ -23,9 +23,10 @@ from storage_core.rabbitmq.disk.vhost_config import entry_count
 from storage_core.rabbitmq.disk.vhost_name import vhost_name
 from storage_core.rabbitmq.write.input_rows import InputRows, check_columns
 from storage_core.rabbitmq.write.options import WriteOptions
-from storage_core.rabbitmq.write.prepare import StoreFacts, prepare
+from storage_core.rabbitmq.write.prepare import prepare
 from storage_core.rabbitmq.write.publish import carry_out, finish_pending
 from storage_core.rabbitmq.write.staging import TaskWriter
+from storage_core.rabbitmq.write.store_facts import StoreFacts
 from storage_core.store import StagedPart, WriteJob
 
 LOCKED = "another writer of mqstore; try again when it is done"
@@ -55,9 +56,8 @@ class VhostWriteJob(WriteJob):
             raise MqStoreError(
                 f"{folder} is not there for a task; every machine that writes must see the store at this path"
             )
-        facts, options = self.facts, self.options
-        rows = InputRows(options.queue, options.exchange)
-        writer = TaskWriter(folder, prefix, facts.vhost.encode(), facts.settings, facts.entry_count, options.priorities)
+        rows = InputRows(self.options.queue, self.options.exchange)
+        writer = TaskWriter(folder, prefix, self.facts, self.options.priorities)
         try:
             for batch in batches:
                 writer.add(rows.messages(batch))
@@ -75,7 +75,7 @@ class VhostWriteJob(WriteJob):
     def commit(self, parts: Sequence[StagedPart]) -> int:
         """Puts all rows into the store, tasks in the order of their partitions. The number of rows.
 
-        Raises StoreLockedError, UnsupportedFormatError, MqStoreError: nothing was written then, unless the text says
+        Raises StoreLockedError, MqStoreError: nothing was written then, unless the text says
         that the job is committed. A job without rows changes no store, and makes a new one that holds no message.
         """
         ordered = sorted(parts, key=lambda part: part.partition)

@@ -28,18 +28,20 @@ WRITE_OPTIONS = (
     Option("lockTimeout", "duration", "60s", "how long a write waits for another", WRITE, values.duration_s),
 )  # fmt: skip
 DEFAULT_LOCK_TIMEOUT_S = 60.0
+VERSIONS = (1, 2)
 
 
 @dataclass(frozen=True)
 class WriteOptions:
     """`queue` and `exchange` are for all rows, `arguments` those of `queue`; `priorities` maps names of queues to
-    their `x-max-priority`.
+    their `x-max-priority`, `versions` to their `x-queue-version`.
     """
 
     queue: str | None = None
     exchange: str | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
     priorities: Mapping[bytes, int] = field(default_factory=dict)
+    versions: Mapping[bytes, int] = field(default_factory=dict)
     lock_timeout_s: float = DEFAULT_LOCK_TIMEOUT_S
 
     @classmethod
@@ -51,9 +53,18 @@ class WriteOptions:
         known = dict(priorities)
         if arguments and queue is None:
             raise OptionError("queueArguments", json.dumps(arguments), "belong to the option queue; give it too")
+        versions = {}
+        if "x-queue-version" in arguments:
+            versions[str(queue).encode()] = _version(arguments["x-queue-version"])
         if "x-max-priority" in arguments:
             known[str(queue).encode()] = _priority(arguments["x-max-priority"])
-        return cls(queue, given["exchange"], arguments, known, given["lockTimeout"])
+        return cls(queue, given["exchange"], arguments, known, versions, given["lockTimeout"])
+
+
+def _version(value: Any) -> int:
+    if isinstance(value, bool) or value not in VERSIONS:
+        raise OptionError("queueArguments", str(value), "x-queue-version is 1 or 2")
+    return int(value)
 
 
 def _priority(value: Any) -> int:

@@ -5,14 +5,17 @@ Leaves to `job` the moving. Source: commit-protocol.md 15, rabbitmq.md 4.3.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from storage_core.errors import MqStoreError
 from storage_core.formats.rabbitmq import paths
-from storage_core.rabbitmq.index.queue_directory import QueueFiles, check_versions
+from storage_core.rabbitmq.index.queue_directory import QueueFiles
 from storage_core.rabbitmq.message_store.locations import file_sizes
 from storage_core.rabbitmq.read.snapshot import VhostSnapshot
+from storage_core.rabbitmq.write.renumbering import highest_number
+from storage_core.rabbitmq.write.store_facts import StoreFacts, known_versions
 from storage_core.store import StagedPart
 
 CLEAN_PATHS = (
@@ -26,11 +29,15 @@ CLEAN_PATHS = (
 
 @dataclass
 class PlacedQueue:
-    """What a job adds to one directory: `segments` maps new segment numbers to (messages, body bytes)."""
+    """What a job adds to one directory: `segments` maps new segment numbers, of `segment_size` sequence ids each, to
+    (messages, body bytes).
+    """
 
     name: bytes
     priority: int | None
+    version: int
     known: bool
+    segment_size: int
     first_segment: int
     segments: dict[int, tuple[int, int]] = field(default_factory=dict)
 
@@ -55,47 +62,60 @@ class Placement:
         return {"moves": self.moves, "cleanMoves": self.clean_moves, "removes": list(CLEAN_PATHS)}
 
 
-def placement_of(snapshot: VhostSnapshot, parts: Sequence[StagedPart], entry_count: int) -> Placement:
-    """Numbers for the files of `parts`, which are in their final order.
+def placement_of(snapshot: VhostSnapshot, parts: Sequence[StagedPart], facts: StoreFacts) -> Placement:
+    """Numbers for the files of `parts`, which are in their final order and were staged by `facts`.
 
-    UnsupportedFormatError for a store with a queue of version 2.
+    MqStoreError when a queue has become one of another version since.
     """
-    check_versions(snapshot.root, snapshot.directories)
     existing = file_sizes(snapshot.root)
     directories = {directory.directory: directory for directory in snapshot.directories}
     is_new = not directories and not snapshot.terms and not sum(existing.values())
     placement = Placement(clean=snapshot.locations.clean or is_new)
-    numbers = [paths.number_of(path.rsplit("/", 1)[1], paths.MESSAGE_SUFFIX) for path in existing]
-    number = max((n for n in numbers if n is not None), default=-1) + 1
+    number = highest_number([path.rsplit("/", 1)[1] for path in existing]) + 1
     for part in parts:
         for name, size in part.detail["messageFiles"]:
             placement.file_numbers[name], placement.file_sizes[number] = number, size
             placement.moves.append((name, f"{paths.PERSISTENT_FOLDER}/{number}{paths.MESSAGE_SUFFIX}"))
             number += 1
     placement.has_message_files = bool(existing or placement.file_numbers)
+    versions = known_versions(snapshot)
     for part in parts:
         for directory, staged in part.detail["queues"].items():
             queue = placement.queues.get(directory)
             if queue is None:
+                _check_version(snapshot.root, directory, staged["version"], versions)
                 known = directories.get(directory)
                 files = snapshot.files(known) if known is not None else None
-                first = _first_segment(files, snapshot, directory, entry_count)
-                queue = PlacedQueue(bytes.fromhex(staged["name"]), staged["priority"], known is not None, first)
+                size = facts.segment_size(staged["version"])
+                first = _first_segment(files, snapshot, directory, size)
+                name = bytes.fromhex(staged["name"])
+                queue = PlacedQueue(name, staged["priority"], staged["version"], known is not None, size, first)
                 placement.queues[directory] = queue
-            for name, count, size in staged["segments"]:
+            for names, count, size in staged["segments"]:
                 segment = queue.first_segment + len(queue.segments)
                 queue.segments[segment] = (count, size)
-                placement.moves.append((name, f"{paths.QUEUES_FOLDER}/{directory}/{segment}{paths.SEGMENT_SUFFIX}"))
+                for name in names:
+                    suffix = paths.suffix_of(name)
+                    placement.moves.append((name, f"{paths.QUEUES_FOLDER}/{directory}/{segment}{suffix}"))
     return placement
 
 
-def _first_segment(files: QueueFiles | None, snapshot: VhostSnapshot, directory: str, entry_count: int) -> int:
+def _check_version(root: str, directory: str, staged: int, versions: Mapping[str, int]) -> None:
+    """MqStoreError when the version that a queue was staged in is not that of its files."""
+    found = versions.get(directory, staged)
+    if found != staged:
+        raise MqStoreError(
+            f"{root}/{paths.QUEUES_FOLDER}/{directory} has become a queue of version {found} meanwhile; nothing was "
+            "written: run this write again"
+        )
+
+
+def _first_segment(files: QueueFiles | None, snapshot: VhostSnapshot, directory: str, segment_size: int) -> int:
     """The first segment that holds nothing yet, on disk or in what the last stop noted."""
     terms = snapshot.terms.get(directory)
     following = (terms.next_sequence_id or 0) if terms is not None else 0
     if files is None:
-        return -(-following // entry_count)
-    names = [paths.number_of(name, paths.SEGMENT_SUFFIX) for name in files.directory.sizes]
-    highest = max((number for number in names if number is not None), default=-1)
+        return -(-following // segment_size)
+    highest = highest_number(files.directory.sizes)
     following = max(following, files.next_sequence_id, files.end_of_entries)
-    return max(-(-following // entry_count), highest + 1)
+    return max(-(-following // segment_size), highest + 1)

@@ -7,7 +7,6 @@ Source: commit-protocol.md 15, rabbitmq.md 1.6.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,38 +18,31 @@ from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.erlang import ets_dump
 from storage_core.formats.rabbitmq.paths import QueueName
 from storage_core.rabbitmq.disk import definitions, unfinished
-from storage_core.rabbitmq.disk.settings import Settings
 from storage_core.rabbitmq.disk.span_reader import read_file
 from storage_core.rabbitmq.read.snapshot import VhostSnapshot
 from storage_core.rabbitmq.write import clean_stop
 from storage_core.rabbitmq.write.options import WriteOptions
 from storage_core.rabbitmq.write.placement import CLEAN_PATHS, Placement, placement_of
+from storage_core.rabbitmq.write.renumbering import give_number
+from storage_core.rabbitmq.write.store_facts import StoreFacts
 from storage_core.store import StagedPart
 
 MAX_PRIORITY = "x-max-priority"
 
 
-@dataclass(frozen=True)
-class StoreFacts:
-    """What a job must know of its store."""
-
-    root: str
-    vhost: str
-    entry_count: int
-    settings: Settings
-
-
 def prepare(facts: StoreFacts, options: WriteOptions, folder: str, parts: Sequence[StagedPart]) -> Placement:
     """The placement of `parts`, which are in their final order, whose files lie in the staging `folder`.
 
-    Raises UnsupportedFormatError for a store with a queue of version 2.
+    Raises MqStoreError when a queue that they were staged for has become one of another version.
     """
     root = facts.root
     snapshot = VhostSnapshot(root, "", facts.vhost, facts.entry_count, True)
-    placement = placement_of(snapshot, parts, facts.entry_count)
+    placement = placement_of(snapshot, parts, facts)
+    for source, target in placement.moves:
+        give_number(f"{folder}/{source}", target)
     for directory, queue in placement.queues.items():
         if not queue.known:
-            stub = paths.encode_stub(QueueName(facts.vhost.encode(), queue.name, queue.priority, 1))
+            stub = paths.encode_stub(QueueName(facts.vhost.encode(), queue.name, queue.priority, queue.version))
             write_whole(f"{folder}/stub.{directory}", stub)
             placement.moves.append((f"stub.{directory}", f"{paths.QUEUES_FOLDER}/{directory}/{paths.STUB_FILE}"))
     if not any(system.exists(f"{root}/{name}") for name in (paths.PERSISTENT_FOLDER, paths.QUEUES_FOLDER)):

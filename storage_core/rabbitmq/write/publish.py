@@ -12,25 +12,27 @@ from storage_core import job as jobs
 from storage_core.files import system
 from storage_core.formats.rabbitmq import paths
 from storage_core.job import JobFolder
+from storage_core.rabbitmq.write import renumbering
+from storage_core.rabbitmq.write.renumbering import waiting
 
 
 def finish_pending(root: str) -> None:
     """Finishes a job that passed its commit point and was stopped. To be called under the lock."""
     intent = jobs.pending_intent(root)
     if intent is not None:
+        if renumbering.node_ran(root, intent):
+            intent = renumbering.after_a_node(root, intent)
+            jobs.write_json(JobFolder(root).intent, intent)
         carry_out(root, intent["job"], intent)
     elif system.exists(JobFolder(root).intent):
         system.unlink(JobFolder(root).intent)
 
 
 def carry_out(root: str, job: str, intent: Mapping[str, Any]) -> None:
-    """Does what an intent says, from wherever it was stopped."""
+    """Does what an intent says, from wherever it was stopped; no node ran since."""
     job_folder = JobFolder(root)
     staging = job_folder.staging(job)
-    waiting = [(source, target) for source, target in intent["moves"] if system.exists(f"{staging}/{source}")]
-    clean_moves = [(source, target) for source, target in intent["cleanMoves"] if system.exists(f"{staging}/{source}")]
-    # A file under a planned name, or clean files that are not this job's, mean that a node ran in between.
-    disturbed = any(system.exists(f"{root}/{target}") for _, target in waiting)
+    moves, clean_moves = waiting(staging, intent["moves"]), waiting(staging, intent["cleanMoves"])
     own = {target for _, target in intent["cleanMoves"]} - {target for _, target in clean_moves}
     for path in intent["removes"]:
         if path not in own and system.exists(f"{root}/{path}"):
@@ -38,14 +40,9 @@ def carry_out(root: str, job: str, intent: Mapping[str, Any]) -> None:
     for folder in ("", paths.PERSISTENT_FOLDER):
         if system.exists(f"{root}/{folder}"):
             system.sync_folder(f"{root}/{folder}")
-    for source, target in waiting:
-        free: str | None = _free(root, target) if system.exists(f"{root}/{target}") else target
-        if free is not None:
-            _move(f"{staging}/{source}", f"{root}/{free}")
-    if not disturbed:
-        for source, target in clean_moves:
-            _move(f"{staging}/{source}", f"{root}/{target}")
-    for folder in sorted({f"{staging}/{source}".rpartition("/")[0] for source, _ in (*waiting, *clean_moves)}):
+    for source, target in (*moves, *clean_moves):
+        _move(f"{staging}/{source}", f"{root}/{target}")
+    for folder in sorted({f"{staging}/{source}".rpartition("/")[0] for source, _ in (*moves, *clean_moves)}):
         system.sync_folder(folder)
     jobs.write_json(job_folder.state, {"job": job})
     system.unlink(job_folder.intent)
@@ -59,13 +56,3 @@ def _move(source: str, target: str) -> None:
         system.sync_folder(folder.rpartition("/")[0])
     system.rename(source, target)
     system.sync_folder(folder)
-
-
-def _free(root: str, target: str) -> str | None:
-    """Another name for a file whose number was taken; None for one that may as well be left out."""
-    folder, _, name = target.rpartition("/")
-    suffix = "." + name.rpartition(".")[2]
-    if suffix not in {paths.MESSAGE_SUFFIX, paths.SEGMENT_SUFFIX}:
-        return None
-    numbers = [paths.number_of(entry, suffix) for entry in system.names(f"{root}/{folder}")]
-    return f"{folder}/{max(number for number in numbers if number is not None) + 1}{suffix}"

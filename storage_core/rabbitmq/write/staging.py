@@ -1,7 +1,8 @@
 """The files of one task of a write: segments and message files that only wait for their numbers.
 
-A relative sequence counts inside its segment, so a segment's bytes do not depend on the number it gets; the same holds
-for message files. Leaves to `job` where they go. Source: commit-protocol.md 15, rabbitmq.md 1.6, 3, 6.1, 6.2.
+A relative sequence counts inside its segment, so a segment's bytes do not depend on the number it gets, but for the
+header that version 2 has; the same holds for message files. Leaves to `job` where they go.
+Source: commit-protocol.md 15, rabbitmq.md 1.6, 3, 6.1, 6.2, 8.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ from storage_core.formats.rabbitmq.message.message_columns import (
     encode_entries,
     encode_records,
     encode_segment,
+    encode_segment_v2,
     encode_terms,
     fixed,
     lengths,
     where,
 )
 from storage_core.formats.spans import data_of, offsets_of
-from storage_core.rabbitmq.disk.settings import Settings
 from storage_core.rabbitmq.write.input_rows import MessageColumns
+from storage_core.rabbitmq.write.store_facts import StoreFacts
 from storage_core.store import StagedFile
 
 SLICE_BYTES = 64 << 20
@@ -43,10 +45,12 @@ class _Pending:
 
     name: bytes
     priority: int | None
+    version: int
+    segment_size: int
     parts: list[pa.BinaryArray] = field(default_factory=list)
     sizes: list[npt.NDArray[np.int64]] = field(default_factory=list)
     count: int = 0
-    segments: list[tuple[str, int, int]] = field(default_factory=list)
+    segments: list[tuple[list[str], int, int]] = field(default_factory=list)
 
 
 class TaskWriter:
@@ -59,13 +63,11 @@ class TaskWriter:
         self,
         folder: str,
         prefix: str,
-        vhost: bytes,
-        settings: Settings,
-        entry_count: int,
+        facts: StoreFacts,
         priorities: Mapping[bytes, int],
     ) -> None:
-        self._folder, self._prefix, self._vhost = folder, prefix, vhost
-        self._settings, self._entry_count, self._priorities = settings, entry_count, dict(priorities)
+        self._folder, self._prefix, self._facts = folder, prefix, facts
+        self._vhost, self._settings, self._priorities = facts.vhost.encode(), facts.settings, dict(priorities)
         self._directories: dict[str, _Pending] = {}
         self._message_file: AppendFile | None = None
         self._message_size = 0
@@ -113,26 +115,31 @@ class TaskWriter:
             pending.parts.append(entries.take(as_array(chosen)))
             pending.sizes.append(body_sizes[chosen])
             pending.count += len(chosen)
-            if pending.count >= self._entry_count:
+            if pending.count >= pending.segment_size:
                 self._write_segments(pending, whole=True)
 
     def _pending(self, name: bytes, priority: int | None) -> _Pending:
         directory = paths.queue_directory(self._vhost, name, priority)
-        return self._directories.setdefault(directory, _Pending(name, priority))
+        if directory not in self._directories:
+            version = self._facts.version_of(name, priority)
+            self._directories[directory] = _Pending(name, priority, version, self._facts.segment_size(version))
+        return self._directories[directory]
 
     def _write_segments(self, pending: _Pending, whole: bool) -> None:
         """Writes the segments that are full, and unless `whole` also the last one."""
         entries, sizes = pa.concat_arrays(pending.parts), np.concatenate(pending.sizes)
         directory = paths.queue_directory(self._vhost, pending.name, pending.priority)
         start = 0
-        while start < len(entries) and (not whole or len(entries) - start >= self._entry_count):
-            stop = min(start + self._entry_count, len(entries))
-            name = f"{self._prefix}.{directory}.{len(pending.segments)}{paths.SEGMENT_SUFFIX}"
-            with AppendFile(f"{self._folder}/{name}") as file:
-                file.append(encode_segment(entries.slice(start, stop - start)))
-                file.finish()
-                self._files.append(StagedFile(name, file.size, file.crc))
-            pending.segments.append((name, stop - start, int(sizes[start:stop].sum())))
+        while start < len(entries) and (not whole or len(entries) - start >= pending.segment_size):
+            stop = min(start + pending.segment_size, len(entries))
+            names = []
+            for suffix, data in _segment_files(pending.version, entries.slice(start, stop - start)):
+                names.append(f"{self._prefix}.{directory}.{len(pending.segments)}{suffix}")
+                with AppendFile(f"{self._folder}/{names[-1]}") as file:
+                    file.append(data)
+                    file.finish()
+                    self._files.append(StagedFile(names[-1], file.size, file.crc))
+            pending.segments.append((names, stop - start, int(sizes[start:stop].sum())))
             start = stop
         pending.parts, pending.sizes = [entries.slice(start)], [sizes[start:]]
         pending.count = len(entries) - start
@@ -185,7 +192,12 @@ class TaskWriter:
             file.finish()
             self._files.append(StagedFile(index, file.size, file.crc))
         queues = {
-            directory: {"name": pending.name.hex(), "priority": pending.priority, "segments": pending.segments}
+            directory: {
+                "name": pending.name.hex(),
+                "priority": pending.priority,
+                "version": pending.version,
+                "segments": pending.segments,
+            }
             for directory, pending in self._directories.items()
         }
         return self._files, {"queues": queues, "messageFiles": self._message_files, "index": index}
@@ -195,3 +207,11 @@ class TaskWriter:
         if self._message_file is not None:
             self._message_file.close()
             self._message_file = None
+
+
+def _segment_files(version: int, entries: pa.BinaryArray) -> list[tuple[str, bytes]]:
+    """The files of one segment by their suffix: messages before the index that names them."""
+    if version == 1:
+        return [(paths.SEGMENT_SUFFIX, encode_segment(entries))]
+    index, store = encode_segment_v2(entries)
+    return [(paths.STORE2_SUFFIX, store)] * bool(store) + [(paths.INDEX2_SUFFIX, index)]

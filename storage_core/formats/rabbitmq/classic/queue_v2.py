@@ -1,6 +1,6 @@
-"""`<n>.qi` and `<n>.qs`: index and message store of one segment of a version-2 queue. Decodes them.
+"""`<n>.qi` and `<n>.qs`: index and message store of one segment of a version-2 queue.
 
-Which entries are served belongs to the engine. Source: rabbitmq.md 8.
+Which entries are served belongs to the engine, whole segments at once to `message_columns`. Source: rabbitmq.md 8.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from storage_core.errors import FormatError
 from storage_core.formats.layout import Bytes, Mask, struct
 
-INDEX_MAGIC = 0x52435149
+INDEX_MAGIC, STORE_MAGIC = 0x52435149, 0x52435153
 VERSION = 2
 SEGMENT_ENTRY_COUNT = 4096
 
@@ -56,7 +56,8 @@ STORED = struct(
 Row = TypeVar("Row", int, npt.NDArray[np.int64])
 _MOST_ENTRIES, _NO_ID = 1 << 24, 1 << 62
 LOCATION_MEMORY, LOCATION_SHARED, LOCATION_OWN = 0, 1, 2
-FLAG_PERSISTENT, FLAG_CHECKSUM = 1, 1
+STATUS_ENTRY, FLAG_PERSISTENT, FLAG_CHECKSUM = 1, 1, 1
+CHECKSUM_MASK = 0xFFFF
 NO_PLACE = "it names no place of a message"
 """The flaw that takes an entry its message."""
 
@@ -150,4 +151,4 @@ def decode_entries(data: Bytes, count: int) -> npt.NDArray[np.void]:
 
 def checksum(term: bytes | memoryview) -> int:
     """Checksum of a stored term: the low 16 bits of its CRC-32."""
-    return crc32(term) & 0xFFFF
+    return crc32(term) & CHECKSUM_MASK

@@ -185,10 +185,14 @@ def encode_index(rows: npt.NDArray[np.void]) -> bytes:
     return _encode_table(INDEX_TABLE, Atom("set"), [head + i + t for i, t in zip(ids, tails, strict=True)])
 
 
-def encode_summary(rows: npt.NDArray[np.void]) -> bytes:
-    """`file_summary.ets` of rows of dtype SUMMARY_ROW, which are in the order of their file numbers."""
+def encode_summary(rows: npt.NDArray[np.void], linked: bool = True) -> bytes:
+    """`file_summary.ets` of rows of dtype SUMMARY_ROW, which are in the order of their file numbers; `linked`: each
+    names its neighbours and its readers, as those of nodes before 4.0.
+    """
     files = rows["file"].tolist()
-    lefts, rights = [UNDEFINED, *files[:-1]], [*files[1:], UNDEFINED]
+    unlinked = [UNDEFINED] * len(files)
+    lefts, rights = ([UNDEFINED, *files[:-1]], [*files[1:], UNDEFINED]) if linked else (unlinked, unlinked)
+    readers = 0 if linked else UNDEFINED
     terms = [
         encode(
             (
@@ -199,7 +203,7 @@ def encode_summary(rows: npt.NDArray[np.void]) -> bytes:
                 right,
                 int(row["file_size"]),
                 FALSE,
-                0,
+                readers,
             )
         )
         for row, left, right in zip(rows, lefts, rights, strict=True)

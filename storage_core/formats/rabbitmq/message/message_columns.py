@@ -14,10 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_core.arrays import as_array, as_scalar
-from storage_core.formats.rabbitmq.classic import message_file, segment
+from storage_core.formats.checksum import body_crcs
+from storage_core.formats.rabbitmq.classic import index_records, message_file, queue_v2, segment
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.message import basic_message, properties
-from storage_core.formats.spans import data_of, offsets_of
+from storage_core.formats.spans import data_of, gather, offsets_of, structs_at
 
 Numbers = npt.NDArray[np.int64]
 
@@ -127,3 +128,30 @@ def encode_segment(entries: pa.BinaryArray) -> bytes:
     marks = fixed((relatives | segment.MARK_BITS).astype(">u2"))
     records = joined(heads, entries.take(as_array(relatives)), marks)
     return data_of(records)[offsets_of(records)[0] : offsets_of(records)[-1]].tobytes()
+
+
+def encode_segment_v2(entries: pa.BinaryArray) -> tuple[bytes, bytes]:
+    """The `.qi` and the `.qs` of a version 2 segment whose first entries these are; the second is empty when all
+    messages are in the shared store. Their headers are those of segment 0: `queue_v2.encode_header` makes that of
+    another.
+    """
+    ends, data = offsets_of(entries).astype(np.int64), data_of(entries)
+    bodies = structs_at(data, index_records.BODY.dtype, ends[:-1])
+    own = bodies["embedded_size"] > 0
+    terms = gather(data, ends[:-1][own] + index_records.BODY.size, ends[1:][own])
+    heads = np.zeros(len(terms), queue_v2.STORED.dtype)
+    heads["size"], heads["flags"] = lengths(terms), queue_v2.FLAG_CHECKSUM
+    heads["checksum"] = body_crcs(terms) & queue_v2.CHECKSUM_MASK
+    stored = joined(fixed(heads), terms)
+    addresses = np.zeros(len(terms), queue_v2.ADDRESS.dtype)
+    addresses["position"] = queue_v2.HEADER.size + offsets_of(stored)[:-1]
+    addresses["term_size"] = heads["size"]
+    rows = np.zeros(len(entries), queue_v2.ENTRY.dtype)
+    rows["status"], rows["flags"] = queue_v2.STATUS_ENTRY, queue_v2.FLAG_PERSISTENT
+    rows["location"] = np.where(own, queue_v2.LOCATION_OWN, queue_v2.LOCATION_SHARED)
+    rows["address"], rows["size"], rows["expiry"] = bodies["id"], bodies["size"], bodies["expiry"]
+    rows["address"][own] = addresses.view("V16")
+    index = queue_v2.encode_header(queue_v2.INDEX_MAGIC, 0) + rows.tobytes()
+    if not len(terms):
+        return index, b""
+    return index, queue_v2.encode_header(queue_v2.STORE_MAGIC, 0) + data_of(stored)[: offsets_of(stored)[-1]].tobytes()

@@ -1,0 +1,111 @@
+"""What becomes of a committed job that was stopped, and a node ran before it was carried out: other numbers for its
+files whose names are taken.
+
+The decision is in the intent before a file is moved, so that it holds however often the job is stopped.
+Source: commit-protocol.md 15, rabbitmq.md 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from storage_core.files import system
+from storage_core.files.small_file import write_whole
+from storage_core.formats.rabbitmq import paths
+from storage_core.formats.rabbitmq.classic import queue_v2
+from storage_core.job import Intent, JobFolder
+from storage_core.rabbitmq.disk import unfinished
+from storage_core.rabbitmq.disk.span_reader import read_file
+
+MAGICS = {paths.INDEX2_SUFFIX: queue_v2.INDEX_MAGIC, paths.STORE2_SUFFIX: queue_v2.STORE_MAGIC}
+Move = tuple[str, str]
+NUMBERED = (paths.MESSAGE_SUFFIX, paths.SEGMENT_SUFFIX, *MAGICS)
+
+
+def highest_number(names: Iterable[str]) -> int:
+    """The highest number of a message file or segment, -1 when there is none."""
+    numbers = (paths.number_of(name, suffix) for name in names for suffix in NUMBERED)
+    return max((number for number in numbers if number is not None), default=-1)
+
+
+def give_number(path: str, target: str) -> None:
+    """Makes the header of a staged file, where it has one, that of the number in the name `target`."""
+    name = target.rpartition("/")[2]
+    suffix = paths.suffix_of(name)
+    number = paths.number_of(name, suffix)
+    if suffix not in MAGICS or number is None:
+        return
+    descriptor = system.open_write(path)
+    try:
+        system.pwrite(descriptor, queue_v2.encode_header(MAGICS[suffix], number), 0)
+        system.fsync(descriptor)
+    finally:
+        system.close(descriptor)
+
+
+def waiting(staging: str, moves: Iterable[Move]) -> list[Move]:
+    """The moves that are still to be done."""
+    return [(source, target) for source, target in moves if system.exists(f"{staging}/{source}")]
+
+
+def node_ran(root: str, intent: Intent) -> bool:
+    """Whether a node ran on the store after the commit point of a job that is not done: a name that waits for a file is
+    taken, or there is a clean file that is neither the job's nor that of the stop before it.
+    """
+    staging = JobFolder(root).staging(intent["job"])
+    if any(system.exists(f"{root}/{target}") for _, target in waiting(staging, intent["moves"])):
+        return True
+    return any(not _is_of_before(root, staging, path) for _, path in waiting(staging, intent["cleanMoves"]))
+
+
+def _is_of_before(root: str, staging: str, path: str) -> bool:
+    """Whether a clean file is missing, or what the job copied aside."""
+    if not system.exists(f"{root}/{path}"):
+        return True
+    kept = f"{staging}/{unfinished.BEFORE}/{path.rpartition('/')[2]}"
+    return system.exists(kept) and read_file(kept) == read_file(f"{root}/{path}")
+
+
+def after_a_node(root: str, intent: Intent) -> Intent:
+    """The intent with free numbers for what waits under names that are taken, and for what comes after it in a queue,
+    and without clean files: the store is not clean any more.
+
+    A segment of version 2 keeps both of its files under one number: of one that has only its `.qs` in place the index
+    gets a copy of that, to which a node at most appended. Other files whose names are taken are left out.
+    """
+    staging = JobFolder(root).staging(intent["job"])
+    left = waiting(staging, intent["moves"])
+    taken = {_stem(target) for _, target in left if system.exists(f"{root}/{target}")}
+    moves, numbers = [], dict[str, int]()
+    for source, target in intent["moves"]:
+        stem, suffix = _stem(target), paths.suffix_of(target)
+        folder = _folder(target)
+        if stem not in taken and not (suffix in NUMBERED and any(_folder(other) == folder for other in numbers)):
+            moves.append((source, target))
+            continue
+        if (source, target) not in left and suffix == paths.STORE2_SUFFIX and system.exists(f"{root}/{target}"):
+            write_whole(f"{staging}/{source}", read_file(f"{root}/{target}"))
+        if suffix not in NUMBERED or not system.exists(f"{staging}/{source}"):
+            continue
+        if stem not in numbers:
+            numbers[stem] = _free_number(root, folder, intent, numbers)
+        moves.append((source, f"{folder}/{numbers[stem]}{suffix}"))
+        give_number(f"{staging}/{source}", moves[-1][1])
+    return {**intent, "moves": moves, "cleanMoves": []}
+
+
+def _free_number(root: str, folder: str, intent: Intent, given: Mapping[str, int]) -> int:
+    """A number that no file in a folder of the store has, that none is to get, and that was not `given` by stem."""
+    planned = [target.rpartition("/")[2] for _, target in intent["moves"] if _folder(target) == folder]
+    highest = highest_number([*planned, *system.names(f"{root}/{folder}")])
+    return max([highest, *(number for stem, number in given.items() if _folder(stem) == folder)]) + 1
+
+
+def _folder(target: str) -> str:
+    return target.rpartition("/")[0]
+
+
+def _stem(target: str) -> str:
+    """A target without its suffix, which both files of a segment share; a name that is all suffix stays."""
+    stem = target.rpartition(".")[0]
+    return target if not stem or stem.endswith("/") else stem

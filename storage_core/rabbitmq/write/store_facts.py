@@ -1,0 +1,64 @@
+"""What a job must know of its store before it stages: plain data that goes to every task.
+
+Source: rabbitmq.md 8, docs/rabbitmq.md "Writing".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from storage_core.formats.rabbitmq import paths
+from storage_core.formats.rabbitmq.classic import queue_v2
+from storage_core.rabbitmq.disk.settings import Settings
+from storage_core.rabbitmq.read.snapshot import VhostSnapshot
+
+
+def known_versions(snapshot: VhostSnapshot) -> dict[str, int]:
+    """Versions of the classic queues of a store by directory: by their files, else by the terms of the last stop."""
+    found = {name: terms.version for name, terms in snapshot.terms.items() if terms.segments is not None}
+    return found | {directory.directory: directory.version for directory in snapshot.directories if directory.sizes}
+
+
+@dataclass(frozen=True)
+class StoreFacts:
+    """`entry_count` is that of a segment of version 1. `versions` are those of queues that are there, by directory;
+    `wanted_versions` those that their `x-queue-version` names, by queue; another new queue gets `new_version`.
+    """
+
+    root: str
+    vhost: str
+    entry_count: int
+    settings: Settings
+    versions: Mapping[str, int] = field(default_factory=dict)
+    wanted_versions: Mapping[bytes, int] = field(default_factory=dict)
+    new_version: int = 1
+
+    def version_of(self, queue: bytes, priority: int | None) -> int:
+        """The version in which messages of a queue are written."""
+        siblings = () if priority is None else range(paths.MAX_PRIORITY + 1)
+        for level in (priority, *siblings):
+            found = self.versions.get(paths.queue_directory(self.vhost.encode(), queue, level))
+            if found is not None:
+                return found
+        return self.wanted_versions.get(queue, self.new_version)
+
+    def segment_size(self, version: int) -> int:
+        """Entries of a segment of a queue of a version."""
+        return queue_v2.SEGMENT_ENTRY_COUNT if version == 2 else self.entry_count
+
+
+def facts_of(
+    root: str,
+    vhost: str,
+    entry_count: int,
+    settings: Settings,
+    snapshot: VhostSnapshot | None,
+    wanted_versions: Mapping[bytes, int],
+) -> StoreFacts:
+    """The facts of a store as `snapshot` has it, None for a new one. A new queue is like the others: of version 2 where
+    they all are.
+    """
+    versions = {} if snapshot is None else known_versions(snapshot)
+    new_version = 2 if set(versions.values()) == {2} else 1
+    return StoreFacts(root, vhost, entry_count, settings, versions, wanted_versions, new_version)
