@@ -6,9 +6,13 @@ Leaves to others: when to raise which one (formats and engines), how Spark shows
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class MqStoreError(Exception):
@@ -125,6 +129,24 @@ def disk_error(error: OSError, filename: str) -> OSError:
 
 _PLAIN = (PermissionError, FileExistsError, BlockingIOError, ProcessLookupError)
 """What a caller did, may not do, or has to wait for."""
+
+
+def told_with(name_of: Callable[[object], str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorator of what works on a path or descriptor, its first argument: what fails is a `disk_error` of that, whose
+    path `name_of` gives.
+    """
+
+    def told(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return function(*args, **kwargs)
+            except OSError as error:
+                raise disk_error(error, name_of(args[0])) from None
+
+        return call
+
+    return told
 
 
 class StoreLockedError(MqStoreError):

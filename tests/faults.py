@@ -18,7 +18,7 @@ from storage_core.errors import disk_error
 from storage_core.files import system
 
 CHANGES = (
-    "open_write", "pwrite", "fsync", "sync_folder", "reserve", "truncate", "rename", "unlink", "make_folder",
+    "open_write", "pwrite", "fsync", "sync_folder", "reserve", "truncate", "rename", "link", "unlink", "make_folder",
     "remove_folder", "set_times",
 )  # fmt: skip
 """What changes the disk or confirms a change: what crash tests count. `test_faults` checks the lists."""

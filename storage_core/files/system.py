@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import functools
 import glob
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from stat import S_ISDIR
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from storage_core.compiled.loading import CompiledLoops
-from storage_core.errors import UnsupportedFormatError, disk_error
+from storage_core.errors import UnsupportedFormatError, disk_error, told_with
 from storage_core.files.address import is_remote
 from storage_core.files.processes import (
     holders,
@@ -45,27 +44,12 @@ __all__ = [
 
 READ_ONLY = "mqstore writes to local directories; write there, then `mqstore copy` takes the store to a URI"
 
-P = ParamSpec("P")
-R = TypeVar("R")
+NO_SECOND_NAMES = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
 Positions = npt.NDArray[np.int64]
 
+_told = told_with(name_of)
 _loops = CompiledLoops("storage_core.compiled.read_loops")
-
-
-def _told(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorator of what works on a path or descriptor, its first argument: what fails is a DiskError with the path.
-
-    A missing right, and a file that is there already, stay PermissionError and FileExistsError.
-    """
-
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return function(*args, **kwargs)
-        except OSError as error:
-            raise disk_error(error, name_of(args[0])) from None
-
-    return call
 
 
 @_told
@@ -211,6 +195,20 @@ def rename(source: str, target: str) -> None:
     _refuse_remote(source)
     _refuse_remote(target)
     os.rename(source, target)
+
+
+@_told
+def link(source: str, target: str) -> bool:
+    """Gives a file a second name, which must be free; False where the file system has no such thing."""
+    _refuse_remote(source)
+    _refuse_remote(target)
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno in NO_SECOND_NAMES:
+            return False
+        raise
+    return True
 
 
 @_told

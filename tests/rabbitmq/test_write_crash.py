@@ -12,8 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from storage_core.files import system
 from storage_core.rabbitmq.disk import recovery_terms
 from storage_core.rabbitmq.store import VhostStore
+from storage_core.rabbitmq.write import publish
 from storage_core.rabbitmq.write.job import finish_unfinished
 from tests.faults import Died, stopped_at
 from tests.rabbitmq import golden
@@ -102,6 +104,42 @@ def test_a_node_that_ran_in_between_is_not_overwritten(tmp_path: Path) -> None:
     for path in taken:
         assert (Path(store.path) / "msg_store_persistent" / path.name).read_bytes() == path.read_bytes()
     assert not store.snapshot().locations.clean
+
+
+@pytest.mark.parametrize("linking", [True, False], ids=["hard links", "a file system without"])
+def test_message_files_that_a_node_removed_in_between(
+    linking: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before their segments were in place: they come back from staging. What the node wrote into the guard stays."""
+    store, first, table = small(tmp_path), rows(20, 7), rows(40)
+    store.append(first)
+    folder, move = Path(store.path) / "msg_store_persistent", publish._move
+
+    def until_a_segment(source: str, target: str) -> None:
+        if target.endswith(".idx"):
+            raise Died
+        move(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(publish, "_move", until_a_segment)
+        if not linking:
+            patched.setattr(system, "link", lambda *_: False)
+        with pytest.raises(Died):
+            attempt(store, table)
+    intent = json.loads((Path(store.path) / ".mqstore" / "intent.json").read_text())
+    guard, moved = Path(store.path) / intent["guard"], [t for _, t in intent["moves"] if t.endswith(".rdq")]
+    assert len(moved) > 1
+    assert guard.read_bytes() == b""
+    assert max(folder.glob("*.rdq"), key=lambda path: int(path.stem)) == guard
+    if linking:
+        for target in moved[1:]:
+            (Path(store.path) / target).unlink()
+        guard.write_bytes((folder / "0.rdq").read_bytes())
+    store.append(rows(3, 4))
+    check(store, pa.concat_tables([first, table, rows(3, 4)]))
+    assert guard.exists() is linking
+    assert store.snapshot().locations.clean is not linking
+    assert not [path for path in folder.glob("*.rdq") if path.stat().st_nlink > 1]
 
 
 def test_a_clean_stop_of_a_node_in_between_is_not_overwritten(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from storage_core import job as jobs
 from storage_core.files import system
+from storage_core.files.small_file import write_whole
 from storage_core.formats.rabbitmq import paths
 from storage_core.job import JobFolder
 from storage_core.rabbitmq.write import renumbering
@@ -32,7 +33,8 @@ def carry_out(root: str, job: str, intent: Mapping[str, Any]) -> None:
     """Does what an intent says, from wherever it was stopped; no node ran since."""
     job_folder = JobFolder(root)
     staging = job_folder.staging(job)
-    moves, clean_moves = waiting(staging, intent["moves"]), waiting(staging, intent["cleanMoves"])
+    moves, clean_moves = (waiting(root, staging, intent[kind]) for kind in ("moves", "cleanMoves"))
+    guard = intent.get("guard")
     own = {target for _, target in intent["cleanMoves"]} - {target for _, target in clean_moves}
     for path in intent["removes"]:
         if path not in own and system.exists(f"{root}/{path}"):
@@ -40,7 +42,13 @@ def carry_out(root: str, job: str, intent: Mapping[str, Any]) -> None:
     for folder in ("", paths.PERSISTENT_FOLDER):
         if system.exists(f"{root}/{folder}"):
             system.sync_folder(f"{root}/{folder}")
-    for source, target in (*moves, *clean_moves):
+    for source, target in moves:
+        if guard is not None and paths.suffix_of(target) == paths.MESSAGE_SUFFIX:
+            _put_guard(f"{root}/{guard}")
+        _move(f"{staging}/{source}", f"{root}/{target}")
+    if guard is not None:
+        _remove_guard(f"{root}/{guard}")
+    for source, target in clean_moves:
         _move(f"{staging}/{source}", f"{root}/{target}")
     for folder in sorted({f"{staging}/{source}".rpartition("/")[0] for source, _ in (*moves, *clean_moves)}):
         system.sync_folder(folder)
@@ -49,10 +57,29 @@ def carry_out(root: str, job: str, intent: Mapping[str, Any]) -> None:
     jobs.drop_staging(job_folder, job)
 
 
+def _put_guard(path: str) -> None:
+    if not system.exists(path):
+        _made_folder(path)
+        write_whole(path, b"")
+
+
+def _remove_guard(path: str) -> None:
+    if system.exists(path) and not system.stat(path).size:
+        system.unlink(path)
+        system.sync_folder(path.rpartition("/")[0])
+
+
 def _move(source: str, target: str) -> None:
-    folder = target.rpartition("/")[0]
+    folder = _made_folder(target)
+    if paths.suffix_of(target) not in renumbering.KEPT or not system.link(source, target):
+        system.rename(source, target)
+    system.sync_folder(folder)
+
+
+def _made_folder(path: str) -> str:
+    """The folder of a path, made where there is none."""
+    folder = path.rpartition("/")[0]
     if not system.exists(folder):
         system.make_folder(folder)
         system.sync_folder(folder.rpartition("/")[0])
-    system.rename(source, target)
-    system.sync_folder(folder)
+    return folder

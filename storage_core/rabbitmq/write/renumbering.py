@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from storage_core.files import system
-from storage_core.files.small_file import write_whole
+from storage_core.files.small_file import names_in, write_whole
 from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.classic import queue_v2
 from storage_core.job import Intent, JobFolder
@@ -19,6 +19,10 @@ from storage_core.rabbitmq.disk.span_reader import read_file
 
 MAGICS = {paths.INDEX2_SUFFIX: queue_v2.INDEX_MAGIC, paths.STORE2_SUFFIX: queue_v2.STORE_MAGIC}
 Move = tuple[str, str]
+KEPT = (paths.MESSAGE_SUFFIX, paths.STORE2_SUFFIX, paths.STUB_FILE)
+"""Files that keep their name in staging until the job is done: a node that starts before removes what no index names,
+and queues that it does not know.
+"""
 NUMBERED = (paths.MESSAGE_SUFFIX, paths.SEGMENT_SUFFIX, *MAGICS)
 
 
@@ -43,19 +47,37 @@ def give_number(path: str, target: str) -> None:
         system.close(descriptor)
 
 
-def waiting(staging: str, moves: Iterable[Move]) -> list[Move]:
-    """The moves that are still to be done."""
-    return [(source, target) for source, target in moves if system.exists(f"{staging}/{source}")]
+def guard_of(moves: Iterable[Move], names: Iterable[str] = ()) -> str | None:
+    """An empty message file above those of a job and the other `names` of its folder, there while they are moved: a
+    node that starts then cuts its last file after the last message that an index names. None where the job has none.
+    """
+    planned = [target for _, target in moves if paths.suffix_of(target) == paths.MESSAGE_SUFFIX]
+    if not planned:
+        return None
+    number = highest_number([*(target.rpartition("/")[2] for target in planned), *names]) + 1
+    return f"{paths.PERSISTENT_FOLDER}/{number}{paths.MESSAGE_SUFFIX}"
+
+
+def waiting(root: str, staging: str, moves: Iterable[Move]) -> list[Move]:
+    """The moves that are still to be done; of a file that keeps its staged name, those without the other."""
+    there = [(source, target) for source, target in moves if system.exists(f"{staging}/{source}")]
+    return [(source, target) for source, target in there if not _is_one_file(f"{staging}/{source}", f"{root}/{target}")]
+
+
+def _is_one_file(path: str, other: str) -> bool:
+    return system.stamp(path).identity == system.stamp(other).identity
 
 
 def node_ran(root: str, intent: Intent) -> bool:
     """Whether a node ran on the store after the commit point of a job that is not done: a name that waits for a file is
-    taken, or there is a clean file that is neither the job's nor that of the stop before it.
+    taken, the guard holds something, or there is a clean file that is neither the job's nor that of the stop before it.
     """
-    staging = JobFolder(root).staging(intent["job"])
-    if any(system.exists(f"{root}/{target}") for _, target in waiting(staging, intent["moves"])):
+    staging, guard = JobFolder(root).staging(intent["job"]), intent.get("guard")
+    if guard is not None and system.exists(f"{root}/{guard}") and system.stat(f"{root}/{guard}").size:
         return True
-    return any(not _is_of_before(root, staging, path) for _, path in waiting(staging, intent["cleanMoves"]))
+    if any(system.exists(f"{root}/{target}") for _, target in waiting(root, staging, intent["moves"])):
+        return True
+    return any(not _is_of_before(root, staging, path) for _, path in waiting(root, staging, intent["cleanMoves"]))
 
 
 def _is_of_before(root: str, staging: str, path: str) -> bool:
@@ -74,7 +96,7 @@ def after_a_node(root: str, intent: Intent) -> Intent:
     gets a copy of that, to which a node at most appended. Other files whose names are taken are left out.
     """
     staging = JobFolder(root).staging(intent["job"])
-    left = waiting(staging, intent["moves"])
+    left = waiting(root, staging, intent["moves"])
     taken = {_stem(target) for _, target in left if system.exists(f"{root}/{target}")}
     moves, numbers = [], dict[str, int]()
     for source, target in intent["moves"]:
@@ -91,13 +113,14 @@ def after_a_node(root: str, intent: Intent) -> Intent:
             numbers[stem] = _free_number(root, folder, intent, numbers)
         moves.append((source, f"{folder}/{numbers[stem]}{suffix}"))
         give_number(f"{staging}/{source}", moves[-1][1])
-    return {**intent, "moves": moves, "cleanMoves": []}
+    guard = guard_of(moves, names_in(f"{root}/{paths.PERSISTENT_FOLDER}"))
+    return {**intent, "moves": moves, "cleanMoves": [], "guard": guard}
 
 
 def _free_number(root: str, folder: str, intent: Intent, given: Mapping[str, int]) -> int:
     """A number that no file in a folder of the store has, that none is to get, and that was not `given` by stem."""
     planned = [target.rpartition("/")[2] for _, target in intent["moves"] if _folder(target) == folder]
-    highest = highest_number([*planned, *system.names(f"{root}/{folder}")])
+    highest = highest_number([*planned, *names_in(f"{root}/{folder}")])
     return max([highest, *(number for stem, number in given.items() if _folder(stem) == folder)]) + 1
 
 

@@ -89,6 +89,10 @@ class Node:
                 raise RuntimeError((self.folder / "stdout.log").read_text()[-3000:])
             time.sleep(0.5)
 
+    def inside(self, path: Path) -> Path:
+        """A path below the node's folder as the node sees it."""
+        return path
+
     def _command(self, program: str, *arguments: str) -> list[str]:
         return [program, *arguments]
 

@@ -63,6 +63,10 @@ class Node4(Node):
         super().__init__(Path(tempfile.mkdtemp(prefix="node-", dir=self.root / "var" / "tmp")))
         (self.folder / "advanced.config").write_text(advanced)
 
+    def inside(self, path: Path) -> Path:
+        """A path below the node's folder as the node sees it."""
+        return Path("/") / path.relative_to(self.root)
+
     def declare(self, queue: str, kind: str) -> None:
         """Makes a queue of a type on the running node."""
         connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.port, heartbeat=0))

@@ -137,8 +137,7 @@ def test_a_node_serves_a_new_store(make: Callable[[Path], Node], arguments: dict
         assert not [*store.glob("queues/*/*.idx")]
         definitions = node.folder / "definitions.json"
         shutil.copy(tmp_path / "vhosts" / "definitions.json", definitions)
-        inside = str(definitions).replace(str(getattr(node, "root", "")) or "\0", "")
-        put(store, declare(node, Path(inside)))
+        put(store, declare(node, node.inside(definitions)))
         node.start()
         found = drained(node)
         for queue in QUEUES:
