@@ -110,7 +110,7 @@ def test_a_node_that_ran_in_between_is_not_overwritten(tmp_path: Path) -> None:
 def test_message_files_that_a_node_removed_in_between(
     linking: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before their segments were in place: they come back from staging. What the node wrote into the guard stays."""
+    """Before their segments were in place: they come back from staging. What the node wrote into the spare stays."""
     store, first, table = small(tmp_path), rows(20, 7), rows(40)
     store.append(first)
     folder, move = Path(store.path) / "msg_store_persistent", publish._move
@@ -127,17 +127,17 @@ def test_message_files_that_a_node_removed_in_between(
         with pytest.raises(Died):
             attempt(store, table)
     intent = json.loads((Path(store.path) / ".mqstore" / "intent.json").read_text())
-    guard, moved = Path(store.path) / intent["guard"], [t for _, t in intent["moves"] if t.endswith(".rdq")]
+    spare, moved = Path(store.path) / intent["spare"], [t for _, t in intent["moves"] if t.endswith(".rdq")]
     assert len(moved) > 1
-    assert guard.read_bytes() == b""
-    assert max(folder.glob("*.rdq"), key=lambda path: int(path.stem)) == guard
+    assert spare.read_bytes() == b""
+    assert max(folder.glob("*.rdq"), key=lambda path: int(path.stem)) == spare
     if linking:
         for target in moved[1:]:
             (Path(store.path) / target).unlink()
-        guard.write_bytes((folder / "0.rdq").read_bytes())
+        spare.write_bytes((folder / "0.rdq").read_bytes())
     store.append(rows(3, 4))
     check(store, pa.concat_tables([first, table, rows(3, 4)]))
-    assert guard.exists() is linking
+    assert spare.exists() is linking
     assert store.snapshot().locations.clean is not linking
     assert not [path for path in folder.glob("*.rdq") if path.stat().st_nlink > 1]
 

@@ -14,7 +14,7 @@ from storage_core.formats.rabbitmq import paths
 from storage_core.rabbitmq.index.queue_directory import QueueFiles
 from storage_core.rabbitmq.message_store.locations import file_sizes
 from storage_core.rabbitmq.read.snapshot import VhostSnapshot
-from storage_core.rabbitmq.write.renumbering import guard_of, highest_number
+from storage_core.rabbitmq.write.renumbering import highest_number, spare_of
 from storage_core.rabbitmq.write.store_facts import StoreFacts, known_versions
 from storage_core.store import StagedPart
 
@@ -59,8 +59,8 @@ class Placement:
 
     def intent(self) -> dict[str, Any]:
         """What the intent file says."""
-        guard = guard_of(self.moves)
-        return {"moves": self.moves, "cleanMoves": self.clean_moves, "removes": list(CLEAN_PATHS), "guard": guard}
+        spare = spare_of(self.moves)
+        return {"moves": self.moves, "cleanMoves": self.clean_moves, "removes": list(CLEAN_PATHS), "spare": spare}
 
 
 def placement_of(snapshot: VhostSnapshot, parts: Sequence[StagedPart], facts: StoreFacts) -> Placement:

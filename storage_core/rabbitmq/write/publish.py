@@ -34,7 +34,7 @@ def carry_out(root: str, job: str, intent: Mapping[str, Any]) -> None:
     job_folder = JobFolder(root)
     staging = job_folder.staging(job)
     moves, clean_moves = (waiting(root, staging, intent[kind]) for kind in ("moves", "cleanMoves"))
-    guard = intent.get("guard")
+    spare = intent.get("spare")
     own = {target for _, target in intent["cleanMoves"]} - {target for _, target in clean_moves}
     for path in intent["removes"]:
         if path not in own and system.exists(f"{root}/{path}"):
@@ -43,11 +43,11 @@ def carry_out(root: str, job: str, intent: Mapping[str, Any]) -> None:
         if system.exists(f"{root}/{folder}"):
             system.sync_folder(f"{root}/{folder}")
     for source, target in moves:
-        if guard is not None and paths.suffix_of(target) == paths.MESSAGE_SUFFIX:
-            _put_guard(f"{root}/{guard}")
+        if spare is not None and paths.suffix_of(target) == paths.MESSAGE_SUFFIX:
+            _put_spare(f"{root}/{spare}")
         _move(f"{staging}/{source}", f"{root}/{target}")
-    if guard is not None:
-        _remove_guard(f"{root}/{guard}")
+    if spare is not None:
+        _remove_spare(f"{root}/{spare}")
     for source, target in clean_moves:
         _move(f"{staging}/{source}", f"{root}/{target}")
     for folder in sorted({f"{staging}/{source}".rpartition("/")[0] for source, _ in (*moves, *clean_moves)}):
@@ -57,13 +57,13 @@ def carry_out(root: str, job: str, intent: Mapping[str, Any]) -> None:
     jobs.drop_staging(job_folder, job)
 
 
-def _put_guard(path: str) -> None:
+def _put_spare(path: str) -> None:
     if not system.exists(path):
         _made_folder(path)
         write_whole(path, b"")
 
 
-def _remove_guard(path: str) -> None:
+def _remove_spare(path: str) -> None:
     if system.exists(path) and not system.stat(path).size:
         system.unlink(path)
         system.sync_folder(path.rpartition("/")[0])

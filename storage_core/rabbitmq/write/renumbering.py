@@ -47,7 +47,7 @@ def give_number(path: str, target: str) -> None:
         system.close(descriptor)
 
 
-def guard_of(moves: Iterable[Move], names: Iterable[str] = ()) -> str | None:
+def spare_of(moves: Iterable[Move], names: Iterable[str] = ()) -> str | None:
     """An empty message file above those of a job and the other `names` of its folder, there while they are moved: a
     node that starts then cuts its last file after the last message that an index names. None where the job has none.
     """
@@ -70,10 +70,10 @@ def _is_one_file(path: str, other: str) -> bool:
 
 def node_ran(root: str, intent: Intent) -> bool:
     """Whether a node ran on the store after the commit point of a job that is not done: a name that waits for a file is
-    taken, the guard holds something, or there is a clean file that is neither the job's nor that of the stop before it.
+    taken, the spare holds something, or there is a clean file that is neither the job's nor that of the stop before it.
     """
-    staging, guard = JobFolder(root).staging(intent["job"]), intent.get("guard")
-    if guard is not None and system.exists(f"{root}/{guard}") and system.stat(f"{root}/{guard}").size:
+    staging, spare = JobFolder(root).staging(intent["job"]), intent.get("spare")
+    if spare is not None and system.exists(f"{root}/{spare}") and system.stat(f"{root}/{spare}").size:
         return True
     if any(system.exists(f"{root}/{target}") for _, target in waiting(root, staging, intent["moves"])):
         return True
@@ -113,8 +113,8 @@ def after_a_node(root: str, intent: Intent) -> Intent:
             numbers[stem] = _free_number(root, folder, intent, numbers)
         moves.append((source, f"{folder}/{numbers[stem]}{suffix}"))
         give_number(f"{staging}/{source}", moves[-1][1])
-    guard = guard_of(moves, names_in(f"{root}/{paths.PERSISTENT_FOLDER}"))
-    return {**intent, "moves": moves, "cleanMoves": [], "guard": guard}
+    spare = spare_of(moves, names_in(f"{root}/{paths.PERSISTENT_FOLDER}"))
+    return {**intent, "moves": moves, "cleanMoves": [], "spare": spare}
 
 
 def _free_number(root: str, folder: str, intent: Intent, given: Mapping[str, int]) -> int:
