@@ -71,7 +71,6 @@ def array(r: random.Random) -> bytes:
         (b"\xa1", [bytes((len(each := text(r)),)) + each for _ in range(r.randrange(4))]),
         (b"\x71", [r.randbytes(4) for _ in range(r.randrange(4))]),
         (b"\x56", [bytes((r.randrange(2),)) for _ in range(r.randrange(4))]),
-        (b"\x40", [b"\x40" for _ in range(r.randrange(4))]),
         (b"\xd0", [struct.pack(">II", 5, 1) + TRUE for _ in range(r.randrange(3))]),
     ))  # fmt: skip
     body = constructor + b"".join(items)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isfinite
+from struct import pack
 from typing import Any
 
 from storage_core.formats.rabbitmq.erlang import external_term as et
@@ -10,6 +12,7 @@ from storage_core.formats.rabbitmq.message import sections
 from storage_core.formats.rabbitmq.message.sections import Value
 
 ID = bytes(range(16))
+_RAW = {"decimal32": 0x74, "decimal64": 0x84, "decimal128": 0x94, sections.WIDTHLESS: 0xE0}
 _CONSTANTS = {None: Atom("undefined"), True: Atom("true"), False: Atom("false")}
 
 
@@ -24,6 +27,10 @@ def term_of(value: Value) -> Any:
         return Atom(kind), Atom("utf8"), [term_of(each) for each in inner]
     if kind == "map":
         return Atom(kind), [(term_of(key), term_of(each)) for key, each in inner]
+    if kind in _RAW:
+        return Atom("as_is"), _RAW[kind], inner
+    if isinstance(inner, float) and not isfinite(inner):
+        return Atom("as_is"), *((0x72, pack(">f", inner)) if kind == "float" else (0x82, pack(">d", inner)))
     return Atom(kind), inner
 
 

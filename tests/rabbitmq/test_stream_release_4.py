@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from struct import pack
 
 import numpy as np
 import pytest
@@ -82,3 +83,36 @@ def test_bodies_of_release_4() -> None:
     assert bodies == [b"one, two", value + footer, b"one", parts[0] + value]
     kinds = [properties.decode(each).get("type") for each in found.parts.property_lists.to_pylist()]
     assert kinds == [None, b"amqp-1.0", None, b"amqp-1.0"]
+
+
+def test_values_that_are_not_copied_among_messages_of_one_shape() -> None:
+    """Queues' addresses, which a node of 4.3 writes, and numbers that are not finite."""
+    replies = [b"rt", b"/queues/a%20b", b"/queues/", b"/queues/%", b"queues/"] * 12
+    numbers = [(0x82, ">d"), (0x72, ">f")]
+    messages = []
+    for index, reply in enumerate(replies):
+        code, layout = numbers[index // 30]
+        value = bytes((code,)) + pack(layout, (1.5, float("nan"), float("-inf"))[index % 3])
+        messages.append(
+            amqp10.section(0x70, amqp10.listed(0xC0, [b"\x42"]))
+            + amqp10.section(0x73, amqp10.listed(0xC0, [b"\x40"] * 4 + [amqp10.counted(0xA1, reply)]))
+            + amqp10.section(0x74, amqp10.listed(0xC1, [amqp10.counted(0xA1, b"h"), value]))
+            + amqp10.section(0x75, amqp10.counted(0xA0, b"body"))
+        )
+    stops = np.cumsum([len(each) for each in messages])
+    starts = stops - [len(each) for each in messages]
+    buffer = np.frombuffer(b"".join(messages), np.uint8)
+    found = MessageReader().batch(new_entries(len(messages), FIELDS), buffer, starts, stops, {})
+    lists = found.parts.property_lists.to_pylist()
+    assert lists == [delivered.delivered(each).properties for each in messages]
+    shown = [properties.decode(each) for each in lists]
+    assert [each.get("reply_to") for each in shown[:5]] == [b"rt", b"a b", b"", None, b"queues/"]
+    assert ["headers" in each for each in shown] == [index % 3 == 0 for index in range(60)]
+    assert {each["delivery_mode"] for each in shown} == {1}
+
+
+def test_a_message_that_does_not_say_whether_it_is_durable() -> None:
+    """As a node of 4.3.6 delivers it; one of 4.0.5 says 2."""
+    data = amqp10.section(0x70, amqp10.listed(0xC0, [b"\x40", b"\x50\3"])) + amqp10.section(0x75, b"\xa0\1x")
+    found = properties.decode(delivered.delivered(data).properties)
+    assert (found.get("delivery_mode"), found["priority"]) == (None, 3)

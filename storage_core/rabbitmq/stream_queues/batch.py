@@ -21,7 +21,8 @@ from storage_core.formats.layout import Bytes, Mask, Positions
 from storage_core.formats.rabbitmq.stream_queues import chunk_entries, delivered, log_files, tracking
 from storage_core.formats.rabbitmq.stream_queues.chunk_entries import Records
 from storage_core.formats.rabbitmq.stream_queues.log_files import CHUNK
-from storage_core.formats.rabbitmq.stream_queues.section_shapes import Matched, Shape, property_lists, shape_of
+from storage_core.formats.rabbitmq.stream_queues.message_shape import Matched, Shape
+from storage_core.formats.rabbitmq.stream_queues.section_shapes import property_lists, shape_of
 from storage_core.formats.spans import structs_at
 from storage_core.rabbitmq.disk.span_reader import SpanReader
 from storage_core.rabbitmq.index.entries import Entries, new_entries
@@ -255,6 +256,9 @@ class MessageReader:
                 continue
             before = len(rest)
             rest = self._take(parts, shape, buffer, rest, starts, stops)
+            if before == len(rest):
+                alone.append(rest[:1])
+                rest = rest[1:]
             if before - len(rest) >= _FEWEST_SHAPED and len(self._shapes) < _MOST_SHAPES:
                 self._shapes.append(shape)
         return np.sort(np.concatenate([*alone, rest]))

@@ -18,6 +18,7 @@ from tests.rabbitmq.amqp10 import counted, listed, section
 from tests.rabbitmq.amqp10_stored import container, content_of
 
 DATA = section(0x75, counted(0xA0, b"body"))
+NAN, DECIMAL, EMPTY_ARRAY = b"\x72\x7f\xc0\0\0", b"\x74abcd", b"\xe0\2\3\x41"
 Values = dict[str, Any]
 
 
@@ -86,14 +87,12 @@ def test_symbols_as_descriptors() -> None:
         (with_properties(*[b"\x40"] * 6, counted(0xA3, b"a" * 256)) + DATA, "content_type is longer than 255 bytes"),
         (section(0x75, counted(0xA1, b"text")), "a data section holds no binary"),
         (DATA + section(0x77, b"\x41") + DATA, "the body is data sections and others"),
-        (
-            section(0x74, listed(0xC1, [counted(0xA1, b"h"), b"\x72\x7f\xc0\0\0"])) + DATA,
-            "a header is no finite number",
-        ),
+        (annotated(counted(0xA3, b"x-l"), listed(0xC0, [listed(0xC0, [NAN])])) + DATA, "a header is a float in a list"),
+        (annotated(counted(0xA3, b"x-cc"), DECIMAL) + DATA, "a header is a decimal32"),
     ],
 )
 def test_what_no_node_delivers_to_this_consumer(message: bytes, words: str) -> None:
-    """Asked of a node of 4.0.5, whose process fails."""
+    """Asked of nodes of 4.0.5 and 4.3.6, whose process fails."""
     with pytest.raises(MessageError, match=words) as found:
         decoded(message)
     assert found.value.reach is Reach.OTHER_PROTOCOLS
@@ -201,3 +200,22 @@ def test_flipped_terms() -> None:
             data[r.randrange(len(data))] = r.randrange(256)
         with suppress(FormatError):
             basic_message.decode(bytes(data))
+
+
+@pytest.mark.parametrize("raw", [NAN, DECIMAL, EMPTY_ARRAY, b"\xf0\0\0\0\5\0\0\0\2\x40"])
+def test_values_that_erlang_has_none_like_are_left_out(raw: bytes) -> None:
+    """As 4.3.6 does; 4.0.5 fails."""
+    values = {b"x-a": raw, b"x-b": listed(0xC0, [raw, b"\x41"]), b"x-c": listed(0xC1, [counted(0xA1, b"k"), raw])}
+    for code, kind in ((0x72, 0xA3), (0x74, 0xA1)):
+        pairs = [part for key, value in values.items() for part in (counted(kind, key), value)]
+        message = section(code, listed(0xC1, pairs)) + DATA
+        assert values_of(message)["headers"] == [(b"x-b", "A", [("t", True)]), (b"x-c", "F", [])]
+
+
+@pytest.mark.parametrize(
+    ("stored", "given"),
+    [(b"/queues/a%20b%C3%A9", "a bé".encode()), (b"/queues/", b""), (b"/queues/a%2", None), (b"queues/a", b"queues/a")],
+)
+def test_a_queue_that_is_an_address_to_reply_to(stored: bytes, given: bytes | None) -> None:
+    found = values_of(with_properties(*[b"\x40"] * 4, counted(0xA1, stored)) + DATA)
+    assert found.get("reply_to") == given

@@ -24,8 +24,11 @@ _PLAIN: dict[str, type[Any]] = {
         ("ubyte", "byte", "ushort", "short", "uint", "int", "ulong", "long", "timestamp", "char"), int
     ),
 }  # fmt: skip
-_RAW = {0x72: "float", 0x74: "decimal32", 0x82: "double", 0x84: "decimal64", 0x94: "decimal128"}
-"""What a node keeps as its bytes, by constructor: decimals, and numbers that are not finite."""
+_RAW = {
+    0x72: "float", 0x74: "decimal32", 0x82: "double", 0x84: "decimal64", 0x94: "decimal128",
+    **dict.fromkeys(sections.ARRAYS, sections.WIDTHLESS),
+}  # fmt: skip
+"""What a node keeps as its bytes, by constructor: decimals, numbers that are not finite, and arrays without bytes."""
 
 
 class RefusedError(FormatError):

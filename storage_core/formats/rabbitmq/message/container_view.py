@@ -1,4 +1,4 @@
-"""What a node of 3.13 or later makes of a message in AMQP 1.0 sections for a consumer of AMQP 0-9-1.
+"""What a node makes of a message in AMQP 1.0 sections for a consumer of AMQP 0-9-1: as 4.3, where earlier ones differ.
 
 Streams hold such sections with a header section, classic queues those that came by AMQP 1.0. What the broker noted in a
 container of the latter is `message_container`'s. Source: docs/format/rabbitmq-streams.md 6.1.
@@ -6,11 +6,13 @@ container of the latter is `message_container`'s. Source: docs/format/rabbitmq-s
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from storage_core.formats.rabbitmq.message import sections
 from storage_core.formats.rabbitmq.message.field_table import Item
@@ -29,6 +31,8 @@ PROPERTY_LIST = (
 )  # fmt: skip
 """The fields of the section `properties` that a consumer gets, in their order."""
 IDS = {"message_id": b"x-message-id", "correlation_id": b"x-correlation-id"}
+REPLY_QUEUE = b"/queues/"
+"""Begins an address of AMQP 1.0, whose rest is a queue's name as in a URI. A node since 4.3 writes a reply_to so."""
 LEFT_OUT_UNLESS_TEXT = frozenset({"reply_to", "app_id"})
 """Fields that a node leaves out when they are no utf8, or too long."""
 ENCODED = b"amqp-1.0"
@@ -41,7 +45,9 @@ Refuse = Callable[[str], None]
 _TEXTS = frozenset({"utf8", "symbol", "binary", "uuid"})
 """Values that are bytes in a node too."""
 _LEFT_OUT_UNLESS_RIGHT = frozenset({"user_id", "timestamp"})
-_IN_NO_TABLE = frozenset({"uuid", "char", *sections.DECIMALS})
+_IN_NO_TABLE = frozenset({"uuid", "char"})
+_RAW = frozenset({*sections.DECIMALS, sections.WIDTHLESS})
+_BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _DEATH = {
     b"queue": "utf8", b"reason": "symbol", b"count": "ulong", b"first-time": "timestamp", b"last-time": "timestamp",
     b"exchange": "utf8", b"routing-keys": "array",
@@ -78,7 +84,9 @@ def values_of(view: View, encoded: bool, refuse: Refuse) -> dict[str, Any]:
     values["type"] = ENCODED if encoded else _short("type", said.get(TYPE, NOTHING), refuse)
     listed = [*_noted_headers(noted, refuse), *ids]
     for (kind, name), value in view.applied:
-        if kind == "utf8" and len(name) <= MOST_SHORT and (typed := _typed(value, refuse)) is not None:
+        if kind != "utf8" or len(name) > MOST_SHORT or _is_raw(value):
+            continue
+        if (typed := _typed(value, refuse)) is not None:
             listed.append((name, *typed))
     # Of several of one name the first is kept.
     by_name = {item[0]: item for item in reversed(listed)}
@@ -149,7 +157,7 @@ def _of_properties(listed: list[Value], refuse: Refuse) -> tuple[dict[str, Any],
         elif name == "timestamp":
             values[name] = sections.seconds(value) if kind == "timestamp" else None
         elif name in LEFT_OUT_UNLESS_TEXT:
-            values[name] = value if kind == "utf8" and len(value) <= MOST_SHORT else None
+            values[name] = _queue_of(name, value) if kind == "utf8" and len(value) <= MOST_SHORT else None
         elif name == "user_id":
             values[name] = value if isinstance(value, bytes) and len(value) <= MOST_SHORT else None
         elif name not in IDS:
@@ -167,13 +175,21 @@ def _of_properties(listed: list[Value], refuse: Refuse) -> tuple[dict[str, Any],
     return values, ids
 
 
+def _queue_of(name: str, text: bytes) -> bytes | None:
+    """The text of a field; of a reply_to that is a queue's address the queue, none where its escapes are broken."""
+    if name != "reply_to" or not text.startswith(REPLY_QUEUE):
+        return text
+    return None if _BROKEN_ESCAPE.search(text) else unquote_to_bytes(text.removeprefix(REPLY_QUEUE))
+
+
 def _is_tagged(kind: str, value: Any) -> bool:
     """Whether a node holds the value as a pair of its type and itself."""
-    return kind not in {"boolean", "array", "described", "compound", *sections.DECIMALS} and not _is_endless(value)
+    return kind not in {"boolean", "array", "described", "compound"} and not _is_raw((kind, value))
 
 
-def _is_endless(value: Any) -> bool:
-    return isinstance(value, float) and not isfinite(value)
+def _is_raw(value: Value) -> bool:
+    """Whether a node keeps the bytes of a value, as Erlang has none like it."""
+    return value[0] in _RAW or (isinstance(value[1], float) and not isfinite(value[1]))
 
 
 def _short(name: str, value: Value, refuse: Refuse) -> bytes | None:
@@ -191,8 +207,12 @@ def _noted_headers(noted: list[tuple[bytes, Value]], refuse: Refuse) -> Iterator
             yield b"timestamp_in_ms", "l", value[1]
         elif key == DEATHS and value[0] == "array" and value[1] and value[1][0][0] == "map":
             yield b"x-death", "A", [("F", table) for each in value[1] if (table := _death(each, refuse)) is not None]
-        elif (key == CC or is_header(key)) and len(key) <= MOST_SHORT and (typed := _typed(value, refuse)) is not None:
-            yield (b"CC" if key == CC else key, *typed)
+        elif key == CC and (typed := _typed(value, refuse)) is not None:
+            yield (b"CC", *typed)
+        elif is_header(key) and len(key) <= MOST_SHORT and not _is_raw(value):
+            typed = _typed(value, refuse)
+            if typed is not None:
+                yield (key, *typed)
 
 
 def _death(value: Value, refuse: Refuse) -> list[Item] | None:
@@ -216,29 +236,30 @@ def _death(value: Value, refuse: Refuse) -> list[Item] | None:
 
 def _typed(value: Value, refuse: Refuse, listed: bool = False) -> tuple[str, Any] | None:
     """A value as one of a field table, with the letter of its type; None for one that is refused. `listed`: in a list,
-    where a node knows fewer types.
+    where a node knows fewer types, and leaves out none.
     """
     kind, inner = value
     if kind == "map":
-        return "F", list(_table(inner, refuse))
+        return "F", list(_table(inner, refuse, listed))
     if kind == "list" or (kind == "array" and not listed):
-        return "A", [typed for each in inner if (typed := _typed(each, refuse, True)) is not None]
+        kept = inner if listed else [each for each in inner if not _is_raw(each)]
+        return "A", [typed for each in kept if (typed := _typed(each, refuse, True)) is not None]
     if kind == "ulong" and not listed:
         return "l", _signed(inner)
-    if kind not in sections.LETTERS or kind in _IN_NO_TABLE:
+    if kind not in sections.LETTERS or kind in _IN_NO_TABLE or _is_raw(value):
         refuse(f"a header is a {kind}{' in a list' if listed else ''}")
         return None
     if kind == "timestamp":
         return "T", sections.seconds(inner)
     if kind == "binary":
         return "S", inner
-    if _is_endless(inner):
-        refuse("a header is no finite number")
     return sections.LETTERS[kind], inner
 
 
-def _table(pairs: list[tuple[Value, Value]], refuse: Refuse) -> Iterator[Item]:
+def _table(pairs: list[tuple[Value, Value]], refuse: Refuse, listed: bool) -> Iterator[Item]:
     for (kind, key), value in pairs:
+        if not listed and (_is_raw((kind, key)) or _is_raw(value)):
+            continue
         if kind not in _TEXTS:
             refuse(f"a name in a header is a {kind}")
         elif (typed := _typed(value, refuse)) is not None:

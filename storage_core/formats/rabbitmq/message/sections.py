@@ -51,6 +51,8 @@ CONSTANTS: dict[int, tuple[str, Any]] = {
 }  # fmt: skip
 
 DECIMALS = frozenset({"decimal32", "decimal64", "decimal128"})
+WIDTHLESS = "array of values without bytes"
+"""A node since 4.3 does not look into one."""
 LETTERS = {
     "utf8": "S", "symbol": "S", "char": "S", "uuid": "S", "long": "l", "int": "I", "uint": "i", "short": "s",
     "ushort": "u", "byte": "b", "ubyte": "B", "double": "d", "float": "f", "boolean": "t", "binary": "x",
@@ -174,6 +176,8 @@ def whole_value(data: bytes, element: Element, depth: int = 0) -> Value:
     if element.code not in {*LISTS, *MAPS, *ARRAYS}:
         kind, value = value_of(data, element)
         return kind, int.from_bytes(value, "big") if kind == "char" else value
+    if element.code in ARRAYS and _is_widthless(data, element):
+        return WIDTHLESS, data[element.start : element.stop]
     if depth >= MOST_NESTED:
         raise FormatError(element.start, f"values nested deeper than {MOST_NESTED}")
     try:
@@ -184,6 +188,11 @@ def whole_value(data: bytes, element: Element, depth: int = 0) -> Value:
     if element.code in MAPS:
         return "map", list(zip(inner[::2], inner[1::2], strict=True))
     return ("array" if element.code in ARRAYS else "list"), inner
+
+
+def _is_widthless(data: bytes, array: Element) -> bool:
+    last = array.stop - 1
+    return last == array.value + (1 if array.code == ARRAY_8 else 4) and NULL <= data[last] <= LIST_0
 
 
 def _in_array(data: bytes, array: Element) -> list[Element]:

@@ -14,7 +14,7 @@ from storage_core.errors import FormatError
 from storage_core.formats.rabbitmq.message import container_view, properties, sections
 from storage_core.formats.rabbitmq.message.container_view import View
 from storage_core.formats.rabbitmq.message.field_table import Item
-from storage_core.formats.rabbitmq.message.properties import MOST_SHORT, PERSISTENT_MODE
+from storage_core.formats.rabbitmq.message.properties import MOST_SHORT
 from storage_core.formats.rabbitmq.message.sections import Section
 
 EXCHANGE, ROUTING_KEY = b"x-exchange", b"x-routing-key"
@@ -62,8 +62,6 @@ def _of_container(data: bytes, found: list[Section]) -> tuple[dict[str, Any], li
     """Property values and body of a message with a header section, with what a node notes as it reads one."""
     pieces, encoded = container_view.body_of(data, found, _leave_out)
     values = container_view.values_of(View.of_sections(data, found), encoded, _leave_out)
-    if values["delivery_mode"] is None:
-        values["delivery_mode"] = PERSISTENT_MODE
     ttl = values["expiration"]
     values["expiration"] = str(int(ttl)).encode() if ttl and ttl.removeprefix(b"+").isdigit() else ttl
     return values, pieces

@@ -17,92 +17,16 @@ import pyarrow.compute as pc
 from storage_core.arrays import as_scalar
 from storage_core.errors import FormatError
 from storage_core.formats import spans
-from storage_core.formats.layout import Bytes, Mask, Positions, values_at
+from storage_core.formats.layout import Bytes, Positions, values_at
 from storage_core.formats.rabbitmq.erlang.term_layout import Stretch, stretch
 from storage_core.formats.rabbitmq.message import container_view, properties, sections
 from storage_core.formats.rabbitmq.message.sections import Element, Section
 from storage_core.formats.rabbitmq.stream_queues import delivered
+from storage_core.formats.rabbitmq.stream_queues.message_shape import Matched, Shape, Size, Value
 
 _WIDTHS = {0xA: 1, 0xB: 4, 0xC: 1, 0xD: 4, 0xE: 1, 0xF: 4}
 _PLAIN_KINDS = frozenset(range(sections.HEADER, sections.FOOTER + 1)) - {sections.SEQUENCE}
 _FLAGS = dict(zip((name for name, _ in properties.FIELDS), (1 << (15 - i) for i in range(14)), strict=True))
-
-
-@dataclass(frozen=True)
-class Value:
-    """A value of a shape: its constructor, and where it lies: `at` bytes into stretch `number`, or, with `counted`, the
-    counted bytes behind that stretch.
-    """
-
-    code: int
-    number: int
-    at: int
-    counted: bool
-
-
-@dataclass(frozen=True)
-class _Size:
-    """The length of a list or map: `width` bytes at `at` of stretch `number`, up to `end_at` of stretch `end`."""
-
-    number: int
-    at: int
-    width: int
-    end: int
-    end_at: int
-
-
-@dataclass
-class Matched:
-    """The rows of one shape: where its stretches begin and where the counted bytes behind each of them end."""
-
-    ok: Mask
-    begins: list[Positions]
-    ends: list[Positions]
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What messages of one shape share. `widths[i]`: bytes of the length behind stretch i, 0 behind the last.
-
-    `fields` are the values of the property list in its order (bytes: the same for all rows), `headers` those of the
-    table, with their names.
-    """
-
-    stretches: tuple[Stretch, ...]
-    widths: tuple[int, ...]
-    sizes: tuple[_Size, ...]
-    exchange: Value | None
-    routing_key: Value | None
-    body: Value
-    fields: tuple[tuple[str, Value | bytes], ...]
-    headers: tuple[tuple[bytes, Value], ...]
-
-    def matches(self, buffer: Bytes, starts: Positions, stops: Positions) -> Matched:
-        """Which of the messages [start, stop) have this shape. Never raises; rows that are not ok mean nothing."""
-        ok: Mask = np.ones(len(starts), bool)
-        begins, ends = [], []
-        position = starts
-        for part, width in zip(self.stretches, self.widths, strict=True):
-            ok &= part.matches(buffer, position)
-            begins.append(position)
-            position = position + part.size
-            if width:
-                size = values_at(buffer, "u1" if width == 1 else ">u4", position).astype(np.int64)
-                position = position + (size + width)
-            ok &= position <= stops
-            position = np.minimum(position, stops)
-            ends.append(position)
-        ok &= position == stops
-        for each in self.sizes:
-            begin = begins[each.number] + each.at
-            said = values_at(buffer, "u1" if each.width == 1 else ">u4", begin).astype(np.int64)
-            ok &= said + begin + each.width == begins[each.end] + each.end_at
-        return Matched(ok, begins, ends)
-
-    def span(self, value: Value, found: Matched) -> tuple[Positions, Positions]:
-        """Where a counted value lies in each row."""
-        begin = found.begins[value.number] + (self.stretches[value.number].size + self.widths[value.number])
-        return begin, found.ends[value.number]
 
 
 _Listed = tuple[list[tuple[str, Value | bytes]], list[tuple[bytes, Value]]]
@@ -116,7 +40,7 @@ class _Draft:
     data: bytes
     stretches: list[Stretch] = field(default_factory=list)
     widths: list[int] = field(default_factory=list)
-    sizes: list[_Size] = field(default_factory=list)
+    sizes: list[Size] = field(default_factory=list)
     begin: int = 0
     free: list[tuple[int, int]] = field(default_factory=list)
 
@@ -180,7 +104,7 @@ def _walk(draft: _Draft, section: Section) -> list[Value | bytes]:
             found.append(draft.data[element.value : element.stop])
         else:
             found.append(draft.value(element))
-    draft.sizes.append(_Size(number, at, width, len(draft.stretches), outer.stop - draft.begin))
+    draft.sizes.append(Size(number, at, width, len(draft.stretches), outer.stop - draft.begin))
     return found
 
 
@@ -241,8 +165,6 @@ def _of_container(
             return None
         if said.code != sections.NULL:
             fields.append((told, _HEADER_CODES[told, said.code] or said))
-    if "delivery_mode" not in dict(fields):
-        fields.append(("delivery_mode", b"\2"))
     for name, value in zip(container_view.PROPERTY_LIST, values.get(sections.PROPERTIES, []), strict=False):
         if name is None or isinstance(value, bytes) or value.code == sections.NULL:
             continue

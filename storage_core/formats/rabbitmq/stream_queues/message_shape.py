@@ -1,0 +1,108 @@
+"""What messages of a stream share that are spelled alike, and which messages have it.
+
+Which value is which property is `section_shapes`'s. Source: docs/format/rabbitmq-streams.md 6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from storage_core.formats.layout import Bytes, Mask, Positions, values_at
+from storage_core.formats.rabbitmq.erlang.term_layout import Stretch
+from storage_core.formats.rabbitmq.message.container_view import REPLY_QUEUE
+
+_EXPONENTS = {0x72: 0x7F800000, 0x82: 0x7FF00000}
+"""The bits of floats, and of the first half of doubles, that are all set in those that are not finite."""
+_REPLY_QUEUE = int.from_bytes(REPLY_QUEUE, "big")
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value of a shape: its constructor, and where it lies: `at` bytes into stretch `number`, or, with `counted`, the
+    counted bytes behind that stretch.
+    """
+
+    code: int
+    number: int
+    at: int
+    counted: bool
+
+
+@dataclass(frozen=True)
+class Size:
+    """The length of a list or map: `width` bytes at `at` of stretch `number`, up to `end_at` of stretch `end`."""
+
+    number: int
+    at: int
+    width: int
+    end: int
+    end_at: int
+
+
+@dataclass
+class Matched:
+    """The rows of one shape: where its stretches begin and where the counted bytes behind each of them end."""
+
+    ok: Mask
+    begins: list[Positions]
+    ends: list[Positions]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What messages of one shape share. `widths[i]`: bytes of the length behind stretch i, 0 behind the last.
+
+    `fields` are the values of the property list in its order (bytes: the same for all rows), `headers` those of the
+    table, with their names.
+    """
+
+    stretches: tuple[Stretch, ...]
+    widths: tuple[int, ...]
+    sizes: tuple[Size, ...]
+    exchange: Value | None
+    routing_key: Value | None
+    body: Value
+    fields: tuple[tuple[str, Value | bytes], ...]
+    headers: tuple[tuple[bytes, Value], ...]
+
+    def matches(self, buffer: Bytes, starts: Positions, stops: Positions) -> Matched:
+        """Which of the messages [start, stop) have this shape. Never raises; rows that are not ok mean nothing."""
+        ok: Mask = np.ones(len(starts), bool)
+        begins, ends = [], []
+        position = starts
+        for part, width in zip(self.stretches, self.widths, strict=True):
+            ok &= part.matches(buffer, position)
+            begins.append(position)
+            position = position + part.size
+            if width:
+                size = values_at(buffer, "u1" if width == 1 else ">u4", position).astype(np.int64)
+                position = position + (size + width)
+            ok &= position <= stops
+            position = np.minimum(position, stops)
+            ends.append(position)
+        ok &= position == stops
+        for each in self.sizes:
+            begin = begins[each.number] + each.at
+            said = values_at(buffer, "u1" if each.width == 1 else ">u4", begin).astype(np.int64)
+            ok &= said + begin + each.width == begins[each.end] + each.end_at
+        found = Matched(ok, begins, ends)
+        ok &= ~self._alone(found, buffer)
+        return found
+
+    def span(self, value: Value, found: Matched) -> tuple[Positions, Positions]:
+        """Where a counted value lies in each row."""
+        begin = found.begins[value.number] + (self.stretches[value.number].size + self.widths[value.number])
+        return begin, found.ends[value.number]
+
+    def _alone(self, found: Matched, buffer: Bytes) -> Mask:
+        """The rows that only the decoder knows: with a number that is not finite, or a queue's address to reply to."""
+        alone: Mask = np.zeros(len(found.ok), bool)
+        for _, value in self.headers:
+            if bits := _EXPONENTS.get(value.code):
+                alone |= values_at(buffer, ">u4", found.begins[value.number] + value.at) & bits == bits
+        reply = dict(self.fields).get("reply_to")
+        if isinstance(reply, Value):
+            alone |= values_at(buffer, ">u8", self.span(reply, found)[0]) == _REPLY_QUEUE
+        return alone
