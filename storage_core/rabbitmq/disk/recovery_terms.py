@@ -5,7 +5,7 @@ Leaves to `recovery` what follows from them. Source: rabbitmq.md 1.4.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +14,15 @@ from storage_core.formats.rabbitmq.erlang.external_term import Atom
 
 COUNTS = ("persistent_count", "persistent_bytes")
 NEXT_IDS = ("next_seq_id", "next_deliver_seq_id")
+REDELIVERED, DELIVERY_COUNTS = "redeliver_seq_id", "delivery_count"
+"""What 4.3 writes in place of the latter, which it takes where it finds both, and beside it."""
 
 
 @dataclass(frozen=True)
 class QueueTerms:
     """One queue's terms. `segments` maps segment numbers to live entries; it and the ids are None when the term is
     missing. A node then takes the end of the last segment for the next id, and that for the next to be delivered.
+    `delivery_counts` are those of single messages that came back, by sequence id; None before 4.3.
 
     `client` is the queue's reference in the persistent store, None for a queue that is not durable.
     """
@@ -32,6 +35,7 @@ class QueueTerms:
     client: bytes | None
     persistent_count: int
     persistent_bytes: int
+    delivery_counts: Mapping[int, int] | None = None
 
     def term(self) -> tuple[list[int], list[tuple[Atom, Any]]]:
         """The object as a node writes it."""
@@ -40,8 +44,11 @@ class QueueTerms:
             pairs.append((Atom("segments"), sorted(self.segments.items(), reverse=True)))
         elif self.segments is not None:
             pairs.append((Atom("v2_index_state"), (2, dict(self.segments))))
-        following = zip(NEXT_IDS, (self.next_sequence_id, self.next_deliver_sequence_id), strict=True)
+        names = NEXT_IDS if self.delivery_counts is None else (NEXT_IDS[0], REDELIVERED)
+        following = zip(names, (self.next_sequence_id, self.next_deliver_sequence_id), strict=True)
         pairs += [(Atom(name), number) for name, number in following if number is not None]
+        if self.delivery_counts is not None:
+            pairs.append((Atom(DELIVERY_COUNTS), dict(self.delivery_counts)))
         pairs += [
             (Atom("persistent_ref"), Atom("undefined") if self.client is None else self.client),
             (Atom("persistent_count"), self.persistent_count),
@@ -76,20 +83,23 @@ def terms_of(item: Any) -> QueueTerms | None:
     except (ValueError, TypeError):
         return None
     values = {pair[0]: pair[1] for pair in item[1] if isinstance(pair, tuple) and len(pair) == 2}
-    counts = [values.get(name) for name in COUNTS] + [values[name] for name in NEXT_IDS if name in values]
+    values.setdefault(NEXT_IDS[1], values.get(REDELIVERED))
+    following = [values.get(name) for name in NEXT_IDS]
+    counts = [values.get(name) for name in COUNTS] + [number for number in following if number is not None]
     if "persistent_ref" not in values or not all(map(_is_count, counts)):
         return None
     version, segments = _segments(values)
-    client = values["persistent_ref"]
+    client, noted = values["persistent_ref"], values.get(DELIVERY_COUNTS)
     return QueueTerms(
         directory,
         version,
         segments,
-        values.get("next_seq_id"),
-        values.get("next_deliver_seq_id"),
+        values.get(NEXT_IDS[0]),
+        values[NEXT_IDS[1]],
         client if isinstance(client, bytes) else None,
         values["persistent_count"],
         values["persistent_bytes"],
+        _counts(noted.items()) if isinstance(noted, dict) else None,
     )
 
 

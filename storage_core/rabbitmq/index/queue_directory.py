@@ -208,9 +208,7 @@ def read_queue(
     if directory.version == 1 and crashes_at_start(told, entries, stored, entry_count):
         verdict = verdict_on(None, locations.clean, count, trust)
     _locate(entries, ids, stored, locations, files)
-    below = verdict.redelivered_below
-    redelivered = len(entries) if below is None else int((entries["sequence_id"] < below).sum())
-    entries["flags"][:redelivered] |= np.uint8(REDELIVERED)
+    entries["flags"][verdict.redelivered(entries["sequence_id"])] |= np.uint8(REDELIVERED)
     if verdict.dirty:
         entries["flags"] |= np.uint8(DIRTY)
     queue = QueueFiles(directory, entries, files, 0, verdict, transient, _end(found), damages)

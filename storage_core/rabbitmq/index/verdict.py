@@ -22,7 +22,8 @@ class Verdict:
     """How a queue comes up.
 
     `dirty`: entries whose message is gone are dropped without a word. `redelivered_below`: sequence ids below it have
-    been delivered, None for all. `next_sequence_id` is None when it follows from the segments that live.
+    been delivered, None for all, and so have `redelivered_too`. `next_sequence_id` is None when it follows from the
+    segments that live.
     `hidden`: the terms say that the queue is empty, and a node believes them. `expected_count` and `expected_bytes` are
     the messages, and the bytes of their bodies, that the terms count; None where nothing is believed.
     """
@@ -33,6 +34,14 @@ class Verdict:
     hidden: bool
     expected_count: int | None
     expected_bytes: int | None
+    redelivered_too: tuple[int, ...] = ()
+
+    def redelivered(self, sequence_ids: npt.NDArray[np.int64]) -> Mask:
+        """Which of the sequence ids, shape (n,), have been delivered."""
+        if self.redelivered_below is None:
+            return np.ones(len(sequence_ids), np.bool_)
+        below: Mask = sequence_ids < self.redelivered_below
+        return below | np.isin(sequence_ids, self.redelivered_too) if self.redelivered_too else below
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,8 @@ def verdict_on(terms: QueueTerms | None, store_clean: bool, entry_count: int, tr
     following, delivered = terms.next_sequence_id, terms.next_deliver_sequence_id
     if following is None and terms.segments:
         following = (max(terms.segments) + 1) * entry_count
-    return Verdict(dirty, following if delivered is None else delivered, following, hidden, count, size)
+    below = following if delivered is None else delivered
+    return Verdict(dirty, below, following, hidden, count, size, tuple(terms.delivery_counts or ()))
 
 
 def crashes_at_start(verdict: Verdict, entries: Entries, stored: Mask, entry_count: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.erlang import dets, disk_log, erlang_text, ets_dump
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.rabbitmq.disk import recovery_terms
+from storage_core.rabbitmq.index.verdict import verdict_on
 from tests.rabbitmq import golden
 
 ATOMS = st.text(st.characters(codec="utf-8"), max_size=20).map(et.Atom)
@@ -208,6 +210,21 @@ def test_terms_that_lack_something(name: str, comes_up: bool, tmp_path: Path) ->
         following = (None if name == term else found.next_sequence_id for term in recovery_terms.NEXT_IDS)
         assert (kept.next_sequence_id, kept.next_deliver_sequence_id) == tuple(following)
         assert [pair[0] for pair in kept.term()[1]] == [pair[0] for pair in pairs if pair[0] != name]
+
+
+def test_terms_of_release_4_3(tmp_path: Path) -> None:
+    """Found beside those of a release before in one table, as after an upgrade; of both names the older counts."""
+    (found,) = recovery_terms.decode(real_table(tmp_path)).values()
+    later = replace(found, version=2, next_deliver_sequence_id=3, delivery_counts={5: 2, 9: 1})
+    key, pairs = later.term()
+    names = [str(name) for name, _ in pairs]
+    assert names[1:4] == ["next_seq_id", "redeliver_seq_id", "delivery_count"]
+    assert recovery_terms.terms_of((key, pairs)) == later
+    both = recovery_terms.terms_of((key, [*pairs, (et.Atom("next_deliver_seq_id"), 7)]))
+    assert both == replace(later, next_deliver_sequence_id=7)
+    marked = verdict_on(later, True, 2048).redelivered(np.arange(11))
+    assert np.flatnonzero(marked).tolist() == [0, 1, 2, 5, 9]
+    assert not verdict_on(replace(later, delivery_counts={}), True, 2048).redelivered(np.arange(3, 11)).any()
 
 
 NUMBERS = st.one_of(st.integers(0, 300), st.integers(0, 2**63 - 1))
