@@ -69,7 +69,7 @@ def test_a_new_queue_is_like_the_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("snapshot", "queue"),
     [("s11_cqv2_clean", "v2.q"), ("v4_compacted_clean", "plain"), ("v4_compacted_kill9", "plain"),
-     ("v4_protocols_clean", "new")],
+     ("v4_protocols_clean", "new"), ("v43_compacted_clean", "plain")],
 )  # fmt: skip
 def test_appending_to_a_store_of_a_real_node(snapshot: str, queue: str, tmp_path: Path) -> None:
     path = golden.unpack(snapshot, tmp_path) / golden.DEFAULT_VHOST
@@ -91,7 +91,7 @@ def test_appending_to_a_store_of_a_real_node(snapshot: str, queue: str, tmp_path
     assert after.filter(pc.not_equal(after["queue"], queue)).equals(before.filter(rest))
 
 
-@pytest.mark.parametrize("snapshot", ["s11_cqv2_clean", "v4_compacted_clean"])
+@pytest.mark.parametrize("snapshot", ["s11_cqv2_clean", "v4_compacted_clean", "v43_compacted_clean"])
 def test_the_clean_stop_is_noted_as_its_node_does(snapshot: str, tmp_path: Path) -> None:
     """The keys of clean.dot, and the forms of the rows of both tables."""
 
