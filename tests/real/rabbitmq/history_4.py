@@ -85,10 +85,10 @@ def properties(r: random.Random, number: int) -> pika.BasicProperties:
 class History:
     """A node with the three queues, started."""
 
-    def __init__(self, seed: int | str) -> None:
+    def __init__(self, seed: int | str, release: type[Node4] = Node4) -> None:
         self.r = random.Random(seed)
         self._connections: list[pika.BlockingConnection] = []
-        self.node = Node4(f"[{{rabbit, [{{msg_store_file_size_limit, {FILE_SIZE}}}]}}].")
+        self.node = release(f"[{{rabbit, [{{msg_store_file_size_limit, {FILE_SIZE}}}]}}].")
         try:
             self._begin()
         except BaseException:

@@ -1,4 +1,4 @@
-"""Makes the snapshots of a real node of RabbitMQ 4: `v4_compacted_*` and `v4_protocols_*`.
+"""Makes the snapshots of real nodes of 4.0 (`v4_…`) and 4.3 (`v43_…`): `…_compacted_*` and `…_protocols_*`.
 
 The former are stores with holes in their message files, the latter hold messages that came by AMQP 1.0 and MQTT.
 `python -m tests.real.rabbitmq.make_release_4_stores [NAME ...]` writes anew what the tests read.
@@ -16,9 +16,11 @@ from typing import Any
 from tests.rabbitmq import golden
 from tests.real.rabbitmq.amqp import Delivery
 from tests.real.rabbitmq.history_4 import QUEUES, VHOST, History
+from tests.real.rabbitmq.node_4 import Node4, Node43
 from tests.real.rabbitmq.protocol_history import ProtocolHistory
 
-MESSAGES, ATTEMPTS, OF_EACH_PROTOCOL = 200, 8, 120
+RELEASES = {"v4": Node4, "v43": Node43}
+MESSAGES, NEVER_DELIVERED, ATTEMPTS, OF_EACH_PROTOCOL = 200, 60, 8, 120
 ORDER = "in the order the real node delivered them after a restart from exactly this directory, nothing acked"
 COMPACTED = "message files of 1 MB, compacted where they lie: zeros and old copies between the records"
 PROTOCOLS = "messages that came by AMQP 1.0, MQTT 3.1.1 and MQTT 5"
@@ -36,13 +38,14 @@ def _told(delivery: Delivery) -> dict[str, Any]:
     }
 
 
-def _compacted(name: str) -> History:
+def _compacted(name: str, release: type[Node4]) -> History:
     """The first of a few histories that has holes."""
     for attempt in range(ATTEMPTS):
-        history = History(f"{name} {attempt}")
+        history = History(f"{name} {attempt}", release)
         try:
             history.until_compacted(MESSAGES)
             if history.holes():
+                history.alike(NEVER_DELIVERED)
                 return history
         except BaseException:
             history.node.remove()
@@ -51,8 +54,8 @@ def _compacted(name: str) -> History:
     raise RuntimeError(f"no compaction in {ATTEMPTS} histories left holes")
 
 
-def _of_protocols(name: str) -> History:
-    history = ProtocolHistory(name)
+def _of_protocols(name: str, release: type[Node4]) -> History:
+    history = ProtocolHistory(name, release)
     try:
         history.work(OF_EACH_PROTOCOL)
     except BaseException:
@@ -96,9 +99,8 @@ def make(name: str, history: History, note: str, clean: bool) -> None:
 
 if __name__ == "__main__":
     for stopped in ("clean", "kill9"):
-        for kind, begun, said in (
-            ("v4_compacted", _compacted, COMPACTED), ("v4_protocols", _of_protocols, PROTOCOLS),
-        ):  # fmt: skip
-            store = f"{kind}_{stopped}"
-            if store in sys.argv[1:] or not sys.argv[1:]:
-                make(store, begun(store), said, stopped == "clean")
+        for kind, begun, said in (("compacted", _compacted, COMPACTED), ("protocols", _of_protocols, PROTOCOLS)):
+            for number, release in RELEASES.items():
+                store = f"{number}_{kind}_{stopped}"
+                if store in sys.argv[1:] or not sys.argv[1:]:
+                    make(store, begun(store, release), said, stopped == "clean")

@@ -28,6 +28,7 @@ if [ ! -e "$scripts/scripts/$suite" ]; then
 fi
 debootstrap --variant=minbase $checks "$suite" "$root" >&2
 rm -rf "$root.scripts"
+[ -e "$root/etc/hosts" ] || printf '127.0.0.1 localhost\n' > "$root/etc/hosts"
 printf '#!/bin/sh\nexit 101\n' > "$root/usr/sbin/policy-rc.d"
 chmod +x "$root/usr/sbin/policy-rc.d"
 DEBIAN_FRONTEND=noninteractive chroot "$root" apt-get install -q -y --no-install-recommends rabbitmq-server >&2
@@ -57,6 +58,12 @@ class Node4(Node):
     """A node of RabbitMQ 4, with an `advanced` config."""
 
     package = "trixie", "rabbitmq-4", "sid"
+    adds_mode = True
+    """Whether a message of a stream that does not say whether it is durable is delivered as a persistent one."""
+    knows_version_1 = True
+    """Whether it serves classic queues of version 1."""
+    fails_at_raw = True
+    """Whether it fails at a header that Erlang has no value for, which later releases leave out."""
 
     def __init__(self, advanced: str = "[].") -> None:
         self.root = installed(*self.package)
@@ -90,3 +97,13 @@ class Node312(Node4):
         """Starts it; RuntimeError with its last words when it does not come up."""
         super().start(seconds)
         self.ctl("enable_feature_flag", "all")
+
+
+class Node43(Node4):
+    """A node of RabbitMQ 4.3, whose metadata are in Khepri."""
+
+    package = "forky", "rabbitmq-4.3", "sid"
+    adds_mode = fails_at_raw = knows_version_1 = False
+
+
+FROM_4_ON = (Node4, Node43)
