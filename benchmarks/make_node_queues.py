@@ -17,8 +17,8 @@ from storage_core.formats.rabbitmq.erlang import external_term
 from storage_core.formats.rabbitmq.erlang.term_spans import elements
 from storage_core.formats.rabbitmq.quorum import raft_segment
 from storage_core.formats.rabbitmq.stream_queues.log_files import CHUNK, INDEX_HEAD, INDEX_RECORD, SEGMENT_HEAD, USER
+from storage_core.rabbitmq.disk.raft_log import read_log, read_wals
 from storage_core.rabbitmq.quorum.directory import list_queues
-from storage_core.rabbitmq.quorum.raft_log import read_log, read_wals
 
 FIXTURES = Path(__file__).parents[1] / "tests" / "golden" / "rabbitmq"
 STREAM, QUORUM, QUEUE = "s02_kill_publishing", "q01_clean", "plain"
@@ -78,7 +78,7 @@ def make_quorum(folder: Path, count: int, body_size: int) -> str:
     root = _unpacked("quorum", QUORUM, folder)
     queues, _ = list_queues(str(root))
     (queue,) = (each for each in queues if each.name[1] == QUEUE)
-    log = read_log(str(root), queue, read_wals(str(root)))
+    log = read_log(str(root), queue.folder, read_wals(str(root)))
     entries: list[bytes] = []
     for entry in (each for chunk in log.chunks() for each in chunk):
         data = (root / log.files[int(entry["file"])]).read_bytes()[int(entry["position"]) :][: int(entry["size"])]

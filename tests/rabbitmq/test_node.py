@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from storage_core import find_stores
 from storage_core.rabbitmq import looks_like_store, open_store, stores_below
 from storage_core.rabbitmq.disk import node
+from storage_core.rabbitmq.stream_queues.directory import list_streams
 from storage_core.store import ScanRequest
 from tests.rabbitmq import golden
 
@@ -36,6 +39,49 @@ def test_declared_queues(data_directory: tuple[Path, list[dict[str, Any]]]) -> N
         if row["durable"]
     }
     assert all(queue.durable for queue in found.values())
+
+
+@pytest.fixture
+def of_4_3(tmp_path: Path) -> tuple[Path, dict[tuple[str, str], tuple[str, Any]]]:
+    """The metadata store and the streams of a node of 4.3, and the durable queues that it listed."""
+    with tarfile.open(TABLES / "khepri" / "node.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    rows = json.loads((TABLES / "khepri" / "queues.json").read_text())
+    listed = {
+        (row["vhost"], row["name"]): (row["type"], {name: value for name, _, value in row["arguments"]})
+        for row in rows
+        if row["durable"]
+    }
+    return tmp_path, listed
+
+
+def kinds_of(folder: Path) -> dict[tuple[str, str], tuple[str, Any]]:
+    found = node.queues_of_node(str(folder))
+    return {key: (queue.kind, json.loads(queue.arguments)) for key, queue in found.items()}
+
+
+def test_queues_in_khepri(of_4_3: tuple[Path, dict[tuple[str, str], tuple[str, Any]]]) -> None:
+    folder, listed = of_4_3
+    assert kinds_of(folder) == listed
+    assert ("/", "later") in listed
+    assert ("/", "lazy") not in listed
+    (stream,) = list_streams(str(folder / "stream"))
+    assert (stream.vhost, stream.queue) == ("/", "stream")
+
+
+def test_damage_in_khepri(of_4_3: tuple[Path, dict[tuple[str, str], tuple[str, Any]]]) -> None:
+    """Nothing but queues that the node had, whatever is cut or flipped."""
+    folder, listed = of_4_3
+    (log,) = folder.glob("coordination/*/*.wal")
+    whole, draw = log.read_bytes(), random.Random(3)
+    known = {key for key, _ in listed.items()} | {("/", "lazy")}
+    for _ in range(30):
+        data = bytearray(whole)
+        data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+        log.write_bytes(data[: draw.choice((len(data), draw.randrange(len(data))))])
+        assert set(kinds_of(folder)) <= known
+    log.write_bytes(b"RAWA")
+    assert kinds_of(folder) == {}
 
 
 def test_queues_elsewhere_are_counted(data_directory: tuple[Path, list[dict[str, Any]]]) -> None:

@@ -15,13 +15,14 @@ from storage_core.formats.rabbitmq.erlang import external_term
 from storage_core.formats.rabbitmq.message import message_container
 from storage_core.formats.rabbitmq.quorum import log_entry
 from storage_core.rabbitmq import open_store
-from storage_core.rabbitmq.quorum import raft_log, replay
+from storage_core.rabbitmq.disk import raft_log
+from storage_core.rabbitmq.disk.raft_log import read_log
+from storage_core.rabbitmq.quorum import replay
 from storage_core.rabbitmq.quorum.machine import map_order
 from storage_core.rabbitmq.quorum.machine.lanes import Lanes
 from storage_core.rabbitmq.quorum.machine.message_facts import MessageFacts, message_facts, sized_facts
 from storage_core.rabbitmq.quorum.machine.state import Consumer, State
 from storage_core.rabbitmq.quorum.message_table import MessageTable
-from storage_core.rabbitmq.quorum.raft_log import read_log
 from storage_core.rabbitmq.quorum.snapshot import QuorumSnapshot, Reading
 from storage_core.store import Mode, OffsetBound, Predicate, ScanRequest
 from tests.golden.archive import fingerprint
@@ -180,7 +181,7 @@ def test_templates_against_the_decoder(name: str, tmp_path: Path) -> None:
     snapshot = QuorumSnapshot(str(folder), "", Reading())
     taken = 0
     for queue in snapshot.directories:
-        log = read_log(str(folder), queue, snapshot.wals)
+        log = read_log(str(folder), queue.folder, snapshot.wals)
         parts = [
             (folder / log.files[entry["file"]]).read_bytes()[entry["position"] : entry["position"] + entry["size"]]
             for chunk in log.chunks()

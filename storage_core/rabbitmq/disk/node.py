@@ -1,8 +1,8 @@
 """What a node's own metadata says about the queues of a vhost's store that lies in the node's data directory.
 
 Reads `rabbit_durable_queue.DCD` and `.DCL`, Mnesia's copies of that table (a dump, and changes since), and Mnesia's
-transaction log, where the latest changes stay, also after a clean stop. Leaves to `views` and `snapshot` what is done
-with it. Source: files of a real 3.10.8 node (tests/golden/rabbitmq/node).
+transaction log, where the latest changes stay, also after a clean stop; what later nodes have in Khepri is `khepri`'s.
+Leaves to `views` and `snapshot` what is done with it. Source: files of a real 3.10.8 node (tests/golden/rabbitmq/node).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from storage_core.errors import FormatError
 from storage_core.formats.rabbitmq.erlang import disk_log, external_term
+from storage_core.rabbitmq.disk import khepri
 from storage_core.rabbitmq.disk.span_reader import read_table
 
 DUMP_FILE, LOG_FILE = "rabbit_durable_queue.DCD", "rabbit_durable_queue.DCL"
@@ -59,7 +60,7 @@ def declared_queues(root: str) -> dict[tuple[str, str], DeclaredQueue]:
 
 
 def queues_of_node(folder: str) -> dict[tuple[str, str], DeclaredQueue]:
-    """The durable queues by vhost and name that the tables in a node's data directory list."""
+    """The durable queues by vhost and name that the metadata in a node's data directory list."""
     records: dict[Any, Any] = {}
     for term in _terms(f"{folder}/{DUMP_FILE}"):
         if isinstance(term, tuple) and len(term) > TYPE and term[0] == "amqqueue":
@@ -72,9 +73,9 @@ def queues_of_node(folder: str) -> dict[tuple[str, str], DeclaredQueue]:
                 for change in term[DISC_COPIES] if isinstance(term[DISC_COPIES], list) else []:
                     _change(records, change)
     found = {}
-    for record in records.values():
+    for record in [*records.values(), *khepri.queue_records(folder).values()]:
         queue = _queue(record)
-        if queue is not None:
+        if queue is not None and queue.durable:
             found[queue.vhost, queue.name] = queue
     return found
 

@@ -14,9 +14,10 @@ from storage_core.formats.rabbitmq.erlang import dets
 from storage_core.formats.rabbitmq.quorum import server_config
 from storage_core.formats.rabbitmq.quorum.server_config import ServerConfig
 from storage_core.rabbitmq.disk.damage import Damage
+from storage_core.rabbitmq.disk.raft_log import SEGMENT, SNAPSHOTS, files_named
 from storage_core.rabbitmq.disk.span_reader import read_short_file, read_table
 
-WAL, SEGMENT, CONFIG, META, SNAPSHOTS = ".wal", ".segment", "config", "meta.dets", "snapshots"
+CONFIG, META = "config", "meta.dets"
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,6 @@ class QueueDirectory:
     def is_single(self) -> bool:
         """Whether the queue was declared with one member."""
         return len(self.config.members) == 1
-
-
-def files_named(root: str, suffix: str) -> list[str]:
-    """Names of the files of a folder that end so, ascending; none when it is not there."""
-    try:
-        return sorted(name for name in system.names(root) if name.endswith(suffix))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
 
 
 def list_queues(root: str) -> tuple[list[QueueDirectory], list[Damage]]:

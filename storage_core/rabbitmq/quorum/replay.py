@@ -18,6 +18,7 @@ from storage_core.formats.rabbitmq.message import basic_message, message_contain
 from storage_core.formats.rabbitmq.quorum import log_entry
 from storage_core.formats.rabbitmq.quorum.log_entry import Enqueues
 from storage_core.rabbitmq.disk.damage import Damage
+from storage_core.rabbitmq.disk.raft_log import LogEntries, RaftLog
 from storage_core.rabbitmq.disk.span_reader import SpanReader
 from storage_core.rabbitmq.quorum.machine.commands import Command, apply
 from storage_core.rabbitmq.quorum.machine.machine import Machine
@@ -25,7 +26,6 @@ from storage_core.rabbitmq.quorum.machine.machine_v5 import MachineV5
 from storage_core.rabbitmq.quorum.machine.message_facts import MessageFacts, facts_of, message_facts, sized_facts
 from storage_core.rabbitmq.quorum.machine.state import State, from_snapshot
 from storage_core.rabbitmq.quorum.message_table import MESSAGE, MessageTable
-from storage_core.rabbitmq.quorum.raft_log import LogEntries, RaftLog
 from storage_core.rabbitmq.read.partition import batch_ranges
 
 MACHINES: dict[int, type[Machine]] = {2: Machine, 3: Machine, 5: MachineV5}

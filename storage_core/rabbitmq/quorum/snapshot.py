@@ -17,11 +17,11 @@ from storage_core.conditions import all_hold, condition
 from storage_core.errors import CorruptionError, DataLossError
 from storage_core.rabbitmq import schema
 from storage_core.rabbitmq.disk.damage import Damage
+from storage_core.rabbitmq.disk.raft_log import RaftLog, WalEntries, read_log, read_wals
 from storage_core.rabbitmq.index.entries import Entries, filtered, joined, new_entries
 from storage_core.rabbitmq.index.partition_entries import EntryParts
 from storage_core.rabbitmq.quorum.directory import QueueDirectory, has_log, last_applied, list_queues
 from storage_core.rabbitmq.quorum.partition import QuorumPartition
-from storage_core.rabbitmq.quorum.raft_log import RaftLog, WalEntries, read_log, read_wals
 from storage_core.rabbitmq.quorum.replay import Replay
 from storage_core.rabbitmq.quorum.rows import FIELDS, QueueRows, QuorumColumns, rows_of
 from storage_core.rabbitmq.read import selection
@@ -97,7 +97,7 @@ class QuorumSnapshot(Snapshot):
         return found
 
     def _state(self, queue: QueueDirectory, with_held: bool) -> QueueState:
-        log = read_log(self.root, queue, self.wals)
+        log = read_log(self.root, queue.folder, self.wals)
         applied = max(self._applied.get(queue.uid, -1), log.snapshot_index)
         stop = applied if self.reading.applied else log.last_index
         replay = Replay(self.root, queue.name[1], log, stop)

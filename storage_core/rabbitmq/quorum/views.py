@@ -16,9 +16,9 @@ from storage_core.finding import FINDINGS, Finding
 from storage_core.formats.columns import TIMESTAMP
 from storage_core.formats.rabbitmq.quorum import log_entry
 from storage_core.rabbitmq.disk.damage import CUT, Damage
+from storage_core.rabbitmq.disk.raft_log import LogPiece
 from storage_core.rabbitmq.disk.span_reader import SpanReader
 from storage_core.rabbitmq.quorum.directory import QueueDirectory
-from storage_core.rabbitmq.quorum.raft_log import LogPiece
 from storage_core.rabbitmq.quorum.snapshot import QuorumSnapshot
 from storage_core.rabbitmq.read import selection
 from storage_core.rabbitmq.read.view_table import Row, ViewTable

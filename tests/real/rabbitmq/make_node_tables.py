@@ -1,17 +1,21 @@
 """Makes `tests/golden/rabbitmq/node`: the queue tables of a real node, stopped cleanly and killed, and what it listed.
 
-`python -m tests.real.rabbitmq.make_node_tables` writes anew what the tests read.
+`python -m tests.real.rabbitmq.make_node_tables [tables] [khepri]` writes anew what the tests read.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+import sys
+import tarfile
 import tempfile
 import time
 from pathlib import Path
 
 from tests.real.rabbitmq.node import Node
+from tests.real.rabbitmq.node_4 import Node43
+from tests.real.rabbitmq.stream_history import SETTLE_S
 
 TARGET = Path(__file__).parents[2] / "golden" / "rabbitmq" / "node"
 TABLES = ("rabbit_durable_queue.DCD", "rabbit_durable_queue.DCL", "LATEST.LOG")
@@ -55,7 +59,26 @@ def keep(node: Node, name: str, queues: list[dict[str, object]]) -> None:
     (target / "queues.json").write_text(json.dumps(queues, indent=1) + "\n")
 
 
-def main() -> None:
+def make_khepri() -> None:
+    """The same of a killed node of 4.3: its metadata store and the folders of its streams."""
+    node, target = Node43(), TARGET / "khepri"
+    try:
+        node.start()
+        node.ctl("add_vhost", "other")
+        node.eval(DECLARE + QUEUES + LATER + "ok.")
+        queues = listed(node)
+        time.sleep(SETTLE_S)
+        node.kill()
+        target.mkdir(exist_ok=True)
+        with tarfile.open(target / "node.tar.gz", "w:gz") as archive:
+            for name in ("coordination", "stream"):
+                archive.add(node.vhosts.parents[1] / name, name)
+        (target / "queues.json").write_text(json.dumps(queues, indent=1) + "\n")
+    finally:
+        node.remove()
+
+
+def make_tables() -> None:
     """Runs a node twice."""
     with tempfile.TemporaryDirectory() as folder:
         node = Node(Path(folder), "tables")
@@ -76,4 +99,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    for name, make in (("tables", make_tables), ("khepri", make_khepri)):
+        if name in sys.argv[1:] or not sys.argv[1:]:
+            make()

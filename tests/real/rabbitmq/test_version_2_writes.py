@@ -21,7 +21,7 @@ from tests.rabbitmq import golden
 from tests.real.rabbitmq.amqp import Client
 from tests.real.rabbitmq.history_4 import properties
 from tests.real.rabbitmq.node import Node
-from tests.real.rabbitmq.node_4 import Node4, Node312
+from tests.real.rabbitmq.node_4 import Node4, Node43, Node312
 from tests.real.rabbitmq.written import MAX_PRIORITY, QUEUES, check, declare, drained, expected, put, rows, write
 from tests.support.sampling import SEED, WHOLE
 
@@ -40,6 +40,7 @@ RELEASES: list[Any] = [
     pytest.param(Node, {"x-queue-version": 2}, id="3.10"),
     pytest.param(lambda _: Node312(), {"x-queue-version": 2}, id="3.12", marks=LATER),
     pytest.param(lambda _: Node4(), {}, id="4.0", marks=LATER),
+    pytest.param(lambda _: Node43(), {}, id="4.3", marks=LATER),
 ]
 
 

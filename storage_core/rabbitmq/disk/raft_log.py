@@ -1,6 +1,7 @@
-"""The log of each quorum queue of a node: where every entry lies that counts, out of segments and write-ahead logs.
+"""The log of each raft server of a node: where every entry lies that counts, out of segments and write-ahead logs.
 
-Source: docs/format/rabbitmq-quorum.md 3, 4, 5 and 8. Leaves to `replay` what the entries say.
+Source: docs/format/rabbitmq-quorum.md 3, 4, 5 and 8. Leaves what the entries say to `quorum`, and to
+`khepri` for the node's metadata.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from storage_core.formats.rabbitmq.quorum import raft_segment, snapshot_file, wa
 from storage_core.formats.rabbitmq.quorum.snapshot_file import SnapshotFile
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.disk.span_reader import read_table
-from storage_core.rabbitmq.quorum.directory import SEGMENT, SNAPSHOTS, WAL, QueueDirectory, files_named
 
+WAL, SEGMENT, SNAPSHOTS = ".wal", ".segment", "snapshots"
 WINDOW = 32 << 20
 SHORTEST_SEGMENT = 8
 CHUNK = 1 << 16
@@ -195,16 +196,24 @@ def _rising(part: LogEntries) -> LogEntries:
     return part if kept.all() else part[kept]
 
 
-def read_log(root: str, queue: QueueDirectory, wals: WalEntries) -> RaftLog:
-    """The log of one queue."""
+def files_named(root: str, suffix: str) -> list[str]:
+    """Names of the files of a folder that end so, ascending; none when it is not there."""
+    try:
+        return sorted(name for name in system.names(root) if name.endswith(suffix))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def read_log(root: str, server: str, wals: WalEntries) -> RaftLog:
+    """The log of the server whose folder below `root` has this name, which is also its uid."""
     notes: list[str] = []
-    snapshot = _newest_snapshot(root, queue, notes)
+    snapshot = _newest_snapshot(f"{root}/{server}/{SNAPSHOTS}", notes)
     files = [*wals.files]
     pieces: list[LogPiece] = []
     damages = list(wals.damages)
     beyond: dict[str, LogEntries] = {}
-    for name in files_named(f"{root}/{queue.folder}", SEGMENT):
-        path = f"{queue.folder}/{name}"
+    for name in files_named(f"{root}/{server}", SEGMENT):
+        path = f"{server}/{name}"
         try:
             part = _rising(_read_segment(f"{root}/{path}"))
         except FormatError as error:
@@ -214,7 +223,7 @@ def read_log(root: str, queue: QueueDirectory, wals: WalEntries) -> RaftLog:
             beyond[path] = part[part["file"] == BEYOND]
             pieces = _over(pieces, part, LogPiece(root, path, len(files), 0, 0))
             files.append(path)
-    for part in wals.parts.get(queue.uid, []):
+    for part in wals.parts.get(server.encode(), []):
         if len(part):
             number = int(part["file"][0])
             part = _rising(part)
@@ -272,9 +281,8 @@ def _read_segment(path: str) -> LogEntries:
     return part
 
 
-def _newest_snapshot(root: str, queue: QueueDirectory, notes: list[str]) -> SnapshotFile | None:
+def _newest_snapshot(folder: str, notes: list[str]) -> SnapshotFile | None:
     """The newest snapshot that is whole; a node skips the others."""
-    folder = f"{root}/{queue.folder}/{SNAPSHOTS}"
     try:
         names = sorted(system.names(folder), reverse=True)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,0 +1,126 @@
+"""What the metadata store of a later node, Khepri, says of its queues: the commands of its raft log, in their order.
+
+Earlier nodes have their metadata in Mnesia's tables, which are `node`'s. Transactions are programs, which are not run:
+what one changes in a queue is not seen. Source: docs/format/rabbitmq.md 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from storage_core.errors import FormatError, MqStoreError
+from storage_core.files import system
+from storage_core.formats.rabbitmq.erlang import external_term
+from storage_core.rabbitmq.disk.detect import COORDINATION, names_in
+from storage_core.rabbitmq.disk.raft_log import RaftLog, read_log, read_wals
+from storage_core.rabbitmq.disk.span_reader import read_short_file
+
+CONFIG, MACHINE = "config", b"khepri_machine"
+RECORD = "amqqueue"
+OF_VHOSTS = ["rabbitmq", "vhosts"]
+QUEUE_DEPTH, VHOST_DEPTH = 5, 3
+"""How long the paths of a queue and of a virtual host are."""
+
+Records = dict[tuple[bytes, bytes], tuple[Any, ...]]
+
+
+def queue_records(folder: str) -> Records:
+    """The records of all queues by virtual host and name; none where a node's data directory has no such store, and
+    those up to where it cannot be read.
+    """
+    found: Records = {}
+    top = f"{folder}/{COORDINATION}"
+    for root in (f"{top}/{name}" for name in sorted(names_in(top))):
+        for server in sorted(names_in(root)):
+            if MACHINE in _config(f"{root}/{server}/{CONFIG}"):
+                _replay(root, server, found)
+    return found
+
+
+def _config(path: str) -> bytes:
+    try:
+        return read_short_file(path)
+    except (FormatError, NotADirectoryError):
+        return b""
+
+
+def _replay(root: str, server: str, found: Records) -> None:
+    try:
+        log = read_log(root, server, read_wals(root))
+        if log.snapshot is not None:
+            found.update(_in_tree(log.snapshot.state))
+        for command in _commands(root, log):
+            _apply(found, command)
+    except (MqStoreError, OSError):
+        return
+
+
+def _in_tree(state: Any) -> Iterator[tuple[tuple[bytes, bytes], tuple[Any, ...]]]:
+    """The records of queues anywhere in a machine's state."""
+    left = [state]
+    while left:
+        term = left.pop()
+        if isinstance(term, tuple) and term and term[0] == "p_data":
+            record = term[-1]
+            if _is_queue(record):
+                yield (record[1][1], record[1][3]), record
+        elif isinstance(term, dict):
+            left.extend(term.values())
+        elif isinstance(term, tuple | list):
+            left.extend(each for each in term if isinstance(each, dict | tuple | list))
+
+
+def _is_queue(record: Any) -> bool:
+    named = isinstance(record, tuple) and len(record) > 1 and record[0] == RECORD
+    return named and isinstance(record[1], tuple) and len(record[1]) == 4 and isinstance(record[1][3], bytes)
+
+
+def _commands(root: str, log: RaftLog) -> Iterator[tuple[Any, ...]]:
+    """The commands that may change queues."""
+    opened: dict[int, int] = {}
+    try:
+        for entries in log.chunks():
+            for number, position, size in entries[["file", "position", "size"]].tolist():
+                if number not in opened:
+                    opened[number] = system.open_read(f"{root}/{log.files[number]}")
+                data = system.pread(opened[number], size, position)
+                if b"vhosts" not in data:
+                    continue
+                entry = external_term.decode(data)
+                if isinstance(entry, tuple) and len(entry) > 2 and entry[0] == "$usr" and isinstance(entry[2], tuple):
+                    yield entry[2][3] if entry[2][0] == "dedup" and len(entry[2]) == 4 else entry[2]
+    finally:
+        for descriptor in opened.values():
+            system.close(descriptor)
+
+
+def _apply(found: Records, command: Any) -> None:
+    """{put, path, payload, options} or {delete, path, options}."""
+    if not isinstance(command, tuple) or len(command) < 3 or not isinstance(command[1], list):
+        return
+    path = command[1]
+    if path[:2] != OF_VHOSTS:
+        return
+    names = [_name(part) for part in path[2:QUEUE_DEPTH]]
+    is_queue = len(path) == QUEUE_DEPTH and path[3] == "queues"
+    if command[0] == "delete" and len(path) == VHOST_DEPTH:
+        for key in [key for key in found if key[0] == names[0]]:
+            del found[key]
+    elif command[0] == "delete" and is_queue:
+        found.pop((names[0] or b"", names[2] or b""), None)
+    elif command[0] == "put" and is_queue and isinstance(command[2], tuple) and _is_queue(command[2][-1]):
+        key = (names[0] or b"", names[2] or b"")
+        if key not in found or ("if_node_exists", "false") not in _conditions(path[-1]):
+            found[key] = command[2][-1]
+
+
+def _name(part: Any) -> bytes | None:
+    """The name that a part of a path is, or that a condition asks for."""
+    return next((each for each in _conditions(part) if isinstance(each, bytes)), None)
+
+
+def _conditions(part: Any) -> list[Any]:
+    if isinstance(part, tuple) and len(part) == 2 and part[0] == "if_all" and isinstance(part[1], list):
+        return part[1]
+    return [part]
