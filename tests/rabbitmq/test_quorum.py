@@ -168,7 +168,7 @@ def test_another_machine_version(tmp_path: Path) -> None:
         golden.rows(folder)
     assert str(caught.value).endswith(
         ": plain has machine version 6 (RabbitMQ 4.1 or later); mqstore reads versions 2, 3 and 5 (RabbitMQ 3.10 to "
-        "4.0): consume it from a running node"
+        "4.0): consume it from a running node; queueType=classic and queueType=stream read other queues"
     )
 
 

@@ -70,7 +70,7 @@ class Replay:
     def _unread(self, what: str) -> UnsupportedFormatError:
         return UnsupportedFormatError(
             f"UnsupportedFormatError: {self.root}: {self.name} has {what}; mqstore reads versions 2, 3 and 5 (RabbitMQ "
-            "3.10 to 4.0): consume it from a running node"
+            "3.10 to 4.0): consume it from a running node; queueType=classic and queueType=stream read other queues"
         )
 
     def _enter(self, version: int) -> None:
