@@ -142,6 +142,36 @@ def test_message_files_that_a_node_removed_in_between(
     assert not [path for path in folder.glob("*.rdq") if path.stat().st_nlink > 1]
 
 
+def test_message_files_in_place_keep_their_names_when_another_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node took the number of the first, which it had removed; those after it are there, and none comes twice."""
+    store, first, table = small(tmp_path), rows(20, 7), rows(60)
+    store.append(first)
+    folder, move = Path(store.path) / "msg_store_persistent", publish._move
+
+    def until_a_segment(source: str, target: str) -> None:
+        if target.endswith(".idx"):
+            raise Died
+        move(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(publish, "_move", until_a_segment)
+        with pytest.raises(Died):
+            attempt(store, table)
+    intent = json.loads((Path(store.path) / ".mqstore" / "intent.json").read_text())
+    moved = [Path(store.path) / target for _, target in intent["moves"] if target.endswith(".rdq")]
+    assert len(moved) > 1
+    kept = {path.name: path.stat().st_ino for path in moved[1:]}
+    moved[0].unlink()
+    moved[0].write_bytes((folder / "0.rdq").read_bytes())
+    finish_unfinished(store.path, 60)
+    check(store, pa.concat_tables([first, table]))
+    inodes = {path.name: path.stat().st_ino for path in folder.glob("*.rdq")}
+    assert len({*inodes.values()}) == len(inodes)
+    assert {name: inodes[name] for name in kept} == kept
+
+
 def test_a_clean_stop_of_a_node_in_between_is_not_overwritten(tmp_path: Path) -> None:
     """No name is taken, but the terms are no longer those that the job knew: the store is dirty."""
     store = small(tmp_path)

@@ -23,7 +23,8 @@ KEPT = (paths.MESSAGE_SUFFIX, paths.STORE2_SUFFIX, paths.STUB_FILE)
 """Files that keep their name in staging until the job is done: a node that starts before removes what no index names,
 and queues that it does not know.
 """
-NUMBERED = (paths.MESSAGE_SUFFIX, paths.SEGMENT_SUFFIX, *MAGICS)
+SEGMENTS = (paths.SEGMENT_SUFFIX, *MAGICS)
+NUMBERED = (paths.MESSAGE_SUFFIX, *SEGMENTS)
 
 
 def highest_number(names: Iterable[str]) -> int:
@@ -89,28 +90,28 @@ def _is_of_before(root: str, staging: str, path: str) -> bool:
 
 
 def after_a_node(root: str, intent: Intent) -> Intent:
-    """The intent with free numbers for what waits under names that are taken, and for what comes after it in a queue,
-    and without clean files: the store is not clean any more.
+    """The intent with free numbers for what waits under names that are taken, and for the segments that wait after it
+    in a queue, and without clean files: the store is not clean any more.
 
-    A segment of version 2 keeps both of its files under one number: of one that has only its `.qs` in place the index
-    gets a copy of that, to which a node at most appended. Other files whose names are taken are left out.
+    A segment of version 2 keeps both of its files under one number: one whose `.qs` alone is in place gets a copy of
+    that, to which a node at most appended. Other files whose names are taken are left out.
     """
     staging = JobFolder(root).staging(intent["job"])
     left = waiting(root, staging, intent["moves"])
+    waits = {_stem(target) for _, target in left}
     taken = {_stem(target) for _, target in left if system.exists(f"{root}/{target}")}
     moves, numbers = [], dict[str, int]()
     for source, target in intent["moves"]:
-        stem, suffix = _stem(target), paths.suffix_of(target)
-        folder = _folder(target)
-        if stem not in taken and not (suffix in NUMBERED and any(_folder(other) == folder for other in numbers)):
+        stem, folder, suffix = _stem(target), _folder(target), paths.suffix_of(target)
+        follows = suffix in SEGMENTS and any(_folder(other) == folder for other in numbers)
+        if stem not in waits or not (stem in taken or follows):
             moves.append((source, target))
             continue
-        if (source, target) not in left and suffix == paths.STORE2_SUFFIX and system.exists(f"{root}/{target}"):
-            write_whole(f"{staging}/{source}", read_file(f"{root}/{target}"))
-        if suffix not in NUMBERED or not system.exists(f"{staging}/{source}"):
+        if suffix not in NUMBERED:
             continue
-        if stem not in numbers:
-            numbers[stem] = _free_number(root, folder, intent, numbers)
+        if (source, target) not in left and system.exists(f"{root}/{target}"):
+            write_whole(f"{staging}/{source}", read_file(f"{root}/{target}"))
+        numbers.setdefault(stem, _free_number(root, folder, intent, numbers))
         moves.append((source, f"{folder}/{numbers[stem]}{suffix}"))
         give_number(f"{staging}/{source}", moves[-1][1])
     spare = spare_of(moves, names_in(f"{root}/{paths.PERSISTENT_FOLDER}"))
