@@ -19,6 +19,7 @@ from typing import Any
 from storage_core.files import system
 from tests.faults import CHANGES
 
+TWO_PATHS = ("rename", "link")
 BLOCK = 512
 """Bytes that a disk writes whole."""
 
@@ -39,6 +40,8 @@ class Change:
     @property
     def folders(self) -> set[str]:
         """The folders whose names it changes."""
+        if self.name == "link":
+            return {os.path.dirname(self.target)}
         named = self.name in ("open_write", "rename", "unlink", "make_folder", "remove_folder")
         return {os.path.dirname(path) for path in (self.path, self.target) if path} if named else set()
 
@@ -80,7 +83,7 @@ class Recorder:
         if name == "make_folder":
             return self._folders_to_be(args[0])
         if not isinstance(args[0], int):
-            return [Change(name, self._relative(args[0]), target=self._relative(args[1]) if name == "rename" else "")]
+            return [Change(name, self._relative(args[0]), target=self._relative(args[1]) if name in TWO_PATHS else "")]
         path = self._relative(os.readlink(f"/proc/self/fd/{args[0]}"))
         change = Change(name, path, self._numbers.get(os.fstat(args[0]).st_ino))
         if name == "pwrite":
@@ -176,6 +179,7 @@ class _Disk:
     def __init__(self, root: Path) -> None:
         self._root = str(root)
         self._names: dict[int | None, str] = dict(enumerate(files_below(root)))
+        self._second: dict[str, str] = {}
 
     def apply(self, change: Change) -> None:
         """Makes a change, unless what it needs is not there because another one was lost."""
@@ -189,15 +193,24 @@ class _Disk:
             elif change.name == "rename":
                 os.rename(path, os.path.join(self._root, change.target))
                 self._rename(change.path, change.target)
+            elif change.name == "link":
+                os.link(path, os.path.join(self._root, change.target))
+                self._second[change.path] = change.target
             elif change.name == "unlink":
                 os.unlink(path)
-                self._names = {file: name for file, name in self._names.items() if name != change.path}
+                self._forget(change.path)
             elif change.name == "make_folder":
                 os.mkdir(path)
             elif change.name == "remove_folder":
                 os.rmdir(path)
         except OSError:
             return
+
+    def _forget(self, path: str) -> None:
+        """A file has one name less: its data goes by its second name, where it has one."""
+        second = self._second.pop(path, None)
+        named = {file: second if name == path else name for file, name in self._names.items()}
+        self._names = {file: name for file, name in named.items() if name is not None}
 
     def _rename(self, path: str, target: str) -> None:
         self._names = {file: name for file, name in self._names.items() if name != target}

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from storage_core.files import system
+from storage_core.rabbitmq import open_store
 from storage_core.rabbitmq.disk import recovery_terms
 from storage_core.rabbitmq.store import VhostStore
 from storage_core.rabbitmq.write import publish
@@ -131,6 +132,11 @@ def test_message_files_that_a_node_removed_in_between(
     assert len(moved) > 1
     assert spare.read_bytes() == b""
     assert max(folder.glob("*.rdq"), key=lambda path: int(path.stem)) == spare
+    copied = tmp_path / "copied"
+    shutil.copytree(store.path, copied / "v")
+    finish_unfinished(str(copied / "v"), 60)
+    check(open_store(str(copied / "v")), pa.concat_tables([first, table]))
+    assert open_store(str(copied / "v")).snapshot().locations.clean
     if linking:
         for target in moved[1:]:
             (Path(store.path) / target).unlink()
