@@ -1,7 +1,7 @@
 """The log of each raft server of a node: where every entry lies that counts, out of segments and write-ahead logs.
 
-Source: docs/format/rabbitmq-quorum.md 3, 4, 5 and 8. Leaves what the entries say to `quorum`, and to
-`khepri` for the node's metadata.
+Source: docs/format/rabbitmq-quorum.md 3, 4, 5 and 8. Leaves what the entries say to `quorum`, and to `khepri` for the
+node's metadata.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class LogPiece:
 
 @dataclass
 class RaftLog:
-    """The log of one queue behind its snapshot: pieces that follow each other without a hole, up to the first damage.
+    """The log of one server behind its snapshot: pieces that follow each other without a hole, up to the first damage.
 
     `files` are paths below the store; `damages` say where the log cannot be read on.
     """

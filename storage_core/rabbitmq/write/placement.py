@@ -14,7 +14,7 @@ from storage_core.formats.rabbitmq import paths
 from storage_core.rabbitmq.index.queue_directory import QueueFiles
 from storage_core.rabbitmq.message_store.locations import file_sizes
 from storage_core.rabbitmq.read.snapshot import VhostSnapshot
-from storage_core.rabbitmq.write.renumbering import highest_number, spare_of
+from storage_core.rabbitmq.write.file_numbers import highest_number, spare_of
 from storage_core.rabbitmq.write.store_facts import StoreFacts, known_versions
 from storage_core.store import StagedPart
 

@@ -21,9 +21,9 @@ from storage_core.rabbitmq.disk import definitions, unfinished
 from storage_core.rabbitmq.disk.span_reader import read_file
 from storage_core.rabbitmq.read.snapshot import VhostSnapshot
 from storage_core.rabbitmq.write import clean_stop
+from storage_core.rabbitmq.write.file_numbers import give_number
 from storage_core.rabbitmq.write.options import WriteOptions
 from storage_core.rabbitmq.write.placement import CLEAN_PATHS, Placement, placement_of
-from storage_core.rabbitmq.write.renumbering import give_number
 from storage_core.rabbitmq.write.store_facts import StoreFacts
 from storage_core.store import StagedPart
 

@@ -13,16 +13,20 @@ from storage_core.files import system
 from storage_core.files.small_file import write_whole
 from storage_core.formats.rabbitmq import paths
 from storage_core.job import JobFolder
-from storage_core.rabbitmq.write import renumbering
-from storage_core.rabbitmq.write.renumbering import waiting
+from storage_core.rabbitmq.write import redo
+
+KEPT = (paths.MESSAGE_SUFFIX, paths.STORE2_SUFFIX, paths.STUB_FILE)
+"""Files that keep their name in staging until the job is done: a node that starts before removes what no index names,
+and queues that it does not know.
+"""
 
 
 def finish_pending(root: str) -> None:
     """Finishes a job that passed its commit point and was stopped. To be called under the lock."""
     intent = jobs.pending_intent(root)
     if intent is not None:
-        if renumbering.node_ran(root, intent):
-            intent = renumbering.after_a_node(root, intent)
+        if redo.node_ran(root, intent):
+            intent = redo.after_a_node(root, intent)
             jobs.write_json(JobFolder(root).intent, intent)
         carry_out(root, intent["job"], intent)
     elif system.exists(JobFolder(root).intent):
@@ -33,7 +37,7 @@ def carry_out(root: str, job: str, intent: Mapping[str, Any]) -> None:
     """Does what an intent says, from wherever it was stopped; no node ran since."""
     job_folder = JobFolder(root)
     staging = job_folder.staging(job)
-    moves, clean_moves = (waiting(root, staging, intent[kind]) for kind in ("moves", "cleanMoves"))
+    moves, clean_moves = (redo.waiting(root, staging, intent[kind]) for kind in ("moves", "cleanMoves"))
     spare = intent.get("spare")
     own = {target for _, target in intent["cleanMoves"]} - {target for _, target in clean_moves}
     for path in intent["removes"]:
@@ -71,7 +75,7 @@ def _remove_spare(path: str) -> None:
 
 def _move(source: str, target: str) -> None:
     folder = _made_folder(target)
-    if paths.suffix_of(target) not in renumbering.KEPT or not system.link(source, target):
+    if paths.suffix_of(target) not in KEPT or not system.link(source, target):
         system.rename(source, target)
     system.sync_folder(folder)
 

@@ -1,8 +1,7 @@
-"""What becomes of a committed job that was stopped, and a node ran before it was carried out: other numbers for its
-files whose names are taken.
+"""What is left to do of a committed job that was stopped, also when a node ran before it was carried out.
 
-The decision is in the intent before a file is moved, so that it holds however often the job is stopped.
-Source: commit-protocol.md 15, rabbitmq.md 8.
+The decision is in the intent before a file is moved, so that it holds however often the job is stopped. Leaves to
+`publish` the moving. Source: commit-protocol.md 15.
 """
 
 from __future__ import annotations
@@ -12,51 +11,10 @@ from collections.abc import Iterable, Mapping
 from storage_core.files import system
 from storage_core.files.small_file import names_in, write_whole
 from storage_core.formats.rabbitmq import paths
-from storage_core.formats.rabbitmq.classic import queue_v2
 from storage_core.job import Intent, JobFolder
 from storage_core.rabbitmq.disk import unfinished
 from storage_core.rabbitmq.disk.span_reader import read_file
-
-MAGICS = {paths.INDEX2_SUFFIX: queue_v2.INDEX_MAGIC, paths.STORE2_SUFFIX: queue_v2.STORE_MAGIC}
-Move = tuple[str, str]
-KEPT = (paths.MESSAGE_SUFFIX, paths.STORE2_SUFFIX, paths.STUB_FILE)
-"""Files that keep their name in staging until the job is done: a node that starts before removes what no index names,
-and queues that it does not know.
-"""
-SEGMENTS = (paths.SEGMENT_SUFFIX, *MAGICS)
-NUMBERED = (paths.MESSAGE_SUFFIX, *SEGMENTS)
-
-
-def highest_number(names: Iterable[str]) -> int:
-    """The highest number of a message file or segment, -1 when there is none."""
-    numbers = (paths.number_of(name, suffix) for name in names for suffix in NUMBERED)
-    return max((number for number in numbers if number is not None), default=-1)
-
-
-def give_number(path: str, target: str) -> None:
-    """Makes the header of a staged file, where it has one, that of the number in the name `target`."""
-    name = target.rpartition("/")[2]
-    suffix = paths.suffix_of(name)
-    number = paths.number_of(name, suffix)
-    if suffix not in MAGICS or number is None:
-        return
-    descriptor = system.open_write(path)
-    try:
-        system.pwrite(descriptor, queue_v2.encode_header(MAGICS[suffix], number), 0)
-        system.fsync(descriptor)
-    finally:
-        system.close(descriptor)
-
-
-def spare_of(moves: Iterable[Move], names: Iterable[str] = ()) -> str | None:
-    """An empty message file above those of a job and the other `names` of its folder, there while they are moved: a
-    node that starts then cuts its last file after the last message that an index names. None where the job has none.
-    """
-    planned = [target for _, target in moves if paths.suffix_of(target) == paths.MESSAGE_SUFFIX]
-    if not planned:
-        return None
-    number = highest_number([*(target.rpartition("/")[2] for target in planned), *names]) + 1
-    return f"{paths.PERSISTENT_FOLDER}/{number}{paths.MESSAGE_SUFFIX}"
+from storage_core.rabbitmq.write.file_numbers import NUMBERED, SEGMENTS, Move, give_number, highest_number, spare_of
 
 
 def waiting(root: str, staging: str, moves: Iterable[Move]) -> list[Move]:

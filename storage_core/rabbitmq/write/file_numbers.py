@@ -1,0 +1,50 @@
+"""The numbers of a job's files: the highest there is, the header that holds one, the spare above them.
+
+Source: commit-protocol.md 15, rabbitmq.md 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from storage_core.files import system
+from storage_core.formats.rabbitmq import paths
+from storage_core.formats.rabbitmq.classic import queue_v2
+
+MAGICS = {paths.INDEX2_SUFFIX: queue_v2.INDEX_MAGIC, paths.STORE2_SUFFIX: queue_v2.STORE_MAGIC}
+SEGMENTS = (paths.SEGMENT_SUFFIX, *MAGICS)
+NUMBERED = (paths.MESSAGE_SUFFIX, *SEGMENTS)
+Move = tuple[str, str]
+"""From where in staging to where in the store."""
+
+
+def highest_number(names: Iterable[str]) -> int:
+    """The highest number of a message file or segment, -1 when there is none."""
+    numbers = (paths.number_of(name, suffix) for name in names for suffix in NUMBERED)
+    return max((number for number in numbers if number is not None), default=-1)
+
+
+def give_number(path: str, target: str) -> None:
+    """Makes the header of a staged file, where it has one, that of the number in the name `target`."""
+    name = target.rpartition("/")[2]
+    suffix = paths.suffix_of(name)
+    number = paths.number_of(name, suffix)
+    if suffix not in MAGICS or number is None:
+        return
+    descriptor = system.open_write(path)
+    try:
+        system.pwrite(descriptor, queue_v2.encode_header(MAGICS[suffix], number), 0)
+        system.fsync(descriptor)
+    finally:
+        system.close(descriptor)
+
+
+def spare_of(moves: Iterable[Move], names: Iterable[str] = ()) -> str | None:
+    """An empty message file above those of a job and the other `names` of its folder, there while they are moved: a
+    node that starts then cuts its last file after the last message that an index names. None where the job has none.
+    """
+    planned = [target for _, target in moves if paths.suffix_of(target) == paths.MESSAGE_SUFFIX]
+    if not planned:
+        return None
+    number = highest_number([*(target.rpartition("/")[2] for target in planned), *names]) + 1
+    return f"{paths.PERSISTENT_FOLDER}/{number}{paths.MESSAGE_SUFFIX}"
