@@ -107,29 +107,35 @@ def test_a_node_that_ran_in_between_is_not_overwritten(tmp_path: Path) -> None:
     assert not store.snapshot().locations.clean
 
 
-@pytest.mark.parametrize("linking", [True, False], ids=["hard links", "a file system without"])
-def test_message_files_that_a_node_removed_in_between(
-    linking: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before their segments were in place: they come back from staging. What the node wrote into the spare stays."""
-    store, first, table = small(tmp_path), rows(20, 7), rows(40)
-    store.append(first)
-    folder, move = Path(store.path) / "msg_store_persistent", publish._move
+def stop_before_segments(store: VhostStore, table: pa.Table, linking: bool = True) -> tuple[list[Path], Path]:
+    """A job that dies when its message files are in place; these, and the spare."""
+    move = publish._move
 
     def until_a_segment(source: str, target: str) -> None:
         if target.endswith(".idx"):
             raise Died
         move(source, target)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(publish, "_move", until_a_segment)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(publish, "_move", until_a_segment)
         if not linking:
-            patched.setattr(system, "link", lambda *_: False)
+            monkeypatch.setattr(system, "link", lambda *_: False)
         with pytest.raises(Died):
             attempt(store, table)
-    intent = json.loads((Path(store.path) / ".mqstore" / "intent.json").read_text())
-    spare, moved = Path(store.path) / intent["spare"], [t for _, t in intent["moves"] if t.endswith(".rdq")]
+    root = Path(store.path)
+    intent = json.loads((root / ".mqstore" / "intent.json").read_text())
+    moved = [root / target for _, target in intent["moves"] if target.endswith(".rdq")]
     assert len(moved) > 1
+    return moved, root / intent["spare"]
+
+
+@pytest.mark.parametrize("linking", [True, False], ids=["hard links", "a file system without"])
+def test_message_files_that_a_node_removed_in_between(linking: bool, tmp_path: Path) -> None:
+    """Before their segments were in place: they come back from staging. What the node wrote into the spare stays."""
+    store, first, table = small(tmp_path), rows(20, 7), rows(40)
+    store.append(first)
+    folder = Path(store.path) / "msg_store_persistent"
+    moved, spare = stop_before_segments(store, table, linking)
     assert spare.read_bytes() == b""
     assert max(folder.glob("*.rdq"), key=lambda path: int(path.stem)) == spare
     copied = tmp_path / "copied"
@@ -138,8 +144,8 @@ def test_message_files_that_a_node_removed_in_between(
     check(open_store(str(copied / "v")), pa.concat_tables([first, table]))
     assert open_store(str(copied / "v")).snapshot().locations.clean
     if linking:
-        for target in moved[1:]:
-            (Path(store.path) / target).unlink()
+        for path in moved[1:]:
+            path.unlink()
         spare.write_bytes((folder / "0.rdq").read_bytes())
     store.append(rows(3, 4))
     check(store, pa.concat_tables([first, table, rows(3, 4)]))
@@ -148,26 +154,12 @@ def test_message_files_that_a_node_removed_in_between(
     assert not [path for path in folder.glob("*.rdq") if path.stat().st_nlink > 1]
 
 
-def test_message_files_in_place_keep_their_names_when_another_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_message_files_in_place_keep_their_names_when_another_is_taken(tmp_path: Path) -> None:
     """A node took the number of the first, which it had removed; those after it are there, and none comes twice."""
     store, first, table = small(tmp_path), rows(20, 7), rows(60)
     store.append(first)
-    folder, move = Path(store.path) / "msg_store_persistent", publish._move
-
-    def until_a_segment(source: str, target: str) -> None:
-        if target.endswith(".idx"):
-            raise Died
-        move(source, target)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(publish, "_move", until_a_segment)
-        with pytest.raises(Died):
-            attempt(store, table)
-    intent = json.loads((Path(store.path) / ".mqstore" / "intent.json").read_text())
-    moved = [Path(store.path) / target for _, target in intent["moves"] if target.endswith(".rdq")]
-    assert len(moved) > 1
+    folder = Path(store.path) / "msg_store_persistent"
+    moved, _ = stop_before_segments(store, table)
     kept = {path.name: path.stat().st_ino for path in moved[1:]}
     moved[0].unlink()
     moved[0].write_bytes((folder / "0.rdq").read_bytes())

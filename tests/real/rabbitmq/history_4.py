@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -179,9 +179,9 @@ def as_rows(deliveries: dict[str, list[Delivery]]) -> dict[str, list[tuple[Any, 
     }
 
 
-def rows_of(table: pa.Table) -> dict[str, list[tuple[Any, ...]]]:
+def rows_of(table: pa.Table, queues: Iterable[str] = QUEUES) -> dict[str, list[tuple[Any, ...]]]:
     """What a delivery says of each row of a read, by queue and in order."""
-    rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in QUEUES}
+    rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in queues}
     for name, listed in golden.by_queue(table).items():
         for row in listed:
             key = row["routingKeys"][0]

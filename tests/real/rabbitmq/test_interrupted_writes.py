@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import time
@@ -17,14 +16,11 @@ from storage_core.rabbitmq.write.job import finish_unfinished
 from tests.faults import Died
 from tests.rabbitmq import golden
 from tests.real.rabbitmq.node import Node
-from tests.real.rabbitmq.node_4 import Node4
+from tests.real.rabbitmq.node_4 import LATER, Node4
 from tests.real.rabbitmq.written import QUEUES, declare, drained, put, rows, write
 from tests.support.sampling import SEED, WHOLE
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
-
-ROUNDS = int(os.environ.get("MQSTORE_RELEASE_4", "0"))
-LATER = pytest.mark.skipif(not ROUNDS, reason="make test-real-full installs RabbitMQ 4 (MQSTORE_RELEASE_4: rounds)")
 
 
 def stopped_before(monkeypatch: pytest.MonkeyPatch, kind: str, which: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import time
 
@@ -11,11 +10,10 @@ import pika
 import pytest
 
 from storage_core.rabbitmq.disk import node as metadata
-from tests.real.rabbitmq.node_4 import FROM_4_ON, Node4
+from tests.real.rabbitmq.node_4 import FROM_4_ON, LATER, Node4
 from tests.real.rabbitmq.stream_history import SETTLE_S
 from tests.support.sampling import SEED
 
-ROUNDS = int(os.environ.get("MQSTORE_RELEASE_4", "0"))
 VHOSTS = ("/", "other ü", "gone")
 KINDS = ("classic", "quorum", "stream")
 MANY = """
@@ -24,11 +22,7 @@ Put = fun(N) ->
 lists:foreach(Put, lists:seq(1, 60000)).
 """
 """More commands than Khepri takes before it makes a snapshot."""
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.timeout(0),
-    pytest.mark.skipif(not ROUNDS, reason="make test-real-full installs RabbitMQ 4 (MQSTORE_RELEASE_4: rounds)"),
-]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(0), LATER]
 
 
 def change(node: Node4, r: random.Random) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.real.rabbitmq.node import Node
-from tests.real.rabbitmq.node_4 import Node4, Node312
+from tests.real.rabbitmq.node_4 import LATER, ROUNDS, Node4, Node312
 from tests.real.rabbitmq.quorum_compared import compare
 from tests.real.rabbitmq.quorum_history import SMALL_LOG, History, snapshot_often, with_small_log
 
@@ -22,7 +22,6 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(0)]
 
 SEED = int(os.environ.get("MQSTORE_SEED", "20261123"))
 HISTORIES = int(os.environ.get("MQSTORE_HISTORIES", "2"))
-LATER = int(os.environ.get("MQSTORE_RELEASE_4", "0"))
 OF_ONE_NODE = 10
 
 
@@ -50,9 +49,9 @@ def test_what_a_node_delivers_after_a_random_history(tmp_path: Path) -> None:
     assert found > 20 * HISTORIES
 
 
-@pytest.mark.skipif(not LATER, reason="make test-real-full installs RabbitMQ 3.12 and 4 (MQSTORE_RELEASE_4: rounds)")
+@LATER
 @pytest.mark.parametrize("kind", [Node312, Node4])
 def test_what_a_later_node_delivers_after_a_random_history(kind: type[Node4], tmp_path: Path) -> None:
     """With consumers that stay, single active ones too, and messages of high priority."""
-    found = compared(lambda _: kind(SMALL_LOG), LATER, True, tmp_path)
-    assert found > 50 * LATER
+    found = compared(lambda _: kind(SMALL_LOG), ROUNDS, True, tmp_path)
+    assert found > 50 * ROUNDS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
@@ -14,17 +13,12 @@ from storage_core.rabbitmq.quorum.machine.message_facts import facts_of
 from storage_core.rabbitmq.quorum.machine.state import State, from_snapshot
 from storage_core.rabbitmq.quorum.replay import MACHINES
 from tests.real.rabbitmq.machine_script import Script, states
-from tests.real.rabbitmq.node_4 import Node4
+from tests.real.rabbitmq.node_4 import LATER, ROUNDS, Node4
 from tests.support.sampling import SEED
 
-SCRIPTS = 4 * int(os.environ.get("MQSTORE_RELEASE_4", "0"))
+SCRIPTS = 4 * ROUNDS
 COMMANDS = 150
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.sampled,
-    pytest.mark.timeout(0),
-    pytest.mark.skipif(not SCRIPTS, reason="make test-real-full installs RabbitMQ 4 (MQSTORE_RELEASE_4: rounds)"),
-]
+pytestmark = [pytest.mark.real, pytest.mark.sampled, pytest.mark.timeout(0), LATER]
 
 
 @pytest.mark.parametrize("versions", [(2,), (3,), (5,), (2, 3, 5)], ids=lambda each: "-".join(map(str, each)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from pathlib import Path
@@ -14,19 +13,14 @@ from storage_core.formats.rabbitmq.message import basic_message
 from storage_core.formats.rabbitmq.message.basic_message import Message
 from tests.real.rabbitmq import history_4
 from tests.real.rabbitmq.history_4 import COMPACTED_AFTER_S, History, check_store
-from tests.real.rabbitmq.node_4 import FROM_4_ON, Node4
+from tests.real.rabbitmq.node_4 import FROM_4_ON, LATER, ROUNDS, Node4
 from tests.real.rabbitmq.stream_compared import compare
 from tests.real.rabbitmq.written import QUEUES, check, declare, drained, expected, put, rows, write
 from tests.support.sampling import SEED
 
-ROUNDS = int(os.environ.get("MQSTORE_RELEASE_4", "0"))
 ALIKE = 1200
 decode = basic_message.decode
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.timeout(0),
-    pytest.mark.skipif(not ROUNDS, reason="make test-real-full installs RabbitMQ 4 (MQSTORE_RELEASE_4: rounds)"),
-]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(0), LATER]
 OF_EACH = pytest.mark.parametrize("release", FROM_4_ON)
 
 
