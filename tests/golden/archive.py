@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import tarfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,9 @@ def fingerprint(directory: Path) -> dict[str, tuple[int, int, str]]:
     seen: dict[str, tuple[int, int, str]] = {}
     for folder, _, files in os.walk(directory):
         for path in [Path(folder), *(Path(folder) / file for file in files)]:
-            found = path.stat()
-            digest = "" if path.is_dir() else _sha256(path, found.st_size)
+            found = path.lstat()
+            contents = os.readlink if path.is_symlink() else partial(_sha256, size=found.st_size)
+            digest = "" if path.is_dir() else contents(path)
             seen[str(path.relative_to(directory))] = (found.st_mtime_ns, 0 if path.is_dir() else found.st_size, digest)
     return seen
 
