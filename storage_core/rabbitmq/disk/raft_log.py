@@ -6,6 +6,7 @@ node's metadata.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -52,15 +53,20 @@ class LogPiece:
         """Those of [first, stop)."""
         return replace(self, first=max(self.first, first), stop=min(self.stop, stop))
 
+    def all_of_file(self) -> LogEntries:
+        """All entries of the file that count in it, in index order; none when it is not there any more."""
+        if self.part is not None:
+            return self.part
+        try:
+            part = _rising(_read_segment(f"{self.root}/{self.file}"))
+        except (FileNotFoundError, FormatError):
+            return np.empty(0, ENTRY)
+        part["file"] = np.where(part["file"] == BEYOND, BEYOND, self.number)
+        return part
+
     def entries(self) -> LogEntries:
         """The entries in index order. DataLossError when the file is not what it was."""
-        part = self.part
-        if part is None:
-            try:
-                part = _rising(_read_segment(f"{self.root}/{self.file}"))
-            except (FileNotFoundError, FormatError):
-                part = np.empty(0, ENTRY)
-            part["file"] = self.number
+        part = self.all_of_file()
         low, high = np.searchsorted(part["index"], (self.first, self.stop))
         if high - low != self.stop - self.first:
             text = "the file changed while the store was read; read again, or a copy"
@@ -78,6 +84,8 @@ class RaftLog:
     snapshot: SnapshotFile | None
     pieces: list[LogPiece]
     files: tuple[str, ...]
+    older: list[LogPiece] = field(default_factory=list)
+    """What lies at or before the last index of the snapshot, with holes."""
     damages: list[Damage] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -90,6 +98,16 @@ class RaftLog:
     def last_index(self) -> int:
         """Last index of the log."""
         return self.pieces[-1].stop - 1 if self.pieces else self.snapshot_index
+
+    def kept(self, wanted: npt.NDArray[np.int64]) -> LogEntries:
+        """The entries at or before the last index of the snapshot that are wanted, as far as a file still has them."""
+        parts = [piece.all_of_file() for piece in self.older]
+        chosen = [part[np.isin(part["index"], wanted) & (part["file"] != BEYOND)] for part in parts]
+        found = _joined([*chosen, np.empty(0, ENTRY)])
+        found = found[(found["index"] <= self.snapshot_index)]
+        # Of several the last one counts.
+        _, last = np.unique(found["index"][::-1], return_index=True)
+        return found[len(found) - 1 - last]
 
     def chunks(self, last: int | None = None) -> Iterator[LogEntries]:
         """The entries up to the index `last`, so many at a time that a column of them pays. Raises DataLossError."""
@@ -209,11 +227,15 @@ def read_log(root: str, server: str, wals: WalEntries) -> RaftLog:
     notes: list[str] = []
     snapshot = _newest_snapshot(f"{root}/{server}/{SNAPSHOTS}", notes)
     files = [*wals.files]
+    first = (-1 if snapshot is None else snapshot.index) + 1
     pieces: list[LogPiece] = []
+    older: list[LogPiece] = []
     damages = list(wals.damages)
     beyond: dict[str, LogEntries] = {}
     for name in files_named(f"{root}/{server}", SEGMENT):
         path = f"{server}/{name}"
+        if _is_link(f"{root}/{path}"):
+            continue
         try:
             part = _rising(_read_segment(f"{root}/{path}"))
         except FormatError as error:
@@ -221,18 +243,26 @@ def read_log(root: str, server: str, wals: WalEntries) -> RaftLog:
             continue
         if len(part):
             beyond[path] = part[part["file"] == BEYOND]
-            pieces = _over(pieces, part, LogPiece(root, path, len(files), 0, 0))
+            new = LogPiece(root, path, len(files), 0, first)
+            pieces = _over(pieces, part, new)
+            older += [new] if part["index"][0] < first else []
             files.append(path)
     for part in wals.parts.get(server.encode(), []):
         if len(part):
             number = int(part["file"][0])
             part = _rising(part)
-            pieces = _over(pieces, part, LogPiece(root, files[number], number, 0, 0, part))
-    first = (-1 if snapshot is None else snapshot.index) + 1
+            new = LogPiece(root, files[number], number, 0, first, part)
+            pieces = _over(pieces, part, new)
+            older += [new] if part["index"][0] < first else []
     pieces = [piece.between(first, piece.stop) for piece in pieces if piece.stop > first]
     pieces, cut = _whole(pieces, first, beyond)
     damages += cut
-    return RaftLog(snapshot, pieces, tuple(files), damages, notes)
+    return RaftLog(snapshot, pieces, tuple(files), older, damages, notes)
+
+
+def _is_link(path: str) -> bool:
+    """Whether it is a name of another segment, into which a node of 4.3 put what is left of this one."""
+    return posixpath.basename(system.real_path(path)) != posixpath.basename(path)
 
 
 def _whole(pieces: list[LogPiece], wanted: int, beyond: dict[str, LogEntries]) -> tuple[list[LogPiece], list[Damage]]:
@@ -253,10 +283,14 @@ def _whole(pieces: list[LogPiece], wanted: int, beyond: dict[str, LogEntries]) -
 
 
 def _over(pieces: list[LogPiece], part: LogEntries, new: LogPiece) -> list[LogPiece]:
-    """A log whose entries from the first of `part` on are replaced by it; `new` says of which file that is."""
-    index = part["index"]
-    first = int(index[0])
+    """A log whose entries from the first of `part` on are replaced by it; `new` says of which file that is, and before
+    which index the snapshot has everything.
+    """
+    first = int(part["index"][0])
     before = [piece.between(piece.first, first) for piece in pieces if piece.first < first]
+    index = part["index"][int(np.searchsorted(part["index"], new.stop)) :]
+    if not len(index):
+        return before
     edges = [0, *(np.flatnonzero(np.diff(index) != 1) + 1).tolist(), len(index)]
     return before + [
         replace(new, first=int(index[low]), stop=int(index[high - 1]) + 1) for low, high in pairwise(edges)
