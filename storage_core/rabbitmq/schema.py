@@ -55,6 +55,7 @@ QUORUM = pa.schema(
         ("raftTerm", pa.int64()),
         ("enqueuedAt", TIMESTAMP),
         ("deliveryCount", pa.int64()),
+        ("acquiredCount", pa.int64()),
         ("status", pa.string()),
         ("committed", pa.bool_()),
     ]

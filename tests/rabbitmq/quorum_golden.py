@@ -54,9 +54,9 @@ def delivered(found: list[dict[str, Any]]) -> dict[Queue, list[Message]]:
     queues: dict[Queue, list[Message]] = {}
     for row in found:
         listed = properties.decode(row["rawProperties"])
-        if row["deliveryCount"]:
-            count = (b"x-delivery-count", "l", row["deliveryCount"])
-            listed["headers"] = [*listed.get("headers", []), count]
+        for name, count in ((b"x-delivery-count", row["deliveryCount"]), (b"x-acquired-count", row["acquiredCount"])):
+            if count:
+                listed["headers"] = [*listed.get("headers", []), (name, "l", count)]
         queues.setdefault((row["vhost"], row["queue"]), []).append(
             as_delivered(
                 hashlib.sha256(row["body"]).hexdigest(), row["size"], listed, row["exchange"], row["routingKeys"][0],

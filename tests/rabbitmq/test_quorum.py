@@ -19,8 +19,10 @@ from storage_core.rabbitmq.disk import raft_log
 from storage_core.rabbitmq.disk.raft_log import read_log
 from storage_core.rabbitmq.quorum import replay
 from storage_core.rabbitmq.quorum.machine import map_order
+from storage_core.rabbitmq.quorum.machine.delayed import Delayed
 from storage_core.rabbitmq.quorum.machine.lanes import Lanes
 from storage_core.rabbitmq.quorum.machine.message_facts import MessageFacts, message_facts, sized_facts
+from storage_core.rabbitmq.quorum.machine.priorities import Priorities
 from storage_core.rabbitmq.quorum.machine.state import Consumer, State
 from storage_core.rabbitmq.quorum.message_table import MessageTable
 from storage_core.rabbitmq.quorum.snapshot import QuorumSnapshot, Reading
@@ -160,20 +162,21 @@ def test_another_machine_version(tmp_path: Path) -> None:
     data = bytearray(log.read_bytes())
     at = data.index(b"noop")
     version = at + data[at:].index(b"a\x02") + 1
-    data[version] = 6
+    data[version] = 9
     sums = data.index(b"@", at - 64) + 3
     data[sums : sums + 4] = bytes(4)
     log.write_bytes(data)
     with pytest.raises(UnsupportedFormatError) as caught:
         golden.rows(folder)
     assert str(caught.value).endswith(
-        ": plain has machine version 6 (RabbitMQ 4.1 or later); mqstore reads versions 2, 3 and 5 (RabbitMQ 3.10 to "
-        "4.0): consume it from a running node; queueType=classic and queueType=stream read other queues"
+        ": plain has machine version 9 (RabbitMQ after 4.3); mqstore reads versions 2, 3 and 5 to 8 (RabbitMQ 3.10 to "
+        "4.3): consume it from a running node; queueType=classic and queueType=stream read other queues"
     )
 
 
 @pytest.mark.parametrize(
-    "name", ["q01_clean", "q07_snapshot_with_messages", "q13_ttl", "q26_random_a", "v3_random", "v5_random"]
+    "name",
+    ["q01_clean", "q07_snapshot_with_messages", "q13_ttl", "q26_random_a", "v3_random", "v5_random", "v8_random"],
 )
 def test_templates_against_the_decoder(name: str, tmp_path: Path) -> None:
     """Every entry that a template takes is the enqueue that decoding it says."""
@@ -194,12 +197,14 @@ def test_templates_against_the_decoder(name: str, tmp_path: Path) -> None:
         for row in np.flatnonzero(found.ok).tolist():
             _, meta, command, reply = external_term.decode(parts[row])
             if command[0] == "e":
-                _, sequence, message, (_, size) = command
+                _, sequence, message, sizes = command
                 publisher = reply[2]
             else:
-                (name_of, publisher, sequence, message), size = command, log_entry.NO_SIZE
+                (name_of, publisher, sequence, message), sizes = command, (0, log_entry.NO_SIZE)
                 assert name_of == "enqueue"
-            assert (meta["ts"], sequence, size) == (found.times[row], found.sequences[row], found.sizes[row])
+            assert (meta["ts"], sequence, sizes) == (
+                found.times[row], found.sequences[row], (found.metadata[row], found.sizes[row]),
+            )  # fmt: skip
             assert publisher.raw == found.publisher_terms[found.publishers[row]]
             term = buffer[found.message_starts[row] : found.message_stops[row]].tobytes()
             assert external_term.decode(b"\x83" + term) == message
@@ -207,7 +212,7 @@ def test_templates_against_the_decoder(name: str, tmp_path: Path) -> None:
     assert taken > 20
 
 
-@pytest.mark.parametrize(("name", "version"), [("q01_clean", 2), ("v3_random", 3), ("v5_random", 5)])
+@pytest.mark.parametrize(("name", "version"), [("q01_clean", 2), ("v3_random", 3), ("v5_random", 5), ("v8_random", 8)])
 def test_the_machine_version_of_a_queue(name: str, version: int, tmp_path: Path) -> None:
     with open_store(str(golden.unpack(name, tmp_path))) as store:
         assert {each for batch in store.view("queues") for each in batch["version"].to_pylist()} == {version}
@@ -226,17 +231,53 @@ def test_the_lanes_of_version_5() -> None:
     assert [*Lanes([7], [4, 5, 6])] == [4, 5, 6, 7]
 
 
+def test_the_priorities_of_version_8() -> None:
+    """The highest first; what expires leaves from the head of each."""
+    queue = Priorities({4: [1, 2], 0: [3]})
+    for index, priority in ((4, 255), (5, 31), (6, -1), (7, 4)):
+        queue.append(index, priority)
+    assert ([*queue], len(queue), queue.head) == ([4, 5, 1, 2, 7, 3, 6], 7, 4)
+    assert queue.take_heads(lambda index: index in {4, 1, 7, 3, 6}) == [4, 1, 3, 6]
+    assert [queue.popleft() for _ in range(3)] == [5, 2, 7]
+    assert not len(queue)
+
+
+def test_messages_that_wait_for_their_time() -> None:
+    delayed = Delayed()
+    for index, due, token in ((1, 30, None), (2, 20, b"a"), (3, 30, b"b"), (4, 50, b"a")):
+        delayed.put(index, due, token)
+    assert (delayed.ordered(), delayed.find([b"b", b"a", b"none", b"b"])) == ([2, 1, 3, 4], [3, 4])
+    assert delayed.take_due(19) == []
+    assert delayed.take_due(30) == [2, 1, 3]
+    assert delayed.deferred == {b"a": (50, 4)}
+    delayed.put(5, 60)
+    delayed.forget([b"a"])
+    assert (delayed.due, delayed.deferred) == ({5: 60}, {})
+    assert (delayed.take_first(3), len(delayed)) == ([5], 0)
+
+
 def test_a_state_under_later_rules() -> None:
     """Counts of what was returned stay; of what waits to be delivered they are those that it came with."""
     process = external_term.Opaque(b"p")
     state = State(counts={1: 2, 2: 1, 3: 4}, returns=deque([1]), messages=Lanes([3, 4], turn=2))
     state.consumers[b"t", process] = Consumer((b"t", process), 3, "simple_prefetch", False, 0, prefetch=5)
     state.consumers[b"t", process].checked_out[0] = 2
-    state.upgraded(3)
+    state.upgraded(3, 1000)
     assert (state.consumers[b"t", process].most_credit, state.credit_by_message) == (5, True)
-    state.upgraded(5)
-    assert (state.counts, state.came_with, state.messages.turn) == ({1: 2, 2: 1}, {3: 4}, 0)
-    assert state.deliveries == {1: 2, 2: 1, 3: 4}
+    state.upgraded(5, 1000)
+    assert isinstance(state.messages, Lanes)
+    assert (state.counts, state.failures, state.messages.turn) == ({1: 2, 2: 1}, {1: 2, 2: 1, 3: 4}, 0)
+    assert state.deliveries == state.acquired == {1: 2, 2: 1, 3: 4}
+    state.failures[2] = 3
+    state.messages.append(5, 200)
+    consumer = state.consumers[b"t", process]
+    consumer.status = "suspected_down"
+    state.upgraded(8, 1000)
+    assert isinstance(state.messages, Priorities)
+    assert ([*state.messages], state.messages.queues.keys()) == ([5, 3, 4], {4, 9})
+    assert (consumer.status, consumer.away) == (("suspected_down", "up"), "suspected_down")
+    assert (consumer.timeout, consumer.deadlines) == (1_800_000, {0: 1_801_000})
+    assert (state.deliveries, state.acquired) == ({1: 2, 2: 3, 3: 4}, {1: 2, 2: 1, 3: 4})
 
 
 def test_what_counts_in_a_container() -> None:
@@ -250,7 +291,7 @@ def test_what_counts_in_a_container() -> None:
         [b"\1p\3ttl"],
     )
     for noted, expected in (
-        ({}, MessageFacts(6)), ({"p": 4, "ttl": "undefined"}, MessageFacts(6)), ({"p": 5}, MessageFacts(6, high=True)),
+        ({}, MessageFacts(6)), ({"p": 4, "ttl": "undefined"}, MessageFacts(6)), ({"p": 5}, MessageFacts(6, priority=5)),
         ({"ttl": 0, "delivery_count": 2}, MessageFacts(6, ttl=0, deliveries=2)),
     ):  # fmt: skip
         named = {
@@ -259,9 +300,9 @@ def test_what_counts_in_a_container() -> None:
         }
         protocol = external_term.Atom(message_container.LEGACY)
         message = external_term.Atom(message_container.TAG), protocol, content, named
-        assert sized_facts(external_term.encode(message), 6) == expected
+        assert sized_facts(external_term.encode(message), 6, 0) == expected
         assert message_facts(external_term.encode(message)) == expected
-    assert sized_facts(b"\x83\1p", 6) == MessageFacts(6)
+    assert sized_facts(b"\x83\1p", 6, 2) == MessageFacts(6, metadata=2)
 
 
 def test_the_order_of_a_large_map() -> None:

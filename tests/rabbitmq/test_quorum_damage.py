@@ -211,3 +211,51 @@ def test_a_queue_whose_config_is_lost_is_told(harm: str, name: str, tmp_path: Pa
     ]
     assert [row["corruption"] is not None for row in golden.rows(folder, mode=Mode.PERMISSIVE)].count(True) == 1
     assert [file for file, _ in told(folder)] == [f"{queue.folder}/config"]
+
+
+def kept_below_the_snapshot(folder: Path) -> tuple[Path, int, int]:
+    """A segment of a queue of 4.3, where a message in it lies that the snapshot keeps, and its raft index."""
+    row = next(
+        row for row in golden.rows(folder, topics=("q1",))
+        if row["file"].endswith(".segment") and row["raftIndex"] < 20
+    )  # fmt: skip
+    return folder / row["file"], row["position"], row["raftIndex"]
+
+
+def test_a_damaged_entry_that_a_snapshot_keeps(tmp_path: Path) -> None:
+    """One message is damaged; the log goes on from the snapshot."""
+    folder = golden.unpack("v8_random", tmp_path)
+    whole = golden.rows(folder, topics=("q1",))
+    segment, position, index = kept_below_the_snapshot(folder)
+    data = bytearray(segment.read_bytes())
+    data[position + 9] ^= 1
+    segment.write_bytes(data)
+    text = refused(folder)
+    assert f"{segment.name} at " in text
+    assert "queue q1: the entry fails its checksum; option mode=DROPMALFORMED" in text
+    assert text.endswith(" and reads the others")
+    left = golden.rows(folder, topics=("q1",), mode=Mode.DROPMALFORMED)
+    assert left == [row for row in whole if row["raftIndex"] != index]
+    with open_store(str(folder)) as store:
+        (finding,) = store.verify()
+    assert (finding.file, finding.effect) == (
+        f"{segment.parent.name}/{segment.name}", "delivers the message as it is",
+    )  # fmt: skip
+
+
+def test_a_lost_segment_that_a_snapshot_needs(tmp_path: Path) -> None:
+    """Its messages are missing, and nothing else."""
+    folder = golden.unpack("v8_random", tmp_path)
+    whole = golden.rows(folder, topics=("q1",))
+    segment, _, _ = kept_below_the_snapshot(folder)
+    lost = [row["raftIndex"] for row in whole if row["file"] == f"{segment.parent.name}/{segment.name}"]
+    segment.unlink()
+    assert "its entry is not in the raft log any more" in refused(folder)
+    left = golden.rows(folder, topics=("q1",), mode=Mode.DROPMALFORMED)
+    assert left == [row for row in whole if row["raftIndex"] not in lost]
+    shown = golden.rows(folder, topics=("q1",), mode=Mode.PERMISSIVE)
+    assert sum(row["corruption"] is not None for row in shown) == len(lost) > 0
+    with open_store(str(folder)) as store:
+        (finding,) = store.verify()
+    assert finding.file == segment.parent.name
+    assert finding.reason.startswith(f"{len(lost)} of the entries {min(lost)} to ")

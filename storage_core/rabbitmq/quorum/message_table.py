@@ -16,10 +16,11 @@ from storage_core.formats.layout import Mask
 MESSAGE = np.dtype(
     [
         ("index", "i8"), ("term", "i8"), ("file", "i4"), ("position", "i8"), ("length", "i8"), ("size", "i8"),
-        ("enqueued_ms", "i8"),
+        ("counted", "i8"), ("enqueued_ms", "i8"),
     ]
 )  # fmt: skip
-"""One message: the term that holds it is `length` bytes at `position` of the file, its body `size` bytes."""
+"""One message: the term that holds it is `length` bytes at `position` of the file, its body `size` bytes. Of these and
+its metadata `counted` bytes count for its queue."""
 SMALLEST_LIMIT = 1 << 17
 
 Messages = npt.NDArray[np.void]
@@ -63,11 +64,11 @@ class MessageTable:
         found = table[np.minimum(np.searchsorted(table["index"], indexes), len(table) - 1)]
         return found, found["index"] == indexes
 
-    def body_size(self, index: int) -> int:
-        """Bytes of one message's body; 0 for one that is not there."""
+    def counted(self, index: int) -> int:
+        """Bytes that count of one message; 0 for one that is not there."""
         at = bisect_right(self._firsts, index) - 1
         if at < 0:
             return 0
         part = self._parts[at]
         row = int(np.searchsorted(part["index"], index))
-        return int(part["size"][row]) if row < len(part) and part["index"][row] == index else 0
+        return int(part["counted"][row]) if row < len(part) and part["index"][row] == index else 0

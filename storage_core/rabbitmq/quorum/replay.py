@@ -10,6 +10,7 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
+import numpy.typing as npt
 
 from storage_core.errors import DataLossError, FormatError, UnsupportedFormatError
 from storage_core.formats.layout import Bytes, Positions, values_at
@@ -20,16 +21,24 @@ from storage_core.formats.rabbitmq.quorum.log_entry import Enqueues
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.disk.raft_log import LogEntries, RaftLog
 from storage_core.rabbitmq.disk.span_reader import SpanReader
-from storage_core.rabbitmq.quorum.machine.commands import Command, apply
+from storage_core.rabbitmq.quorum.machine.commands import Command, apply, facts_for
 from storage_core.rabbitmq.quorum.machine.machine import Machine
-from storage_core.rabbitmq.quorum.machine.machine_v5 import MachineV5
-from storage_core.rabbitmq.quorum.machine.message_facts import MessageFacts, facts_of, message_facts, sized_facts
-from storage_core.rabbitmq.quorum.machine.state import State, from_snapshot
+from storage_core.rabbitmq.quorum.machine.machine_v5 import MachineV5, MachineV7
+from storage_core.rabbitmq.quorum.machine.machine_v8 import MachineV8
+from storage_core.rabbitmq.quorum.machine.message_facts import MessageFacts, message_facts, sized_facts
+from storage_core.rabbitmq.quorum.machine.snapshot_state import from_snapshot
+from storage_core.rabbitmq.quorum.machine.state import STRICT, State
 from storage_core.rabbitmq.quorum.message_table import MESSAGE, MessageTable
 from storage_core.rabbitmq.read.partition import batch_ranges
 
-MACHINES: dict[int, type[Machine]] = {2: Machine, 3: Machine, 5: MachineV5}
+MACHINES: dict[int, type[Machine]] = {
+    2: Machine, 3: Machine, 5: MachineV5, 6: MachineV5, 7: MachineV7, 8: MachineV8,
+}  # fmt: skip
 """The versions that are read."""
+FAILS, KEPT = "the entry fails its checksum", "kept entry"
+"""Of entries that a snapshot keeps a damaged one is a damage of its own kind: it is one message, and ends nothing."""
+_ODD = (TypeError, ValueError, IndexError, KeyError, AttributeError)
+"""What Python raises for a command that no node writes."""
 _RELEASES = {0: "3.8", 1: "3.9", 4: "a preview of 4.0"}
 
 
@@ -47,45 +56,97 @@ class Replay:
         self.members: tuple[Any, ...] | None = None
         self.deleted = False
         self.machine = self._first_machine()
+        if self.machine.state.version >= STRICT:
+            self._find_kept()
         self._run(stop)
 
     def _first_machine(self) -> Machine:
         snapshot = self.log.snapshot
         if snapshot is None:
-            return Machine(State(), self._body_size)
+            return Machine(State(), self._counted)
         version = self._checked(snapshot.machine_version)
         self.members = snapshot.members
         try:
             state = from_snapshot(snapshot.state, version)
         except FormatError as error:
             raise UnsupportedFormatError(f"UnsupportedFormatError: {self.root}: {self.name}: {error.reason}") from None
-        return MACHINES[version](state, self._body_size)
+        return MACHINES[version](state, self._counted)
 
     def _checked(self, version: int) -> int:
         """A version that is read; UnsupportedFormatError for another."""
         if version not in MACHINES:
-            raise self._unread(f"machine version {version} (RabbitMQ {_RELEASES.get(version, '4.1 or later')})")
+            raise self._unread(f"machine version {version} (RabbitMQ {_RELEASES.get(version, 'after 4.3')})")
         return version
 
     def _unread(self, what: str) -> UnsupportedFormatError:
         return UnsupportedFormatError(
-            f"UnsupportedFormatError: {self.root}: {self.name} has {what}; mqstore reads versions 2, 3 and 5 (RabbitMQ "
-            "3.10 to 4.0): consume it from a running node; queueType=classic and queueType=stream read other queues"
+            f"UnsupportedFormatError: {self.root}: {self.name} has {what}; mqstore reads versions 2, 3 and 5 to 8 "
+            "(RabbitMQ 3.10 to 4.3): consume it from a running node; queueType=classic and queueType=stream read other "
+            "queues"
         )
 
-    def _enter(self, version: int) -> None:
+    def _enter(self, version: int, now: int) -> None:
         """A term of the log begins, in which the machine has this version."""
         state = self.machine.state
         if self._checked(version) == state.version:
             return
         if version < state.version:
             raise self._unread(f"machine version {version} after version {state.version}")
-        self.machine = MACHINES[version](state.upgraded(version), self._body_size)
+        self.machine = MACHINES[version](state.upgraded(version, now), self._counted)
 
-    def _body_size(self, index: int) -> int:
+    def _counted(self, index: int) -> int:
         window = self._window
         row = index - int(window["index"][0]) if len(window) else -1
-        return int(window["size"][row]) if 0 <= row < len(window) else self.messages.body_size(index)
+        return int(window["counted"][row]) if 0 <= row < len(window) else self.messages.counted(index)
+
+    def _find_kept(self) -> None:
+        """Notes where the messages of the snapshot lie. One that is damaged or gone is missing."""
+        held = np.unique(np.fromiter(self.machine.state.held(), np.int64))
+        rows = self.log.kept(held)
+        reader = SpanReader(self.root, list(self.log.files))
+        try:
+            for start, stop in batch_ranges(rows["size"]):
+                self._note_kept(reader, rows[start:stop])
+        finally:
+            reader.close()
+
+    def _note_kept(self, reader: SpanReader, rows: LogEntries) -> None:
+        loaded = self._load(reader, rows)
+        if loaded is None:
+            return
+        buffer, starts = loaded
+        stops = starts + rows["size"]
+        wrong = set(_wrong_sums(rows, buffer, starts, stops).tolist())
+        found = log_entry.find_enqueues(buffer, starts, stops)
+        self._note(rows, buffer, found, starts)
+        for row in sorted({*np.flatnonzero(~found.ok).tolist(), *wrong}):
+            entry = rows[row]
+            if row in wrong:
+                self._window["length"][row] = 0
+                self._broken(entry, FAILS, KEPT)
+                continue
+            try:
+                data = buffer[starts[row] : stops[row]].tobytes()
+                command = Command.of(int(entry["index"]), log_entry.decode(data))
+                if command is not None and command.message is not None:
+                    self._note_one(row, entry, command, data)
+            except (FormatError, *_ODD) as error:
+                reason = f"entry {entry['index']} of the raft log cannot be read: {_reason(error)}"
+                self._broken(entry, reason, KEPT)
+        self.messages.add(self._window[self._window["length"] > 0])
+        self._window = self._window[:0]
+
+    def _load(self, reader: SpanReader, rows: LogEntries) -> tuple[Bytes, Positions] | None:
+        """Reads some entries, for which the window is made; None where the files do not have them."""
+        window = np.zeros(len(rows), MESSAGE)
+        for name in ("index", "term", "file"):
+            window[name] = rows[name]
+        self._window = window
+        try:
+            return reader.load(rows["file"].astype(np.int64), rows["position"], rows["position"] + rows["size"])
+        except DataLossError as error:
+            self._broken(rows[0], str(error))
+            return None
 
     def _run(self, last: int) -> None:
         reader = SpanReader(self.root, list(self.log.files))
@@ -99,17 +160,11 @@ class Replay:
 
     def _read(self, reader: SpanReader, rows: LogEntries) -> bool:
         """Reads and applies some entries; False at one that is damaged."""
-        window = np.zeros(len(rows), MESSAGE)
-        for name in ("index", "term", "file"):
-            window[name] = rows[name]
-        self._window = window
-        where = rows["file"].astype(np.int64), rows["position"], rows["position"] + rows["size"]
-        try:
-            buffer, starts = reader.load(*where)
-        except DataLossError as error:
-            self._broken(rows[0], str(error))
+        loaded = self._load(reader, rows)
+        if loaded is None:
             return False
-        whole = self._apply(rows, buffer, starts)
+        window = self._window
+        whole = self._apply(rows, *loaded)
         self.messages.add(window[window["length"] > 0])
         self._window = window[:0]
         if self.messages.is_full:
@@ -119,7 +174,8 @@ class Replay:
     def _apply(self, rows: LogEntries, buffer: Bytes, starts: Positions) -> bool:
         """Applies a window of entries; False at a damaged one."""
         stops = starts + rows["size"]
-        wrong = _wrong_sums(rows, buffer, starts, stops)
+        all_wrong = _wrong_sums(rows, buffer, starts, stops)
+        wrong = int(all_wrong[0]) if len(all_wrong) else None
         damaged = rows[wrong] if wrong is not None else None
         rows, starts, stops = rows[:wrong], starts[:wrong], stops[:wrong]
         found = log_entry.find_enqueues(buffer, starts, stops)
@@ -136,10 +192,11 @@ class Replay:
             if begin not in facts and self.machine.enqueue_run(pid, low, high, indexes):
                 continue
             for row, index in zip(range(begin, end), indexes, strict=True):
-                fact = facts.get(row) or MessageFacts(int(self._window["size"][row]))
+                at = self._window[row]
+                fact = facts.get(row) or MessageFacts(int(at["size"]), metadata=int(at["counted"] - at["size"]))
                 self.machine.enqueue(int(found.times[row]), index, pid, int(found.sequences[row]), fact)
         if damaged is not None:
-            self._broken(damaged, "the entry fails its checksum")
+            self._broken(damaged, FAILS)
         return damaged is None
 
     def _note(self, rows: LogEntries, buffer: Bytes, found: Enqueues, starts: Positions) -> dict[int, MessageFacts]:
@@ -164,14 +221,20 @@ class Replay:
         is_decoded = is_sized.copy()
         # What is noted in a container counts, however it is spelled.
         contained = values_at(buffer, "u1", begin[unsized] + 1) == message_container.PARTS
-        is_decoded[unsized[~spans.ok | contained]] = True
+        counts_metadata = self.machine.counts_metadata
+        is_decoded[unsized[~spans.ok | contained | counts_metadata]] = True
+        metadata = found.metadata[chosen]
         for place in np.flatnonzero(is_decoded).tolist():
             term = buffer[begin[place] - 1 : end[place]].tobytes()
-            fact = sized_facts(term, int(sizes[place])) if is_sized[place] else message_facts(term)
-            sizes[place] = fact.size
+            if is_sized[place]:
+                fact = sized_facts(term, int(sizes[place]), int(metadata[place]))
+            else:
+                fact = message_facts(term)
+                sizes[place], metadata[place] = fact.size, fact.metadata
             if not fact.plain:
                 facts[int(chosen[place])] = fact
         window["size"][chosen] = sizes
+        window["counted"][chosen] = sizes + metadata if counts_metadata else sizes
         return facts
 
     def _command(self, row: int, entry: np.void, data: bytes) -> bool:
@@ -181,7 +244,7 @@ class Replay:
             term = log_entry.decode(data)
             if isinstance(term, tuple) and term[0] == "noop":
                 if len(term) == 3 and isinstance(term[2], int):
-                    self._enter(term[2])
+                    self._enter(term[2], int(term[1].get("ts", 0)))
                 return True
             if isinstance(term, tuple) and term[0] == "$ra_cluster_change" and len(term) == 4:
                 self.members = tuple(term[2])
@@ -193,31 +256,36 @@ class Replay:
             if command is None:
                 return True
             if command.message is not None:
-                start, stop = log_entry.message_span(data)
-                at = self._window[row]
-                at["position"], at["length"] = int(entry["position"]) + start, stop - start
-                at["enqueued_ms"], at["size"] = command.time, facts_of(command.message).size
+                self._note_one(row, entry, command, data)
             apply(self.machine, command)
-        except (FormatError, TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
-            reason = error.reason if isinstance(error, FormatError) else "it is spelled in no known way"
-            self._broken(entry, f"entry {index} of the raft log cannot be applied: {reason}")
+        except (FormatError, *_ODD) as error:
+            self._broken(entry, f"entry {index} of the raft log cannot be applied: {_reason(error)}")
             return False
         return True
 
-    def _broken(self, entry: np.void, reason: str) -> None:
+    def _note_one(self, row: int, entry: np.void, command: Command, data: bytes) -> None:
+        """Notes where the message of a decoded entry lies. FormatError."""
+        start, stop = log_entry.message_span(data)
+        facts, at = facts_for(command), self._window[row]
+        at["position"], at["length"] = int(entry["position"]) + start, stop - start
+        at["enqueued_ms"], at["size"], at["counted"] = command.time, facts.size, self.machine.counted(facts)
+
+    def _broken(self, entry: np.void, reason: str, kind: str = "entry") -> None:
         place = self.log.files[int(entry["file"])], int(entry["position"]), int(entry["size"])
-        self.damages.append(Damage(*place, "entry", reason))
+        self.damages.append(Damage(*place, kind, reason))
 
 
-def _wrong_sums(rows: LogEntries, buffer: Bytes, starts: Positions, stops: Positions) -> int | None:
-    """The first row whose CRC-32 does not fit."""
+def _reason(error: Exception) -> str:
+    return error.reason if isinstance(error, FormatError) else "it is spelled in no known way"
+
+
+def _wrong_sums(rows: LogEntries, buffer: Bytes, starts: Positions, stops: Positions) -> npt.NDArray[np.intp]:
+    """The rows whose CRC-32 does not fit."""
     checked = np.flatnonzero(rows["crc"] != 0)
-    if not len(checked):
-        return None
     spans = map(buffer.data.__getitem__, map(slice, starts[checked].tolist(), stops[checked].tolist()))
     sums = np.fromiter(map(crc32, spans), np.uint32, len(checked))
-    wrong = checked[sums != rows["crc"][checked]]
-    return int(wrong[0]) if len(wrong) else None
+    wrong: npt.NDArray[np.intp] = checked[sums != rows["crc"][checked]]
+    return wrong
 
 
 def _runs(found: Enqueues, facts: dict[int, MessageFacts]) -> list[tuple[int, int]]:

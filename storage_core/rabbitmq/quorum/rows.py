@@ -13,14 +13,16 @@ import pyarrow as pa
 
 from storage_core.arrays import as_array, text_array
 from storage_core.formats.columns import TIMESTAMP
+from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.rabbitmq.index.entries import FIELDS as CLASSIC_FIELDS
 from storage_core.rabbitmq.index.entries import MISSING, REDELIVERED, SHARED, Entries, flagged, new_entries
 from storage_core.rabbitmq.quorum.machine.consumers import restart
+from storage_core.rabbitmq.quorum.machine.state import STRICT
 from storage_core.rabbitmq.quorum.replay import Replay
 from storage_core.rabbitmq.read.columns import LogColumns
 
-STATUSES = ("ready", "returned", "unacknowledged", "dead-lettering")
-READY, RETURNED, UNACKNOWLEDGED, DEAD_LETTERING = range(len(STATUSES))
+STATUSES = ("ready", "returned", "unacknowledged", "delayed", "dead-lettering")
+READY, RETURNED, UNACKNOWLEDGED, DELAYED, DEAD_LETTERING = range(len(STATUSES))
 UNKNOWN = 2
 """Whether an entry is committed: 0 no, 1 yes, or this, when one disk cannot tell."""
 
@@ -28,36 +30,47 @@ FIELDS = CLASSIC_FIELDS | {
     "term": "i8",
     "enqueued_ms": "i8",
     "delivery_count": "i4",
+    "acquired_count": "i4",
     "status": "u1",
     "committed": "u1",
 }
 """A classic queue's entry, and what a quorum queue knows besides. `sequence_id` is the raft index."""
+NOT_SAID = -1
+"""The `acquired_count` of a queue of before 4.3, which tells its consumers one count only."""
 
 
 @dataclass(frozen=True)
 class QueueRows:
-    """The messages of one queue in the order of delivery, with FIELDS, and how many are in which state."""
+    """The messages of one queue in the order of delivery, with FIELDS, and how many are in which of STATUSES.
+
+    `annotations` are what consumers noted on messages that came back: the term of a map, by raft index.
+    """
 
     entries: Entries
-    counts: tuple[int, int, int, int]
+    counts: dict[str, int]
+    annotations: dict[int, bytes]
 
 
 def rows_of(replay: Replay, certain: int, as_of_ms: int | None, with_held: bool) -> QueueRows:
     """What the restarted node would deliver. Entries up to the index `certain` are committed for sure.
 
-    With `as_of_ms` messages that had expired by then are left out. `with_held`: dead letters that are only held for
-    their worker come last.
+    Those that wait for their time come after the others. With `as_of_ms` what had expired by then is left out, and what
+    was due by then waits no more. `with_held`: dead letters that are only held for their worker come last.
     """
     machine = replay.machine
     state = machine.state
     held = {index for consumer in state.consumers.values() for index in consumer.checked_out.values()}
     held |= {index for _, consumer in state.waiting for index in consumer.checked_out.values()}
-    returned = set(state.returns)
+    due = [] if as_of_ms is None else state.delayed.take_due(as_of_ms)
+    returned, waited, first = {*state.returns, *due}, set(state.delayed.due), state.delayed.first
     restart(machine, 0)
-    order = np.array([*state.returns, *state.messages], np.int64)
+    state.returns.extend(due)
+    # What returns with the start is due after all that waits already.
+    delayed = sorted(state.delayed.ordered(), key=lambda index: (index not in waited, index != first))
+    order = np.array([*state.returns, *state.messages, *delayed], np.int64)
     dead = [*(state.worker.checked_out.values() if state.worker else ()), *state.discards]
     if replay.deleted:
-        order, dead = order[:0], []
+        order, delayed, dead = order[:0], [], []
     count = len(order)
     if with_held:
         order = np.concatenate([order, np.array(dead, np.int64)])
@@ -69,14 +82,21 @@ def rows_of(replay: Replay, certain: int, as_of_ms: int | None, with_held: bool)
     if returned:
         status[np.isin(order, np.array(sorted(returned), np.int64))] = RETURNED
     status[count:] = DEAD_LETTERING
+    status[count - len(delayed) : count] = DELAYED
     _fill_sparse(entries["delivery_count"], order, state.deliveries)
     _fill_sparse(entries["expiry"], order, {index: ms * 1000 for index, ms in state.expiries.items()})
-    entries["flags"] |= np.where(entries["delivery_count"] > 0, REDELIVERED, 0).astype(np.uint8)
+    _fill_sparse(entries["acquired_count"], order, state.acquired)
+    entries["flags"] |= np.where(entries["acquired_count"] > 0, REDELIVERED, 0).astype(np.uint8)
+    if state.version < STRICT:
+        entries["acquired_count"] = NOT_SAID
     entries["committed"] = np.where(order <= certain, 1, UNKNOWN)
     counts = np.bincount(status[:count], minlength=len(STATUSES))
     if as_of_ms is not None:
         entries = entries[(entries["expiry"] == 0) | (entries["expiry"] > np.uint64(max(as_of_ms, 0) * 1000))]
-    return QueueRows(entries, (int(counts[0]), int(counts[1]), int(counts[2]), len(dead)))
+    counts[DEAD_LETTERING] = len(dead)
+    left = set(order.tolist()) if state.annotations else set()
+    noted = {index: et.encode(value) for index, value in state.annotations.items() if index in left}
+    return QueueRows(entries, dict(zip(STATUSES, counts.tolist(), strict=True)), noted)
 
 
 def _fill_sparse(column: npt.NDArray[np.generic], order: npt.NDArray[np.int64], values: dict[int, int]) -> None:
@@ -113,6 +133,9 @@ class QuorumColumns(LogColumns):
             return as_array(entries["term"], mask=flagged(entries, MISSING))
         if name == "deliveryCount":
             return as_array(entries["delivery_count"].astype(np.int64))
+        if name == "acquiredCount":
+            counts = entries["acquired_count"].astype(np.int64)
+            return as_array(counts, mask=counts == NOT_SAID)
         if name == "enqueuedAt":
             times = entries["enqueued_ms"]
             return as_array(times * 1000, mask=times == 0).view(TIMESTAMP)

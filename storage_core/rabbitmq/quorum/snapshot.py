@@ -22,7 +22,7 @@ from storage_core.rabbitmq.index.entries import Entries, filtered, joined, new_e
 from storage_core.rabbitmq.index.partition_entries import EntryParts
 from storage_core.rabbitmq.quorum.directory import QueueDirectory, has_log, last_applied, list_queues
 from storage_core.rabbitmq.quorum.partition import QuorumPartition
-from storage_core.rabbitmq.quorum.replay import Replay
+from storage_core.rabbitmq.quorum.replay import KEPT, Replay
 from storage_core.rabbitmq.quorum.rows import FIELDS, QueueRows, QuorumColumns, rows_of
 from storage_core.rabbitmq.read import selection
 from storage_core.rabbitmq.read.batch_builder import LEAVE_OUT, READ_ALL, RowContext
@@ -155,15 +155,17 @@ class QuorumSnapshot(Snapshot):
         chosen = [queue for queue in self.directories if queue.name[1] in names and index_filter.takes(queue)]
         vhosts, queues = tuple(q.name[0] for q in chosen), tuple(q.name[1] for q in chosen)
         pieces, damages, files = [], self._lost(request), dict[str, int]()
+        noted: dict[tuple[int, int], bytes] = {}
         for number, queue in enumerate(chosen):
             state = self.state(queue, request.include_acked)
             damages += self._checked(queue, state, request)
             entries = index_filter.left(queue, state, self._between(queue, state, request))
             numbers = [files.setdefault(path, len(files)) for path in state.log.files] or [0]
+            noted |= {(number, index): term for index, term in state.rows.annotations.items()}
             of_plan = np.array(numbers, np.int32)[entries["file"]]
             pieces.append(entries.replaced(file=of_plan, queue=np.full(len(entries), number, np.int32)))
         context = RowContext(wanted, request.mode, self.root, store, "", queues, tuple(files), request.predicates)
-        return _cut(context, vhosts, pieces, tuple(damages), request)
+        return _cut(QuorumPartition(context, vhosts, EntryParts(()), tuple(damages), noted), pieces, request)
 
     def _between(self, queue: QueueDirectory, state: QueueState, request: ScanRequest) -> Entries:
         """The entries of a queue between the offsets of the request."""
@@ -184,7 +186,8 @@ class QuorumSnapshot(Snapshot):
         damages = [replace(damage, queue=queue.name[1]) for damage in state.damages]
         if damages and request.mode is Mode.FAILFAST:
             error = state.damages[0].error(self.root)
-            advice = READ_ALL if damages[0].harmless else f"{LEAVE_OUT} and reads what lies before"
+            others = "the others" if damages[0].kind == KEPT else "what lies before"
+            advice = READ_ALL if damages[0].harmless else f"{LEAVE_OUT} and reads {others}"
             text = f"queue {queue.name[1]}: {error.reason}; {advice}"
             raise CorruptionError(error.path, error.position, text)
         return damages
@@ -215,14 +218,11 @@ class _IndexFilter:
         return filtered(entries, all_hold(self._of_entries, values, len(entries)))
 
 
-def _cut(
-    context: RowContext, vhosts: tuple[str, ...], pieces: list[Entries], damages: tuple[Damage, ...],
-    request: ScanRequest,
-) -> list[ScanPartition]:  # fmt: skip
+def _cut(whole: QuorumPartition, pieces: list[Entries], request: ScanRequest) -> list[ScanPartition]:
     """Cuts at equal bytes, then at the most records; damages go with the last partition."""
     entries = joined(pieces or [new_entries(0, FIELDS)])
     if not len(entries):
-        return [QuorumPartition(context, vhosts, EntryParts((entries,)), damages)] if damages else []
+        return [whole.of(entries)] if whole.damages else []
     ends = np.cumsum(entries["length"])
     total = int(ends[-1])
     count = request.partition_count(total)
@@ -232,6 +232,6 @@ def _cut(
     if most is not None:
         bounds = sorted({*bounds, *(at for a, b in pairwise(bounds) for at in range(a, b, most))})
     return [
-        QuorumPartition(context, vhosts, EntryParts((entries[start:stop],)), damages if stop == bounds[-1] else ())
+        replace(whole.of(entries[start:stop]), damages=whole.damages if stop == bounds[-1] else ())
         for start, stop in pairwise(bounds)
     ]

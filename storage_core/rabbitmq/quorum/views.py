@@ -18,7 +18,9 @@ from storage_core.formats.rabbitmq.quorum import log_entry
 from storage_core.rabbitmq.disk.damage import CUT, Damage
 from storage_core.rabbitmq.disk.raft_log import LogPiece
 from storage_core.rabbitmq.disk.span_reader import SpanReader
+from storage_core.rabbitmq.index.entries import MISSING, flagged
 from storage_core.rabbitmq.quorum.directory import QueueDirectory
+from storage_core.rabbitmq.quorum.replay import KEPT
 from storage_core.rabbitmq.quorum.snapshot import QuorumSnapshot
 from storage_core.rabbitmq.read import selection
 from storage_core.rabbitmq.read.view_table import Row, ViewTable
@@ -31,7 +33,7 @@ QUEUES = pa.schema(
         ("messages", pa.int64()), ("ready", pa.int64()), ("unacknowledged", pa.int64()), ("bytes", pa.int64()),
         ("acked", pa.int64()), ("transient", pa.int64()), ("cleanStop", pa.bool_()),
         ("directories", pa.list_(pa.string())), ("store", pa.string()), ("members", pa.int32()),
-        ("returned", pa.int64()), ("deadLettering", pa.int64()), ("lastIndex", pa.int64()),
+        ("returned", pa.int64()), ("delayed", pa.int64()), ("deadLettering", pa.int64()), ("lastIndex", pa.int64()),
         ("snapshotIndex", pa.int64()), ("applied", pa.int64()), ("inDoubt", pa.int64()),
     ]
 )  # fmt: skip
@@ -52,6 +54,7 @@ RAFT = pa.schema(
 )  # fmt: skip
 DAMAGE = FINDINGS.append(pa.field("store", pa.string()))
 RAFT_ROWS = 8192
+DELIVERED = "delivers the message as it is"
 EFFECT = "does not start, or does not serve this queue or its virtual host"
 
 
@@ -71,7 +74,12 @@ def _findings(snapshot: QuorumSnapshot, queues: list[QueueDirectory]) -> Iterato
         for damage in state.damages:
             if (damage.file, damage.position) not in told:
                 told.add((damage.file, damage.position))
-                yield _finding(damage, EFFECT, queue.name[1])
+                yield _finding(damage, DELIVERED if damage.kind == KEPT else EFFECT, queue.name[1])
+        lost = state.rows.entries["sequence_id"][flagged(state.rows.entries, MISSING)]
+        kept = lost[lost <= state.log.snapshot_index]
+        if len(kept) and not any(damage.kind == KEPT for damage in state.damages):
+            reason = f"{len(kept)} of the entries {kept.min()} to {kept.max()} that the snapshot needs are missing"
+            yield Finding(queue.folder, 0, 0, "gap", reason, EFFECT, False, queue.name[1])
         for note in state.log.notes:
             path, _, reason = note.partition(": ")
             file = path.removeprefix(f"{snapshot.root}/")
@@ -94,12 +102,13 @@ def _chosen(snapshot: QuorumSnapshot, request: ScanRequest) -> list[QueueDirecto
 def _queues(snapshot: QuorumSnapshot, request: ScanRequest) -> Iterator[Row]:
     for queue in _chosen(snapshot, request):
         state, info = snapshot.state(queue), snapshot.info(queue)
-        ready, returned, unacknowledged, dead = state.rows.counts
+        counts = state.rows.counts
         yield {
             "vhost": queue.name[0], "queue": queue.name[1], "type": "quorum", "durable": True,
             "version": state.machine_version,
             "minOffset": info.start, "maxOffset": info.stop, "messages": len(state.rows.entries),
-            "ready": ready + returned, "unacknowledged": unacknowledged, "returned": returned, "deadLettering": dead,
+            "ready": counts["ready"] + counts["returned"], "unacknowledged": counts["unacknowledged"],
+            "returned": counts["returned"], "delayed": counts["delayed"], "deadLettering": counts["dead-lettering"],
             "bytes": int(state.rows.entries["size"].sum(dtype=np.int64)), "directories": [queue.folder],
             "members": state.members, "lastIndex": state.log.last_index,
             "snapshotIndex": state.log.snapshot_index if state.log.snapshot else None,

@@ -1,6 +1,7 @@
 """Random commands for the state machine of a quorum queue, and the states that the node's own module makes of them.
 
-The module of 4.0 for versions 2 and 3 is `rabbit_fifo_v3`, that for version 5 `rabbit_fifo`.
+A node has a module for each range of versions: `rabbit_fifo_v3` for 2 and 3; `rabbit_fifo` for 5 in 4.0, for 8 in 4.3,
+which has `rabbit_fifo_v7` for 5 to 7.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ def pid(number: int, node: bytes) -> Opaque:
 
 
 PIDS = [pid(number, node) for number in (7, 3) for node in NODES]
+TOKENS = [b"one", b"two", b"three"]
 NAMES = [(tag, one) for tag in (b"t", b"10", b"9") for one in PIDS]
 
 
@@ -49,9 +51,11 @@ def states(node: Node, steps: list[Any], inside: str) -> list[Any]:
 class Script:
     """Commands at random, with what `machine` holds in view."""
 
-    def __init__(self, seed: int | str, version: int) -> None:
-        self.r, self.version = random.Random(seed), version
+    def __init__(self, seed: int | str, version: int, modules: dict[int, str]) -> None:
+        self.r, self.version, self._modules = random.Random(seed), version, modules
         self.index, self.time = 1, 1_700_000_000_000
+        # A node that drops heads in place of delayed messages never comes to an end.
+        self.delays = self.r.random() < 0.6
         self.arguments = self._arguments()
 
     def commands(self, machine: Machine, count: int) -> Iterator[tuple[Any, Command]]:
@@ -69,7 +73,12 @@ class Script:
             Atom("machine_version"): self.version, Atom("reply_mode"): reply or Atom("noreply"),
             Atom("from"): UNDEFINED,
         }  # fmt: skip
-        return Atom("rabbit_fifo" if self.version == 5 else "rabbit_fifo_v3"), meta, parts
+        return self.module, meta, parts
+
+    @property
+    def module(self) -> Atom:
+        """The node's module for the version."""
+        return Atom(self._modules[self.version])
 
     def config(self) -> dict[Any, Any]:
         """The arguments of the queue, as the command that sets them has them."""
@@ -77,10 +86,14 @@ class Script:
 
     def _arguments(self) -> dict[Any, Any]:
         r = self.r
+        retry = Atom(r.choice(("all", "failed", "returned"))), 20, 300
+        is_delayed = self.version == 8 and self.delays and r.random() < 0.7
+        overflow = "reject_publish" if self.delays else r.choice(("drop_head", "reject_publish"))
         return {
+            Atom("delayed_retry"): retry if is_delayed else Atom("disabled"),
             Atom("max_length"): r.choice((UNDEFINED, UNDEFINED, 12)),
             Atom("max_bytes"): r.choice((UNDEFINED, UNDEFINED, 400)),
-            Atom("overflow_strategy"): Atom(r.choice(("drop_head", "reject_publish"))),
+            Atom("overflow_strategy"): Atom(overflow),
             Atom("delivery_limit"): r.choice((UNDEFINED, 2, 20, -1)),
             Atom("msg_ttl"): r.choice((UNDEFINED, UNDEFINED, 900)),
             Atom("single_active_consumer_on"): r.random() < 0.4,
@@ -90,7 +103,7 @@ class Script:
     def _command(self, machine: Machine) -> tuple[Any, Any]:
         makers = (
             (self._publish, 14), (self._checkout, 5), (self._settling, 12), (self._credit, 2), (self._gone, 1.5),
-            (self._requeue, 1), (self._rare, 1),
+            (self._requeue, 1), (self._rare, 1), (self._of_8, 2 * (self.version == 8)),
         )  # fmt: skip
         make = self.r.choices([maker for maker, _ in makers], [weight for _, weight in makers])[0]
         return make(machine)
@@ -102,18 +115,18 @@ class Script:
         message, size = self._message()
         if r.random() < 0.1:
             return (Atom("enqueue"), UNDEFINED, UNDEFINED, message), None
-        if self.version == 5:
+        if self.version >= 5:
             return (Atom("e"), number, message, (3, size)), (Atom("notify"), 9, one)
         return (Atom("enqueue"), one, number, message), None
 
     def _message(self) -> tuple[Any, int]:
         r = self.r
         body, ttl = r.randbytes(r.choice((0, 10, 90))), r.choice((None, None, None, 0, 40, 3000))
-        if self.version == 5:
+        if self.version >= 5:
             content = (Atom("content"), 60, Atom("none"), b"\0\0", Atom("rabbit_framing_amqp_0_9_1"), [body])
             noted = {
                 Atom("ttl"): ttl,
-                Atom("p"): r.choice((None, 4, 5)),
+                Atom("p"): r.choice((None, 4, 5, 0, 9, 255)),
                 Atom("delivery_count"): r.choice((None, None, 3)),
             }
             annotations = {key: value for key, value in noted.items() if value is not None}
@@ -133,11 +146,14 @@ class Script:
             Atom("ack"): True, Atom("prefetch"): number, Atom("username"): b"guest",
             Atom("args"): [(b"x-priority", Atom("long"), r.randrange(-1, 3))] if r.random() < 0.5 else [],
         }  # fmt: skip
+        if self.version == 8 and r.random() < 0.5:
+            meta[Atom("timeout")] = r.choice((100, 1000))
         life = Atom(r.choice(("auto", "auto", "auto", "once")))
-        older = r.choice(((life, number, Atom("simple_prefetch")), (life, number, Atom("credited"))))
+        modes = ("simple_prefetch",) if self.version == 8 else ("simple_prefetch", "credited")
+        older = life, number, Atom(r.choice(modes))
         later = (life, (Atom("simple_prefetch"), number)), (life, (Atom("credited"), r.choice((0, (1 << 32) - 2))))
-        join = r.choice((*later, *later, older)) if self.version == 5 else older
-        left = ("cancel", "remove") if self.version == 5 else ("cancel",)
+        join = r.choice((*later, *later, older)) if self.version >= 5 else older
+        left = ("cancel", "remove") if self.version >= 5 else ("cancel",)
         leave = Atom(r.choice(left))
         fetch = Atom("dequeue"), Atom(r.choice(("settled", "unsettled")))
         spec = r.choices((join, leave, fetch), (6, 2, 3))[0]
@@ -155,9 +171,19 @@ class Script:
         if consumer is not None and r.random() < 0.2:
             key = consumer.id
         names = ["settle", "settle", "return", "discard"]
-        if self.version == 5 and r.random() < 0.2:
-            return (Atom("modify"), key, ids, r.random() < 0.5, r.random() < 0.3, {}), None
+        if self.version >= 5 and r.random() < 0.2:
+            return (Atom("modify"), key, ids, r.random() < 0.5, r.random() < 0.3, self._annotations()), None
         return (Atom(r.choice(names)), key, ids), None
+
+    def _annotations(self) -> dict[bytes, Any]:
+        """What a consumer notes on messages that it returns."""
+        r = self.r
+        noted = {
+            b"x-opt-text": r.choice((None, b"a", b"b", True)), b"x-opt-number": r.choice((None, None, r.randrange(5))),
+            b"x-opt-delivery-time": r.choice((None, self.time + r.randrange(-9, 900 if self.delays else 0))),
+            b"x-opt-deferral-token": r.choice((None, None, 3, *TOKENS)),
+        }  # fmt: skip
+        return {key: value for key, value in noted.items() if value is not None} if r.random() < 0.5 else {}
 
     def _credit(self, machine: Machine) -> tuple[Any, Any]:
         r = self.r
@@ -183,8 +209,13 @@ class Script:
         key = self.r.choice(holding)
         number, index = self.r.choice([*state.consumers[key].checked_out.items()])
         header: dict[Any, Any] = {Atom("size"): machine.size(index)}
-        counted = "acquired_count" if self.version == 5 else "delivery_count"
-        for name, values in (("expiry", state.expiries), (counted, state.counts)):
+        if index in state.annotations:
+            header[Atom("anns")] = {
+                key: value == "true" if value in ("true", "false") else value
+                for key, value in state.annotations[index].items()
+            }
+        counted = "acquired_count" if self.version >= 5 else "delivery_count"
+        for name, values in (("expiry", state.expiries), (counted, state.counts), ("delivery_count", state.failures)):
             if index in values:
                 header[Atom(name)] = values[index]
         return (Atom("requeue"), key, number, index, header, self._message()[0]), None
@@ -202,3 +233,29 @@ class Script:
             (Atom("register_enqueuer"), r.choice(PIDS)),
         )  # fmt: skip
         return r.choice(made), None
+
+    def _of_8(self, machine: Machine) -> tuple[Any, Any]:
+        """What only version 8 knows."""
+        r, state = self.r, machine.state
+        away = [key for key, consumer in state.consumers.items() if consumer.away]
+        made: tuple[Any, ...] = (
+            (Atom("timeout"), Atom("expire_msgs")), (Atom("timeout"), (Atom("expire_msgs"), Atom("shallow"))),
+            (Atom("timeout"), Atom("evaluate_consumer_timeout")), (Atom("timeout"), Atom("evaluate_consumer_timeout")),
+            (Atom("timeout"), (Atom("consumer_disconnected_timeout"), r.choice([*away, *state.consumers, 1]))),
+            (Atom("timeout"), (Atom("consumer_disconnected_timeout"), r.choice([*away, *state.consumers, 1]))),
+            (Atom("delayed_cmd"), (Atom("retry"), r.choice((Atom("all"), 0, 2)))),
+            (Atom("delayed_cmd"), (Atom("assign_deferred"), r.choice(self._keys(machine)), r.sample(TOKENS, 2))),
+            (Atom("down"), r.choice(PIDS), Atom("noconnection")),
+            self._settle_overdue(machine),
+        )  # fmt: skip
+        return r.choice(made), None
+
+    def _settle_overdue(self, machine: Machine) -> Any:
+        """A consumer that was late answers."""
+        state = machine.state
+        late = {key: one for key, one in (*state.waiting, *state.consumers.items()) if one.overdue}
+        if not late:
+            return (Atom("timeout"), Atom("evaluate_consumer_timeout"))
+        key = self.r.choice([*late])
+        ids = self.r.sample(late[key].overdue, self.r.randint(1, len(late[key].overdue)))
+        return Atom(self.r.choice(("settle", "return", "discard"))), key, ids

@@ -1,4 +1,5 @@
-"""Makes the fixtures `v5_random` and `v3_random` of quorum queues: random histories on nodes of 4.0 and 3.12, killed.
+"""Makes the fixtures `v8_random`, `v5_random` and `v3_random` of quorum queues: random histories on nodes of 4.3, 4.0
+and 3.12, killed.
 
 `python -m tests.real.rabbitmq.make_quorum_stores` writes anew what the tests read.
 """
@@ -14,16 +15,16 @@ import time
 from storage_core.formats.rabbitmq.message import properties
 from tests.rabbitmq import quorum_golden as golden
 from tests.real.rabbitmq.amqp import Client
-from tests.real.rabbitmq.node_4 import Node4, Node312
-from tests.real.rabbitmq.quorum_history import SETTLE_S, SMALL_LOG, History, snapshot_often
+from tests.real.rabbitmq.node_4 import Node4, Node43, Node312
+from tests.real.rabbitmq.quorum_history import SETTLE_S, SMALL_LOG, TINY_LOG, History, snapshot_often
 
 STEPS = 60
 NOTE = "a random history with consumers, a restart in the middle, killed; small files, and a snapshot where one can be"
 
 
-def make(name: str, kind: type[Node4], seed: int) -> None:
+def make(name: str, kind: type[Node4], seed: int, log: str = SMALL_LOG) -> None:
     """One fixture: the folder of a killed node, and what it delivered after its next start."""
-    node = kind(SMALL_LOG)
+    node = kind(log)
     try:
         node.start()
         snapshot_often(node)
@@ -58,5 +59,6 @@ def make(name: str, kind: type[Node4], seed: int) -> None:
 
 
 if __name__ == "__main__":
+    make("v8_random", Node43, 8, TINY_LOG)
     make("v5_random", Node4, 5)
     make("v3_random", Node312, 3)

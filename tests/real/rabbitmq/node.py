@@ -24,6 +24,9 @@ def free_port() -> int:
 class Node:
     """A node called `name` below `folder`. `start` waits until it answers; `stop` and `kill` end it and its epmd."""
 
+    snapshots_hold_messages = False
+    """Whether it takes a snapshot of a quorum queue that holds messages, and keeps their entries."""
+
     def __init__(self, folder: Path, name: str = "mqstore", conf: str = "") -> None:
         self.folder, self.name, self.port = folder, name, free_port()
         home = folder / "home"

@@ -75,7 +75,7 @@ def compare(node: Node, history: History, number: int, copy: Path, what: str) ->
     node.end(clean=number % 3 == 2)
     history.abandon()
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(node.vhosts.parents[1] / "quorum", copy)
+    shutil.copytree(node.vhosts.parents[1] / "quorum", copy, symlinks=True)
     before = fingerprint(copy)
     (folder,) = copy.iterdir()
     one, seven = (golden.delivered(golden.rows(folder, min_partitions=count)) for count in (1, 7))

@@ -22,8 +22,18 @@ SMALL_LOG = (
     "[{ra,[{segment_max_entries,64},{wal_max_size_bytes,65536}]},"
     "{rabbit,[{quorum_snapshot_interval,64},{quorum_min_checkpoint_interval,16}]}].\n"
 )
+TINY_LOG = SMALL_LOG.replace("segment_max_entries,64", "segment_max_entries,16")
+"""For a node of 4.3, which brings segments together."""
 CHECKPOINTS = "persistent_term:put(quorum_queue_checkpoint_config, {1, 8, 64})."
 """From how many ms, and from how many entries to how many, a node of 4.0 looks for something to drop from its log."""
+SNAPSHOTS = (
+    "ra_log_wal:force_roll_over(ra_log_wal), timer:sleep(400), "
+    'rabbit_quorum_queue:force_checkpoint(<<".*">>, <<".*">>), '
+    "[ra:trigger_compaction(amqqueue:get_pid(Q)) || Q <- rabbit_amqqueue:list()]."
+)
+"""Makes a node of 4.3 begin a new write-ahead log, take a snapshot of each queue, whatever the queue holds, and compact
+its segments."""
+STEPS_OF_A_SNAPSHOT = 15
 DEAD_LETTERS = "dead"
 SETTLE_S = 4.5
 """Declarations reach the node's disk within this time; a kill before it loses the queue."""
@@ -102,7 +112,9 @@ class History:
         channels = {name: self.channel() for name in self.queues if name != DEAD_LETTERS}
         for channel in channels.values():
             channel.confirm_delivery()
-        for _ in range(steps):
+        for number in range(steps):
+            if self._node.snapshots_hold_messages and number % STEPS_OF_A_SNAPSHOT == STEPS_OF_A_SNAPSHOT // 2:
+                self._node.eval(SNAPSHOTS)
             name = self._chance.choice(sorted(channels))
             step = self._chance.choices(done, weights)[0]
             if name in self._single and step == self._fetch:
@@ -190,7 +202,7 @@ class History:
         other.basic_qos(prefetch_count=chance.randrange(1, 9))
         tag = other.basic_consume(
             name, lambda _channel, method, _properties, _body: taken.append(method.delivery_tag),
-            arguments=chance.choice(({}, {"x-priority": chance.randrange(-1, 3)})),
+            arguments=chance.choice(({}, {"x-priority": chance.randrange(-1, 3) * self._may_give_way(name)})),
         )  # fmt: skip
         for _ in range(chance.randrange(1, 4)):
             other.connection.process_data_events(0.1)
@@ -201,6 +213,12 @@ class History:
         if chance.random() < 0.3:
             other.basic_cancel(tag)
         channel.connection.process_data_events(0.05)
+
+    def _may_give_way(self, name: str) -> bool:
+        """Whether a consumer of the queue can give way to one of a higher priority. On 4.3 the queue stands still when
+        such a one goes down (docs/format/rabbitmq-quorum.md 10.4).
+        """
+        return not self._node.snapshots_hold_messages or name not in self._single
 
     def _purge(self, channel: BlockingChannel, name: str) -> None:
         channel.queue_purge(name)

@@ -1,8 +1,8 @@
 """Random histories of quorum queues: what a real node delivers after a kill or a stop is what we read before it.
 
-`MQSTORE_HISTORIES` says how many of 3.10.8, `MQSTORE_RELEASE_4` how many of 3.12 and 4.0. A history goes on where the
-node's own draining of the one before left its queues, so it begins with returned messages, snapshots and several terms
-of the log.
+`MQSTORE_HISTORIES` says how many of 3.10.8, `MQSTORE_RELEASE_4` how many of 3.12, 4.0 and 4.3. A history goes on where
+the node's own draining of the one before left its queues, so it begins with returned messages, snapshots and several
+terms of the log.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.real.rabbitmq.node import Node
-from tests.real.rabbitmq.node_4 import LATER, ROUNDS, Node4, Node312
+from tests.real.rabbitmq.node_4 import LATER, ROUNDS, Node4, Node43, Node312
 from tests.real.rabbitmq.quorum_compared import compare
-from tests.real.rabbitmq.quorum_history import SMALL_LOG, History, snapshot_often, with_small_log
+from tests.real.rabbitmq.quorum_history import SMALL_LOG, TINY_LOG, History, snapshot_often, with_small_log
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(0)]
 
@@ -50,8 +50,8 @@ def test_what_a_node_delivers_after_a_random_history(tmp_path: Path) -> None:
 
 
 @LATER
-@pytest.mark.parametrize("kind", [Node312, Node4])
-def test_what_a_later_node_delivers_after_a_random_history(kind: type[Node4], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "log"), [(Node312, SMALL_LOG), (Node4, SMALL_LOG), (Node43, TINY_LOG)])
+def test_what_a_later_node_delivers_after_a_random_history(kind: type[Node4], log: str, tmp_path: Path) -> None:
     """With consumers that stay, single active ones too, and messages of high priority."""
-    found = compared(lambda _: kind(SMALL_LOG), ROUNDS, True, tmp_path)
+    found = compared(lambda _: kind(log), ROUNDS, True, tmp_path)
     assert found > 50 * ROUNDS

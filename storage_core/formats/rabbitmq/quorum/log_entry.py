@@ -32,7 +32,7 @@ class Enqueues:
     """The enqueues of n entries, shape (n,): `ok` rows are plain ones with a publisher and a number.
 
     `publishers` are numbers of `publisher_terms`, the bytes of the pids. Messages are spans without a version byte.
-    `sizes` are those of bodies, in bytes, where the command says them, else NO_SIZE.
+    `sizes` are those of bodies, in bytes, where the command says them, else NO_SIZE; `metadata` what it says besides.
     """
 
     ok: Mask
@@ -42,6 +42,7 @@ class Enqueues:
     message_starts: Positions
     message_stops: Positions
     sizes: npt.NDArray[np.int64]
+    metadata: npt.NDArray[np.int64]
     publisher_terms: list[bytes]
 
 
@@ -65,8 +66,8 @@ def message_span(data: bytes) -> tuple[int, int]:
 def find_enqueues(buffer: Bytes, starts: Positions, stops: Positions) -> Enqueues:
     """The plain enqueues among the entries [start, stop) of `buffer`. Never raises."""
     count = len(starts)
-    times, publishers, sequences, begins, ends, sizes = np.zeros((6, count), np.int64)
-    found = Enqueues(np.zeros(count, bool), times, publishers, sequences, begins, ends, sizes, [])
+    times, publishers, sequences, begins, ends, sizes, metadata = np.zeros((7, count), np.int64)
+    found = Enqueues(np.zeros(count, bool), times, publishers, sequences, begins, ends, sizes, metadata, [])
     pids: dict[bytes, int] = {}
     rest = np.arange(count)
     for _ in range(_TEMPLATES):
@@ -99,7 +100,8 @@ class _Template:
     time: int
     publisher: tuple[int, int]
     sequence: tuple[int, int]
-    size: tuple[int, int] | None
+    sizes: tuple[tuple[int, int], tuple[int, int]] | None
+    """Those of the metadata and of the body."""
 
     def matches(self, buffer: Bytes, starts: Positions, stops: Positions) -> Mask:
         fits: Mask = stops - starts >= self.head.size + self.tail.size
@@ -146,8 +148,9 @@ def _of_sized(data: bytes, time: int, command: list[_Span], reply: _Span) -> _Te
         return None
     free = [(time, time + 6), (sequence[0] + 1, sequence[1])]
     behind = [(start + 1, stop) for start, stop in numbers] + _free_of_reply(data, reply)
-    publisher, size = ((start - len(data), stop - len(data)) for start, stop in (heard[2], numbers[1]))
-    return _Template(stretch(data[: message[0]], free), _behind(data, message, behind), time, publisher, sequence, size)
+    publisher, metadata, size = ((start - len(data), stop - len(data)) for start, stop in (heard[2], *numbers))
+    head, tail = stretch(data[: message[0]], free), _behind(data, message, behind)
+    return _Template(head, tail, time, publisher, sequence, (metadata, size))
 
 
 def _behind(data: bytes, message: _Span, free: list[_Span]) -> Stretch:
@@ -191,7 +194,9 @@ def _fill(
     high = values_at(buffer, "<u2", begin + template.time + 4).astype(np.int64)
     found.times[rows] = words | high << 32
     found.sequences[rows] = _numbers(buffer, begin, template.sequence)
-    found.sizes[rows] = NO_SIZE if template.size is None else _numbers(buffer, end, template.size)
+    found.sizes[rows] = NO_SIZE
+    if template.sizes is not None:
+        found.metadata[rows], found.sizes[rows] = (_numbers(buffer, end, span) for span in template.sizes)
     first, last = template.publisher
     at = (begin if first >= 0 else end) + first
     terms, codes = np.unique(values_at(buffer, f"V{last - first}", at), return_inverse=True)

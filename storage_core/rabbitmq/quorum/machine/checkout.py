@@ -11,6 +11,7 @@ from storage_core.rabbitmq.quorum.machine.consumers import return_all
 from storage_core.rabbitmq.quorum.machine.machine import Machine
 from storage_core.rabbitmq.quorum.machine.machine_v5 import MachineV5
 from storage_core.rabbitmq.quorum.machine.state import (
+    RETURNED,
     Consumer,
     ConsumerId,
     ConsumerKey,
@@ -25,12 +26,12 @@ def check_out(machine: Machine, now: int, name: ConsumerId, spec: Any, meta: Any
     """A consumer that comes, changes, cancels, or fetches one message, up to version 3. Its key is its id."""
     if spec == "cancel":
         is_there = name in machine.state.consumers
-        _leave(machine, name, True)
+        _leave(machine, now, name, True)
         if is_there:
             machine.activate()
         machine.serve(now)
     elif spec[0] == "dequeue":
-        _fetch(machine, now, name, spec[1] == "settled")
+        _fetch(machine, now, name, spec[1] == "settled", meta)
     else:
         life, credit, mode = spec
         new = Consumer(name, credit, str(mode), life == "once", _priority_of(meta), prefetch=prefetch_of(meta))
@@ -40,23 +41,23 @@ def check_out(machine: Machine, now: int, name: ConsumerId, spec: Any, meta: Any
 
 
 def check_out_v5(machine: MachineV5, now: int, index: int, name: ConsumerId, spec: Any, meta: Any) -> None:
-    """A consumer that comes, changes, cancels, is removed, or fetches one message, in version 5."""
+    """A consumer that comes, changes, cancels, is removed, or fetches one message, from version 5 on."""
     key = machine.key_of(name)
     if spec in ("cancel", "remove"):
         if key is not None:
-            _leave(machine, key, spec == "cancel")
+            _leave(machine, now, key, spec == "cancel")
             machine.activate()
             machine.serve(now)
     elif spec[0] == "dequeue":
-        _fetch(machine, now, name, spec[1] == "settled")
+        _fetch(machine, now, name, spec[1] == "settled", meta)
     else:
         if key is None:
             key = index if len(spec) == 2 else name
-        _join(machine, now, key, _new_v5(name, spec, meta))
+        _join(machine, now, key, _new_v5(name, spec, meta, machine.timeout_of(meta)))
 
 
-def _new_v5(name: ConsumerId, spec: Any, meta: Any) -> Consumer:
-    """A consumer of version 5; a spec of three parts is that of a client of before 4.0."""
+def _new_v5(name: ConsumerId, spec: Any, meta: Any, timeout: int | None) -> Consumer:
+    """A consumer from version 5 on; a spec of three parts is that of a client of before 4.0."""
     life, term = spec if len(spec) == 2 else (spec[0], _mode_of(*spec[1:]))
     mode, most, serial = credit_mode_of(term)
     credit = int(term[1]) if mode == "simple_prefetch" else 0
@@ -64,6 +65,7 @@ def _new_v5(name: ConsumerId, spec: Any, meta: Any) -> Consumer:
     return Consumer(
         name, credit, mode, life == "once", said if isinstance(said, int) else _priority_of(meta),
         delivery_count=int(term[1]) if serial else 0, most_credit=most, serial=serial, prefetch=prefetch_of(meta),
+        timeout=timeout,
     )  # fmt: skip
 
 
@@ -92,13 +94,14 @@ def _has_turn(machine: Machine, key: ConsumerKey) -> bool:
     return existing is not None and (active is None or (active == key and existing.status == "up"))
 
 
-def _fetch(machine: Machine, now: int, name: ConsumerId, settled: bool) -> None:
+def _fetch(machine: Machine, now: int, name: ConsumerId, settled: bool, meta: Any) -> None:
     """One message for a consumer that is there only for it."""
     state = machine.state
     if state.settings.single_active or not machine.ready or machine.find(name) is not None:
         return
     most = int(state.credit_by_message)
-    machine.settle_consumer(name, Consumer(name, 1, "simple_prefetch", True, 0, most_credit=most))
+    once = Consumer(name, 1, "simple_prefetch", True, 0, most_credit=most, timeout=machine.timeout_of(meta))
+    machine.settle_consumer(name, once)
     if not machine.deliver_one(now):
         state.consumers.pop(name, None)
     elif settled:
@@ -106,7 +109,7 @@ def _fetch(machine: Machine, now: int, name: ConsumerId, settled: bool) -> None:
     machine.drop_excess()
 
 
-def _leave(machine: Machine, key: ConsumerKey, keeps: bool) -> None:
+def _leave(machine: Machine, now: int, key: ConsumerKey, keeps: bool) -> None:
     """A consumer that takes no more: it `keeps` what it holds, or gives it back and is gone."""
     state = machine.state
     consumer = state.consumers.get(key)
@@ -117,7 +120,7 @@ def _leave(machine: Machine, key: ConsumerKey, keeps: bool) -> None:
         consumer.once, consumer.credit, consumer.status = True, 0, "cancelled"
         machine.settle_consumer(key, consumer)
     else:
-        return_all(machine, key, consumer)
+        return_all(machine, now, key, consumer, RETURNED)
         state.consumers.pop(key, None)
 
 

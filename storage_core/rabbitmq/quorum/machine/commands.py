@@ -12,10 +12,12 @@ from typing import Any
 from storage_core.errors import FormatError
 from storage_core.formats.rabbitmq.erlang.external_term import Opaque
 from storage_core.formats.rabbitmq.quorum.log_entry import MESSAGE_AT
-from storage_core.rabbitmq.quorum.machine import checkout, consumers
+from storage_core.rabbitmq.quorum.machine import absence, checkout, consumers, dead_letters
 from storage_core.rabbitmq.quorum.machine.machine import Machine
 from storage_core.rabbitmq.quorum.machine.machine_v5 import MachineV5
-from storage_core.rabbitmq.quorum.machine.message_facts import facts_of
+from storage_core.rabbitmq.quorum.machine.machine_v8 import MachineV8
+from storage_core.rabbitmq.quorum.machine.message_facts import MessageFacts, facts_of
+from storage_core.rabbitmq.quorum.machine.state import Outcome
 
 
 @dataclass(frozen=True)
@@ -48,38 +50,44 @@ def apply(machine: Machine, command: Command) -> None:
     """Applies one command. Raises FormatError, or what Python raises, for one that no node writes."""
     parts = command.parts
     name = str(parts[0]), len(parts)
-    if isinstance(machine, MachineV5):
-        later = _LATER.get(name)
-        if later is not None:
-            later(machine, command)
-            return
-    found = _COMMANDS.get(name)
-    if found is not None:
-        found(machine, command)
+    if isinstance(machine, MachineV8) and name in _OF_8:
+        _OF_8[name](machine, command)
+    elif isinstance(machine, MachineV5) and name in _FROM_5_ON:
+        _FROM_5_ON[name](machine, command)
+    elif name in _COMMANDS:
+        _COMMANDS[name](machine, command)
+
+
+def facts_for(command: Command) -> MessageFacts:
+    """The facts of the message of a command that has one; its sizes as the command says them, where it does."""
+    facts = facts_of(command.message)
+    if command.parts[0] != "e":
+        return facts
+    metadata, size = command.parts[3]
+    return replace(facts, size=int(size), metadata=int(metadata))
 
 
 def _enqueue(machine: Machine, command: Command) -> None:
-    _, publisher, sequence, message = command.parts
-    machine.enqueue(command.time, command.index, publisher, sequence, facts_of(message))
+    _, publisher, sequence, _ = command.parts
+    machine.enqueue(command.time, command.index, publisher, sequence, facts_for(command))
 
 
 def _enqueue_by_reply(machine: MachineV5, command: Command) -> None:
-    """A message of whoever hears of it."""
-    _, sequence, message, (_, size) = command.parts
-    if not isinstance(command.reply, tuple) or len(command.reply) != 3 or command.reply[0] != "notify":
+    """A message of whoever hears of it. Where nobody does, only version 8 takes it."""
+    publisher: Any = "undefined"
+    if isinstance(command.reply, tuple) and len(command.reply) == 3 and command.reply[0] == "notify":
+        publisher = command.reply[2]
+    elif not isinstance(machine, MachineV8):
         return
-    facts = replace(facts_of(message), size=int(size))
-    machine.enqueue(command.time, command.index, command.reply[2], sequence, facts)
+    machine.enqueue(command.time, command.index, publisher, command.parts[1], facts_for(command))
 
 
 def _modify(machine: MachineV5, command: Command) -> None:
-    _, key, ids, _, undeliverable, annotations = command.parts
+    _, key, ids, failed, undeliverable, annotations = command.parts
     if undeliverable == "true":
         machine.discard(command.time, key, ids)
-    elif annotations:
-        raise FormatError(0, "a consumer of AMQP 1.0 annotated messages that it returned, which is not read")
     else:
-        machine.give_back(command.time, key, ids)
+        machine.give_back(command.time, key, ids, Outcome(failed == "true", annotations))
 
 
 def _requeue(machine: Machine, command: Command) -> None:
@@ -103,6 +111,32 @@ def _timeout(machine: Machine, command: Command) -> None:
         machine.serve(command.time)
 
 
+def _down_8(machine: MachineV8, command: Command) -> None:
+    _, pid, reason = command.parts
+    if reason == "noconnection" and isinstance(pid, Opaque):
+        absence.process_lost(machine, command.time, pid)
+    else:
+        _down(machine, command)
+
+
+def _timeout_8(machine: MachineV8, command: Command) -> None:
+    what, *of = command.parts[1] if isinstance(command.parts[1], tuple) else (command.parts[1],)
+    if what == "expire_msgs" and of in ([], ["shallow"]):
+        machine.wake(command.time)
+    elif what == "consumer_disconnected_timeout" and of:
+        absence.give_up(machine, command.time, of[0])
+    elif what == "evaluate_consumer_timeout" and not of:
+        absence.end_deadlines(machine, command.time)
+
+
+def _delayed_8(machine: MachineV8, command: Command) -> None:
+    what, *of = command.parts[1]
+    if what == "retry":
+        machine.retry(command.time, None if of[0] == "all" else int(of[0]))
+    elif what == "assign_deferred":
+        machine.assign(command.time, *of)
+
+
 _COMMANDS: dict[tuple[str, int], Callable[[Machine, Command], None]] = {
     ("enqueue", 4): _enqueue,
     ("requeue", 6): _requeue,
@@ -115,17 +149,25 @@ _COMMANDS: dict[tuple[str, int], Callable[[Machine, Command], None]] = {
         m, c.time, c.parts[1], c.parts[2], c.parts[3], c.parts[4] == "true"
     ),
     ("purge", 1): lambda m, _: m.purge(),
-    ("purge_nodes", 2): lambda m, c: consumers.purge_nodes(m, c.parts[1]),
+    ("purge_nodes", 2): lambda m, c: consumers.purge_nodes(m, c.time, c.parts[1]),
     ("update_config", 2): lambda m, c: m.configure(c.time, c.parts[1]),
     ("down", 3): _down,
     ("nodeup", 2): lambda m, c: consumers.node_back(m, c.time, str(c.parts[1]).encode()),
     ("timeout", 2): _timeout,
-    ("dlx", 2): lambda m, c: m.dead_letter_command(c.time, c.parts[1]),
+    ("dlx", 2): lambda m, c: dead_letters.apply(m, c.time, c.parts[1]),
 }
 
-_LATER: dict[tuple[str, int], Callable[[MachineV5, Command], None]] = {
+_FROM_5_ON: dict[tuple[str, int], Callable[[MachineV5, Command], None]] = {
     ("e", 4): _enqueue_by_reply,
     ("modify", 6): _modify,
     ("checkout", 4): lambda m, c: checkout.check_out_v5(m, c.time, c.index, c.parts[1], c.parts[2], c.parts[3]),
 }
 """Those that machine version 5 adds, or takes otherwise."""
+
+_OF_8: dict[tuple[str, int], Callable[[MachineV8, Command], None]] = {
+    ("down", 3): _down_8,
+    ("nodeup", 2): lambda m, c: absence.node_back(m, c.time, str(c.parts[1]).encode()),
+    ("timeout", 2): _timeout_8,
+    ("delayed_cmd", 2): _delayed_8,
+}
+"""Those that machine version 8 adds, or takes otherwise."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from storage_core.formats.rabbitmq.erlang.external_term import Opaque
 from storage_core.rabbitmq.quorum.machine.machine import Machine, give_credit
 from storage_core.rabbitmq.quorum.machine.map_order import node_of, pid_key
-from storage_core.rabbitmq.quorum.machine.state import SERIALS, Consumer, ConsumerKey
+from storage_core.rabbitmq.quorum.machine.state import FAILED, SERIALS, Consumer, ConsumerKey, Outcome
 
 
 def add_credit(machine: Machine, now: int, key: ConsumerKey, credit: int, count: int, drain: bool) -> None:
@@ -20,7 +20,7 @@ def add_credit(machine: Machine, now: int, key: ConsumerKey, credit: int, count:
         waiting = state.take_waiting(key)
         if waiting is not None:
             waiting.credit = _left(waiting, credit, count)
-            if drain and waiting.serial:
+            if drain and (waiting.serial or machine.drains_waiting):
                 _drain(waiting)
             machine.credited(key, waiting)
         return
@@ -35,7 +35,7 @@ def add_credit(machine: Machine, now: int, key: ConsumerKey, credit: int, count:
 def _left(consumer: Consumer, credit: int, count: int) -> int:
     """The credit that is left of what was given after `count` deliveries."""
     left = count + credit - consumer.delivery_count
-    if consumer.serial:
+    if consumer.has_serials:
         half = SERIALS // 2
         left = (left + half) % SERIALS - half
     return max(0, left)
@@ -46,21 +46,21 @@ def _drain(consumer: Consumer) -> None:
     consumer.credit = 0
 
 
-def return_all(machine: Machine, key: ConsumerKey, consumer: Consumer) -> None:
+def return_all(machine: Machine, now: int, key: ConsumerKey, consumer: Consumer, how: Outcome) -> None:
     """Everything that a consumer holds goes back."""
     for number in sorted(consumer.checked_out):
-        machine.return_one(key, consumer, number)
+        machine.return_one(now, key, consumer, number, how)
 
 
 def process_down(machine: Machine, now: int, pid: Opaque) -> None:
     """A channel that died: its consumers' messages go back, it publishes no more."""
-    _take_down(machine, pid)
+    _take_down(machine, now, pid)
     if not machine.activates_after_each:
         machine.activate()
     machine.serve(now)
 
 
-def _take_down(machine: Machine, pid: Opaque) -> None:
+def _take_down(machine: Machine, now: int, pid: Opaque) -> None:
     """As `process_down`, without serving others after it."""
     state = machine.state
     state.publishers.pop(pid, None)
@@ -69,7 +69,7 @@ def _take_down(machine: Machine, pid: Opaque) -> None:
     for key in state.keys_where(lambda consumer: consumer.id[1] == pid):
         consumer = state.consumers.get(key)
         if consumer is not None:
-            return_all(machine, key, consumer)
+            return_all(machine, now, key, consumer, FAILED)
             state.consumers.pop(key, None)
             if machine.activates_after_each:
                 machine.activate()
@@ -85,7 +85,7 @@ def node_lost(machine: Machine, now: int, pid: Opaque) -> None:
             give_credit(consumer, len(consumer.checked_out))
         if not single:
             consumer.status = "suspected_down"
-        return_all(machine, key, consumer)
+        return_all(machine, now, key, consumer, FAILED)
         if single:
             # Of several the last one alone waits: each is put behind those that waited before.
             state.waiting = [*waiting, (key, consumer)] if key in state.consumers else list(waiting)
@@ -117,12 +117,12 @@ def _mark_waiting(machine: Machine, node: bytes, status: str) -> None:
     machine.sort_waiting()
 
 
-def purge_nodes(machine: Machine, nodes: list[str]) -> None:
+def purge_nodes(machine: Machine, now: int, nodes: list[str]) -> None:
     """Nodes that left for good: as if every process of theirs died, the last that is known first."""
     for node in nodes:
         raw = str(node).encode()
         for pid in reversed([pid for pid in machine.state.pids() if node_of(pid) == raw]):
-            _take_down(machine, pid)
+            _take_down(machine, now, pid)
 
 
 def restart(machine: Machine, now: int) -> None:

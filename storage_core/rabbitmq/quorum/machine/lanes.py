@@ -1,6 +1,6 @@
-"""The ready messages of a quorum queue, by raft index, in the order of their delivery.
+"""The ready messages of a quorum queue up to machine version 7, by raft index, in the order of their delivery.
 
-Machine version 5 has a lane for messages of high priority; up to version 2 all are in the normal one.
+From version 5 on there is a lane for messages of high priority; before all are in the normal one.
 Source: docs/format/rabbitmq-quorum.md 10.2.
 """
 
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+
+from storage_core.rabbitmq.quorum.machine.message_facts import NORMAL_PRIORITY
 
 TURNS = 3
 """Each so many messages, the older of the two heads is next; else the high lane's."""
@@ -31,9 +33,9 @@ class Lanes:
         rest = Lanes(self.normal, self.high, self.turn)
         return iter([rest.popleft() for _ in range(len(rest))])
 
-    def append(self, index: int, high: bool = False) -> None:
+    def append(self, index: int, priority: int = NORMAL_PRIORITY) -> None:
         """One more message, the last of its lane."""
-        (self.high if high else self.normal).append(index)
+        (self.high if priority > NORMAL_PRIORITY else self.normal).append(index)
 
     def extend(self, indexes: Iterable[int]) -> None:
         """More messages for the normal lane."""

@@ -1,7 +1,7 @@
 """The state machine of a quorum queue, machine versions 2 and 3: what each command does to the messages.
 
 Source: docs/format/rabbitmq-quorum.md 10 and 10.1. Leaves to `commands` which commands there are, to `checkout` and
-`consumers` the way of consumers in and out, to `machine_v5` what version 5 does otherwise.
+`consumers` the way of consumers in and out, to `machine_v5` and `machine_v8` what later versions do otherwise.
 """
 
 from __future__ import annotations
@@ -14,19 +14,31 @@ from typing import Any
 from storage_core.errors import FormatError
 from storage_core.formats.rabbitmq.erlang.external_term import Opaque
 from storage_core.rabbitmq.quorum.machine.map_order import as_in_map
-from storage_core.rabbitmq.quorum.machine.message_facts import MessageFacts
-from storage_core.rabbitmq.quorum.machine.state import Consumer, ConsumerKey, DeadLetterWorker, State, settings_of
+from storage_core.rabbitmq.quorum.machine.message_facts import NORMAL_PRIORITY, MessageFacts
+from storage_core.rabbitmq.quorum.machine.state import (
+    RETURNED,
+    Consumer,
+    ConsumerKey,
+    Outcome,
+    State,
+    Status,
+    settings_of,
+)
 
 AT_LEAST_ONCE = "at_least_once"
 
 
 class Machine:
-    """Applies commands to `state`. `size_of` says the body size of a message that the state does not know."""
+    """Applies commands to `state`. `size_of` says the bytes that count of a message that the state does not know."""
 
     knows_priorities = False
-    """Whether a message of high priority, and the deliveries that one had before it came, count."""
-    active_statuses: tuple[str, ...] = ("up",)
+    """Whether the priority of a message, and the deliveries that failed, count."""
+    active_statuses: tuple[Status, ...] = ("up",)
     """Of consumers that keep others of a queue with a single active one waiting."""
+    counts_metadata = False
+    """Whether the size of a message is that of its body and its metadata, not of its body alone."""
+    drains_waiting = False
+    """Whether a consumer that waits is drained, whatever its kind of credit."""
     activates_after_each = True
     """Whether the next one comes in after each consumer of a process that is gone, or after all of them."""
 
@@ -40,10 +52,14 @@ class Machine:
         """Bytes of the ready messages, which only a queue with a limit needs."""
         state = self.state
         if state.settings.max_bytes is not None:
-            self._ready_bytes = sum(map(self.size, state.messages)) + sum(map(self.size, state.returns))
+            self._ready_bytes = sum(map(self.size, (*state.messages, *state.returns, *state.delayed.due)))
+
+    def counted(self, facts: MessageFacts) -> int:
+        """Bytes that count of a message."""
+        return facts.size + facts.metadata if self.counts_metadata else facts.size
 
     def size(self, index: int) -> int:
-        """Body size of a message."""
+        """Bytes that count of a message of the queue."""
         known = self.state.sizes.get(index)
         return self._size_of(index) if known is None else known
 
@@ -74,23 +90,28 @@ class Machine:
         given = [value for value in (facts.ttl, state.settings.message_ttl_ms) if value is not None]
         if given:
             state.expiries[index] = now + (min(given) or 1)
-            state.sizes[index] = facts.size
+            state.sizes[index] = self.counted(facts)
         if facts.deliveries and self.knows_priorities:
-            state.came_with[index] = facts.deliveries
-        state.messages.append(index, facts.high and self.knows_priorities)
-        self._came(index)
+            state.failures[index] = facts.deliveries
+        state.messages.append(index, facts.priority if self.knows_priorities else NORMAL_PRIORITY)
+        self.came(index)
         self.serve(now)
 
-    def _came(self, index: int) -> None:
+    def came(self, index: int) -> None:
+        """A message that nobody holds any more, or yet."""
         if self.state.settings.max_bytes is not None:
             self._ready_bytes += self.size(index)
 
-    def _taken(self) -> int:
+    def went(self, index: int) -> None:
+        """A message that somebody holds, or nobody any more."""
+        if self.state.settings.max_bytes is not None:
+            self._ready_bytes -= self.size(index)
+
+    def taken(self) -> int:
         """The next message, out of the queue."""
         state = self.state
         index = state.returns.popleft() if state.returns else state.messages.popleft()
-        if state.settings.max_bytes is not None:
-            self._ready_bytes -= self.size(index)
+        self.went(index)
         return index
 
     @property
@@ -107,11 +128,11 @@ class Machine:
             expiry = state.expiries.get(head)
             if expiry is None or now < expiry:
                 break
-            self._dead_letter(self._taken(), True)
+            self.dead_letter(self.taken(), True)
             dropped = True
         return dropped
 
-    def _dead_letter(self, index: int, kept: bool) -> None:
+    def dead_letter(self, index: int, kept: bool) -> None:
         """A message that leaves: held for the worker where dead lettering is at least once, and it is `kept` then."""
         state = self.state
         if state.settings.dead_letters == AT_LEAST_ONCE and kept:
@@ -143,10 +164,7 @@ class Machine:
                 del state.service[priority]
             if consumer is None or consumer.credit == 0 or consumer.status != "up":
                 continue
-            consumer.checked_out[consumer.next_id] = self._taken()
-            consumer.next_id += 1
-            consumer.credit -= 1
-            consumer.advance(1)
+            consumer.hold(self.taken(), now)
             self.settle_consumer(key, consumer)
             return True
         return False
@@ -176,13 +194,13 @@ class Machine:
         if not settings.limited or settings.overflow != "drop_head":
             return
         while self.ready and self._over_limit():
-            self._dead_letter(self._taken(), False)
+            self.dead_letter(self.taken(), False)
 
     def _over_limit(self) -> bool:
         state = self.state
         held = [*state.discards, *(state.worker.checked_out.values() if state.worker else ())]
         longest, most = state.settings.max_length, state.settings.max_bytes
-        if longest is not None and self.ready + len(held) > longest:
+        if longest is not None and self.ready + len(state.delayed) + len(held) > longest:
             return True
         return most is not None and self._ready_bytes + sum(map(self.size, held)) > most
 
@@ -202,7 +220,7 @@ class Machine:
 
     def complete(self, key: ConsumerKey, consumer: Consumer, ids: list[int]) -> list[int]:
         """Takes message ids from a consumer, which gets its credit back. The messages, in the order of the ids."""
-        found = [consumer.checked_out.pop(number) for number in ids if number in consumer.checked_out]
+        found = [consumer.take(number) for number in ids if number in consumer.checked_out]
         if found or len(ids) != 1:
             give_credit(consumer, len(found))
             self.settle_consumer(key, consumer)
@@ -210,6 +228,9 @@ class Machine:
 
     def completed(self) -> None:
         """What follows where messages of a consumer left: nothing."""
+
+    def came_back(self) -> None:
+        """What follows where messages of a consumer went back: nothing."""
 
     def settle(self, now: int, key: ConsumerKey, ids: list[int]) -> None:
         """Acknowledged messages leave."""
@@ -227,18 +248,18 @@ class Machine:
         if found is None:
             return
         for index in self.complete(*found, ids):
-            self._dead_letter(index, True)
+            self.dead_letter(index, True)
         self.completed()
         self.serve(now)
 
-    def give_back(self, now: int, key: ConsumerKey, ids: list[int]) -> None:
+    def give_back(self, now: int, key: ConsumerKey, ids: list[int], how: Outcome = RETURNED) -> None:
         """Returned messages: to the returns in the order of a map, or away when they were delivered too often."""
         consumer = self.state.consumers.get(key)
         if consumer is None:
             return
         known = as_in_map([number for number in dict.fromkeys(ids) if number in consumer.checked_out])
         for number in known:
-            self.return_one(key, consumer, number)
+            self.return_one(now, key, consumer, number, how)
         current = self.state.consumers.get(key)
         if current is not None:
             if not self.state.credit_by_message:
@@ -246,23 +267,33 @@ class Machine:
             self.settle_consumer(key, current)
         self.serve(now)
 
-    def return_one(self, key: ConsumerKey, consumer: Consumer, number: int) -> None:
+    def return_one(self, now: int, key: ConsumerKey, consumer: Consumer, number: int, how: Outcome) -> None:
         """One message of a consumer goes back, or, where that happened too often, leaves."""
+        del now
         state = self.state
         index = consumer.checked_out[number]
         count = state.counts.get(index, 0) + 1
+        self.note(index, how)
         state.sizes[index] = self.size(index)
         limit = state.settings.delivery_limit
         if limit is not None and count > limit:
             self.complete(key, consumer, [number])
-            self._dead_letter(index, True)
+            self.dead_letter(index, True)
             return
         state.counts[index] = count
-        del consumer.checked_out[number]
+        consumer.take(number)
         if state.credit_by_message:
             give_credit(consumer, 1)
         state.returns.append(index)
-        self._came(index)
+        self.came(index)
+
+    def note(self, index: int, how: Outcome) -> None:
+        """What a message has to tell of its way back, from version 5 on."""
+        state = self.state
+        if how.failed and self.knows_priorities:
+            state.failures[index] = state.failures.get(index, 0) + 1
+        if how.annotations:
+            state.annotations[index] = {**state.annotations.get(index, {}), **how.annotations}
 
     def requeue(self, now: int, index: int, key: ConsumerKey, number: int, header: Any) -> None:
         """A returned message that was written again: it goes to the end of the queue under its new index."""
@@ -270,13 +301,14 @@ class Machine:
         consumer = state.consumers.get(key)
         if consumer is None or number not in consumer.checked_out:
             return
-        state.forget(consumer.checked_out.pop(number))
+        state.forget(consumer.take(number))
         state.learn(index, header)
         state.counts[index] = state.counts.get(index, 0) + 1
         give_credit(consumer, 1)
         state.messages.append(index)
-        self._came(index)
+        self.came(index)
         self.settle_consumer(key, consumer)
+        self.came_back()
         self.serve(now)
 
     def purge(self) -> None:
@@ -305,20 +337,10 @@ class Machine:
         self._count_bytes()
         self.serve(now)
 
-    def dead_letter_command(self, now: int, command: Any) -> None:
-        """What the worker of at-least-once dead lettering says. FormatError."""
-        state = self.state
-        if state.settings.dead_letters == AT_LEAST_ONCE and isinstance(command, tuple):
-            worker = state.worker
-            if command[0] == "settle" and worker is not None:
-                for number in command[1]:
-                    if number in worker.checked_out:
-                        state.forget(worker.checked_out.pop(number))
-            elif command[0] == "checkout":
-                if worker is not None:
-                    state.discards.extendleft(reversed([worker.checked_out[key] for key in sorted(worker.checked_out)]))
-                state.worker = DeadLetterWorker(int(command[2]))
-        self.serve(now)
+    def timeout_of(self, meta: Any) -> int | None:
+        """Within how many ms a consumer must settle a message, by the meta map of its checkout: there is no limit."""
+        del meta
+        return None
 
     # -- single active consumers
 
@@ -343,6 +365,7 @@ class Machine:
         existing = self.state.consumers.get(key)
         if existing is not None:
             existing.take_over(consumer)
+            existing.timeout = consumer.timeout
         self.state.consumers[key] = existing or consumer
         self.line_up(key, self.state.consumers[key])
 

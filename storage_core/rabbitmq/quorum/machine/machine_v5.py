@@ -1,20 +1,20 @@
-"""The state machine of a quorum queue, machine version 5 (RabbitMQ 4.0): what it does otherwise than version 3.
+"""The state machine of a quorum queue, machine versions 5 to 7 (RabbitMQ 4.0 to 4.2): what they do otherwise than 3.
 
-Source: docs/format/rabbitmq-quorum.md 10.2. Leaves to `checkout` and `consumers` the way of consumers in and out.
+Source: docs/format/rabbitmq-quorum.md 10.2 and 10.3. Leaves to `checkout` and `consumers` how consumers come and go.
 """
 
 from __future__ import annotations
 
 from storage_core.rabbitmq.quorum.machine.machine import Machine
 from storage_core.rabbitmq.quorum.machine.map_order import key_order
-from storage_core.rabbitmq.quorum.machine.state import Consumer, ConsumerId, ConsumerKey
+from storage_core.rabbitmq.quorum.machine.state import RETURNED, Consumer, ConsumerId, ConsumerKey, Outcome, Status
 
 
 class MachineV5(Machine):
     """Consumers may be known by a number; one that is to give way to another is quiescing until it holds nothing."""
 
     knows_priorities = True
-    active_statuses = ("up", "quiescing")
+    active_statuses: tuple[Status, ...] = ("up", "quiescing")
     activates_after_each = False
 
     def key_of(self, name: ConsumerId) -> ConsumerKey | None:
@@ -47,17 +47,18 @@ class MachineV5(Machine):
         """The next of several single active consumers may be due."""
         self.activate()
 
-    def give_back(self, now: int, key: ConsumerKey, ids: list[int]) -> None:
+    def give_back(self, now: int, key: ConsumerKey, ids: list[int], how: Outcome = RETURNED) -> None:
         """Returned messages: to the returns in the order of the command, or away when they were returned too often."""
         found = self.find(key)
         if found is None:
             return
         key, consumer = found
         for number in [number for number in dict.fromkeys(ids) if number in consumer.checked_out]:
-            self.return_one(key, consumer, number)
+            self.return_one(now, key, consumer, number, how)
         current = self.state.consumers.get(key)
         if current is not None:
             self.settle_consumer(key, current)
+        self.came_back()
         self.serve(now)
 
     # -- single active consumers
@@ -104,3 +105,11 @@ class MachineV5(Machine):
                 (0, -entry[1].priority, -entry[1].credit, *key_order(entry[0])) if entry[1].status == "up" else (1,)
             )
         )
+
+
+class MachineV7(MachineV5):
+    """The next single active consumer comes in after a return as well."""
+
+    def came_back(self) -> None:
+        """The next of several single active consumers may be due."""
+        self.activate()

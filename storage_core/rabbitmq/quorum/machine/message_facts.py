@@ -5,7 +5,7 @@ Source: docs/format/rabbitmq-quorum.md 7 and 10.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from storage_core.errors import FormatError
@@ -13,8 +13,14 @@ from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.message import message_container, properties
 
 _EXPIRATION = 1 + [name for name, _ in properties.FIELDS].index("expiration")
-_NORMAL_PRIORITY = 4
+NORMAL_PRIORITY = 4
+"""That of a message that says none."""
 _DELIVERIES = "delivery_count"
+_HEADERS = 1 + [name for name, _ in properties.FIELDS].index("headers")
+_OF_A_HEADER = 100
+_TOPIC, _MQTT_PROPERTIES = 3, 7
+_COUNTED = ("Content-Type", "Response-Topic", "Correlation-Data")
+"""Properties of MQTT whose values count."""
 _BODIES = {message_container.LEGACY: 5, message_container.AMQP: 2, message_container.MQTT: 6}
 """Which part of a content a node counts as its body, by protocol."""
 _MARKS = tuple(
@@ -25,19 +31,20 @@ _MARKS = tuple(
 
 @dataclass(frozen=True)
 class MessageFacts:
-    """The size of its body, its own time to live in ms, whether its priority is a high one, and how often it was
-    delivered before it came here.
+    """The size of its body, its own time to live in ms, its priority, how often it was delivered before it came here,
+    and the size of what a node counts as its metadata.
     """
 
     size: int
     ttl: int | None = None
-    high: bool = False
+    priority: int = NORMAL_PRIORITY
     deliveries: int = 0
+    metadata: int = 0
 
     @property
     def plain(self) -> bool:
         """Whether there is nothing but the size."""
-        return self.ttl is None and not self.high and not self.deliveries
+        return self.ttl is None and self.priority == NORMAL_PRIORITY and not self.deliveries
 
 
 def message_facts(term: bytes) -> MessageFacts:
@@ -48,12 +55,11 @@ def message_facts(term: bytes) -> MessageFacts:
         return MessageFacts(0)
 
 
-def sized_facts(term: bytes, size: int) -> MessageFacts:
-    """The facts of an encoded container whose size the command says; it is decoded only where more may count."""
+def sized_facts(term: bytes, size: int, metadata: int) -> MessageFacts:
+    """The facts of an encoded container whose sizes the command says; it is decoded only where more may count."""
     if not any(mark in term for mark in _MARKS):
-        return MessageFacts(size)
-    found = message_facts(term)
-    return MessageFacts(size, found.ttl, found.high, found.deliveries)
+        return MessageFacts(size, metadata=metadata)
+    return replace(message_facts(term), size=size, metadata=metadata)
 
 
 def facts_of(message: Any) -> MessageFacts:
@@ -68,7 +74,7 @@ def facts_of(message: Any) -> MessageFacts:
     decoded = content[2]
     text = decoded[_EXPIRATION] if isinstance(decoded, tuple) and len(decoded) > _EXPIRATION else None
     ttl = int(text) if isinstance(text, bytes) and text.isdigit() else None
-    return MessageFacts(_size_of(content[5]), ttl)
+    return MessageFacts(_size_of(content[5]), ttl, metadata=_metadata_of(message_container.LEGACY, content))
 
 
 def _of_container(protocol: Any, content: Any, annotations: Any) -> MessageFacts:
@@ -79,7 +85,32 @@ def _of_container(protocol: Any, content: Any, annotations: Any) -> MessageFacts
     )
     at = _BODIES.get(protocol)
     body = content[at] if at is not None and isinstance(content, tuple) and len(content) > at else None
-    return MessageFacts(_size_of(body), ttl, (priority or 0) > _NORMAL_PRIORITY, deliveries or 0)
+    known = NORMAL_PRIORITY if priority is None else priority
+    return MessageFacts(_size_of(body), ttl, known, deliveries or 0, _metadata_of(protocol, content))
+
+
+def _metadata_of(protocol: Any, content: Any) -> int:
+    """Bytes that a node of 4.3 counts besides the body, where the command does not say them."""
+    try:
+        if protocol == message_container.LEGACY:
+            if isinstance(content[3], bytes):
+                return len(content[3])
+            headers = content[2][_HEADERS]
+            return _OF_A_HEADER * len(headers) if isinstance(headers, list) else 0
+        if protocol == message_container.AMQP:
+            return _OF_A_HEADER if content[0] == "v1" and content[1] else 0
+        if protocol == message_container.MQTT:
+            return len(content[_TOPIC]) + sum(map(_size_of_property, content[_MQTT_PROPERTIES].items()))
+    except (TypeError, IndexError, AttributeError):
+        pass
+    return 0
+
+
+def _size_of_property(named: tuple[Any, Any]) -> int:
+    name, value = named
+    if name in _COUNTED:
+        return len(value)
+    return sum(len(key) + len(each) for key, each in value) if name == "User-Property" else 0
 
 
 def _size_of(body: Any) -> int:

@@ -1,26 +1,40 @@
-"""What the state machine of a quorum queue holds, and the state of a snapshot brought into it.
+"""What the state machine of a quorum queue holds between two commands.
 
-A message is its raft index. Source: docs/format/rabbitmq-quorum.md 5, 7 and 10. Leaves to `machine` what commands do.
+A message is its raft index. Source: docs/format/rabbitmq-quorum.md 7 and 10. Leaves to `machine` what commands do, to
+`snapshot_state` how a snapshot spells it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
 
 from storage_core.errors import FormatError
 from storage_core.formats.rabbitmq.erlang.external_term import ImproperList, Opaque
+from storage_core.rabbitmq.quorum.machine.delayed import Delayed
 from storage_core.rabbitmq.quorum.machine.lanes import Lanes
 from storage_core.rabbitmq.quorum.machine.map_order import key_order, pid_key
+from storage_core.rabbitmq.quorum.machine.message_facts import NORMAL_PRIORITY
+from storage_core.rabbitmq.quorum.machine.priorities import Priorities
 
 ConsumerId = tuple[bytes, Opaque]
 ConsumerKey = ConsumerId | int
 """Under what a consumer is known: its id, or, from machine version 5 on, the raft index with which it came."""
-OLDEST, APART = 2, 5
-"""The oldest machine version that is read, and the one that counts returns and deliveries apart."""
+Status = str | tuple[str, str]
+"""That of a consumer: up, cancelled, quiescing, suspected_down. In machine version 8 why it gets no messages now,
+suspected_down or timeout, goes before what it is otherwise.
+"""
+OLDEST, APART, STRICT = 2, 5, 8
+"""The oldest machine version that is read, the one from which on returns and failed deliveries are counted apart, and
+the one that delivers strictly by priority.
+"""
+ACKNOWLEDGED_WITHIN = 1_800_000
+"""Within how many ms, where nothing else is said, version 8 wants a message acknowledged."""
+HIGH_OF_BEFORE = 9
+"""The priority in version 8 of what lay in the high lane."""
 SERIALS = 1 << 32
 """Delivery counts of AMQP 1.0 begin again there."""
 
@@ -36,6 +50,8 @@ class Settings:
     message_ttl_ms: int | None = None
     single_active: bool = False
     dead_letters: Any = "undefined"
+    retry: tuple[str, int, int] | None = None
+    """Of what returns, all, failed or returned is delayed, by how many ms at least and at most."""
 
     @property
     def limited(self) -> bool:
@@ -46,7 +62,8 @@ class Settings:
 @dataclass
 class Consumer:
     """`checked_out` has the messages by message id, in the order of delivery. `most_credit`: it gets no more back.
-    `serial`: its delivery count is one of AMQP 1.0. `prefetch` is what its client said.
+    `serial`: its delivery count is one of AMQP 1.0. `prefetch` is what its client said. In machine version 8 it must
+    settle each message within `timeout` ms; `deadlines` has until when, by message id, `overdue` which it did not.
     """
 
     id: ConsumerId
@@ -54,24 +71,62 @@ class Consumer:
     credit_mode: str
     once: bool
     priority: int
-    status: str = "up"
+    status: Status = "up"
     next_id: int = 0
     delivery_count: int = 0
     checked_out: dict[int, int] = field(default_factory=dict)
     most_credit: int = 0
     serial: bool = False
     prefetch: int = 0
+    timeout: int | None = None
+    deadlines: dict[int, int] = field(default_factory=dict)
+    overdue: list[int] = field(default_factory=list)
+
+    @property
+    def away(self) -> str | None:
+        """Why it gets no messages now, in version 8; None where it does, or is gone."""
+        return self.status[0] if isinstance(self.status, tuple) else None
+
+    @property
+    def has_serials(self) -> bool:
+        """Whether its delivery count begins again after the last serial number; in version 8 each one's does."""
+        return self.serial or self.timeout is not None
+
+    def hold(self, index: int, now: int) -> None:
+        """A message that it is given, for a credit."""
+        self.checked_out[self.next_id] = index
+        if self.timeout is not None:
+            self.deadlines[self.next_id] = now + self.timeout
+        self.next_id += 1
+        self.credit -= 1
+        self.advance(1)
+
+    def take(self, number: int) -> int:
+        """The message of that id, taken from it. KeyError when it has none."""
+        self.deadlines.pop(number, None)
+        return self.checked_out.pop(number)
 
     def advance(self, count: int) -> None:
         """So many more deliveries."""
         self.delivery_count += count
-        if self.serial:
+        if self.has_serials:
             self.delivery_count %= SERIALS
 
     def take_over(self, other: Consumer) -> None:
         """The terms of a later checkout."""
         self.credit_mode, self.once, self.priority = other.credit_mode, other.once, other.priority
         self.most_credit, self.serial, self.prefetch = other.most_credit, other.serial, other.prefetch
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a message went back: whether its delivery `failed`, and what its consumer noted on it."""
+
+    failed: bool = False
+    annotations: Mapping[Any, Any] = field(default_factory=dict)
+
+
+RETURNED, FAILED = Outcome(), Outcome(True)
 
 
 @dataclass
@@ -86,13 +141,13 @@ class DeadLetterWorker:
 @dataclass
 class State:
     """The queue between two commands. `sizes`, `expiries` (ms) and `counts` (of returns) are by raft index; what is
-    not in `sizes` is for the caller's table of the log to say. `came_with` has the deliveries that messages had before
-    they came, which machine version 5 keeps apart.
+    not in `sizes` is for the caller's table of the log to say. `failures` are, from machine version 5 on, deliveries
+    that failed, and those that messages had before they came; `annotations` what consumers noted on what they returned.
     """
 
     version: int = OLDEST
     settings: Settings = field(default_factory=Settings)
-    messages: Lanes = field(default_factory=Lanes)
+    messages: Lanes | Priorities = field(default_factory=Lanes)
     returns: deque[int] = field(default_factory=deque)
     consumers: dict[ConsumerKey, Consumer] = field(default_factory=dict)
     waiting: list[tuple[ConsumerKey, Consumer]] = field(default_factory=list)
@@ -103,34 +158,53 @@ class State:
     sizes: dict[int, int] = field(default_factory=dict)
     expiries: dict[int, int] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)
-    came_with: dict[int, int] = field(default_factory=dict)
+    failures: dict[int, int] = field(default_factory=dict)
+    annotations: dict[int, dict[Any, Any]] = field(default_factory=dict)
+    delayed: Delayed = field(default_factory=Delayed)
 
     @property
     def credit_by_message(self) -> bool:
         """Whether a consumer gets its credit back with each message that returns, not for all of a command at once."""
         return self.version > OLDEST
 
-    def upgraded(self, version: int) -> State:
-        """This state under the rules of a later version."""
+    def upgraded(self, version: int, now: int) -> State:
+        """This state under the rules of a later version, which it gets at `now`."""
         if self.version == OLDEST:
             for consumer in self.consumers.values():
                 if consumer.credit_mode == "simple_prefetch":
                     consumer.most_credit = consumer.prefetch
+        if self.version < APART <= version:
+            self._count_apart()
+        if self.version < STRICT <= version:
+            self._go_by_priority(now)
         self.version = version
-        if version >= APART:
-            self.messages.turn = 0
-            gone_back = {*self.returns, *(each for one in self.consumers.values() for each in one.checked_out.values())}
-            for index in self.counts.keys() - gone_back:
-                self.came_with[index] = self.counts.pop(index)
         return self
 
+    def _count_apart(self) -> None:
+        """What was returned, or is with a consumer, was returned as often as it was delivered."""
+        self.messages = Lanes(self.messages)
+        self.failures = dict(self.counts)
+        gone_back = {*self.returns, *(each for one in self.consumers.values() for each in one.checked_out.values())}
+        self.counts = {index: count for index, count in self.counts.items() if index in gone_back}
+
+    def _go_by_priority(self, now: int) -> None:
+        before = self.messages
+        if isinstance(before, Lanes):
+            self.messages = Priorities({NORMAL_PRIORITY: before.normal, HIGH_OF_BEFORE: before.high})
+        for consumer in (*self.consumers.values(), *(consumer for _, consumer in self.waiting)):
+            consumer.timeout = ACKNOWLEDGED_WITHIN
+            consumer.deadlines = dict.fromkeys(consumer.checked_out, now + ACKNOWLEDGED_WITHIN)
+            if consumer.status == "suspected_down":
+                consumer.status = "suspected_down", "up"
+
     def held(self) -> Iterator[int]:
-        """Every message of the queue: ready, with a consumer, or held for the dead-letter worker."""
+        """Every message of the queue: ready, delayed, with a consumer, or held for the dead-letter worker."""
         consumers = (*self.consumers.values(), *(consumer for _, consumer in self.waiting))
         workers = () if self.worker is None else (self.worker,)
         return chain(
-            self.messages, self.returns, self.discards, *(one.checked_out.values() for one in (*consumers, *workers))
-        )
+            self.messages, self.returns, self.delayed.due, self.discards,
+            *(one.checked_out.values() for one in (*consumers, *workers)),
+        )  # fmt: skip
 
     def keys_where(self, meant: Callable[[Consumer], bool]) -> list[ConsumerKey]:
         """The keys of some consumers, in the order in which a node goes through them."""
@@ -156,8 +230,10 @@ class State:
         """What a message's header says: its size, when it expires, how often it was returned. FormatError."""
         found = header_fields(header, self.version)
         self.sizes[index] = found.size
+        if found.annotations is not None:
+            self.annotations[index] = found.annotations
         for values, value in (
-            (self.expiries, found.expiry), (self.counts, found.returns), (self.came_with, found.came_with),
+            (self.expiries, found.expiry), (self.counts, found.returns), (self.failures, found.failures),
         ):  # fmt: skip
             if value is not None:
                 values[index] = value
@@ -167,12 +243,18 @@ class State:
         self.sizes.pop(index, None)
         self.expiries.pop(index, None)
         self.counts.pop(index, None)
-        self.came_with.pop(index, None)
+        self.failures.pop(index, None)
+        self.annotations.pop(index, None)
+
+    @property
+    def acquired(self) -> dict[int, int]:
+        """How often messages were delivered before, by raft index; those that never were are left out."""
+        return {**self.failures, **self.counts}
 
     @property
     def deliveries(self) -> dict[int, int]:
-        """How often messages were delivered before, by raft index; those that never were are left out."""
-        return {**self.came_with, **self.counts}
+        """What a node says of that to a consumer: all of them, in version 8 those that failed."""
+        return dict(self.failures) if self.version >= STRICT else self.acquired
 
 
 class Header(NamedTuple):
@@ -181,7 +263,8 @@ class Header(NamedTuple):
     size: int
     expiry: int | None = None
     returns: int | None = None
-    came_with: int | None = None
+    failures: int | None = None
+    annotations: dict[Any, Any] | None = None
 
 
 def header_fields(header: Any, version: int) -> Header:
@@ -195,8 +278,7 @@ def header_fields(header: Any, version: int) -> Header:
     size, expiry, deliveries = header["size"], header.get("expiry"), header.get("delivery_count")
     if version < APART:
         return Header(size, expiry, deliveries)
-    returns = header.get("acquired_count")
-    return Header(size, expiry, returns, deliveries if returns is None else None)
+    return Header(size, expiry, header.get("acquired_count"), deliveries, header.get("anns"))
 
 
 def settings_of(config: dict[Any, Any], version: int) -> Settings:
@@ -215,70 +297,16 @@ def settings_of(config: dict[Any, Any], version: int) -> Settings:
         number("msg_ttl"),
         config.get("single_active_consumer_on", "false") == "true",
         config.get("dead_letter_handler", "undefined"),
+        retry_of(config.get("delayed_retry")) if version >= STRICT else None,
     )
 
 
-def from_snapshot(term: Any, version: int) -> State:
-    """The state of a snapshot of machine version 2, 3 or 5. FormatError for another shape."""
-    try:
-        return _from_snapshot(term, version)
-    except (TypeError, ValueError, IndexError, KeyError, AttributeError):
-        raise FormatError(0, f"the state in the snapshot is not one of machine version {version}") from None
-
-
-def _from_snapshot(term: Any, version: int) -> State:
-    if term[0] != "rabbit_fifo" or len(term) != 18:
-        raise ValueError
-    cfg = term[1]
-    numbers = cfg[7], cfg[8], cfg[10], cfg[12]
-    length, size, limit, ttl = (value if isinstance(value, int) else None for value in numbers)
-    state = State(version, Settings(str(cfg[6]), length, size, limit, ttl, cfg[9] == "single_active", cfg[4]))
-    state.messages = _lanes(state, term[2])
-    state.returns = deque(_message(state, message) for message in _listed(term[4]))
-    state.publishers = {pid: int(enqueuer[1]) for pid, enqueuer in term[6].items()}
-    state.consumers = {key: _consumer(state, consumer) for key, consumer in term[9].items()}
-    state.service = _service(term[10])
-    _dead_letters(state, term[11])
-    state.waiting = [(key, _consumer(state, consumer)) for key, consumer in term[14]]
-    return state
-
-
-def _lanes(state: State, term: Any) -> Lanes:
-    """The ready messages: a queue with a length, or, in version 5, {rabbit_fifo_q, high, normal, length, turn}."""
-    if state.version < APART:
-        return Lanes(_message(state, message) for message in _listed(term))
-    _, high, normal, _, turn = term
-    first, second = (
-        [_message(state, message) for message in [*lane[1], *reversed(lane[0])]] for lane in (normal, high)
-    )
-    return Lanes(first, second, int(turn))
-
-
-def _listed(queue: Any) -> list[Any]:
-    """The elements of a queue with a length: {length, rear, front}."""
-    _, rear, front = queue
-    return [*front, *reversed(rear)]
-
-
-def _message(state: State, message: Any) -> int:
-    """[index | header] in one of its three spellings."""
-    items, tail = message.items, message.tail
-    header = ImproperList(items[1:], tail) if len(items) == 2 else tail
-    if not isinstance(items[0], int):
-        raise FormatError(0, "a message of before RabbitMQ 3.10 in the snapshot, whose body only its node can tell")
-    state.learn(items[0], header)
-    return items[0]
-
-
-def _consumer(state: State, term: Any) -> Consumer:
-    _, cfg, status, next_id, checked, credit, delivered = term
-    held = {number: _message(state, message) for number, message in sorted(checked.items())}
-    mode, most, serial = credit_mode_of(cfg[4])
-    name = cfg[3], cfg[2]
-    return Consumer(
-        name, credit, mode, cfg[5] == "once", int(cfg[6]), str(status), next_id, delivered, held, most, serial,
-        prefetch_of(cfg[1]),
-    )  # fmt: skip
+def retry_of(term: Any) -> tuple[str, int, int] | None:
+    """What of a queue's arguments says which returned messages are delayed; None for disabled."""
+    if not isinstance(term, tuple):
+        return None
+    kind, least, most = term
+    return str(kind), int(least), int(most)
 
 
 def prefetch_of(meta: Any) -> int:
@@ -293,30 +321,3 @@ def credit_mode_of(term: Any) -> tuple[str, int, bool]:
         return str(term), 0, False
     name, number = term
     return str(name), int(number) if name == "simple_prefetch" else 0, name == "credited"
-
-
-def _service(term: Any) -> dict[int, deque[ConsumerKey]]:
-    """A priority queue: {queue, in, out, length}, or {pqueue, [{-priority, queue}]}."""
-    parts = [(0, term)] if term[0] == "queue" else term[1]
-    found: dict[int, deque[ConsumerKey]] = {}
-    for minus, queue in parts:
-        listed = [*queue[2], *reversed(queue[1])]
-        if listed:
-            found[-minus if isinstance(minus, int) else 0] = deque(listed)
-    return found
-
-
-def _dead_letters(state: State, term: Any) -> None:
-    _, worker, discards = term[:3]
-
-    def held(entry: Any) -> int:
-        # An improper list of the reason, the index and the header.
-        items: tuple[Any, ...] = entry.items
-        header = ImproperList(items[2:], entry.tail) if len(items) == 3 else entry.tail
-        state.sizes[items[1]] = header_fields(header, state.version).size
-        return int(items[1])
-
-    state.discards = deque(held(entry) for entry in _listed(discards))
-    if isinstance(worker, tuple):
-        checked = {number: held(entry) for number, entry in sorted(worker[3].items())}
-        state.worker = DeadLetterWorker(int(worker[2]), int(worker[4]), checked)
