@@ -30,7 +30,7 @@ from storage_core.store import Mode, OffsetBound, Predicate, ScanRequest
 from tests.golden.archive import fingerprint
 from tests.rabbitmq import quorum_golden as golden
 
-WHOLE = sorted(set(golden.NAMES) - {"q23_cluster_c1", "q24_wal_bad_middle"})
+WHOLE = sorted(set(golden.NAMES) - {"q23_cluster_c1", "q24_wal_bad_middle", "v8_returned"})
 
 
 @pytest.mark.parametrize("partitions", [1, 7])
@@ -125,6 +125,38 @@ def test_columns_of_the_log(tmp_path: Path) -> None:
     assert [row["raftIndex"] for row in raft] == list(range(len(raft)))
     assert {row["command"] for row in raft} >= {"noop", "enqueue", "requeue", "checkout", "settle", "down"}
     assert sum(row["messages"] for row in segments) == len(found)
+
+
+def test_messages_that_consumers_annotated_or_delayed(tmp_path: Path) -> None:
+    """What was noted on them are headers; what waits comes last, or, from the moment on when it is due, is returned."""
+    folder = golden.unpack("v8_returned", tmp_path)
+    found = golden.rows(folder, min_partitions=3)
+    # Message 1 was returned and is held again, with those from 3 on; with the start they wait as message 0 does, which
+    # failed before, while message 2 waits for longer. Nobody had 8.
+    assert [row["body"].decode()[-1] for row in found] == [*"801345672"]
+    assert [row["status"] for row in found] == ["ready", *["delayed"] * 8]
+    headers = [
+        {name: value for name, _, value in message["props"]["headers"] if name.startswith("x-opt")}
+        for message in golden.delivered(found)["/", "returned"]
+    ]
+    assert headers[1:4] == [
+        {"x-opt-text": "a"}, {"x-opt-text": "b", "x-opt-number": 5}, {"x-opt-text": "of the publisher"},
+    ]  # fmt: skip
+    later = golden.rows(folder, {"asOf": "2000000000000"})
+    assert [(row["body"].decode()[-1], row["status"]) for row in later[:3]] == [
+        ("0", "returned"), ("2", "returned"), ("8", "ready"),
+    ]  # fmt: skip
+    with open_store(str(folder)) as store:
+        (queue,) = [row for batch in store.view("queues") for row in batch.to_pylist()]
+    assert (queue["messages"], queue["delayed"], queue["ready"]) == (9, 8, 1)
+
+
+def test_the_files_of_entries_that_a_snapshot_keeps(tmp_path: Path) -> None:
+    folder = golden.unpack("v8_random", tmp_path)
+    with open_store(str(folder)) as store:
+        files = [row for batch in store.view("segments") for row in batch.to_pylist()]
+    assert sum(row["messages"] for row in files) == len(golden.rows(folder))
+    assert all(row["garbageBytes"] >= 0 for row in files)
 
 
 def test_selections(tmp_path: Path) -> None:

@@ -195,6 +195,7 @@ class Replay:
                 at = self._window[row]
                 fact = facts.get(row) or MessageFacts(int(at["size"]), metadata=int(at["counted"] - at["size"]))
                 self.machine.enqueue(int(found.times[row]), index, pid, int(found.sequences[row]), fact)
+        self._tick(int(found.times.max(initial=0)))
         if damaged is not None:
             self._broken(damaged, FAILS)
         return damaged is None
@@ -258,10 +259,14 @@ class Replay:
             if command.message is not None:
                 self._note_one(row, entry, command, data)
             apply(self.machine, command)
+            self._tick(command.time)
         except (FormatError, *_ODD) as error:
             self._broken(entry, f"entry {index} of the raft log cannot be applied: {_reason(error)}")
             return False
         return True
+
+    def _tick(self, now: int) -> None:
+        self.machine.state.clock = max(self.machine.state.clock, now)
 
     def _note_one(self, row: int, entry: np.void, command: Command, data: bytes) -> None:
         """Notes where the message of a decoded entry lies. FormatError."""

@@ -65,8 +65,11 @@ def rows_of(replay: Replay, certain: int, as_of_ms: int | None, with_held: bool)
     returned, waited, first = {*state.returns, *due}, set(state.delayed.due), state.delayed.first
     restart(machine, 0)
     state.returns.extend(due)
-    # What returns with the start is due after all that waits already.
-    delayed = sorted(state.delayed.ordered(), key=lambda index: (index not in waited, index != first))
+    wait = state.delayed.due
+    for index in wait.keys() - waited:
+        # The start comes after the last command; when it does is not known.
+        wait[index] += state.clock
+    delayed = sorted(wait, key=lambda index: (wait[index], index != first, index))
     order = np.array([*state.returns, *state.messages, *delayed], np.int64)
     dead = [*(state.worker.checked_out.values() if state.worker else ()), *state.discards]
     if replay.deleted:

@@ -16,12 +16,13 @@ from storage_core.finding import FINDINGS, Finding
 from storage_core.formats.columns import TIMESTAMP
 from storage_core.formats.rabbitmq.quorum import log_entry
 from storage_core.rabbitmq.disk.damage import CUT, Damage
-from storage_core.rabbitmq.disk.raft_log import LogPiece
+from storage_core.rabbitmq.disk.raft_log import LogEntries, LogPiece
 from storage_core.rabbitmq.disk.span_reader import SpanReader
 from storage_core.rabbitmq.index.entries import MISSING, flagged
 from storage_core.rabbitmq.quorum.directory import QueueDirectory
+from storage_core.rabbitmq.quorum.machine.state import STRICT
 from storage_core.rabbitmq.quorum.replay import KEPT
-from storage_core.rabbitmq.quorum.snapshot import QuorumSnapshot
+from storage_core.rabbitmq.quorum.snapshot import QueueState, QuorumSnapshot
 from storage_core.rabbitmq.read import selection
 from storage_core.rabbitmq.read.view_table import Row, ViewTable
 from storage_core.store import ScanRequest
@@ -124,9 +125,8 @@ def _segments(snapshot: QuorumSnapshot, request: ScanRequest) -> Iterator[Row]:
     for queue in _chosen(snapshot, request):
         state = snapshot.state(queue)
         rows = state.rows.entries
-        for number, pieces in groupby(sorted(state.log.pieces, key=_number), _number):
-            parts = [piece.entries() for piece in pieces]
-            inside, live = np.concatenate(parts), rows[rows["file"] == number]
+        for number, inside in _inside(state):
+            live = rows[rows["file"] == number]
             file = state.log.files[number]
             size, used = int(inside["size"].sum()), int(live["length"].sum())
             yield {
@@ -135,6 +135,17 @@ def _segments(snapshot: QuorumSnapshot, request: ScanRequest) -> Iterator[Row]:
                 "garbageBytes": size - used, "messages": len(live), "minOffset": int(inside["index"][0]),
                 "maxOffset": int(inside["index"][-1]) + 1,
             }  # fmt: skip
+
+
+def _inside(state: QueueState) -> Iterator[tuple[int, LogEntries]]:
+    """The entries of each file of a log that count: those after the snapshot, and where one keeps entries, all."""
+    log = state.log
+    if state.machine_version >= STRICT:
+        for piece in sorted({piece.number: piece for piece in (*log.older, *log.pieces)}.values(), key=_number):
+            yield piece.number, piece.all_of_file()
+        return
+    for number, pieces in groupby(sorted(log.pieces, key=_number), _number):
+        yield number, np.concatenate([piece.entries() for piece in pieces])
 
 
 def _raft(snapshot: QuorumSnapshot, request: ScanRequest) -> Iterator[Row]:

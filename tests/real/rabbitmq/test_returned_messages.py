@@ -7,58 +7,23 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import pika
 import pytest
 
 from tests.rabbitmq import quorum_golden as golden
 from tests.real.rabbitmq.node_4 import FROM_4_ON, LATER, Node4, Node43
 from tests.real.rabbitmq.quorum_compared import Delivered, drained
 from tests.real.rabbitmq.quorum_history import SETTLE_S, SMALL_LOG, SNAPSHOTS
+from tests.real.rabbitmq.returned import MESSAGES, QUEUE, a_consumer, modify
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(0), LATER]
 
-QUEUE = "returned"
-MESSAGES, HELD = 9, 6
-MODIFY = """
-{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"{queue}">>)),
-Server = amqqueue:get_pid(Q),
-{{ok, {{_, Found}}, _}} = ra:local_query(Server, fun rabbit_fifo:query_consumers/1),
-[Consumer] = maps:keys(Found),
-{{ok, _, _}} = ra:process_command(Server, rabbit_fifo:make_modify(Consumer, {ids}, {failed}, false, {noted})).
-"""
 RETRY = """
 {ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"returned">>)),
 ra:process_command(amqqueue:get_pid(Q), rabbit_fifo:make_delayed({retry, all})).
 """
-
-
-@contextmanager
-def a_consumer(node: Node4, arguments: dict[str, Any]) -> Iterator[pika.BlockingConnection]:
-    """Publishes messages, of which a consumer holds the first ones, and gives no answer. The node is killed then."""
-    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", node.port, heartbeat=0))
-    channel = connection.channel()
-    channel.queue_declare(QUEUE, durable=True, arguments={"x-queue-type": "quorum", **arguments})
-    channel.confirm_delivery()
-    time.sleep(SETTLE_S)
-    for number in range(MESSAGES):
-        listed = pika.BasicProperties(headers={"n": number, "x-opt-text": "of the publisher"})
-        channel.basic_publish("", QUEUE, f"body {number}".encode(), listed)
-    channel.basic_qos(prefetch_count=HELD)
-    channel.basic_consume(QUEUE, lambda *_: None)
-    connection.process_data_events(0.5)
-    yield connection
-    node.kill()
-    with suppress(pika.exceptions.AMQPError):
-        connection.close()
-
-
-def modify(node: Node4, ids: list[int], failed: bool, noted: str) -> None:
-    node.eval(MODIFY.format(queue=QUEUE, ids=ids, failed=str(failed).lower(), noted=noted))
 
 
 def rows_of(node: Node4, copy: Path) -> list[dict[str, Any]]:

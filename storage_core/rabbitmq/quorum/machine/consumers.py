@@ -128,8 +128,8 @@ def purge_nodes(machine: Machine, now: int, nodes: list[str]) -> None:
 def restart(machine: Machine, now: int) -> None:
     """What a restart does: all processes are gone, one after the other in the order of their pids.
 
-    On a node of version 5 a consumer that was giving way, and whose last message is returned too often, comes back from
-    the dead and holds up the queue until the next restart. Here that follows at once.
+    On a node of 4.0 and later a consumer that was giving way may come back from the dead and hold up the queue until
+    the next restart. Here that follows at once.
     """
     state, before = machine.state, -1
     while (pids := state.pids()) and (count := len(state.consumers) + len(state.waiting)) != before:

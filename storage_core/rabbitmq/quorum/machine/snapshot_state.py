@@ -48,6 +48,7 @@ def _from_snapshot(term: Any, version: int) -> State:
     if version >= STRICT:
         state.settings.retry = retry_of(cfg[14])
         _delayed(state, term[17])
+        state.clock = int(term[7])
     state.messages = _lanes(state, term[2])
     state.returns = deque(_message(state, message) for message in _listed(term[4]))
     state.publishers = {pid: int(enqueuer[1]) for pid, enqueuer in term[6].items()}

@@ -142,7 +142,8 @@ class DeadLetterWorker:
 class State:
     """The queue between two commands. `sizes`, `expiries` (ms) and `counts` (of returns) are by raft index; what is
     not in `sizes` is for the caller's table of the log to say. `failures` are, from machine version 5 on, deliveries
-    that failed, and those that messages had before they came; `annotations` what consumers noted on what they returned.
+    that failed, and those that messages had before they came; `annotations` what consumers noted on what they
+    returned. `clock` is the time of the last command, in ms, as far as it is known.
     """
 
     version: int = OLDEST
@@ -152,7 +153,7 @@ class State:
     consumers: dict[ConsumerKey, Consumer] = field(default_factory=dict)
     waiting: list[tuple[ConsumerKey, Consumer]] = field(default_factory=list)
     service: dict[int, deque[ConsumerKey]] = field(default_factory=dict)
-    publishers: dict[Opaque, int] = field(default_factory=dict)
+    publishers: dict[Any, int] = field(default_factory=dict)
     worker: DeadLetterWorker | None = None
     discards: deque[int] = field(default_factory=deque)
     sizes: dict[int, int] = field(default_factory=dict)
@@ -161,6 +162,7 @@ class State:
     failures: dict[int, int] = field(default_factory=dict)
     annotations: dict[int, dict[Any, Any]] = field(default_factory=dict)
     delayed: Delayed = field(default_factory=Delayed)
+    clock: int = 0
 
     @property
     def credit_by_message(self) -> bool:
@@ -222,7 +224,7 @@ class State:
         """Every process that the queue knows, some more than once: of consumers, of publishers, of those that wait."""
         return [
             *(self.consumers[key].id[1] for key in self.keys_where(lambda _: True)),
-            *sorted(self.publishers, key=pid_key),
+            *sorted((pid for pid in self.publishers if isinstance(pid, Opaque)), key=pid_key),
             *(consumer.id[1] for _, consumer in self.waiting),
         ]
 
