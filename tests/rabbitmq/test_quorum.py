@@ -278,14 +278,25 @@ def test_messages_that_wait_for_their_time() -> None:
     delayed = Delayed()
     for index, due, token in ((1, 30, None), (2, 20, b"a"), (3, 30, b"b"), (4, 50, b"a")):
         delayed.put(index, due, token)
-    assert (delayed.ordered(), delayed.find([b"b", b"a", b"none", b"b"])) == ([2, 1, 3, 4], [3, 4])
+    assert delayed.find([b"b", b"a", b"none", b"b"]) == [3, 4]
     assert delayed.take_due(19) == []
     assert delayed.take_due(30) == [2, 1, 3]
     assert delayed.deferred == {b"a": (50, 4)}
     delayed.put(5, 60)
     delayed.forget([b"a"])
-    assert (delayed.due, delayed.deferred) == ({5: 60}, {})
-    assert (delayed.take_first(3), len(delayed)) == ([5], 0)
+    assert (delayed.due, delayed.deferred, delayed.first) == ({5: 60}, {}, 5)
+    assert (delayed.take_first(3), len(delayed), delayed.first) == ([5], 0, None)
+
+
+def test_of_equal_times_the_one_that_came_first_is_the_next() -> None:
+    """Once: after it they go by raft index. What is put back waits anew."""
+    delayed = Delayed()
+    for index in (9, 8, 7, 6):
+        delayed.put(index, 30)
+    assert delayed.take_due(30) == [9, 6, 7, 8]
+    for index in (9, 8):
+        delayed.put(index, 30)
+    assert (delayed.take_first(1), delayed.first, delayed.take_due(40)) == ([8], 9, [9])
 
 
 def test_a_state_under_later_rules() -> None:
