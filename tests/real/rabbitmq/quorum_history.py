@@ -84,6 +84,10 @@ class History:
         self._single: set[str] = set()
         self.queues: list[str] = []
 
+    def move_to(self, node: Node) -> None:
+        """Goes on with another node, which has the files of the one before."""
+        self._node = node
+
     def channel(self) -> BlockingChannel:
         """A channel on a connection of its own."""
         where = pika.ConnectionParameters("127.0.0.1", self._node.port, heartbeat=0, socket_timeout=20)

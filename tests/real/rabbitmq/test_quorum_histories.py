@@ -8,6 +8,8 @@ terms of the log.
 from __future__ import annotations
 
 import os
+import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,8 +17,8 @@ import pytest
 
 from tests.real.rabbitmq.node import Node
 from tests.real.rabbitmq.node_4 import LATER, ROUNDS, Node4, Node43, Node312
-from tests.real.rabbitmq.quorum_compared import compare
-from tests.real.rabbitmq.quorum_history import SMALL_LOG, TINY_LOG, History, snapshot_often, with_small_log
+from tests.real.rabbitmq.quorum_compared import STEPS, compare
+from tests.real.rabbitmq.quorum_history import SETTLE_S, SMALL_LOG, TINY_LOG, History, snapshot_often, with_small_log
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(0)]
 
@@ -55,3 +57,28 @@ def test_what_a_later_node_delivers_after_a_random_history(kind: type[Node4], lo
     """With consumers that stay, single active ones too, and messages of high priority."""
     found = compared(lambda _: kind(log), ROUNDS, True, tmp_path)
     assert found > 50 * ROUNDS
+
+
+@LATER
+def test_what_an_upgraded_node_delivers(tmp_path: Path) -> None:
+    """A node of 4.0 goes on as one of 4.3: logs go from machine version 5 to 8, some from a snapshot of the former."""
+    old, new = Node4(SMALL_LOG), Node43(TINY_LOG)
+    try:
+        old.start()
+        old.ctl("enable_feature_flag", "all")
+        old.ctl("enable_feature_flag", "--experimental", "khepri_db")
+        snapshot_often(old)
+        history = History(old, SEED, True)
+        history.declare()
+        history.run(STEPS)
+        old.stop()
+        history.abandon()
+        shutil.copytree(old.folder / "mnesia", new.folder / "mnesia", symlinks=True)
+        new.start()
+        time.sleep(SETTLE_S)
+        history.move_to(new)
+        for number in range(ROUNDS):
+            assert compare(new, history, number, tmp_path / "copy", f"seed {SEED}, upgraded, history {number}")
+    finally:
+        old.remove()
+        new.remove()
