@@ -27,8 +27,11 @@ FEW = 4
 FRAME = 131_064
 """Bytes of a body that a client sends at once, and a node stores as one binary."""
 MOST_HEAD = 70_000
-SPELLED_ANEW = message_container.LEGACY.encode(), b"P_basic"
+DECODED = b"P_basic"
+SPELLED_ANEW = message_container.LEGACY.encode(), DECODED
 """In messages of quorum queues whose properties do not stand there as they are delivered."""
+HEADERS_HEAD = 6
+"""Bytes of a property list before its first header: two of flags, four of a length."""
 
 
 class RocketRows:
@@ -244,11 +247,16 @@ def rabbit_folder(name: str, folder: Path) -> Path:
 
 def _has_properties(stored: bytes, delivered: bytes) -> bool:
     """Whether a message has these properties. Those of a container are delivered with the headers in another order, and
-    with what a node noted, and some lie decoded; the texts of which they consist are looked for then.
+    with what a node noted: each header, as it is encoded, and each text must stand there then. Of properties that lie
+    decoded only the texts do.
     """
     if delivered in stored or not any(mark in stored for mark in SPELLED_ANEW):
         return delivered in stored
     listed = properties.decode(delivered)
+    headers = listed.pop("headers", None) or []
     texts = [value for name, value in listed.items() if isinstance(value, bytes) and name != "expiration"]
-    names = [name for name, _, _ in listed.get("headers") or []]
-    return all(text in stored for text in (*texts, *names))
+    if DECODED in stored:
+        encoded = [name for name, _, _ in headers]
+    else:
+        encoded = [properties.encode({"headers": [item]})[HEADERS_HEAD:] for item in headers]
+    return all(part in stored for part in (*texts, *encoded))
