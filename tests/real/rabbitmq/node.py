@@ -24,6 +24,8 @@ def free_port() -> int:
 class Node:
     """A node called `name` below `folder`. `start` waits until it answers; `stop` and `kill` end it and its epmd."""
 
+    revives_quiescing = False
+    """Whether a single active consumer that gives way comes back from the dead, and its queue stands still."""
     snapshots_hold_messages = False
     """Whether it takes a snapshot of a quorum queue that holds messages, and keeps their entries."""
 

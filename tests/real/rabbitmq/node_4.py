@@ -113,7 +113,7 @@ class Node43(Node4):
 
     package = "forky", "rabbitmq-4.3", "sid"
     adds_mode = fails_at_raw = knows_version_1 = False
-    refuses_odd = snapshots_hold_messages = True
+    refuses_odd = snapshots_hold_messages = revives_quiescing = True
 
 
 FROM_4_ON = (Node4, Node43)

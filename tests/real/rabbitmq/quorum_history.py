@@ -219,10 +219,10 @@ class History:
         channel.connection.process_data_events(0.05)
 
     def _may_give_way(self, name: str) -> bool:
-        """Whether a consumer of the queue can give way to one of a higher priority. On 4.3 the queue stands still when
-        such a one goes down (docs/format/rabbitmq-quorum.md 10.4).
+        """Whether a consumer of the queue can give way to one of a higher priority. Where such a one goes down on 4.3,
+        the queue stands still (docs/format/rabbitmq-quorum.md 10.4).
         """
-        return not self._node.snapshots_hold_messages or name not in self._single
+        return not self._node.revives_quiescing or name not in self._single
 
     def _purge(self, channel: BlockingChannel, name: str) -> None:
         channel.queue_purge(name)
