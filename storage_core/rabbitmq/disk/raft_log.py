@@ -85,7 +85,7 @@ class RaftLog:
     pieces: list[LogPiece]
     files: tuple[str, ...]
     older: list[LogPiece] = field(default_factory=list)
-    """What lies at or before the last index of the snapshot, with holes."""
+    """Of each file with entries at or before the last index of the snapshot, which may have holes."""
     damages: list[Damage] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 

@@ -45,7 +45,8 @@ _RELEASES = {0: "3.8", 1: "3.9", 4: "a preview of 4.0"}
 class Replay:
     """The machine of one queue after the entries of `log` up to the index `stop`.
 
-    `messages` says where those lie that the machine holds. `damages` are those that ended the run early.
+    `messages` says where those lie that the machine holds. `damages` are the one that ended the run early, and those
+    of the kind KEPT.
     """
 
     def __init__(self, root: str, name: str, log: RaftLog, stop: int) -> None:

@@ -29,7 +29,7 @@ suspected_down or timeout, goes before what it is otherwise.
 """
 OLDEST, APART, STRICT = 2, 5, 8
 """The oldest machine version that is read, the one from which on returns and failed deliveries are counted apart, and
-the one that delivers strictly by priority.
+the one that delivers strictly by priority, and whose snapshots keep entries from before their index.
 """
 ACKNOWLEDGED_WITHIN = 1_800_000
 """Within how many ms, where nothing else is said, version 8 wants a message acknowledged."""
