@@ -111,6 +111,28 @@ def test_values_that_are_not_copied_among_messages_of_one_shape() -> None:
     assert {each["delivery_mode"] for each in shown} == {1}
 
 
+def test_replies_to_queues_are_found_at_once() -> None:
+    """A node of 4.3 writes each reply_to as the address of a queue: those without escapes are of one shape."""
+    replies = [b"/queues/", b"/queues/a", b"/queues/amq.gen-%d" % 10**200, b"/queues/a%20b", b"/queue", b"", b"rt"]
+    messages = [
+        amqp10.section(0x70, amqp10.listed(0xC0, [b"\x41"]))
+        + amqp10.section(0x73, amqp10.listed(0xC0, [b"\x40"] * 4 + [amqp10.counted(0xA1, reply)]))
+        + amqp10.section(0x75, amqp10.counted(0xA0, b"body"))
+        for reply in replies
+    ]
+    stops = np.cumsum([len(each) for each in messages])
+    starts = stops - [len(each) for each in messages]
+    buffer = np.frombuffer(b"".join(messages), np.uint8)
+    for sample, rows in ((1, [0, 1, 2]), (6, [4, 5, 6])):
+        shape = shape_of(messages[sample])
+        assert shape is not None
+        assert np.flatnonzero(shape.matches(buffer, starts, stops).ok).tolist() == rows
+        found = shape.matches(buffer, starts[rows], stops[rows])
+        assert property_lists(shape, found, buffer).to_pylist() == [
+            delivered.delivered(messages[row]).properties for row in rows
+        ]
+
+
 def test_a_message_that_does_not_say_whether_it_is_durable() -> None:
     """As a node of 4.3.6 delivers it; one of 4.0.5 says 2."""
     data = amqp10.section(0x70, amqp10.listed(0xC0, [b"\x40", b"\x50\3"])) + amqp10.section(0x75, b"\xa0\1x")

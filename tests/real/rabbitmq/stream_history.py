@@ -132,7 +132,7 @@ class History:
                 content_type=chance.choice((None, "text/plain")),
                 content_encoding=chance.choice((None, None, "gzip")),
                 correlation_id=chance.choice((None, None, "c" * chance.choice((1, 250)))),
-                reply_to=chance.choice((None, None, "r")),
+                reply_to=chance.choice((None, None, "r", "r %", f"amq.gen-{self._numbers}")),
                 type=chance.choice((None, None, "kind")),
                 app_id=chance.choice((None, None, "app")),
                 timestamp=chance.choice((None, 1_700_000_000)),

@@ -33,6 +33,8 @@ PROPERTY_LIST = (
 IDS = {"message_id": b"x-message-id", "correlation_id": b"x-correlation-id"}
 REPLY_QUEUE = b"/queues/"
 """Begins an address of AMQP 1.0, whose rest is a queue's name as in a URI. A node since 4.3 writes a reply_to so."""
+ESCAPE = "%"
+"""Begins an escape in such an address."""
 LEFT_OUT_UNLESS_TEXT = frozenset({"reply_to", "app_id"})
 """Fields that a node leaves out when they are no utf8, or too long."""
 ENCODED = b"amqp-1.0"
@@ -47,7 +49,7 @@ _TEXTS = frozenset({"utf8", "symbol", "binary", "uuid"})
 _LEFT_OUT_UNLESS_RIGHT = frozenset({"user_id", "timestamp"})
 _IN_NO_TABLE = frozenset({"uuid", "char"})
 _RAW = frozenset({*sections.DECIMALS, sections.WIDTHLESS})
-_BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_BROKEN_ESCAPE = re.compile(ESCAPE.encode() + rb"(?![0-9A-Fa-f]{2})")
 _DEATH = {
     b"queue": "utf8", b"reason": "symbol", b"count": "ulong", b"first-time": "timestamp", b"last-time": "timestamp",
     b"exchange": "utf8", b"routing-keys": "array",

@@ -8,10 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow.compute as pc
 
+from storage_core.arrays import as_mask
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
 from storage_core.formats.rabbitmq.erlang.term_layout import Stretch
-from storage_core.formats.rabbitmq.message.container_view import REPLY_QUEUE
+from storage_core.formats.rabbitmq.message.container_view import ESCAPE, REPLY_QUEUE
+from storage_core.formats.spans import gather
 
 _EXPONENTS = {0x72: 0x7F800000, 0x82: 0x7FF00000}
 """The bits of floats, and of the first half of doubles, that are all set in those that are not finite."""
@@ -55,7 +58,7 @@ class Shape:
     """What messages of one shape share. `widths[i]`: bytes of the length behind stretch i, 0 behind the last.
 
     `fields` are the values of the property list in its order (bytes: the same for all rows), `headers` those of the
-    table, with their names.
+    table, with their names. `replies_to_queue`: a reply_to is the address of a queue, without escapes.
     """
 
     stretches: tuple[Stretch, ...]
@@ -66,6 +69,7 @@ class Shape:
     body: Value
     fields: tuple[tuple[str, Value | bytes], ...]
     headers: tuple[tuple[bytes, Value], ...]
+    replies_to_queue: bool
 
     def matches(self, buffer: Bytes, starts: Positions, stops: Positions) -> Matched:
         """Which of the messages [start, stop) have this shape. Never raises; rows that are not ok mean nothing."""
@@ -97,12 +101,21 @@ class Shape:
         return begin, found.ends[value.number]
 
     def _alone(self, found: Matched, buffer: Bytes) -> Mask:
-        """The rows that only the decoder knows: with a number that is not finite, or a queue's address to reply to."""
+        """The rows that only the decoder knows: with a number that is not finite, or a reply_to of another kind."""
         alone: Mask = np.zeros(len(found.ok), bool)
         for _, value in self.headers:
             if bits := _EXPONENTS.get(value.code):
                 alone |= values_at(buffer, ">u4", found.begins[value.number] + value.at) & bits == bits
         reply = dict(self.fields).get("reply_to")
-        if isinstance(reply, Value):
-            alone |= values_at(buffer, ">u8", self.span(reply, found)[0]) == _REPLY_QUEUE
+        if not isinstance(reply, Value):
+            return alone
+        start, stop = self.span(reply, found)
+        is_address = values_at(buffer, ">u8", start) == _REPLY_QUEUE
+        if not self.replies_to_queue:
+            alone |= is_address
+            return alone
+        alone |= ~is_address | (stop - start < len(REPLY_QUEUE))
+        rows = np.flatnonzero(found.ok & ~alone)
+        escaped = pc.match_substring(gather(buffer, start[rows], stop[rows]), ESCAPE)
+        alone[rows[as_mask(escaped)]] = True
         return alone

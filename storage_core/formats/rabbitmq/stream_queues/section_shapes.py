@@ -136,7 +136,17 @@ def _mapped(
     if isinstance(only, bytes):
         return None
     stretches, widths, sizes = tuple(draft.stretches), tuple(draft.widths), tuple(draft.sizes)
-    return Shape(stretches, widths, sizes, *places, only, tuple(fields), tuple(headers))
+    replies = sections.HEADER in found and _replies_to_queue(draft.data, found.get(sections.PROPERTIES))
+    return Shape(stretches, widths, sizes, *places, only, tuple(fields), tuple(headers), replies)
+
+
+def _replies_to_queue(data: bytes, listed: Section | None) -> bool:
+    """Whether the reply_to of a message is the address of a queue, without escapes."""
+    named = dict(zip(container_view.PROPERTY_LIST, listed.inner if listed else (), strict=False))
+    if (reply := named.get("reply_to")) is None:
+        return False
+    text = data[reply.value : reply.stop]
+    return text.startswith(container_view.REPLY_QUEUE) and container_view.ESCAPE.encode() not in text
 
 
 def _of_3_10(
@@ -236,7 +246,8 @@ def property_lists(shape: Shape, found: Matched, buffer: Bytes) -> pa.BinaryArra
         if not table_done and order.index(name) > order.index("headers"):
             parts += _table(shape, found, buffer)
             table_done = True
-        parts += _field(shape, found, buffer, value)
+        skipped = len(container_view.REPLY_QUEUE) if shape.replies_to_queue and name == "reply_to" else 0
+        parts += _field(shape, found, buffer, value, skipped)
     if not table_done:
         parts += _table(shape, found, buffer)
     return _joined(parts, len(found.ok))
@@ -256,12 +267,17 @@ def _joined(parts: list[Any], count: int) -> pa.BinaryArray:
     return pc.binary_join_element_wise(*scalars, as_scalar(b""))
 
 
-def _field(shape: Shape, found: Matched, buffer: Bytes, value: Value | bytes) -> list[Any]:
-    """A property: a short string with the byte of its length, an octet, a time in seconds, or a number as digits."""
+def _field(shape: Shape, found: Matched, buffer: Bytes, value: Value | bytes, skipped: int) -> list[Any]:
+    """A property: a short string with the byte of its length, without its `skipped` first bytes, an octet, a time in
+    seconds, or a number as digits.
+    """
     if isinstance(value, bytes):
         return [value]
     if value.counted:
         start, stop = shape.span(value, found)
+        if skipped:
+            start = start + skipped
+            return [_numbers((stop - start).astype("u1")), spans.gather(buffer, start, stop)]
         return [spans.gather(buffer, start - 1, stop)]
     start = found.begins[value.number] + value.at
     if value.code == 0x83:
