@@ -65,7 +65,7 @@ def random_term(r: random.Random, kind: dict[str, Any]) -> bytes:
     if kind["headers"]:
         items = [(r.choice((b"a", b"n", b"x-a", b"k\0", b"")), *r.choice(VALUES)) for _ in range(r.randrange(4))]
         unique = sorted({item[0]: item for item in items}.items())
-        values["headers"] = [item for _, item in unique] if r.random() < 0.8 else items
+        values["headers"] = [item for _, item in unique] if r.random() < 0.5 else items
     if kind["delivery_mode"] or r.random() < 0.1:
         values["delivery_mode"] = r.choice((1, 2))
     if kind["ts"]:

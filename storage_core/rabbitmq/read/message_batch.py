@@ -19,6 +19,7 @@ from storage_core.formats.rabbitmq.message.basic_message import MessageError, Re
 from storage_core.formats.rabbitmq.message.headers import HeaderSpans
 from storage_core.formats.rabbitmq.message.message_spans import MessageSpans, joined
 from storage_core.formats.rabbitmq.message.properties import PropertySpans
+from storage_core.formats.rabbitmq.message.sorted_headers import sorted_headers
 from storage_core.formats.spans import structs_at
 from storage_core.rabbitmq.disk.span_reader import SpanReader
 from storage_core.rabbitmq.index.entries import (
@@ -219,7 +220,7 @@ def _unpadded(term: memoryview) -> memoryview:
 def _located(terms: TermSpans, reasons: dict[int, str], reach: dict[int, Reach]) -> tuple[Bytes, MessageSpans]:
     """Spans of all terms. Those in an unusual spelling are spelled anew after the others, which makes them usual."""
     buffer, starts, stops = terms.buffer, terms.starts, terms.stops
-    spans = basic_message.locate(buffer, starts, stops, terms.id_size)
+    buffer, spans = sorted_headers(buffer, basic_message.locate(buffer, starts, stops, terms.id_size))
     unusual = np.flatnonzero(terms.sound & ~spans.ok)
     if not len(unusual):
         return buffer, spans

@@ -16,7 +16,7 @@ from storage_core.arrays import as_array, text_array
 from storage_core.formats import spans
 from storage_core.formats.layout import values_at
 from storage_core.formats.rabbitmq.message import headers, properties
-from storage_core.formats.rabbitmq.message.message_spans import MessageSpans
+from storage_core.formats.rabbitmq.message.message_spans import MessageSpans, nothing_noted
 from storage_core.formats.rabbitmq.message.properties import FieldSpans
 from storage_core.rabbitmq.read.columns import message_column
 from storage_core.rabbitmq.read.message_batch import MessageBatch
@@ -74,7 +74,9 @@ def _decoded(batch: StreamBatch) -> MessageBatch:
     table = found.fields.get("headers", FieldSpans(nothing[:0], nothing[:0], nothing[:0]))
     ok = np.ones(len(lists), bool)
     spare = nothing, nothing, nothing
-    messages = MessageSpans(ok, nothing, nothing, *spare, offsets[:-1], offsets[1:], *spare, ok)
+    messages = MessageSpans(
+        ok, nothing, nothing, *spare, offsets[:-1], offsets[1:], *spare, ok, *nothing_noted(len(lists))
+    )
     located = headers.locate(buffer, table.starts, table.stops)
     return MessageBatch(
         batch.entries, buffer, messages, found, table.rows, located, batch.reasons, batch.absent, batch.dropped

@@ -12,6 +12,7 @@ from storage_core.formats.layout import Bytes, Positions
 from storage_core.formats.rabbitmq.erlang.external_term import Atom
 from storage_core.formats.rabbitmq.message import basic_message, container_shape, properties
 from storage_core.formats.rabbitmq.message.basic_message import Message
+from storage_core.formats.rabbitmq.message.sorted_headers import sorted_headers
 from tests.rabbitmq.containers import SECOND, container, noted, random_terms
 
 pytestmark = pytest.mark.usefixtures("either_loops")
@@ -23,9 +24,12 @@ def packed(terms: list[bytes]) -> tuple[Bytes, Positions, Positions]:
 
 
 def check(terms: list[bytes]) -> int:
-    """How many of the terms are found; each of them has the parts that it has alone."""
+    """How many of the terms are found, or told to be unsorted; each of them has the parts that it has alone."""
     buffer, starts, stops = packed(terms)
-    spans, raw = basic_message.locate(buffer, starts, stops), buffer.tobytes()
+    located = basic_message.locate(buffer, starts, stops)
+    buffer, spans = sorted_headers(buffer, located)
+    assert not spans.unsorted.any()
+    raw = buffer.tobytes()
     for row in np.flatnonzero(spans.ok).tolist():
         keys = tuple(
             raw[start:stop]
@@ -60,6 +64,9 @@ def test_what_is_found_is_what_decoding_gives() -> None:
         ({"delivery_mode": 2}, {}),
         ({"delivery_mode": 1, "content_type": b"text/plain", "message_id": b"1"}, {"d": False}),
         ({"delivery_mode": 2, "headers": [(b"a", "S", b"1"), (b"b", "I", 2)], "app_id": b"a"}, {}),
+        ({"delivery_mode": 2, "headers": [(b"b", "I", 2), (b"a", "S", b"1")], "content_type": b"t"}, {}),
+        ({"delivery_mode": 2, "headers": [(b"a", "I", 2), (b"a", "S", b"longer"), (b"A", "d", 1.5)]}, {}),
+        ({"delivery_mode": 2, "headers": [(b"b", "A", [("V", None)]), (b"a", "F", [(b"z", "l", 1)])]}, {}),
         ({"delivery_mode": 2, "timestamp": SECOND}, {"ts": SECOND * 1000}),
         ({"delivery_mode": 2, "expiration": b"60000", "priority": 3}, {"ttl": 60000, "p": 3}),
         ({"delivery_mode": 2}, {"p": Atom("undefined"), "ttl": Atom("undefined"), "bcc": [b"q"]}),
@@ -84,9 +91,11 @@ def test_what_publishers_send_is_found(values: dict[str, Any], more: dict[str, A
         ({"delivery_mode": 2}, {"p": 3}),
         ({"delivery_mode": 2}, {b"x-noted": b"by the broker"}),
         ({"delivery_mode": 2}, {"deaths": []}),
-        ({"delivery_mode": 2, "headers": [(b"b", "I", 2), (b"a", "S", b"1")]}, {}),
-        ({"delivery_mode": 2, "headers": [(b"a", "I", 2), (b"a", "S", b"1")]}, {}),
+        ({"delivery_mode": 2}, {"delivery_count": 1}),
         ({"delivery_mode": 2, "headers": [(b"a", "L", 2)]}, {}),
+        ({"delivery_mode": 2, "headers": [(b"b", "L", 2), (b"a", "S", b"1")]}, {}),
+        ({"delivery_mode": 2, "headers": [(b"a", "d", float("nan"))]}, {}),
+        ({"delivery_mode": 2, "headers": [(b"a", "f", float("inf"))]}, {}),
         ({"delivery_mode": 2, "headers": [(b"a", "A", [("L", 2)])]}, {}),
     ],
 )  # fmt: skip

@@ -41,8 +41,13 @@ ALIKE: dict[str, Callable[[random.Random, int], Any]] = {
     "priority": lambda r, _: r.randrange(10),
     "content_type": lambda r, _: r.choice(["text/plain", "a"]),
     "expiration": lambda *_: "100000000",
-    "headers": lambda r, number: {"a": "x" * r.randrange(9), "b": number, "c": r.random() < 0.5},
-}
+    "headers": lambda r, number: r.choice([
+        {"a": "x" * r.randrange(9), "b": number, "c": r.random() < 0.5},
+        {"c": r.random() < 0.5, "B": number, "a": "x" * r.randrange(9)},
+        {"lang": "py", "id": str(number), "eta": None, "timelimit": [None, number % 3], "share": 1 << 40},
+        {"z": {"in": {"b": [1, True], "a": None}}, "y": -1, "x-a": b"\0".decode() * (number % 3)},
+    ]),
+}  # fmt: skip
 """Properties, and what a publisher may say in them."""
 
 

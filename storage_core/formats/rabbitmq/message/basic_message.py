@@ -28,7 +28,7 @@ from storage_core.formats.rabbitmq.message import (
 )
 from storage_core.formats.rabbitmq.message.container_shape import ContainerShape
 from storage_core.formats.rabbitmq.message.message_container import Container
-from storage_core.formats.rabbitmq.message.message_spans import MessageSpans, Part, joined
+from storage_core.formats.rabbitmq.message.message_spans import MessageSpans, Part, joined, nothing_noted
 
 PROTOCOL = et.Atom(properties.PROTOCOL)
 OLD_PROTOCOL = "rabbit_framing_amqp_0_8"
@@ -225,6 +225,7 @@ class TermShape:
             found.body_stops,
             found.body_stops + self.id_at,
             np.full(len(starts), self.persistent),
+            *nothing_noted(len(starts)),
         )
         return spans, found.ok
 
@@ -236,7 +237,8 @@ _LATEST: dict[int, TermShape | ContainerShape] = {}
 def locate(buffer: Bytes, starts: Positions, stops: Positions, id_size: int = ID_SIZE) -> MessageSpans:
     """Finds the parts of the terms [start, stop) of `buffer`, whose ids have `id_size` bytes. Never raises.
 
-    Of containers only those are found whose property list is delivered as it is stored.
+    Of containers only those are found whose property list is delivered as it is stored, and told those with headers in
+    another order.
     """
     rest = np.arange(len(starts))
     parts: list[Part] = []
@@ -311,7 +313,10 @@ def _locate(buffer: Bytes, starts: Positions, stops: Positions, spelling: Spelli
     cursor.ok &= persistent | false
     cursor.move(np.where(persistent, len(spelling.true), len(spelling.false)))
     ok = cursor.ok & (cursor.position == stops)
-    return MessageSpans(ok, *exchange, *keys, *listed, *body, id_starts, persistent)
+    unsorted, ttl, priority = nothing_noted(len(ok))
+    return MessageSpans(
+        ok, *exchange, *keys, *listed, *body, id_starts, persistent, unsorted, ttl, priority
+    )  # fmt: skip
 
 
 def _keys(cursor: Cursor) -> tuple[npt.NDArray[np.int64], Positions, Positions]:

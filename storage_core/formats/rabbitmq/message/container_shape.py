@@ -1,7 +1,8 @@
 """Containers that are spelled like one of them, found as whole stretches of bytes; the property list as it is stored.
 
-Only those that came by AMQP 0-9-1, and of these only rows whose list a node delivers as it is: where what the broker
-noted says what the list says. The others are `message_container`'s, one by one. Source: rabbitmq.md 8.
+Only those that came by AMQP 0-9-1, and of these only rows whose list a node delivers as it is, or but for the order of
+its headers: where what the broker noted says what the list says. The others are `message_container`'s, one by one.
+Source: rabbitmq.md 8.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang import term_layout
 from storage_core.formats.rabbitmq.erlang.term_layout import Shape, stretch
 from storage_core.formats.rabbitmq.erlang.term_spans import atom_at, elements, items
-from storage_core.formats.rabbitmq.message import headers, message_container, properties
+from storage_core.formats.rabbitmq.message import field_table, headers, message_container, properties
 from storage_core.formats.rabbitmq.message.message_spans import MessageSpans
 from storage_core.formats.rabbitmq.message.properties import FieldSpans, PropertySpans
 from storage_core.formats.spans import gather
@@ -31,25 +32,28 @@ _CONTENT = bytes((et.SMALL_INTEGER, properties.CLASS_BASIC))
 _MOST_NUMBER = 7
 """Bytes of the largest number that is looked at."""
 _KEPT = np.zeros(256, bool)
-_KEPT[[ord(letter) for letter in "SIlbBsuiVTxt"]] = True
-"""Types of headers that a node writes as it read them."""
+_KEPT[[ord(letter) for letter in "SIlbBsuiVTxtfdFA"]] = True
+"""Types of headers that a node writes as it read them, some of them only most of their values."""
 _BOOLEAN = ord("t")
+_EXPONENTS = {"f": (">u4", 0x7F800000), "d": (">u8", 0x7FF0000000000000)}
+"""The bits that are all set in a number that is not finite."""
 _TIMES = ("rts", message_container.TIMESTAMP)
-_HEADERS = frozenset({"", message_container.DEATHS})
-"""Annotations, those without an atom for a name among them, that make headers."""
+_TOLD_ALONE = frozenset({"", message_container.DEATHS, message_container.DELIVERIES})
+"""Annotations, those without an atom for a name among them, that make headers or say more than a shape holds."""
+_MOST_TTL = 1 << 62
 
 
 @dataclass(frozen=True)
 class Noted:
     """What the broker noted of the messages of a shape. `timestamp`: where its bytes lie, from the end of the body, the
-    low one first. `expiration`: the text that it makes, None for one that takes it away; nothing is said without
-    `expires`. `priority`: there is one. `persistent`: a list without a delivery mode gets one.
+    low one first. `ttl`, in ms: -1 for one that takes the expiration away; nothing is said of it without `expires`.
+    `priority`: where its byte lies. `persistent`: a list without a delivery mode gets one.
     """
 
     timestamp: _Span | None
     expires: bool
-    expiration: bytes | None
-    priority: bool
+    ttl: int
+    priority: int | None
     persistent: bool
 
 
@@ -71,13 +75,17 @@ class ContainerShape:
         ends, count = found.body_stops, len(self.keys)
         spans = [np.array([span[side] for span in self.keys], np.int64) for side in (0, 1)]
         key_starts, key_stops = ((ends[:, None] + at).ravel() for at in spans)
-        ok = found.ok.copy()
+        ok, unsorted = found.ok.copy(), np.zeros(len(starts), bool)
         rows = np.flatnonzero(ok)
-        ok[rows] = _as_stored(buffer, found.property_starts[rows], found.property_stops[rows], ends[rows], self.noted)
+        as_stored, in_order = _delivered(
+            buffer, found.property_starts[rows], found.property_stops[rows], ends[rows], self.noted
+        )
+        ok[rows], unsorted[rows] = as_stored & in_order, as_stored & ~in_order
         messages = MessageSpans(
             ok, ends + self.exchange[0], ends + self.exchange[1], np.repeat(np.arange(len(starts)), count), key_starts,
             key_stops, found.property_starts, found.property_stops, found.body_starts, ends, ends + self.id_at,
-            np.full(len(starts), self.noted.persistent),
+            np.full(len(starts), self.noted.persistent), unsorted, np.full(len(starts), self.noted.ttl),
+            _priorities(buffer, ends, self.noted.priority),
         )  # fmt: skip
         return messages, found.ok
 
@@ -94,7 +102,7 @@ def shape_of(data: bytes, id_size: int) -> ContainerShape | None:
         (fragment,) = items(data, content[5][0])
         pairs = items(data, whole[3][0])
         named = {atom_at(data, key[0]).decode(): value for key, value in zip(pairs[::2], pairs[1::2], strict=True)}
-        if data[fragment[0]] != et.BINARY or 2 * len(named) < len(pairs) or not _HEADERS.isdisjoint(named):
+        if data[fragment[0]] != et.BINARY or 2 * len(named) < len(pairs) or not _TOLD_ALONE.isdisjoint(named):
             return None
         return _shape(data, content[3], fragment, named, id_size)
     except (FormatError, IndexError, KeyError, ValueError):
@@ -138,19 +146,21 @@ def _noted(data: bytes, named: dict[str, _Span], body: int) -> tuple[Noted, list
     if timestamp is not None:
         timestamp = timestamp[0] - body, timestamp[1] - body
     free = [*numbers.values()]
-    priority = named.get(message_container.PRIORITY)
-    has_priority = priority is not None and data[priority[0]] == et.SMALL_INTEGER
-    if priority is not None and has_priority:
+    priority, priority_at = named.get(message_container.PRIORITY), None
+    if priority is not None and data[priority[0]] == et.SMALL_INTEGER:
         free.append((priority[0] + 1, priority[1]))
+        priority_at = priority[0] + 1 - body
     elif priority is not None and atom_at(data, priority[0]) != b"undefined":
         raise ValueError
-    expires, expiration = message_container.TTL in named, None
+    expires, ttl = message_container.TTL in named, -1
     if expires:
-        ttl = et.decode(bytes((et.VERSION,)) + data[slice(*named[message_container.TTL])])
-        expiration = str(ttl).encode() if isinstance(ttl, int) else None
+        said = et.decode(bytes((et.VERSION,)) + data[slice(*named[message_container.TTL])])
+        ttl = said if isinstance(said, int) else -1
+        if isinstance(said, int) and not 0 <= said < _MOST_TTL:
+            raise ValueError
     durable = named.get(message_container.DURABLE)
     persistent = durable is None or atom_at(data, durable[0]) == b"true"
-    return Noted(timestamp, expires, expiration, has_priority, persistent), free
+    return Noted(timestamp, expires, ttl, priority_at, persistent), free
 
 
 def _binary(data: bytes, span: _Span) -> _Span:
@@ -168,8 +178,10 @@ def _number(data: bytes, span: _Span) -> _Span:
     return start + 3, stop
 
 
-def _as_stored(buffer: Bytes, starts: Positions, stops: Positions, ends: Positions, noted: Noted) -> Mask:
-    """Which property lists [start, stop) a node delivers as they are. `ends` are the ends of the bodies."""
+def _delivered(buffer: Bytes, starts: Positions, stops: Positions, ends: Positions, noted: Noted) -> tuple[Mask, Mask]:
+    """Which property lists [start, stop) a node delivers as they are but for the order of headers, and of which these
+    are in order. `ends` are the ends of the bodies.
+    """
     listed = properties.locate(buffer, starts, stops)
     ok = listed.ok.copy()
     flags = np.where(ok, values_at(buffer, ">u2", starts), 0)
@@ -179,18 +191,19 @@ def _as_stored(buffer: Bytes, starts: Positions, stops: Positions, ends: Positio
     ok &= last == stops
     if noted.persistent:
         ok &= flags & _FLAGS["delivery_mode"] != 0
-    if noted.priority:
+    if noted.priority is not None:
         ok &= flags & _FLAGS["priority"] != 0
     ok &= (flags & _FLAGS["timestamp"] != 0) == (noted.timestamp is not None)
     if noted.timestamp is not None and "timestamp" in listed.fields:
         field = listed.fields["timestamp"]
         ok[field.rows] &= _seconds(buffer, ends[field.rows], noted.timestamp) == values_at(buffer, ">u8", field.starts)
     if noted.expires:
-        ok &= _expiring(buffer, listed, len(starts), noted.expiration)
-    table = listed.fields.get("headers")
-    if table is not None:
-        ok[table.rows] &= _sorted_tables(buffer, table)
-    return ok
+        ok &= _expiring(buffer, listed, len(starts), noted.ttl)
+    in_order = np.ones(len(starts), bool)
+    if (table := listed.fields.get("headers")) is not None:
+        kept, in_order[table.rows] = _tables(buffer, table)
+        ok[table.rows] &= kept
+    return ok, in_order
 
 
 def _seconds(buffer: Bytes, ends: Positions, span: _Span) -> npt.NDArray[np.uint64]:
@@ -201,13 +214,21 @@ def _seconds(buffer: Bytes, ends: Positions, span: _Span) -> npt.NDArray[np.uint
     return found // np.uint64(1000)
 
 
-def _expiring(buffer: Bytes, listed: PropertySpans, count: int, text: bytes | None) -> Mask:
-    """Which lists have the expiration `text`, or none where it is None."""
+def _priorities(buffer: Bytes, ends: Positions, at: int | None) -> npt.NDArray[np.int64]:
+    """The priorities whose bytes lie `at` the ends of the bodies; -1 for none."""
+    if at is None:
+        return np.full(len(ends), -1)
+    return values_at(buffer, "u1", ends + at).astype(np.int64)
+
+
+def _expiring(buffer: Bytes, listed: PropertySpans, count: int, ttl: int) -> Mask:
+    """Which lists have the expiration `ttl`, in ms, or none where that is negative."""
+    text = str(ttl).encode()
     field = listed.fields.get("expiration")
     found = np.zeros(count, bool)
     if field is not None:
         found[field.rows] = True
-    if text is None:
+    if ttl < 0:
         return ~found
     if field is not None:
         same = field.stops - field.starts == len(text)
@@ -215,14 +236,33 @@ def _expiring(buffer: Bytes, listed: PropertySpans, count: int, text: bytes | No
     return found
 
 
-def _sorted_tables(buffer: Bytes, table: FieldSpans) -> Mask:
-    """Which tables of headers are in the order of their names, each once, with values that are written as they were."""
+def _tables(buffer: Bytes, table: FieldSpans) -> tuple[Mask, Mask]:
+    """Which tables of headers have values only that are written as they were; and which are in the order of their
+    names, each once.
+    """
     spans = headers.locate(buffer, table.starts, table.stops)
-    ok = spans.ok.copy()
-    good = _KEPT[spans.letters] & ((spans.letters != _BOOLEAN) | (values_at(buffer, "u1", spans.starts) <= 1))
-    ok[spans.rows[~good]] = False
+    ok, in_order = spans.ok.copy(), np.ones(len(table.rows), bool)
+    ok[spans.rows[~_KEPT[spans.letters]]] = False
+    odd = (spans.letters == _BOOLEAN) & (values_at(buffer, "u1", spans.starts) > 1)
+    for letter, (kind, bits) in _EXPONENTS.items():
+        odd |= (spans.letters == ord(letter)) & (values_at(buffer, kind, spans.starts) & bits == bits)
+    ok[spans.rows[odd]] = False
+    for letter in headers.NESTED:
+        items = np.flatnonzero(spans.letters == ord(letter))
+        values, codes = headers.distinct_values(buffer, spans, items)
+        kept = np.array([_is_kept(letter, value) for value in values], bool)
+        ok[spans.rows[items[~kept[codes]]]] = False
     same = spans.rows[1:] == spans.rows[:-1]
     if same.any():
         names = gather(buffer, spans.name_starts, spans.name_stops)
-        ok[spans.rows[1:][same & ~as_mask(pc.less(names[:-1], names[1:]))]] = False
-    return ok
+        in_order[spans.rows[1:][same & ~as_mask(pc.less(names[:-1], names[1:]))]] = False
+    return ok, in_order
+
+
+def _is_kept(letter: str, value: bytes) -> bool:
+    """Whether a table or an array is written as it was read."""
+    try:
+        written = message_container.plain(letter, field_table.decode_value(letter, value))
+        return field_table.encode_value(*written)[1:] == value
+    except (FormatError, ValueError):
+        return False

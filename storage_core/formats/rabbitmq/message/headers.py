@@ -29,6 +29,8 @@ for _letter, _packer in field_table.NUMBERS.items():
     _WIDTHS[ord(_letter)] = _packer.size
 _WIDTHS[[ord("t"), ord("V"), ord("D")]] = (1, 0, 5)
 _LONGSTR = ord("S")
+NESTED = "FA"
+"""Types of values that hold values."""
 _INTEGERS = {ord(letter): field_table.NUMBERS[letter].format for letter in "bBsuIilL"}
 
 
@@ -78,11 +80,30 @@ def locate(buffer: Bytes, starts: Positions, stops: Positions) -> HeaderSpans:
 
 def check_nested(buffer: Bytes, spans: HeaderSpans) -> None:
     """Takes `ok` from the tables whose inner tables and arrays do not parse."""
-    for item in np.flatnonzero((spans.letters == ord("F")) | (spans.letters == ord("A"))).tolist():
-        try:
-            _value(buffer, spans, item)
-        except FormatError:
-            spans.ok[spans.rows[item]] = False
+    for letter in NESTED:
+        items = np.flatnonzero(spans.letters == ord(letter))
+        values, codes = distinct_values(buffer, spans, items)
+        broken = np.array([not _parses(letter, value) for value in values], bool)
+        spans.ok[spans.rows[items[broken[codes]]]] = False
+
+
+def distinct_values(
+    buffer: Bytes, spans: HeaderSpans, items: npt.NDArray[np.int64]
+) -> tuple[list[bytes], npt.NDArray[np.int32]]:
+    """The bytes of the values of some items, each once, as `field_table.decode_value` takes them; and the place of each
+    item's among them: what only a walk tells is told once for all messages that say the same.
+    """
+    before = np.where(_COUNTED[spans.letters[items]], 4, 0)
+    encoded = gather(buffer, spans.starts[items] - before, spans.stops[items]).dictionary_encode()
+    return encoded.dictionary.to_pylist(), as_numbers(encoded.indices)
+
+
+def _parses(letter: str, value: bytes) -> bool:
+    try:
+        field_table.decode_value(letter, value)
+    except FormatError:
+        return False
+    return True
 
 
 def to_map(buffer: Bytes, spans: HeaderSpans, table_rows: npt.NDArray[np.int64], row_count: int) -> pa.MapArray:
@@ -132,7 +153,7 @@ def _texts(buffer: Bytes, spans: HeaderSpans, items: npt.NDArray[np.int64]) -> p
             numbers = values_at(buffer, _INTEGERS[letter], spans.starts[rows])
             part = pc.cast(as_array(numbers.astype(np.int64)), pa.string())
         else:
-            part = text_array(_json(buffer, spans, item) for item in rows.tolist())
+            part = _json_texts(buffer, spans, rows, chr(letter))
         parts.append(part)
         chosen_items.append(chosen)
     order = np.empty(len(items), np.int64)
@@ -140,12 +161,7 @@ def _texts(buffer: Bytes, spans: HeaderSpans, items: npt.NDArray[np.int64]) -> p
     return pa.concat_arrays(parts).take(as_array(order))
 
 
-def _json(buffer: Bytes, spans: HeaderSpans, item: int) -> str:
-    return field_table.json_text(chr(int(spans.letters[item])), _value(buffer, spans, item))
-
-
-def _value(buffer: Bytes, spans: HeaderSpans, item: int) -> object:
-    """The value of one item, read alone; its bytes include the length before it where the type has one."""
-    letter = int(spans.letters[item])
-    start = int(spans.starts[item]) - (4 if _COUNTED[letter] else 0)
-    return field_table.decode_value(chr(letter), buffer[start : int(spans.stops[item])].tobytes())
+def _json_texts(buffer: Bytes, spans: HeaderSpans, items: npt.NDArray[np.int64], letter: str) -> pa.StringArray:
+    values, codes = distinct_values(buffer, spans, items)
+    texts = (field_table.json_text(letter, field_table.decode_value(letter, value)) for value in values)
+    return text_array(texts).take(as_array(codes))

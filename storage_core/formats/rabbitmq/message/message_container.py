@@ -16,7 +16,7 @@ from storage_core.formats.rabbitmq.message.field_table import Item
 
 TAG, LEGACY, AMQP, MQTT = "mc", "mc_amqpl", "mc_amqp", "mc_mqtt"
 PROTOCOLS = (LEGACY, AMQP, MQTT)
-EXCHANGE, ROUTING_KEYS, ID, DEATHS, TTL = "x", "rk", "id", "deaths", "ttl"
+EXCHANGE, ROUTING_KEYS, ID, DEATHS, TTL, DELIVERIES = "x", "rk", "id", "deaths", "ttl", "delivery_count"
 TIMESTAMP, DURABLE, PRIORITY = "ts", "d", "p"
 UNDEFINED = "undefined"
 ID_SIZE, PARTS = 16, 4
@@ -87,7 +87,7 @@ def delivered(stored: Mapping[str, Any], annotations: Mapping[Any, Any]) -> byte
 
 def _headers(stored: list[Item], annotations: Mapping[Any, Any]) -> list[Item]:
     """The stored headers, the deaths, and annotations `x-…` before all; of one name the first stays."""
-    found: list[Item] = [(name, *_plain(letter, value)) for name, letter, value in stored]
+    found: list[Item] = [(name, *plain(letter, value)) for name, letter, value in stored]
     deaths = annotations.get(DEATHS)
     if deaths is not None:
         found = [item for item in found if item[0] != b"x-death"]
@@ -99,12 +99,12 @@ def _headers(stored: list[Item], annotations: Mapping[Any, Any]) -> list[Item]:
     return [unique[name] for name in sorted(unique)]
 
 
-def _plain(letter: str, value: Any) -> tuple[str, Any]:
+def plain(letter: str, value: Any) -> tuple[str, Any]:
     """As a broker writes a header that it has decoded: `l` for both spellings of a long, also inside."""
     if letter == "F":
-        return letter, [(name, *_plain(kind, inner)) for name, kind, inner in value]
+        return letter, [(name, *plain(kind, inner)) for name, kind, inner in value]
     if letter == "A":
-        return letter, [_plain(kind, inner) for kind, inner in value]
+        return letter, [plain(kind, inner) for kind, inner in value]
     return ("l" if letter == "L" else letter), value
 
 

@@ -18,8 +18,10 @@ from storage_core.formats.layout import Mask, Positions
 class MessageSpans:
     """Where the parts of n terms lie in their buffer: half-open spans, shape (n,).
 
-    Only rows with `ok` are meant; the others are spelled in a way that only `decode` reads, or damaged. Routing keys
-    are flat: `key_rows` ascend and say whose key it is. The 16 bytes of the id start at `id_starts`.
+    Only rows with `ok` are meant; the others are spelled in a way that only `decode` reads, or damaged. Of those that
+    are `unsorted`, never `ok` ones, all is known as well, but a node delivers the headers of the property list in the
+    order of their names. Routing keys are flat: `key_rows` ascend and say whose key it is. The 16 bytes of the id start
+    at `id_starts`. `ttl`, in ms, and `priority` are what a broker noted in a container, -1 where it noted none.
     """
 
     ok: Mask
@@ -34,6 +36,9 @@ class MessageSpans:
     body_stops: Positions
     id_starts: Positions
     persistent: Mask
+    unsorted: Mask
+    ttl: npt.NDArray[np.int64]
+    priority: npt.NDArray[np.int64]
 
     def some(self, mask: Mask) -> MessageSpans:
         """The spans of the rows of `mask`, numbered anew."""
@@ -44,6 +49,11 @@ class MessageSpans:
         }
         columns["key_rows"] = (np.cumsum(mask) - 1)[columns["key_rows"]]
         return MessageSpans(**columns)
+
+
+def nothing_noted(count: int) -> tuple[Mask, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The last columns of terms that are no containers."""
+    return np.zeros(count, bool), np.full(count, -1), np.full(count, -1)
 
 
 Part = tuple[npt.NDArray[np.int64], MessageSpans]
