@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import random
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from storage_core.errors import CorruptionError, OptionError, UnsupportedFormatError
 from storage_core.formats.rabbitmq.erlang import external_term
-from storage_core.formats.rabbitmq.message import message_container
+from storage_core.formats.rabbitmq.message import basic_message, message_container
 from storage_core.formats.rabbitmq.quorum import log_entry
 from storage_core.rabbitmq import open_store
 from storage_core.rabbitmq.disk import raft_log
@@ -21,7 +22,12 @@ from storage_core.rabbitmq.quorum import replay
 from storage_core.rabbitmq.quorum.machine import map_order
 from storage_core.rabbitmq.quorum.machine.delayed import Delayed
 from storage_core.rabbitmq.quorum.machine.lanes import Lanes
-from storage_core.rabbitmq.quorum.machine.message_facts import MessageFacts, message_facts, sized_facts
+from storage_core.rabbitmq.quorum.machine.message_facts import (
+    MessageFacts,
+    message_facts,
+    noted_facts,
+    sized_facts,
+)
 from storage_core.rabbitmq.quorum.machine.priorities import Priorities
 from storage_core.rabbitmq.quorum.machine.state import Consumer, State
 from storage_core.rabbitmq.quorum.message_table import MessageTable
@@ -29,6 +35,7 @@ from storage_core.rabbitmq.quorum.snapshot import QuorumSnapshot, Reading
 from storage_core.store import Mode, OffsetBound, Predicate, ScanRequest
 from tests.golden.archive import fingerprint
 from tests.rabbitmq import quorum_golden as golden
+from tests.rabbitmq.containers import random_terms
 
 WHOLE = sorted(set(golden.NAMES) - {"q23_cluster_c1", "q24_wal_bad_middle", "v8_returned"})
 
@@ -352,3 +359,18 @@ def test_the_order_of_a_large_map() -> None:
     """Fact 10 of the format's page: the order of the fixture with 50 messages returned by one command."""
     assert map_order.as_in_map(range(50))[:9] == [16, 18, 5, 19, 42, 27, 49, 35, 10]
     assert map_order.as_in_map([3, 1, 2]) == [1, 2, 3]
+
+
+def test_what_a_shape_says_of_a_container_is_what_it_says_alone() -> None:
+    r, plain, others = random.Random(8), 0, 0
+    for _ in range(60):
+        terms = random_terms(r)
+        stops = np.cumsum([len(term) for term in terms])
+        starts = stops - [len(term) for term in terms]
+        found = basic_message.locate(np.frombuffer(b"".join(terms), np.uint8), starts, stops)
+        sizes, listed = found.body_stops - found.body_starts, found.property_stops - found.property_starts
+        for row in np.flatnonzero(found.ok | found.unsorted).tolist():
+            noted = noted_facts(int(sizes[row]), int(found.ttl[row]), int(found.priority[row]), int(listed[row]))
+            assert noted == message_facts(terms[row])
+            plain, others = plain + noted.plain, others + (not noted.plain)
+    assert min(plain, others) > 500

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_core.errors import DataLossError, FormatError, UnsupportedFormatError
-from storage_core.formats.layout import Bytes, Positions, values_at
+from storage_core.formats.layout import Bytes, Positions
 from storage_core.formats.rabbitmq.erlang import external_term as et
-from storage_core.formats.rabbitmq.message import basic_message, message_container
+from storage_core.formats.rabbitmq.message import basic_message
 from storage_core.formats.rabbitmq.quorum import log_entry
 from storage_core.formats.rabbitmq.quorum.log_entry import Enqueues
 from storage_core.rabbitmq.disk.damage import Damage
@@ -25,7 +25,13 @@ from storage_core.rabbitmq.quorum.machine.commands import Command, apply, facts_
 from storage_core.rabbitmq.quorum.machine.machine import Machine
 from storage_core.rabbitmq.quorum.machine.machine_v5 import MachineV5, MachineV7
 from storage_core.rabbitmq.quorum.machine.machine_v8 import MachineV8
-from storage_core.rabbitmq.quorum.machine.message_facts import MessageFacts, message_facts, sized_facts
+from storage_core.rabbitmq.quorum.machine.message_facts import (
+    NORMAL_PRIORITY,
+    MessageFacts,
+    message_facts,
+    noted_facts,
+    sized_facts,
+)
 from storage_core.rabbitmq.quorum.machine.snapshot_state import from_snapshot
 from storage_core.rabbitmq.quorum.machine.state import STRICT, State
 from storage_core.rabbitmq.quorum.message_table import MESSAGE, MessageTable
@@ -214,29 +220,27 @@ class Replay:
         window["enqueued_ms"][chosen] = found.times[chosen]
         # The term has no version byte of its own; the byte before it was read already.
         buffer[begin - 1] = et.VERSION
-        sizes = found.sizes[chosen]
-        unsized = np.flatnonzero(sizes == log_entry.NO_SIZE)
-        spans = basic_message.locate(buffer, begin[unsized] - 1, end[unsized], 0)
-        sizes[unsized] = spans.body_stops - spans.body_starts
+        sizes, metadata = found.sizes[chosen], found.metadata[chosen]
+        spans = basic_message.locate(buffer, begin - 1, end, 0)
+        known = spans.ok | spans.unsorted
         is_sized = sizes != log_entry.NO_SIZE
-        is_sized[unsized] = False
-        is_decoded = is_sized.copy()
-        # What is noted in a container counts, however it is spelled.
-        contained = values_at(buffer, "u1", begin[unsized] + 1) == message_container.PARTS
-        counts_metadata = self.machine.counts_metadata
-        is_decoded[unsized[~spans.ok | contained | counts_metadata]] = True
-        metadata = found.metadata[chosen]
-        for place in np.flatnonzero(is_decoded).tolist():
-            term = buffer[begin[place] - 1 : end[place]].tobytes()
-            if is_sized[place]:
-                fact = sized_facts(term, int(sizes[place]), int(metadata[place]))
+        told = np.flatnonzero(known & ~is_sized)
+        sizes[told] = (spans.body_stops - spans.body_starts)[told]
+        metadata[told] = (spans.property_stops - spans.property_starts)[told]
+        said = known & ((spans.ttl >= 0) | ((spans.priority >= 0) & (spans.priority != NORMAL_PRIORITY)))
+        for place in np.flatnonzero(said | ~known).tolist():
+            size, listed = int(sizes[place]), int(metadata[place])
+            if known[place]:
+                fact = noted_facts(size, int(spans.ttl[place]), int(spans.priority[place]), listed)
+            elif is_sized[place]:
+                fact = sized_facts(buffer[begin[place] - 1 : end[place]].tobytes(), size, listed)
             else:
-                fact = message_facts(term)
+                fact = message_facts(buffer[begin[place] - 1 : end[place]].tobytes())
                 sizes[place], metadata[place] = fact.size, fact.metadata
             if not fact.plain:
                 facts[int(chosen[place])] = fact
         window["size"][chosen] = sizes
-        window["counted"][chosen] = sizes + metadata if counts_metadata else sizes
+        window["counted"][chosen] = sizes + metadata if self.machine.counts_metadata else sizes
         return facts
 
     def _command(self, row: int, entry: np.void, data: bytes) -> bool:

@@ -15,7 +15,6 @@ from storage_core.formats.rabbitmq.message import message_container, properties
 _EXPIRATION = 1 + [name for name, _ in properties.FIELDS].index("expiration")
 NORMAL_PRIORITY = 4
 """That of a message that says none."""
-_DELIVERIES = "delivery_count"
 _HEADERS = 1 + [name for name, _ in properties.FIELDS].index("headers")
 _OF_A_HEADER = 100
 _TOPIC, _MQTT_PROPERTIES = 3, 7
@@ -23,9 +22,8 @@ _COUNTED = ("Content-Type", "Response-Topic", "Correlation-Data")
 """Properties of MQTT whose values count."""
 _BODIES = {message_container.LEGACY: 5, message_container.AMQP: 2, message_container.MQTT: 6}
 """Which part of a content a node counts as its body, by protocol."""
-_MARKS = tuple(
-    bytes((len(name),)) + name.encode() for name in (message_container.TTL, message_container.PRIORITY, _DELIVERIES)
-)
+_COUNT = (message_container.TTL, message_container.PRIORITY, message_container.DELIVERIES)
+_MARKS = tuple(bytes((len(name),)) + name.encode() for name in _COUNT)
 """How the names of annotations that count are spelled, in each kind of atom."""
 
 
@@ -45,6 +43,13 @@ class MessageFacts:
     def plain(self) -> bool:
         """Whether there is nothing but the size."""
         return self.ttl is None and self.priority == NORMAL_PRIORITY and not self.deliveries
+
+
+def noted_facts(size: int, ttl: int, priority: int, metadata: int) -> MessageFacts:
+    """The facts of a message of which a broker noted these; -1 for a time to live or a priority that it did not."""
+    return MessageFacts(
+        size, ttl if ttl >= 0 else None, priority if priority >= 0 else NORMAL_PRIORITY, metadata=metadata
+    )
 
 
 def message_facts(term: bytes) -> MessageFacts:
@@ -81,7 +86,7 @@ def _of_container(protocol: Any, content: Any, annotations: Any) -> MessageFacts
     noted = annotations if isinstance(annotations, dict) else {}
     ttl, priority, deliveries = (
         value if isinstance(value, int) else None
-        for value in map(noted.get, (message_container.TTL, message_container.PRIORITY, _DELIVERIES))
+        for value in map(noted.get, (message_container.TTL, message_container.PRIORITY, message_container.DELIVERIES))
     )
     at = _BODIES.get(protocol)
     body = content[at] if at is not None and isinstance(content, tuple) and len(content) > at else None
