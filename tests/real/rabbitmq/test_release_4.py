@@ -9,8 +9,10 @@ from pathlib import Path
 import pika
 import pytest
 
+from storage_core.errors import StoreLockedError
 from storage_core.formats.rabbitmq.message import basic_message
 from storage_core.formats.rabbitmq.message.basic_message import Message
+from storage_core.rabbitmq.disk.running_node import check_not_running, is_running
 from tests.real.rabbitmq import history_4
 from tests.real.rabbitmq.history_4 import COMPACTED_AFTER_S, History, check_store
 from tests.real.rabbitmq.node_4 import FROM_4_ON, LATER, ROUNDS, Node4
@@ -100,5 +102,24 @@ def test_what_a_node_delivers_of_a_stream(release: type[Node4]) -> None:
             channel.basic_publish("", "s", r.randbytes(r.choice([0, 5, 3000])), history_4.properties(r, number))
         connection.close()
         compare(node, "s", count)
+    finally:
+        node.remove()
+
+
+@OF_EACH
+def test_a_running_node_is_seen(release: type[Node4]) -> None:
+    """Nothing is written to its stores before it is stopped."""
+    node = release()
+    try:
+        node.start()
+        for kind in ("classic", "quorum", "stream"):
+            node.declare(kind, kind)
+        home = node.folder / "mnesia" / f"{node.name}@localhost"
+        roots = [next(node.vhosts.iterdir()), home / "quorum" / home.name, home / "stream"]
+        for root in roots:
+            with pytest.raises(StoreLockedError, match="is locked by"):
+                check_not_running(str(root))
+        node.stop()
+        assert [is_running(str(root)) for root in roots] == [False] * 3
     finally:
         node.remove()
