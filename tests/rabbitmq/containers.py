@@ -5,10 +5,15 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
+
+from storage_core.formats.layout import Bytes, Positions
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang.external_term import Atom
 from storage_core.formats.rabbitmq.message import basic_message, properties
 from storage_core.formats.rabbitmq.message.basic_message import Message
+from storage_core.formats.rabbitmq.message.delivered_lists import sorted_headers
+from storage_core.formats.rabbitmq.message.message_spans import MessageSpans
 
 SECOND = 1_700_000_000
 VALUES: list[tuple[str, Any]] = [
@@ -32,6 +37,32 @@ def container(listed: bytes, annotations: dict[Any, Any], body: list[bytes] | No
 def noted(r: random.Random, more: dict[Any, Any]) -> dict[Any, Any]:
     """What a node notes of each message, and more."""
     return {"id": r.randbytes(16), "x": b"ex", "rk": [b"key"], "rts": SECOND * 1000 + r.randrange(10**6), **more}
+
+
+NAMES = (
+    b"mc", b"mc_amqpl", b"content", b"none", b"rabbit_framing_amqp_0_9_1", b"x", b"rk", b"id", b"ts", b"rts", b"d",
+    b"p", b"ttl", b"deaths", b"bcc", b"true", b"false", b"undefined",
+)  # fmt: skip
+TAGS = (97, 98, 100, 104, 106, 108, 109, 110, 115, 116, 118, 119)
+
+
+def with_small_atoms(term: bytes) -> bytes:
+    """A container with its atoms as OTP 26 and later write them."""
+    for name in NAMES:
+        term = term.replace(b"d\0" + bytes((len(name),)) + name, b"w" + bytes((len(name),)) + name)
+    return term
+
+
+def harmed(r: random.Random, term: bytes) -> bytes:
+    """A term with a bit flipped, another tag somewhere, or without its end."""
+    if r.random() < 0.1:
+        return term[: r.randrange(len(term))]
+    data = bytearray(term)
+    if r.random() < 0.7:
+        data[r.randrange(len(data))] ^= 1 << r.randrange(8)
+    else:
+        data[r.randrange(len(data))] = r.choice(TAGS)
+    return bytes(data)
 
 
 def random_terms(r: random.Random) -> list[bytes]:
@@ -82,3 +113,34 @@ def random_term(r: random.Random, kind: dict[str, Any]) -> bytes:
     listed = properties.encode(values) + (b"\0" if r.random() < 0.02 else b"")
     body = [r.randbytes(r.randrange(1, 40))] if r.random() < 0.97 else []
     return container(listed, noted(r, {"x": kind["x"], "rk": kind["rk"], **more}), body)
+
+
+def packed(terms: list[bytes]) -> tuple[Bytes, Positions, Positions]:
+    """Terms one after another, and where they begin and end."""
+    stops = np.cumsum([len(term) for term in terms])
+    return np.frombuffer(b"".join(terms), np.uint8), stops - [len(term) for term in terms], stops
+
+
+def same_alone(terms: list[bytes], buffer: Bytes, located: MessageSpans) -> int:
+    """How many of the terms are found, headers in order; AssertionError for one that decoding alone tells otherwise."""
+    buffer, spans = sorted_headers(buffer, located)
+    assert not spans.unsorted.any()
+    raw = buffer.tobytes()
+    for row in np.flatnonzero(spans.ok).tolist():
+        keys = tuple(
+            raw[start:stop]
+            for key_row, start, stop in zip(spans.key_rows, spans.key_starts, spans.key_stops, strict=True)
+            if key_row == row
+        )
+        exchange, listed, body = (
+            raw[begin[row] : end[row]]
+            for begin, end in (
+                (spans.exchange_starts, spans.exchange_stops), (spans.property_starts, spans.property_stops),
+                (spans.body_starts, spans.body_stops),
+            )
+        )  # fmt: skip
+        own = raw[spans.id_starts[row] : spans.id_starts[row] + 16]
+        found = Message(b"", exchange, keys, listed, body, own, bool(spans.persistent[row]))
+        wanted = basic_message.decode(terms[row])
+        assert found == (wanted if not wanted.vhost else Message(b"", *list(vars(wanted).values())[1:])), row
+    return int(spans.ok.sum())

@@ -5,49 +5,28 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import numpy as np
 import pytest
 
-from storage_core.formats.layout import Bytes, Positions
 from storage_core.formats.rabbitmq.erlang.external_term import Atom
 from storage_core.formats.rabbitmq.message import basic_message, container_shape, properties
-from storage_core.formats.rabbitmq.message.basic_message import Message
-from storage_core.formats.rabbitmq.message.sorted_headers import sorted_headers
-from tests.rabbitmq.containers import SECOND, container, noted, random_terms
+from tests.rabbitmq.containers import (
+    SECOND,
+    container,
+    harmed,
+    noted,
+    packed,
+    random_terms,
+    same_alone,
+    with_small_atoms,
+)
 
 pytestmark = pytest.mark.usefixtures("either_loops")
-
-
-def packed(terms: list[bytes]) -> tuple[Bytes, Positions, Positions]:
-    stops = np.cumsum([len(term) for term in terms])
-    return np.frombuffer(b"".join(terms), np.uint8), stops - [len(term) for term in terms], stops
 
 
 def check(terms: list[bytes]) -> int:
     """How many of the terms are found, or told to be unsorted; each of them has the parts that it has alone."""
     buffer, starts, stops = packed(terms)
-    located = basic_message.locate(buffer, starts, stops)
-    buffer, spans = sorted_headers(buffer, located)
-    assert not spans.unsorted.any()
-    raw = buffer.tobytes()
-    for row in np.flatnonzero(spans.ok).tolist():
-        keys = tuple(
-            raw[start:stop]
-            for key_row, start, stop in zip(spans.key_rows, spans.key_starts, spans.key_stops, strict=True)
-            if key_row == row
-        )
-        exchange, listed, body = (
-            raw[begin[row] : end[row]]
-            for begin, end in (
-                (spans.exchange_starts, spans.exchange_stops), (spans.property_starts, spans.property_stops),
-                (spans.body_starts, spans.body_stops),
-            )
-        )  # fmt: skip
-        own = raw[spans.id_starts[row] : spans.id_starts[row] + 16]
-        found = Message(b"", exchange, keys, listed, body, own, bool(spans.persistent[row]))
-        wanted = basic_message.decode(terms[row])
-        assert found == (wanted if not wanted.vhost else Message(b"", *list(vars(wanted).values())[1:])), row
-    return int(spans.ok.sum())
+    return same_alone(terms, buffer, basic_message.locate(buffer, starts, stops))
 
 
 def test_what_is_found_is_what_decoding_gives() -> None:
@@ -119,3 +98,14 @@ def test_what_has_no_shape() -> None:
         assert container_shape.shape_of(whole[:size], 16) is None
     for text in (b"mc_amqpl", b"content", b"rabbit_framing_amqp_0_9_1"):
         assert container_shape.shape_of(whole.replace(text, text[::-1]), 16) is None
+
+
+def test_a_harmed_term_teaches_no_shape() -> None:
+    """What is wrong where no shape looks is wrong in all terms that are like the first."""
+    r = random.Random(1)
+    whole = with_small_atoms(container(properties.encode({"delivery_mode": 2}), noted(r, {"d": True})))
+    for right, wrong in ((b"\x83", b"\x81"), (b"w\4true", b"w\4tr\xf2e")):
+        for terms in ([whole.replace(right, wrong)] * 100, [whole.replace(right, wrong)] * 7 + [whole] * 93):
+            assert check(terms) == terms.count(whole)
+    for _ in range(50):
+        check([harmed(r, whole)] * 100)

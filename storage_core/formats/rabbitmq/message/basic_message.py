@@ -11,17 +11,18 @@ from enum import Enum
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from storage_core.errors import FormatError
-from storage_core.formats.layout import Bytes, Mask, Positions
+from storage_core.formats.layout import Bytes, Mask, Positions, values_at
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang import term_layout
-from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
+from storage_core.formats.rabbitmq.erlang.binary_lists import binaries, binary_or_none
+from storage_core.formats.rabbitmq.erlang.cursor import Cursor
 from storage_core.formats.rabbitmq.erlang.term_layout import Shape, stretch
 from storage_core.formats.rabbitmq.message import (
     amqp_content,
     container_shape,
+    container_walk,
     message_container,
     mqtt_content,
     properties,
@@ -187,10 +188,9 @@ def _spelling(tag: int, width: int) -> Spelling:
 
 SPELLING = _spelling(et.ATOM, 2)
 _SPELLINGS = (SPELLING, _spelling(et.SMALL_ATOM_UTF8, 1))
-_ONE_ITEM = bytes((et.LIST, 0, 0, 0, 1, et.BINARY))
 ID_HEAD = bytes((et.BINARY, 0, 0, 0, ID_SIZE))
-_SHAPES, _OWN_SHAPES, _FEWEST_SHAPED = 16, 4, 64
-"""How many shapes of containers and of other terms are tried, and how few terms are not worth it."""
+_SHAPES, _FEWEST_SHAPED = 4, 64
+"""How many shapes are tried before the rest is walked through, and how few terms are not worth one."""
 _SAMPLES = 8
 """How many terms are looked at for a shape."""
 
@@ -243,7 +243,7 @@ def locate(buffer: Bytes, starts: Positions, stops: Positions, id_size: int = ID
     rest = np.arange(len(starts))
     parts: list[Part] = []
     known = _LATEST.get(id_size)
-    for number in range(_SHAPES):
+    for _ in range(_SHAPES):
         if len(rest) < _FEWEST_SHAPED:
             break
         samples = (_shape_of(buffer, int(starts[row]), int(stops[row]), id_size) for row in rest[:_SAMPLES])
@@ -256,17 +256,15 @@ def locate(buffer: Bytes, starts: Positions, stops: Positions, id_size: int = ID
             return found
         parts.append((rest[fits], found.some(fits)))
         rest = rest[~fits]
-        if number + 1 >= _OWN_SHAPES and isinstance(shape, TermShape):
-            break
     others = _spelled(buffer, starts[rest], stops[rest], id_size)
     return joined([*parts, (rest, others)]) if parts else others
 
 
 def _shape_of(buffer: Bytes, start: int, stop: int, id_size: int) -> TermShape | ContainerShape | None:
     """How one term is spelled; None when that is nothing to go by."""
-    contained = container_shape.shape_of(buffer[start:stop].tobytes(), id_size)
-    if contained is not None:
-        return contained
+    term = buffer[start:stop].tobytes()
+    if (contained := container_shape.shape_of(term, id_size)) is not None:
+        return contained if _is_right(term, id_size) else None
     sample = _spelled(buffer, np.array([start]), np.array([stop]), id_size)
     if not sample.ok[0] or sample.body_starts[0] == sample.body_stops[0]:
         return None
@@ -284,8 +282,26 @@ def _shape_of(buffer: Bytes, start: int, stop: int, id_size: int) -> TermShape |
     return TermShape(stretches, exchange, key_starts, key_stops, id_at, bool(sample.persistent[0]))
 
 
+def _is_right(term: bytes, id_size: int) -> bool:
+    """Whether nothing is wrong with a term, even where a shape does not look."""
+    try:
+        decode(term, id_size)
+    except FormatError:
+        return False
+    return True
+
+
 def _spelled(buffer: Bytes, starts: Positions, stops: Positions, id_size: int) -> MessageSpans:
     """The parts of terms in any of the spellings, found step by step."""
+    contained = values_at(buffer, "u1", starts + 2) == message_container.PARTS
+    if not contained.any():
+        return _of_messages(buffer, starts, stops, id_size)
+    walked = container_walk.locate(buffer, starts[contained], stops[contained], id_size)
+    others = _of_messages(buffer, starts[~contained], stops[~contained], id_size)
+    return joined([(np.flatnonzero(contained), walked), (np.flatnonzero(~contained), others)])
+
+
+def _of_messages(buffer: Bytes, starts: Positions, stops: Positions, id_size: int) -> MessageSpans:
     spans = _locate(buffer, starts, stops, _SPELLINGS[0], id_size)
     others = np.flatnonzero(~spans.ok)
     if not len(others):
@@ -300,11 +316,11 @@ def _locate(buffer: Bytes, starts: Positions, stops: Positions, spelling: Spelli
     cursor.counted(">u4")
     cursor.expect(spelling.kind)
     exchange = cursor.counted(">u4")
-    keys = _keys(cursor)
+    keys = binaries(cursor)
     cursor.expect(spelling.content)
     listed = cursor.counted(">u4")
     cursor.expect(spelling.protocol)
-    body = _body(cursor)
+    body = binary_or_none(cursor)
     cursor.ok &= cursor.number("u1") == et.BINARY
     id_starts, id_stops = cursor.counted(">u4")
     cursor.ok &= id_stops - id_starts == id_size
@@ -317,43 +333,3 @@ def _locate(buffer: Bytes, starts: Positions, stops: Positions, spelling: Spelli
     return MessageSpans(
         ok, *exchange, *keys, *listed, *body, id_starts, persistent, unsorted, ttl, priority
     )  # fmt: skip
-
-
-def _keys(cursor: Cursor) -> tuple[npt.NDArray[np.int64], Positions, Positions]:
-    """A list of binaries: row, start and stop of each."""
-    steps = Steps(len(cursor.position))
-    tags = cursor.at("u1", cursor.position)
-    empty = tags == et.NIL
-    cursor.ok &= empty | (tags == et.LIST)
-    counts = np.where(empty | ~cursor.ok, 0, cursor.at(">u4", cursor.position + 1)).astype(np.int64)
-    counts[counts > cursor.stop - cursor.position] = 0
-    cursor.move(np.where(empty, 1, 5))
-    rows = np.flatnonzero(counts > 0)
-    while len(rows):
-        inner = Cursor(cursor.buffer, cursor.position[rows], cursor.stop[rows])
-        inner.ok &= inner.number("u1") == et.BINARY
-        start, stop = inner.counted(">u4")
-        cursor.ok[rows] &= inner.ok
-        cursor.position[rows] = stop
-        steps.add(rows[inner.ok], start[inner.ok], stop[inner.ok])
-        counts[rows] -= 1
-        rows = rows[inner.ok & (counts[rows] > 0)]
-    listed = ~empty
-    cursor.ok &= empty | (cursor.at("u1", cursor.position) == et.NIL)
-    cursor.move(listed.astype(np.int64))
-    key_rows, (starts, stops) = steps.joined(2)
-    return key_rows, starts, stops
-
-
-def _body(cursor: Cursor) -> tuple[Positions, Positions]:
-    """No fragment or one; a body of several is `decode`'s."""
-    empty = cursor.at("u1", cursor.position) == et.NIL
-    single = cursor.at(f"S{len(_ONE_ITEM)}", cursor.position) == _ONE_ITEM
-    cursor.ok &= empty | single
-    sizes = np.where(single, cursor.at(">u4", cursor.position + len(_ONE_ITEM)), 0).astype(np.int64)
-    starts = cursor.position + np.where(single, len(_ONE_ITEM) + 4, 0)
-    stops = starts + sizes
-    cursor.move(np.where(single, len(_ONE_ITEM) + 4 + sizes, 0))
-    cursor.ok &= cursor.at("u1", cursor.position) == et.NIL
-    cursor.move(1)
-    return starts, stops

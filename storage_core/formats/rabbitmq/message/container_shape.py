@@ -11,32 +11,22 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow.compute as pc
 
-from storage_core.arrays import as_mask
 from storage_core.errors import FormatError
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang import term_layout
 from storage_core.formats.rabbitmq.erlang.term_layout import Shape, stretch
 from storage_core.formats.rabbitmq.erlang.term_spans import atom_at, elements, items
-from storage_core.formats.rabbitmq.message import field_table, headers, message_container, properties
+from storage_core.formats.rabbitmq.message import message_container, properties
+from storage_core.formats.rabbitmq.message.delivered_lists import Noted, as_stored
 from storage_core.formats.rabbitmq.message.message_spans import MessageSpans
-from storage_core.formats.rabbitmq.message.properties import FieldSpans, PropertySpans
-from storage_core.formats.spans import gather
 
 _Span = tuple[int, int]
-_FLAGS = {name: 1 << (15 - index) for index, (name, _) in enumerate(properties.FIELDS)}
 _NAMES = [message_container.TAG.encode(), message_container.LEGACY.encode()]
 _CONTENT = bytes((et.SMALL_INTEGER, properties.CLASS_BASIC))
 _MOST_NUMBER = 7
 """Bytes of the largest number that is looked at."""
-_KEPT = np.zeros(256, bool)
-_KEPT[[ord(letter) for letter in "SIlbBsuiVTxtfdFA"]] = True
-"""Types of headers that a node writes as it read them, some of them only most of their values."""
-_BOOLEAN = ord("t")
-_EXPONENTS = {"f": (">u4", 0x7F800000), "d": (">u8", 0x7FF0000000000000)}
-"""The bits that are all set in a number that is not finite."""
 _TIMES = ("rts", message_container.TIMESTAMP)
 _TOLD_ALONE = frozenset({"", message_container.DEATHS, message_container.DELIVERIES})
 """Annotations, those without an atom for a name among them, that make headers or say more than a shape holds."""
@@ -44,10 +34,10 @@ _MOST_TTL = 1 << 62
 
 
 @dataclass(frozen=True)
-class Noted:
-    """What the broker noted of the messages of a shape. `timestamp`: where its bytes lie, from the end of the body, the
-    low one first. `ttl`, in ms: -1 for one that takes the expiration away; nothing is said of it without `expires`.
-    `priority`: where its byte lies. `persistent`: a list without a delivery mode gets one.
+class NotedPlaces:
+    """What the broker noted of the messages of a shape, or where it did. `timestamp`: where its bytes lie, from the end
+    of the body, the low one first. `ttl`, in ms: -1 for one that takes the expiration away; nothing is said of it
+    without `expires`. `priority`: where its byte lies. `persistent`: a list without a delivery mode gets one.
     """
 
     timestamp: _Span | None
@@ -55,6 +45,17 @@ class Noted:
     ttl: int
     priority: int | None
     persistent: bool
+
+    def of(self, buffer: Bytes, ends: Positions) -> Noted:
+        """What it noted of the messages whose bodies end at `ends`."""
+        count = len(ends)
+        seconds = np.full(count, -1) if self.timestamp is None else _seconds(buffer, ends, self.timestamp)
+        priority = np.full(count, -1)
+        if self.priority is not None:
+            priority = values_at(buffer, "u1", ends + self.priority).astype(np.int64)
+        return Noted(
+            seconds, np.full(count, self.expires), np.full(count, self.ttl), priority, np.full(count, self.persistent)
+        )
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class ContainerShape:
     exchange: _Span
     keys: tuple[_Span, ...]
     id_at: int
-    noted: Noted
+    noted: NotedPlaces
 
     def located(self, buffer: Bytes, starts: Positions, stops: Positions) -> tuple[MessageSpans, Mask]:
         """The parts of the terms that are spelled so and are delivered as they are stored; and which are spelled so."""
@@ -75,17 +76,12 @@ class ContainerShape:
         ends, count = found.body_stops, len(self.keys)
         spans = [np.array([span[side] for span in self.keys], np.int64) for side in (0, 1)]
         key_starts, key_stops = ((ends[:, None] + at).ravel() for at in spans)
-        ok, unsorted = found.ok.copy(), np.zeros(len(starts), bool)
-        rows = np.flatnonzero(ok)
-        as_stored, in_order = _delivered(
-            buffer, found.property_starts[rows], found.property_stops[rows], ends[rows], self.noted
-        )
-        ok[rows], unsorted[rows] = as_stored & in_order, as_stored & ~in_order
+        noted = self.noted.of(buffer, ends)
+        ok, unsorted = as_stored(buffer, found.property_starts, found.property_stops, found.ok, noted)
         messages = MessageSpans(
             ok, ends + self.exchange[0], ends + self.exchange[1], np.repeat(np.arange(len(starts)), count), key_starts,
             key_stops, found.property_starts, found.property_stops, found.body_starts, ends, ends + self.id_at,
-            np.full(len(starts), self.noted.persistent), unsorted, np.full(len(starts), self.noted.ttl),
-            _priorities(buffer, ends, self.noted.priority),
+            noted.persistent, unsorted, noted.ttl, noted.priority,
         )  # fmt: skip
         return messages, found.ok
 
@@ -139,7 +135,7 @@ def _shape(data: bytes, listed: _Span, fragment: _Span, named: dict[str, _Span],
     return ContainerShape(stretches, moved[0], tuple(moved[1:]), ids[0][0] - body if ids else 0, noted)
 
 
-def _noted(data: bytes, named: dict[str, _Span], body: int) -> tuple[Noted, list[_Span]]:
+def _noted(data: bytes, named: dict[str, _Span], body: int) -> tuple[NotedPlaces, list[_Span]]:
     """What the annotations say, and where the numbers lie that differ from message to message. ValueError."""
     numbers = {name: _number(data, named[name]) for name in _TIMES if name in named}
     timestamp = numbers.get(message_container.TIMESTAMP)
@@ -160,7 +156,7 @@ def _noted(data: bytes, named: dict[str, _Span], body: int) -> tuple[Noted, list
             raise ValueError
     durable = named.get(message_container.DURABLE)
     persistent = durable is None or atom_at(data, durable[0]) == b"true"
-    return Noted(timestamp, expires, ttl, priority_at, persistent), free
+    return NotedPlaces(timestamp, expires, ttl, priority_at, persistent), free
 
 
 def _binary(data: bytes, span: _Span) -> _Span:
@@ -178,91 +174,9 @@ def _number(data: bytes, span: _Span) -> _Span:
     return start + 3, stop
 
 
-def _delivered(buffer: Bytes, starts: Positions, stops: Positions, ends: Positions, noted: Noted) -> tuple[Mask, Mask]:
-    """Which property lists [start, stop) a node delivers as they are but for the order of headers, and of which these
-    are in order. `ends` are the ends of the bodies.
-    """
-    listed = properties.locate(buffer, starts, stops)
-    ok = listed.ok.copy()
-    flags = np.where(ok, values_at(buffer, ">u2", starts), 0)
-    last = starts + properties.FLAGS_SIZE
-    for field in listed.fields.values():
-        last[field.rows] = field.stops
-    ok &= last == stops
-    if noted.persistent:
-        ok &= flags & _FLAGS["delivery_mode"] != 0
-    if noted.priority is not None:
-        ok &= flags & _FLAGS["priority"] != 0
-    ok &= (flags & _FLAGS["timestamp"] != 0) == (noted.timestamp is not None)
-    if noted.timestamp is not None and "timestamp" in listed.fields:
-        field = listed.fields["timestamp"]
-        ok[field.rows] &= _seconds(buffer, ends[field.rows], noted.timestamp) == values_at(buffer, ">u8", field.starts)
-    if noted.expires:
-        ok &= _expiring(buffer, listed, len(starts), noted.ttl)
-    in_order = np.ones(len(starts), bool)
-    if (table := listed.fields.get("headers")) is not None:
-        kept, in_order[table.rows] = _tables(buffer, table)
-        ok[table.rows] &= kept
-    return ok, in_order
-
-
-def _seconds(buffer: Bytes, ends: Positions, span: _Span) -> npt.NDArray[np.uint64]:
+def _seconds(buffer: Bytes, ends: Positions, span: _Span) -> npt.NDArray[np.int64]:
     """Whole seconds of the milliseconds that the broker noted."""
-    found = np.zeros(len(ends), np.uint64)
+    found = np.zeros(len(ends), np.int64)
     for place, at in enumerate(range(*span)):
-        found |= values_at(buffer, "u1", ends + at).astype(np.uint64) << np.uint64(8 * place)
-    return found // np.uint64(1000)
-
-
-def _priorities(buffer: Bytes, ends: Positions, at: int | None) -> npt.NDArray[np.int64]:
-    """The priorities whose bytes lie `at` the ends of the bodies; -1 for none."""
-    if at is None:
-        return np.full(len(ends), -1)
-    return values_at(buffer, "u1", ends + at).astype(np.int64)
-
-
-def _expiring(buffer: Bytes, listed: PropertySpans, count: int, ttl: int) -> Mask:
-    """Which lists have the expiration `ttl`, in ms, or none where that is negative."""
-    text = str(ttl).encode()
-    field = listed.fields.get("expiration")
-    found = np.zeros(count, bool)
-    if field is not None:
-        found[field.rows] = True
-    if ttl < 0:
-        return ~found
-    if field is not None:
-        same = field.stops - field.starts == len(text)
-        found[field.rows] = same & (values_at(buffer, f"S{len(text)}", field.starts) == text)
-    return found
-
-
-def _tables(buffer: Bytes, table: FieldSpans) -> tuple[Mask, Mask]:
-    """Which tables of headers have values only that are written as they were; and which are in the order of their
-    names, each once.
-    """
-    spans = headers.locate(buffer, table.starts, table.stops)
-    ok, in_order = spans.ok.copy(), np.ones(len(table.rows), bool)
-    ok[spans.rows[~_KEPT[spans.letters]]] = False
-    odd = (spans.letters == _BOOLEAN) & (values_at(buffer, "u1", spans.starts) > 1)
-    for letter, (kind, bits) in _EXPONENTS.items():
-        odd |= (spans.letters == ord(letter)) & (values_at(buffer, kind, spans.starts) & bits == bits)
-    ok[spans.rows[odd]] = False
-    for letter in headers.NESTED:
-        items = np.flatnonzero(spans.letters == ord(letter))
-        values, codes = headers.distinct_values(buffer, spans, items)
-        kept = np.array([_is_kept(letter, value) for value in values], bool)
-        ok[spans.rows[items[~kept[codes]]]] = False
-    same = spans.rows[1:] == spans.rows[:-1]
-    if same.any():
-        names = gather(buffer, spans.name_starts, spans.name_stops)
-        in_order[spans.rows[1:][same & ~as_mask(pc.less(names[:-1], names[1:]))]] = False
-    return ok, in_order
-
-
-def _is_kept(letter: str, value: bytes) -> bool:
-    """Whether a table or an array is written as it was read."""
-    try:
-        written = message_container.plain(letter, field_table.decode_value(letter, value))
-        return field_table.encode_value(*written)[1:] == value
-    except (FormatError, ValueError):
-        return False
+        found |= values_at(buffer, "u1", ends + at).astype(np.int64) << 8 * place
+    return found // 1000

@@ -1,0 +1,115 @@
+"""Atoms, binaries, whole numbers and lists of binaries, the next term of many rows at once.
+
+Source: the "External Term Format" chapter of Erlang's ERTS reference.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.formats.layout import Mask, values_at
+from storage_core.formats.rabbitmq.erlang import external_term as et
+from storage_core.formats.rabbitmq.erlang.binary_lists import binaries
+from storage_core.formats.rabbitmq.erlang.cursor import Cursor
+
+_WORD = 8
+_MOST_NUMBER = 7
+"""Bytes of the largest number that is looked at."""
+
+
+class SimpleTerms:
+    """The tags of n terms, and the spans of their bytes, without a length before them and without a number's sign.
+
+    Of lists the items: `item_rows`, ascending, say whose; a list's own span is empty.
+    """
+
+    def __init__(self, cursor: Cursor) -> None:
+        self.buffer, self.tags = cursor.buffer, cursor.number("u1")
+        heads, at = _HEAD_SIZES[self.tags], cursor.position
+        self.sizes = _FIXED_SIZES[self.tags].copy()
+        for width, kind in ((1, "u1"), (2, ">u2"), (4, ">u4")):
+            rows = np.flatnonzero(heads == width)
+            self.sizes[rows] = values_at(self.buffer, kind, at[rows])
+        self.starts = at + heads + (self.tags == et.SMALL_BIG)
+        self.stops = self.starts + self.sizes
+
+    @classmethod
+    def next(cls, cursor: Cursor) -> SimpleTerms:
+        """Moves after them; rows with a term of another kind are not ok."""
+        found = cls(cursor)
+        found._move(cursor)
+        return found
+
+    def _move(self, cursor: Cursor) -> None:
+        self.is_list = (self.tags == et.LIST) | (self.tags == et.NIL)
+        cursor.ok &= _KNOWN[self.tags]
+        rows = np.flatnonzero(self.is_list)
+        before = cursor.position
+        cursor.position = self.stops
+        self.item_rows = self.item_starts = self.item_stops = rows[:0]
+        if len(rows):
+            inner = Cursor(cursor.buffer, before[rows] - 1, cursor.stop[rows])
+            items, self.item_starts, self.item_stops = binaries(inner)
+            self.item_rows = rows[items]
+            cursor.ok[rows] &= inner.ok
+            cursor.position[rows] = inner.position
+        cursor.ok &= cursor.position <= cursor.stop
+
+    @property
+    def is_atom(self) -> Mask:
+        """Which are atoms."""
+        found: Mask = _IS_ATOM[self.tags]
+        return found
+
+    @property
+    def is_binary(self) -> Mask:
+        """Which are binaries."""
+        found: Mask = self.tags == et.BINARY
+        return found
+
+    def is_named(self, name: str) -> Mask:
+        """Which are the atom `name`."""
+        text = name.encode()
+        found: Mask = self.is_atom & (self.sizes == len(text))
+        found &= values_at(self.buffer, f"S{len(text)}", self.starts) == text
+        return found
+
+    def words(self) -> npt.NDArray[np.int64]:
+        """The first bytes of each, eight at most, as a number, high ones first."""
+        size = np.clip(self.sizes, 1, _WORD)
+        at = np.minimum(self.starts, len(self.buffer) - _WORD)
+        words = values_at(self.buffer, ">u8", at) << _bits(self.starts - at)
+        found: npt.NDArray[np.int64] = np.where(self.sizes > 0, words >> _bits(_WORD - size), 0).astype(np.int64)
+        return found
+
+    def numbers(self) -> tuple[npt.NDArray[np.int64], Mask]:
+        """Each as a number, and which are one that is not negative, nor longer than seven bytes."""
+        small, wide, big = (self.tags == tag for tag in (et.SMALL_INTEGER, et.INTEGER, et.SMALL_BIG))
+        found = np.where(wide, values_at(self.buffer, ">i4", self.starts), values_at(self.buffer, "u1", self.starts))
+        at = np.minimum(self.starts, len(self.buffer) - _WORD)
+        words = values_at(self.buffer, "<u8", at) >> _bits(self.starts - at)
+        size = np.clip(self.sizes, 0, _MOST_NUMBER)
+        words &= (np.uint64(1) << _bits(size)) - np.uint64(1)
+        found = np.where(big, words.astype(np.int64), found)
+        plain = (self.sizes <= _MOST_NUMBER) & (values_at(self.buffer, "u1", self.starts - 1) == 0)
+        return found, (small | wide | (big & plain)) & (found >= 0)
+
+
+def _bits(size: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    return (np.clip(size, 0, _WORD - 1) * 8).astype(np.uint64)
+
+
+def _table(sizes: dict[int, int]) -> npt.NDArray[np.int64]:
+    """A number by tag, zero for the others."""
+    found = np.zeros(256, np.int64)
+    found[[*sizes]] = [*sizes.values()]
+    return found
+
+
+_ATOM_TAGS = (et.SMALL_ATOM_UTF8, et.SMALL_ATOM, et.ATOM, et.ATOM_UTF8)
+_IS_ATOM = _table(dict.fromkeys(_ATOM_TAGS, 1)).astype(bool)
+_HEAD_SIZES = _table(dict(zip(_ATOM_TAGS, (1, 1, 2, 2), strict=True)) | {et.BINARY: 4, et.SMALL_BIG: 1})
+"""Bytes of the length."""
+_FIXED_SIZES = _table({et.SMALL_INTEGER: 1, et.INTEGER: 4})
+_KNOWN = (_HEAD_SIZES + _FIXED_SIZES + _table({et.LIST: 1, et.NIL: 1})).astype(bool)

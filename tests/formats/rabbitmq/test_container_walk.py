@@ -1,0 +1,80 @@
+"""Containers that are walked through: each that is found has the parts that it has when it is decoded alone."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from storage_core.formats.rabbitmq.erlang.external_term import Atom
+from storage_core.formats.rabbitmq.message import container_walk, properties
+from tests.rabbitmq.containers import container, harmed, noted, packed, random_terms, same_alone, with_small_atoms
+
+pytestmark = pytest.mark.usefixtures("either_loops")
+
+
+def check(terms: list[bytes]) -> int:
+    """How many of the terms are found; each has the parts that it has alone."""
+    buffer, starts, stops = packed(terms)
+    return same_alone(terms, buffer, container_walk.locate(buffer, starts, stops, 16))
+
+
+def test_what_is_found_is_what_decoding_gives() -> None:
+    r, found, count = random.Random(5), 0, 0
+    for _ in range(60):
+        terms = [with_small_atoms(term) if r.random() < 0.5 else term for term in random_terms(r)]
+        found, count = found + check(terms), count + len(terms)
+        check([harmed(r, term) for term in terms])
+    assert found > count // 5
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {}, {"d": False}, {"p": 0}, {"p": 255}, {"p": Atom("undefined"), "ttl": Atom("undefined")}, {"rts": 0},
+        {"bcc": [b"q", b""]}, {"rk": []}, {"rk": [b"", b"k" * 70_000]}, {"x": b"x" * 300},
+    ],
+)  # fmt: skip
+def test_what_is_found(more: dict[str, Any]) -> None:
+    r = random.Random(1)
+    values = {"delivery_mode": 2} | ({"priority": more["p"]} if isinstance(more.get("p"), int) else {})
+    terms = [container(properties.encode(values), noted(r, more), [b"b" * row][: row % 3]) for row in range(20)]
+    assert check(terms) == check([with_small_atoms(term) for term in terms]) == 20
+
+
+def test_times_to_live_that_differ() -> None:
+    r = random.Random(1)
+    ttls = [0, 1, 255, 256, 5000, 2**31 - 1, 2**31, 2**32, 2**40]
+    terms = [
+        container(properties.encode({"delivery_mode": 2, "expiration": b"%d" % ttl}), noted(r, {"ttl": ttl}))
+        for ttl in ttls
+    ]
+    buffer, starts, stops = packed(terms)
+    found = container_walk.locate(buffer, starts, stops, 16)
+    assert found.ok.all()
+    assert found.ttl.tolist() == ttls
+    assert np.unique(found.priority).tolist() == [-1]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"deaths": []}, {"delivery_count": 1}, {b"x-opt": b"v"}, {"other": 1}, {"bcc": [1]}, {"rk": [b"k", 1]},
+        {"x": 1}, {"id": b"short"}, {"d": Atom("maybe")}, {"d": 1}, {"ttl": -1}, {"ttl": 1 << 60}, {"p": 256},
+        {"p": Atom("high")}, {"ts": Atom("undefined")}, {"rts": b""}, {"rts": -1},
+    ],
+)  # fmt: skip
+def test_what_is_left_to_be_decoded_alone(more: dict[Any, Any]) -> None:
+    r = random.Random(1)
+    assert check([container(properties.encode({"delivery_mode": 2}), noted(r, more))] * 3) == 0
+
+
+def test_what_is_missing() -> None:
+    r = random.Random(1)
+    for name in ("x", "rk", "id"):
+        said = noted(r, {})
+        del said[name]
+        assert check([container(properties.encode({"delivery_mode": 2}), said)]) == 0
+    assert check([container(properties.encode({"delivery_mode": 2}), noted(r, {}), [b"two", b"pieces"])]) == 0
