@@ -12,7 +12,7 @@ import pyarrow as pa
 from storage_core.conditions import columns_of, condition
 from storage_core.errors import OptionError, choices
 from storage_core.formats.columns import TIMESTAMP
-from storage_core.formats.rabbitmq.message.headers import MAP_TYPE
+from storage_core.formats.rabbitmq.amqp.headers import MAP_TYPE
 from storage_core.store import Mode, ScanRequest
 
 NATIVE = pa.schema(

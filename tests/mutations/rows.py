@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from storage_core import open_store
-from storage_core.formats.rabbitmq.message import message_container, properties
+from storage_core.formats.rabbitmq.amqp import properties
+from storage_core.formats.rabbitmq.message import message_container
 from storage_core.formats.rocketmq.message import Flaw
 from storage_core.store import Mode, Scan, ScanRequest
 from tests.golden import archive

@@ -6,10 +6,10 @@ from math import isfinite
 from struct import pack
 from typing import Any
 
+from storage_core.formats.rabbitmq.amqp import sections
+from storage_core.formats.rabbitmq.amqp.sections import Value
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang.external_term import Atom
-from storage_core.formats.rabbitmq.message import sections
-from storage_core.formats.rabbitmq.message.sections import Value
 
 ID = bytes(range(16))
 _RAW = {"decimal32": 0x74, "decimal64": 0x84, "decimal128": 0x94, sections.WIDTHLESS: 0xE0}

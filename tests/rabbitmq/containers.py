@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from storage_core.formats.layout import Bytes, Positions
+from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang.external_term import Atom
-from storage_core.formats.rabbitmq.message import basic_message, properties
+from storage_core.formats.rabbitmq.message import basic_message
 from storage_core.formats.rabbitmq.message.basic_message import Message
 from storage_core.formats.rabbitmq.message.delivered_lists import sorted_headers
 from storage_core.formats.rabbitmq.message.message_spans import MessageSpans

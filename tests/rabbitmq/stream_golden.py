@@ -9,7 +9,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from storage_core.formats.rabbitmq.message import properties
+from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.rabbitmq import open_store
 from storage_core.store import ScanRequest
 from tests.rabbitmq.quorum_golden import COMPARED, Message, Queue, as_delivered

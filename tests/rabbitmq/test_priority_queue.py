@@ -10,7 +10,7 @@ import pytest
 
 from storage_core.errors import OptionError
 from storage_core.formats.rabbitmq import paths
-from storage_core.formats.rabbitmq.message import properties
+from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.rabbitmq.queue.priority_queue import PriorityQueue
 from storage_core.rabbitmq.queue.queue import Queue
 from storage_core.rabbitmq.read import declared

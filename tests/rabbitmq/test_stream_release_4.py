@@ -11,7 +11,7 @@ import pytest
 
 from storage_core.errors import FormatError
 from storage_core.formats import spans
-from storage_core.formats.rabbitmq.message import properties
+from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.stream_queues import delivered
 from storage_core.formats.rabbitmq.stream_queues.section_shapes import property_lists, shape_of
 from storage_core.rabbitmq.index.entries import new_entries

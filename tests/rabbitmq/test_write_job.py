@@ -25,7 +25,7 @@ from storage_core.errors import (
 )
 from storage_core.files import system
 from storage_core.formats.rabbitmq import paths
-from storage_core.formats.rabbitmq.message import properties
+from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.rabbitmq import open_store
 from tests.golden.archive import fingerprint
 from tests.rabbitmq import golden

@@ -9,7 +9,7 @@ import struct
 from typing import Any
 from zlib import crc32
 
-from storage_core.formats.rabbitmq.message.field_table import json_text
+from storage_core.formats.rabbitmq.amqp.field_table import json_text
 
 
 def journal(data: bytes) -> tuple[list[tuple[int, int, int, int]], int]:

@@ -13,7 +13,8 @@ from typing import overload
 import numpy as np
 
 from storage_core.formats.layout import Mask
-from storage_core.formats.rabbitmq.message import basic_message, properties
+from storage_core.formats.rabbitmq.amqp import properties
+from storage_core.formats.rabbitmq.message import basic_message
 from storage_core.formats.rabbitmq.message.basic_message import Message
 from storage_core.rabbitmq.index.message_run import SequenceIds, Terms
 

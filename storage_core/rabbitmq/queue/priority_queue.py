@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from storage_core.errors import OptionError
-from storage_core.formats.rabbitmq.message import properties as property_list
+from storage_core.formats.rabbitmq.amqp import properties as property_list
 from storage_core.rabbitmq.disk.settings import Settings
 from storage_core.rabbitmq.index.message_run import SequenceIds, object_array
 from storage_core.rabbitmq.queue import opening

@@ -17,7 +17,7 @@ import numpy as np
 
 from storage_core.closable import Closable
 from storage_core.errors import OptionError, StoreClosedError, closest
-from storage_core.formats.rabbitmq.message import properties as property_list
+from storage_core.formats.rabbitmq.amqp import properties as property_list
 from storage_core.formats.rabbitmq.message.message_template import MessageTemplate
 from storage_core.rabbitmq.disk.settings import Settings
 from storage_core.rabbitmq.index import message_run as status

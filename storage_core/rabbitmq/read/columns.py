@@ -17,8 +17,8 @@ from storage_core.arrays import as_array, as_scalar, text_array
 from storage_core.formats import spans
 from storage_core.formats.columns import TIMESTAMP, hex_text, masked
 from storage_core.formats.layout import Positions, values_at
+from storage_core.formats.rabbitmq.amqp import headers
 from storage_core.formats.rabbitmq.erlang.cursor import offsets_of_rows
-from storage_core.formats.rabbitmq.message import headers
 from storage_core.formats.rabbitmq.message.message_columns import fixed
 from storage_core.rabbitmq import schema
 from storage_core.rabbitmq.index.entries import (

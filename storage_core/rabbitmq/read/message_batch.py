@@ -12,14 +12,15 @@ import numpy.typing as npt
 
 from storage_core.errors import DataLossError, FormatError
 from storage_core.formats.layout import Bytes, Positions, values_at
+from storage_core.formats.rabbitmq.amqp import headers, properties
+from storage_core.formats.rabbitmq.amqp.headers import HeaderSpans
+from storage_core.formats.rabbitmq.amqp.properties import PropertySpans
 from storage_core.formats.rabbitmq.classic import journal, message_file, queue_v2, segment
 from storage_core.formats.rabbitmq.erlang import external_term as et
-from storage_core.formats.rabbitmq.message import basic_message, headers, properties
+from storage_core.formats.rabbitmq.message import basic_message
 from storage_core.formats.rabbitmq.message.basic_message import MessageError, Reach
 from storage_core.formats.rabbitmq.message.delivered_lists import sorted_headers
-from storage_core.formats.rabbitmq.message.headers import HeaderSpans
 from storage_core.formats.rabbitmq.message.message_spans import MessageSpans, joined
-from storage_core.formats.rabbitmq.message.properties import PropertySpans
 from storage_core.formats.spans import structs_at
 from storage_core.rabbitmq.disk.span_reader import SpanReader
 from storage_core.rabbitmq.index.entries import (

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from storage_core.arrays import as_array, text_array
 from storage_core.formats import spans
 from storage_core.formats.layout import values_at
-from storage_core.formats.rabbitmq.message import headers, properties
+from storage_core.formats.rabbitmq.amqp import headers, properties
+from storage_core.formats.rabbitmq.amqp.properties import FieldSpans
 from storage_core.formats.rabbitmq.message.message_spans import MessageSpans, nothing_noted
-from storage_core.formats.rabbitmq.message.properties import FieldSpans
 from storage_core.rabbitmq.read.columns import message_column
 from storage_core.rabbitmq.read.message_batch import MessageBatch
 from storage_core.rabbitmq.stream_queues.batch import StreamBatch

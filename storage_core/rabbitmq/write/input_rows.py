@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from storage_core.arrays import as_array, bytes_array
 from storage_core.errors import ColumnError, RowError, shorten
 from storage_core.formats.layout import Mask, values_at
-from storage_core.formats.rabbitmq.message import headers, properties
+from storage_core.formats.rabbitmq.amqp import headers, properties
+from storage_core.formats.rabbitmq.amqp.properties import PropertySpans
 from storage_core.formats.rabbitmq.message.message_columns import encode_headers, encode_properties, lengths
-from storage_core.formats.rabbitmq.message.properties import PropertySpans
 from storage_core.formats.spans import data_of, offsets_of
 from storage_core.input_columns import InputColumns, as_binary, check_names
 from storage_core.rabbitmq.schema import READABLE, TEXT_PROPERTIES

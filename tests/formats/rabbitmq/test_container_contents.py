@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from storage_core.errors import FormatError
+from storage_core.formats.rabbitmq.amqp import properties, sections
 from storage_core.formats.rabbitmq.erlang.external_term import Atom
-from storage_core.formats.rabbitmq.message import basic_message, properties, sections
+from storage_core.formats.rabbitmq.message import basic_message
 from storage_core.formats.rabbitmq.message.basic_message import Message, MessageError, Reach
 from storage_core.formats.rabbitmq.stream_queues import delivered
 from tests.rabbitmq import amqp10_random

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.erlang.external_term import Atom
-from storage_core.formats.rabbitmq.message import basic_message, container_shape, properties
+from storage_core.formats.rabbitmq.message import basic_message, container_shape
 from tests.rabbitmq.containers import (
     SECOND,
     container,

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.erlang.external_term import Atom
-from storage_core.formats.rabbitmq.message import container_walk, properties
+from storage_core.formats.rabbitmq.message import container_walk
 from tests.rabbitmq.containers import container, harmed, noted, packed, random_terms, same_alone, with_small_atoms
 
 pytestmark = pytest.mark.usefixtures("either_loops")

@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_core.formats.rabbitmq.message import basic_message, message_columns, properties
+from storage_core.formats.rabbitmq.amqp import properties
+from storage_core.formats.rabbitmq.message import basic_message, message_columns
 from tests.reference import rabbitmq_records
 
 HEADERS = pa.map_(pa.string(), pa.string())

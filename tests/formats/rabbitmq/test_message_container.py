@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from storage_core.errors import FormatError
+from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.classic import message_file, queue_v2
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang.external_term import Atom
-from storage_core.formats.rabbitmq.message import basic_message, properties
+from storage_core.formats.rabbitmq.message import basic_message
 from tests.rabbitmq import golden
 from tests.reference import rabbitmq_records
 

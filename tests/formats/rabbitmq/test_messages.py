@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage_core.errors import FormatError
+from storage_core.formats.rabbitmq.amqp import field_table, headers, properties
 from storage_core.formats.rabbitmq.erlang import external_term as et
-from storage_core.formats.rabbitmq.message import basic_message, field_table, headers, properties
+from storage_core.formats.rabbitmq.message import basic_message
 from storage_core.formats.rabbitmq.message.basic_message import Message, MessageError, Reach
 from tests.reference.rabbitmq_records import header_text
 

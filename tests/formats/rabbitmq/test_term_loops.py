@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from storage_core.compiled import loading
 from storage_core.formats.layout import Bytes, Positions
+from storage_core.formats.rabbitmq.amqp import properties
+from storage_core.formats.rabbitmq.amqp.properties import PropertySpans
 from storage_core.formats.rabbitmq.erlang import term_layout
 from storage_core.formats.rabbitmq.erlang.term_layout import Shape, ShapedTerms, stretch
-from storage_core.formats.rabbitmq.message import properties
-from storage_core.formats.rabbitmq.message.properties import PropertySpans
 
 FAR = [-(1 << 63), -(1 << 32), -1, 1 << 31, 1 << 32, (1 << 62), (1 << 63) - 1]
 SIZES = [0, 1, 2, 5, 40, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 32) - 1]

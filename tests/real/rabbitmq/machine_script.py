@@ -11,9 +11,9 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
+from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang.external_term import Atom, Opaque
-from storage_core.formats.rabbitmq.message import properties
 from storage_core.rabbitmq.quorum.machine.commands import Command
 from storage_core.rabbitmq.quorum.machine.machine import Machine
 from tests.real.rabbitmq.node import Node

@@ -12,7 +12,7 @@ import json
 import tarfile
 import time
 
-from storage_core.formats.rabbitmq.message import properties
+from storage_core.formats.rabbitmq.amqp import properties
 from tests.rabbitmq import quorum_golden as golden
 from tests.real.rabbitmq.amqp import Client
 from tests.real.rabbitmq.node_4 import Node4, Node43, Node312

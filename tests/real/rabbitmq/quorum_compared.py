@@ -8,7 +8,7 @@ import time
 from itertools import zip_longest
 from pathlib import Path
 
-from storage_core.formats.rabbitmq.message import properties
+from storage_core.formats.rabbitmq.amqp import properties
 from tests.golden.archive import fingerprint
 from tests.rabbitmq import quorum_golden as golden
 from tests.real.rabbitmq.amqp import Client

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage_core.formats.rabbitmq.message import properties
+from storage_core.formats.rabbitmq.amqp import properties
 from tests.rabbitmq import stream_golden
 from tests.real.rabbitmq.amqp import Client
 from tests.real.rabbitmq.node_4 import Node4

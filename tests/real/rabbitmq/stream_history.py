@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pika
 
-from storage_core.formats.rabbitmq.message import properties
+from storage_core.formats.rabbitmq.amqp import properties
 from tests.rabbitmq import amqp10
 from tests.rabbitmq.quorum_golden import Message, as_delivered
 from tests.real.rabbitmq.amqp import Delivery

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from storage_core.errors import FormatError
+from storage_core.formats.rabbitmq.amqp import sections
 from storage_core.formats.rabbitmq.erlang.external_term import Atom
-from storage_core.formats.rabbitmq.message import basic_message, sections
+from storage_core.formats.rabbitmq.message import basic_message
 from storage_core.formats.rabbitmq.message.basic_message import MessageError, Reach
 from storage_core.formats.rabbitmq.message.container_view import View
 from storage_core.formats.rabbitmq.stream_queues import delivered

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.formats.rabbitmq.message import properties
+from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.rabbitmq import open_store
 from tests.real.rabbitmq.amqp import Client, Delivery
 from tests.real.rabbitmq.node import Node

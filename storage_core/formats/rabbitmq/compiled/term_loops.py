@@ -1,6 +1,6 @@
 """Terms of one shape, and the fields of property lists, each found in one pass over the rows of a batch.
 
-The rules stand at the twins in numpy, `erlang.term_layout` and `message.properties`.
+The rules stand at the twins in numpy, `erlang.term_layout` and `amqp.properties`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from storage_core.compiled.span_loops import (
     positions,
 )
 from storage_core.formats.layout import Bytes, Mask, Positions
+from storage_core.formats.rabbitmq.amqp.properties import FLAGS_SIZE, SPARE_BITS
 from storage_core.formats.rabbitmq.erlang.term_layout import LENGTH_SIZE, Shape, ShapedTerms, Stretch
-from storage_core.formats.rabbitmq.message.properties import FLAGS_SIZE, SPARE_BITS
 
 OUT_MASK = types.boolean[::1]
 Texts = tuple[Bytes, Positions, Positions]

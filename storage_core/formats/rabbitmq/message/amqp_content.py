@@ -10,9 +10,10 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from storage_core.errors import FormatError
-from storage_core.formats.rabbitmq.message import container_view, sections
+from storage_core.formats.rabbitmq.amqp import sections
+from storage_core.formats.rabbitmq.amqp.sections import Value
+from storage_core.formats.rabbitmq.message import container_view
 from storage_core.formats.rabbitmq.message.container_view import View
-from storage_core.formats.rabbitmq.message.sections import Value
 
 TAG = "v1"
 _CONSTANTS: dict[str, Value] = {

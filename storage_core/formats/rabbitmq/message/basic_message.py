@@ -14,6 +14,7 @@ import numpy as np
 
 from storage_core.errors import FormatError
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
+from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang import term_layout
 from storage_core.formats.rabbitmq.erlang.binary_lists import binaries, binary_or_none
@@ -25,7 +26,6 @@ from storage_core.formats.rabbitmq.message import (
     container_walk,
     message_container,
     mqtt_content,
-    properties,
 )
 from storage_core.formats.rabbitmq.message.container_shape import ContainerShape
 from storage_core.formats.rabbitmq.message.message_container import Container

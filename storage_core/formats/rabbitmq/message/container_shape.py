@@ -14,11 +14,12 @@ import numpy.typing as npt
 
 from storage_core.errors import FormatError
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
+from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang import term_layout
 from storage_core.formats.rabbitmq.erlang.term_layout import Shape, stretch
 from storage_core.formats.rabbitmq.erlang.term_spans import atom_at, elements, items
-from storage_core.formats.rabbitmq.message import message_container, properties
+from storage_core.formats.rabbitmq.message import message_container
 from storage_core.formats.rabbitmq.message.delivered_lists import Noted, as_stored
 from storage_core.formats.rabbitmq.message.message_spans import MessageSpans
 

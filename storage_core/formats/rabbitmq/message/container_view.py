@@ -14,10 +14,10 @@ from math import isfinite
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from storage_core.formats.rabbitmq.message import sections
-from storage_core.formats.rabbitmq.message.field_table import Item
-from storage_core.formats.rabbitmq.message.properties import MOST_SHORT, PERSISTENT_MODE, TRANSIENT_MODE
-from storage_core.formats.rabbitmq.message.sections import Section, Value
+from storage_core.formats.rabbitmq.amqp import sections
+from storage_core.formats.rabbitmq.amqp.field_table import Item
+from storage_core.formats.rabbitmq.amqp.properties import MOST_SHORT, PERSISTENT_MODE, TRANSIENT_MODE
+from storage_core.formats.rabbitmq.amqp.sections import Section, Value
 
 TYPE = b"x-basic-type"
 NOTED = {

@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_core.formats.layout import Bytes, Mask, Positions
+from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang.binary_lists import binary_or_none
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
 from storage_core.formats.rabbitmq.erlang.simple_terms import SimpleTerms
-from storage_core.formats.rabbitmq.message import message_container, properties
+from storage_core.formats.rabbitmq.message import message_container
 from storage_core.formats.rabbitmq.message.delivered_lists import Noted, as_stored
 from storage_core.formats.rabbitmq.message.message_spans import MessageSpans, joined
 

@@ -17,10 +17,11 @@ import pyarrow.compute as pc
 from storage_core.arrays import as_array, as_mask, as_numbers
 from storage_core.errors import FormatError
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
-from storage_core.formats.rabbitmq.message import field_table, headers, message_container, properties
-from storage_core.formats.rabbitmq.message.headers import HeaderSpans
+from storage_core.formats.rabbitmq.amqp import field_table, headers, properties
+from storage_core.formats.rabbitmq.amqp.headers import HeaderSpans
+from storage_core.formats.rabbitmq.amqp.properties import FieldSpans, PropertySpans
+from storage_core.formats.rabbitmq.message import message_container
 from storage_core.formats.rabbitmq.message.message_spans import MessageSpans
-from storage_core.formats.rabbitmq.message.properties import FieldSpans, PropertySpans
 from storage_core.formats.spans import data_of, gather, offsets_of
 
 _LENGTH_SIZE = 4

@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 
 from storage_core.arrays import as_array, as_scalar
 from storage_core.formats.checksum import body_crcs
+from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.classic import index_records, message_file, queue_v2, segment
 from storage_core.formats.rabbitmq.erlang import external_term as et
-from storage_core.formats.rabbitmq.message import basic_message, properties
+from storage_core.formats.rabbitmq.message import basic_message
 from storage_core.formats.spans import data_of, gather, offsets_of, structs_at
 
 Numbers = npt.NDArray[np.int64]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from storage_core.errors import FormatError
-from storage_core.formats.rabbitmq.message import properties, sections
-from storage_core.formats.rabbitmq.message.field_table import Item
+from storage_core.formats.rabbitmq.amqp import properties, sections
+from storage_core.formats.rabbitmq.amqp.field_table import Item
 
 TAG, LEGACY, AMQP, MQTT = "mc", "mc_amqpl", "mc_amqp", "mc_mqtt"
 PROTOCOLS = (LEGACY, AMQP, MQTT)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from storage_core.errors import FormatError
-from storage_core.formats.rabbitmq.message.field_table import Item
-from storage_core.formats.rabbitmq.message.properties import MOST_SHORT, TRANSIENT_MODE
+from storage_core.formats.rabbitmq.amqp.field_table import Item
+from storage_core.formats.rabbitmq.amqp.properties import MOST_SHORT, TRANSIENT_MODE
 
 TAG = "mqtt_msg"
 CONTENT_TYPE, CORRELATION, RESPONSE = "Content-Type", "Correlation-Data", "Response-Topic"

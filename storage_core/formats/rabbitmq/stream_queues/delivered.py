@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from storage_core.errors import FormatError
-from storage_core.formats.rabbitmq.message import container_view, properties, sections
+from storage_core.formats.rabbitmq.amqp import properties, sections
+from storage_core.formats.rabbitmq.amqp.field_table import Item
+from storage_core.formats.rabbitmq.amqp.properties import MOST_SHORT
+from storage_core.formats.rabbitmq.amqp.sections import Section
+from storage_core.formats.rabbitmq.message import container_view
 from storage_core.formats.rabbitmq.message.container_view import View
-from storage_core.formats.rabbitmq.message.field_table import Item
-from storage_core.formats.rabbitmq.message.properties import MOST_SHORT
-from storage_core.formats.rabbitmq.message.sections import Section
 
 EXCHANGE, ROUTING_KEY = b"x-exchange", b"x-routing-key"
 EXPIRATION, DELIVERY_MODE, PRIORITY = b"x-basic-expiration", b"x-basic-delivery-mode", b"x-basic-priority"

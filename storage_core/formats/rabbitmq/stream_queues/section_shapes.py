@@ -18,9 +18,10 @@ from storage_core.arrays import as_scalar
 from storage_core.errors import FormatError
 from storage_core.formats import spans
 from storage_core.formats.layout import Bytes, Positions, values_at
+from storage_core.formats.rabbitmq.amqp import properties, sections
+from storage_core.formats.rabbitmq.amqp.sections import Element, Section
 from storage_core.formats.rabbitmq.erlang.term_layout import Stretch, stretch
-from storage_core.formats.rabbitmq.message import container_view, properties, sections
-from storage_core.formats.rabbitmq.message.sections import Element, Section
+from storage_core.formats.rabbitmq.message import container_view
 from storage_core.formats.rabbitmq.stream_queues import delivered
 from storage_core.formats.rabbitmq.stream_queues.message_shape import Matched, Shape, Size, Value
 

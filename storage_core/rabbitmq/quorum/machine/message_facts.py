@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from storage_core.errors import FormatError
+from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.erlang import external_term as et
-from storage_core.formats.rabbitmq.message import message_container, properties
+from storage_core.formats.rabbitmq.message import message_container
 
 _EXPIRATION = 1 + [name for name, _ in properties.FIELDS].index("expiration")
 NORMAL_PRIORITY = 4

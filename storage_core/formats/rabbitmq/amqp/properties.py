@@ -15,7 +15,7 @@ import numpy.typing as npt
 from storage_core.compiled.loading import CompiledLoops
 from storage_core.errors import FormatError
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
-from storage_core.formats.rabbitmq.message import field_table
+from storage_core.formats.rabbitmq.amqp import field_table
 
 SHORT, TABLE, OCTET, LONG = "shortstr", "table", "octet", "longlong"
 FIELDS = (

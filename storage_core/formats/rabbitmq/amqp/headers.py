@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from storage_core.arrays import as_array, as_numbers, text_array
 from storage_core.errors import FormatError
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
+from storage_core.formats.rabbitmq.amqp import field_table
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps, offsets_of_rows
-from storage_core.formats.rabbitmq.message import field_table
 from storage_core.formats.spans import gather, text
 
 MAP_TYPE = pa.map_(pa.string(), pa.string())

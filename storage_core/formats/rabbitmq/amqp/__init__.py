@@ -1,0 +1,1 @@
+"""AMQP in bytes: tables, property lists and sections."""
