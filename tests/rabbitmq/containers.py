@@ -13,7 +13,7 @@ from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang.external_term import Atom
 from storage_core.formats.rabbitmq.message import basic_message
 from storage_core.formats.rabbitmq.message.basic_message import Message
-from storage_core.formats.rabbitmq.message.delivered_lists import sorted_headers
+from storage_core.formats.rabbitmq.message.delivered_lists import relist
 from storage_core.formats.rabbitmq.message.message_spans import MessageSpans
 
 SECOND = 1_700_000_000
@@ -22,9 +22,6 @@ VALUES: list[tuple[str, Any]] = [
     ("s", -3), ("u", 5), ("i", 9), ("V", None), ("T", SECOND), ("x", b"\0\1"), ("d", 1.5), ("f", 2.0),
     ("A", [("S", b"q")]), ("F", [(b"in", "L", 3)]),
 ]  # fmt: skip
-MORE: tuple[dict[Any, Any], ...] = (
-    {}, {}, {}, {"d": False}, {"d": True}, {b"x-opt": b"v"}, {"deaths": []}, {"bcc": [b"also"]},
-)  # fmt: skip
 
 
 def container(listed: bytes, annotations: dict[Any, Any], body: list[bytes] | None = None) -> bytes:
@@ -40,9 +37,42 @@ def noted(r: random.Random, more: dict[Any, Any]) -> dict[Any, Any]:
     return {"id": r.randbytes(16), "x": b"ex", "rk": [b"key"], "rts": SECOND * 1000 + r.randrange(10**6), **more}
 
 
+def more_noted(r: random.Random) -> dict[Any, Any]:
+    """Annotations that few messages have."""
+    found: dict[Any, Any] = r.choice(({}, {}, {}, {"d": False}, {"d": True}, {"bcc": [b"also"]}, {"delivery_count": 2}))
+    if r.random() < 0.3:
+        found = {**found, "deaths": [death(r) for _ in range(r.choice((0, 1, 1, 1, 2, 3)))]}
+    if r.random() < 0.3:
+        names = b"x-opt", b"x-first-death-queue", b"x-a", b"x-", b"x-death", b"other", b"x-" + b"n" * 253, b"x" * 300
+        values = b"v", b"", b"v" * 300, 7, 1 << 40, -1, Atom("true"), Atom("false"), Atom("other"), [b"listed"], 1.5
+        found = {**found, **{r.choice(names): r.choice(values) for _ in range(r.randrange(1, 4))}}
+    return found
+
+
+def plain_death(r: random.Random) -> tuple[Any, Any]:
+    """One as nodes write it."""
+    times = {Atom("first_time"): SECOND * 1000 + r.randrange(10**7), Atom("last_time"): SECOND * 1000}
+    return (b"q", Atom("expired")), (Atom("death"), b"ex", [b"key"], r.randrange(1, 300), times)
+
+
+def death(r: random.Random) -> tuple[Any, Any]:
+    """A queue and a reason, and how often and when; seldom as no node writes it."""
+    first = SECOND * 1000 + r.randrange(10**7)
+    times: dict[Any, Any] = {Atom("first_time"): first, Atom("last_time"): first + r.randrange(99)}
+    if r.random() < 0.3:
+        times[Atom("ttl")] = r.choice((0, 1, 60_000, 1 << 33))
+    if r.random() < 0.03:
+        times = {**times, Atom("new"): 1, Atom("ttl"): r.choice((-1, Atom("undefined"), b""))}
+    reason = r.choice((Atom("expired"), Atom("rejected"), Atom("maxlen"), Atom("delivery_limit"), Atom("r\xe9"), b"r"))
+    keys = [r.randbytes(r.randrange(9)) for _ in range(r.choice((0, 1, 1, 2)))]
+    record = Atom("death"), r.randbytes(r.randrange(4)), keys, r.choice((1, 2, 300, 1 << 40)), times
+    return (r.randbytes(r.randrange(12)), reason if r.random() < 0.2 else Atom("expired")), record
+
+
 NAMES = (
     b"mc", b"mc_amqpl", b"content", b"none", b"rabbit_framing_amqp_0_9_1", b"x", b"rk", b"id", b"ts", b"rts", b"d",
-    b"p", b"ttl", b"deaths", b"bcc", b"true", b"false", b"undefined",
+    b"p", b"ttl", b"deaths", b"bcc", b"death", b"expired", b"first_time",
+    b"last_time", b"delivery_count", b"true", b"false", b"undefined",
 )  # fmt: skip
 TAGS = (97, 98, 100, 104, 106, 108, 109, 110, 115, 116, 118, 119)
 
@@ -74,7 +104,7 @@ def random_terms(r: random.Random) -> list[bytes]:
             "p": r.random() < 0.3, "ttl": r.choice((None, None, 5000, 10**10, Atom("undefined"))),
             "x": r.randbytes(r.randrange(4)),
             "rk": [r.randbytes(r.randrange(1, 4)) for _ in range(r.choice((1, 1, 2)))],
-            "more": r.choice(MORE),
+            "more": more_noted(r),
         }
         for _ in range(r.choice((1, 1, 2, 3)))
     ]  # fmt: skip
@@ -124,8 +154,8 @@ def packed(terms: list[bytes]) -> tuple[Bytes, Positions, Positions]:
 
 def same_alone(terms: list[bytes], buffer: Bytes, located: MessageSpans) -> int:
     """How many of the terms are found, headers in order; AssertionError for one that decoding alone tells otherwise."""
-    buffer, spans = sorted_headers(buffer, located)
-    assert not spans.unsorted.any()
+    buffer, spans = relist(buffer, located)
+    assert not spans.relisted.any()
     raw = buffer.tobytes()
     for row in np.flatnonzero(spans.ok).tolist():
         keys = tuple(

@@ -222,16 +222,19 @@ class Replay:
         buffer[begin - 1] = et.VERSION
         sizes, metadata = found.sizes[chosen], found.metadata[chosen]
         spans = basic_message.locate(buffer, begin - 1, end, 0)
-        known = spans.ok | spans.unsorted
+        known = spans.ok | spans.relisted
         is_sized = sizes != log_entry.NO_SIZE
         told = np.flatnonzero(known & ~is_sized)
         sizes[told] = (spans.body_stops - spans.body_starts)[told]
         metadata[told] = (spans.property_stops - spans.property_starts)[told]
-        said = known & ((spans.ttl >= 0) | ((spans.priority >= 0) & (spans.priority != NORMAL_PRIORITY)))
+        noted = spans.ttl, spans.priority, spans.deliveries
+        said = (spans.ttl >= 0) | (spans.deliveries > 0)
+        said |= (spans.priority >= 0) & (spans.priority != NORMAL_PRIORITY)
+        said &= known
         for place in np.flatnonzero(said | ~known).tolist():
             size, listed = int(sizes[place]), int(metadata[place])
             if known[place]:
-                fact = noted_facts(size, int(spans.ttl[place]), int(spans.priority[place]), listed)
+                fact = noted_facts(size, listed, *(int(column[place]) for column in noted))
             elif is_sized[place]:
                 fact = sized_facts(buffer[begin[place] - 1 : end[place]].tobytes(), size, listed)
             else:

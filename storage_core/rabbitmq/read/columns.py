@@ -18,8 +18,8 @@ from storage_core.formats import spans
 from storage_core.formats.columns import TIMESTAMP, hex_text, masked
 from storage_core.formats.layout import Positions, values_at
 from storage_core.formats.rabbitmq.amqp import headers
+from storage_core.formats.rabbitmq.binary_columns import fixed
 from storage_core.formats.rabbitmq.erlang.cursor import offsets_of_rows
-from storage_core.formats.rabbitmq.message.message_columns import fixed
 from storage_core.rabbitmq import schema
 from storage_core.rabbitmq.index.entries import (
     ACKED,

@@ -19,6 +19,7 @@ import pyarrow as pa
 from storage_core.arrays import as_array
 from storage_core.files.append_file import AppendFile
 from storage_core.formats.rabbitmq import paths
+from storage_core.formats.rabbitmq.binary_columns import fixed, lengths, where
 from storage_core.formats.rabbitmq.erlang import ets_dump
 from storage_core.formats.rabbitmq.message.message_columns import (
     encode_entries,
@@ -26,9 +27,6 @@ from storage_core.formats.rabbitmq.message.message_columns import (
     encode_segment,
     encode_segment_v2,
     encode_terms,
-    fixed,
-    lengths,
-    where,
 )
 from storage_core.formats.spans import data_of, offsets_of
 from storage_core.rabbitmq.write.input_rows import MessageColumns

@@ -11,7 +11,16 @@ import pytest
 from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.erlang.external_term import Atom
 from storage_core.formats.rabbitmq.message import container_walk
-from tests.rabbitmq.containers import container, harmed, noted, packed, random_terms, same_alone, with_small_atoms
+from tests.rabbitmq.containers import (
+    container,
+    harmed,
+    noted,
+    packed,
+    plain_death,
+    random_terms,
+    same_alone,
+    with_small_atoms,
+)
 
 pytestmark = pytest.mark.usefixtures("either_loops")
 
@@ -35,7 +44,9 @@ def test_what_is_found_is_what_decoding_gives() -> None:
     "more",
     [
         {}, {"d": False}, {"p": 0}, {"p": 255}, {"p": Atom("undefined"), "ttl": Atom("undefined")}, {"rts": 0},
-        {"bcc": [b"q", b""]}, {"rk": []}, {"rk": [b"", b"k" * 70_000]}, {"x": b"x" * 300},
+        {"bcc": [b"q", b""]}, {"delivery_count": 3, "acquired_count": 4}, {"deaths": []}, {b"x-opt": b"v", b"x-a": 7},
+        {b"x-b": Atom("true"), b"x-c": [b"left out"]}, {b"x-death": b"", "deaths": []},
+        {"rk": []}, {"rk": [b"", b"k" * 70_000]}, {"x": b"x" * 300},
     ],
 )  # fmt: skip
 def test_what_is_found(more: dict[str, Any]) -> None:
@@ -62,7 +73,8 @@ def test_times_to_live_that_differ() -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        {"deaths": []}, {"delivery_count": 1}, {b"x-opt": b"v"}, {"other": 1}, {"bcc": [1]}, {"rk": [b"k", 1]},
+        {"deaths": b""}, {"delivery_count": b"1"}, {b"x-opt": 1.5}, {b"x-opt": -1}, {b"x-" + b"n" * 254: 1},
+        {"other": 1}, {"bcc": [1]}, {"rk": [b"k", 1]},
         {"x": 1}, {"id": b"short"}, {"d": Atom("maybe")}, {"d": 1}, {"ttl": -1}, {"ttl": 1 << 60}, {"p": 256},
         {"p": Atom("high")}, {"ts": Atom("undefined")}, {"rts": b""}, {"rts": -1},
     ],
@@ -70,6 +82,20 @@ def test_times_to_live_that_differ() -> None:
 def test_what_is_left_to_be_decoded_alone(more: dict[Any, Any]) -> None:
     r = random.Random(1)
     assert check([container(properties.encode({"delivery_mode": 2}), noted(r, more))] * 3) == 0
+
+
+def test_dead_letters() -> None:
+    """Those of a few deaths each, of which some had headers before, or an expiration."""
+    r = random.Random(2)
+    terms, lost = [], {"x-first-death-queue": b"q", "x-first-death-reason": b"expired"}
+    for row in range(60):
+        values: dict[str, Any] = {"delivery_mode": 2, "content_type": b"t", "expiration": b"1"} if row % 2 else {}
+        values |= {"headers": [(b"x-death", "S", b"old"), (b"a", "I", row)]} if row % 3 else {}
+        values["delivery_mode"] = 2
+        said = {"ttl": Atom("undefined"), "deaths": [plain_death(r) for _ in range(row % 5)]}
+        said |= {name.encode(): value for name, value in lost.items()} if row % 7 else {}
+        terms.append(container(properties.encode(values), noted(r, said)))
+    assert check(terms) == check([with_small_atoms(term) for term in terms]) == 60
 
 
 def test_what_is_missing() -> None:

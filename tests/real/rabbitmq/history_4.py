@@ -143,6 +143,36 @@ class History:
             body = r.randbytes(r.choice([1, 100, 5000]))
             channel.basic_publish("", name, body, pika.BasicProperties(**said))
 
+    def die(self, count: int) -> None:
+        """Messages that expire or are rejected, some of them twice, become dead letters in each queue."""
+        r = self.r
+        parameters = pika.ConnectionParameters("127.0.0.1", self.node.port, VHOST, heartbeat=0)
+        with pika.BlockingConnection(parameters) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            for name in QUEUES:
+                dies = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": name}
+                again = {"x-message-ttl": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dying"}
+                channel.queue_declare("dying", durable=True, arguments=dies)
+                channel.queue_declare("twice", durable=True, arguments=again)
+                for number in range(count):
+                    said = {key: ALIKE[key](r, number) for key in r.sample([*ALIKE], r.randrange(4))}
+                    said |= {"delivery_mode": r.choice([1, 2, 2]), "expiration": r.choice([None, "1", "90000000"])}
+                    queue = r.choice(["dying", "dying", "twice"])
+                    channel.basic_publish(
+                        "", queue, r.randbytes(r.choice([1, 100, 5000])), pika.BasicProperties(**said)
+                    )
+                deadline = time.monotonic() + 60
+                while any(
+                    channel.queue_declare(each, passive=True).method.message_count for each in ("twice", "dying")
+                ):
+                    assert time.monotonic() < deadline, "the messages do not die"
+                    while (got := channel.basic_get("dying"))[0] is not None:
+                        channel.basic_reject(got[0].delivery_tag, requeue=False)
+                    time.sleep(0.1)
+                channel.queue_delete("twice")
+                channel.queue_delete("dying")
+
     def until_compacted(self, most: int = 400) -> None:
         """Works and waits until a compaction has left holes, six times at most: small files may have none."""
         for _ in range(6):

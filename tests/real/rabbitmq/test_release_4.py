@@ -69,6 +69,26 @@ def test_messages_that_are_spelled_alike(release: type[Node4], monkeypatch: pyte
 
 
 @OF_EACH
+def test_dead_letters(release: type[Node4], monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is decoded alone but for what a node writes otherwise: containers are told by what was noted of them."""
+    alone: list[bytes] = []
+
+    def counted(term: bytes, *more: int) -> Message:
+        alone.append(term)
+        return decode(term, *more)
+
+    monkeypatch.setattr(basic_message, "decode", counted)
+    history = History(f"dead {SEED}", release)
+    try:
+        history.die(150)
+        history.end(clean=True)
+        check_store(history, str(SEED))
+    finally:
+        history.node.remove()
+    assert len(alone) < 100
+
+
+@OF_EACH
 def test_a_node_delivers_what_was_written(release: type[Node4], tmp_path: Path) -> None:
     """One of 4.0 makes version 2 of the queues that are written in version 1; to one of 4.3 they are empty."""
     node = release()

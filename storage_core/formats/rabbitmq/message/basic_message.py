@@ -237,8 +237,8 @@ _LATEST: dict[int, TermShape | ContainerShape] = {}
 def locate(buffer: Bytes, starts: Positions, stops: Positions, id_size: int = ID_SIZE) -> MessageSpans:
     """Finds the parts of the terms [start, stop) of `buffer`, whose ids have `id_size` bytes. Never raises.
 
-    Of containers only those are found whose property list is delivered as it is stored, and told those with headers in
-    another order.
+    Of containers only those are found whose property list is delivered as it is stored, and told those that
+    `delivered_lists` knows to write anew.
     """
     rest = np.arange(len(starts))
     parts: list[Part] = []
@@ -265,7 +265,7 @@ def _shape_of(buffer: Bytes, start: int, stop: int, id_size: int) -> TermShape |
     term = buffer[start:stop].tobytes()
     if (contained := container_shape.shape_of(term, id_size)) is not None:
         return contained if _is_right(term, id_size) else None
-    sample = _spelled(buffer, np.array([start]), np.array([stop]), id_size)
+    sample = _of_messages(buffer, np.array([start]), np.array([stop]), id_size)
     if not sample.ok[0] or sample.body_starts[0] == sample.body_stops[0]:
         return None
     listed, body = int(sample.property_starts[0]), int(sample.body_stops[0])
@@ -329,7 +329,5 @@ def _locate(buffer: Bytes, starts: Positions, stops: Positions, spelling: Spelli
     cursor.ok &= persistent | false
     cursor.move(np.where(persistent, len(spelling.true), len(spelling.false)))
     ok = cursor.ok & (cursor.position == stops)
-    unsorted, ttl, priority = nothing_noted(len(ok))
-    return MessageSpans(
-        ok, *exchange, *keys, *listed, *body, id_starts, persistent, unsorted, ttl, priority
-    )  # fmt: skip
+    relisted, added, *numbers = nothing_noted(len(ok))
+    return MessageSpans(ok, *exchange, *keys, *listed, *body, id_starts, persistent, relisted, added, *numbers)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from storage_core.errors import FormatError
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
@@ -20,7 +21,7 @@ from storage_core.formats.rabbitmq.erlang import term_layout
 from storage_core.formats.rabbitmq.erlang.term_layout import Shape, stretch
 from storage_core.formats.rabbitmq.erlang.term_spans import atom_at, elements, items
 from storage_core.formats.rabbitmq.message import message_container
-from storage_core.formats.rabbitmq.message.delivered_lists import Noted, as_stored
+from storage_core.formats.rabbitmq.message.delivered_lists import UNDEFINED, Noted, as_stored
 from storage_core.formats.rabbitmq.message.message_spans import MessageSpans
 
 _Span = tuple[int, int]
@@ -37,12 +38,11 @@ _MOST_TTL = 1 << 62
 @dataclass(frozen=True)
 class NotedPlaces:
     """What the broker noted of the messages of a shape, or where it did. `timestamp`: where its bytes lie, from the end
-    of the body, the low one first. `ttl`, in ms: -1 for one that takes the expiration away; nothing is said of it
-    without `expires`. `priority`: where its byte lies. `persistent`: a list without a delivery mode gets one.
+    of the body, the low one first. `ttl`, in ms: as in `Noted`. `priority`: where its byte lies. `persistent`: a list
+    without a delivery mode gets one.
     """
 
     timestamp: _Span | None
-    expires: bool
     ttl: int
     priority: int | None
     persistent: bool
@@ -54,9 +54,7 @@ class NotedPlaces:
         priority = np.full(count, -1)
         if self.priority is not None:
             priority = values_at(buffer, "u1", ends + self.priority).astype(np.int64)
-        return Noted(
-            seconds, np.full(count, self.expires), np.full(count, self.ttl), priority, np.full(count, self.persistent)
-        )
+        return Noted(seconds, np.full(count, self.ttl), priority, np.full(count, self.persistent))
 
 
 @dataclass(frozen=True)
@@ -78,11 +76,12 @@ class ContainerShape:
         spans = [np.array([span[side] for span in self.keys], np.int64) for side in (0, 1)]
         key_starts, key_stops = ((ends[:, None] + at).ravel() for at in spans)
         noted = self.noted.of(buffer, ends)
-        ok, unsorted = as_stored(buffer, found.property_starts, found.property_stops, found.ok, noted)
+        ok, relisted = as_stored(buffer, found.property_starts, found.property_stops, found.ok, noted)
         messages = MessageSpans(
             ok, ends + self.exchange[0], ends + self.exchange[1], np.repeat(np.arange(len(starts)), count), key_starts,
             key_stops, found.property_starts, found.property_stops, found.body_starts, ends, ends + self.id_at,
-            noted.persistent, unsorted, noted.ttl, noted.priority,
+            noted.persistent, relisted, pa.nulls(len(starts), pa.binary()), noted.ttl, noted.priority,
+            np.full(len(starts), -1),
         )  # fmt: skip
         return messages, found.ok
 
@@ -123,7 +122,7 @@ def _shape(data: bytes, listed: _Span, fragment: _Span, named: dict[str, _Span],
     exchange = _binary(data, named[message_container.EXCHANGE])
     keys = [_binary(data, item) for item in items(data, named[message_container.ROUTING_KEYS][0])]
     ids = [_binary(data, named[message_container.ID])] if message_container.ID in named else []
-    if [stop - start for start, stop in ids] != ([id_size] if id_size else []):
+    if any(stop - start != message_container.ID_SIZE for start, stop in ids) or (id_size and not ids):
         return None
     noted, numbers = _noted(data, named, body)
     free = sorted([exchange, *keys, *ids, *numbers])
@@ -149,15 +148,15 @@ def _noted(data: bytes, named: dict[str, _Span], body: int) -> tuple[NotedPlaces
         priority_at = priority[0] + 1 - body
     elif priority is not None and atom_at(data, priority[0]) != b"undefined":
         raise ValueError
-    expires, ttl = message_container.TTL in named, -1
-    if expires:
+    ttl = -1
+    if message_container.TTL in named:
         said = et.decode(bytes((et.VERSION,)) + data[slice(*named[message_container.TTL])])
-        ttl = said if isinstance(said, int) else -1
+        ttl = said if isinstance(said, int) else UNDEFINED
         if isinstance(said, int) and not 0 <= said < _MOST_TTL:
             raise ValueError
     durable = named.get(message_container.DURABLE)
     persistent = durable is None or atom_at(data, durable[0]) == b"true"
-    return NotedPlaces(timestamp, expires, ttl, priority_at, persistent), free
+    return NotedPlaces(timestamp, ttl, priority_at, persistent), free
 
 
 def _binary(data: bytes, span: _Span) -> _Span:

@@ -6,18 +6,28 @@ delivers as they are is `delivered_lists`'s. Source: rabbitmq.md 8.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from storage_core.formats.layout import Bytes, Mask, Positions
+from storage_core.arrays import as_array, as_mask
+from storage_core.formats.layout import Bytes, Mask, Positions, values_at
 from storage_core.formats.rabbitmq.amqp import properties
+from storage_core.formats.rabbitmq.amqp.properties import MOST_SHORT
+from storage_core.formats.rabbitmq.binary_columns import counted, fixed, joined, listed
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang.binary_lists import binary_or_none
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
 from storage_core.formats.rabbitmq.erlang.simple_terms import SimpleTerms
-from storage_core.formats.rabbitmq.message import message_container
-from storage_core.formats.rabbitmq.message.delivered_lists import Noted, as_stored
-from storage_core.formats.rabbitmq.message.message_spans import MessageSpans, joined
+from storage_core.formats.rabbitmq.message import deaths, message_container
+from storage_core.formats.rabbitmq.message.deaths import Deaths
+from storage_core.formats.rabbitmq.message.delivered_lists import UNDEFINED, Noted, as_stored
+from storage_core.formats.rabbitmq.message.message_spans import MessageSpans
+from storage_core.formats.rabbitmq.message.message_spans import joined as joined_spans
+from storage_core.formats.spans import gather
 
 _MOST_PAIRS, _MOST_NAME = 32, 8
 
@@ -34,9 +44,15 @@ _EXCHANGE, _KEYS, _ID, _TIMESTAMP, _RECEIVED, _DURABLE, _PRIORITY, _TTL, _COPIES
         "rts", message_container.DURABLE, message_container.PRIORITY, message_container.TTL, "bcc",
     )
 )  # fmt: skip
-_NUMBERS = frozenset({_TIMESTAMP, _RECEIVED, _TTL, _PRIORITY})
-_UNDEFINED = frozenset({_TTL, _PRIORITY})
-"""Names whose values may be this atom instead of a number."""
+_UNKNOWN, _DEATHS, _DELIVERED, _ACQUIRED, _HEADER = range(-1, -6, -1)
+_LONG_NAMES = {
+    message_container.DEATHS: _DEATHS, message_container.DELIVERIES: _DELIVERED, "acquired_count": _ACQUIRED,
+}  # fmt: skip
+_HEADER_BEGINS = b"x-"
+"""Of the names of annotations that make headers."""
+_NUMBERS = frozenset({_TIMESTAMP, _RECEIVED, _TTL, _PRIORITY, _DELIVERED, _ACQUIRED})
+_UNDEFINED = {_TTL: UNDEFINED, _PRIORITY: -1}
+"""Names whose values may be this atom instead of a number, and what stands for it."""
 Rows = npt.NDArray[np.int64]
 
 
@@ -58,12 +74,12 @@ _HEADS = (_head(et.SMALL_ATOM_UTF8, 1), _head(et.ATOM, 2))
 def locate(buffer: Bytes, starts: Positions, stops: Positions, id_size: int) -> MessageSpans:
     """The parts of the terms [start, stop) of `buffer`, whose ids have `id_size` bytes. Never raises."""
     found = _located(buffer, starts, stops, id_size, *_HEADS[0])
-    known = found.ok | found.unsorted
+    known = found.ok | found.relisted
     others = np.flatnonzero(~known)
     if not len(others):
         return found
     second = _located(buffer, starts[others], stops[others], id_size, *_HEADS[1])
-    return joined([(np.flatnonzero(known), found.some(known)), (others, second)])
+    return joined_spans([(np.flatnonzero(known), found.some(known)), (others, second)])
 
 
 def _located(
@@ -71,13 +87,13 @@ def _located(
 ) -> MessageSpans:
     cursor = Cursor(buffer, starts, stops)
     cursor.expect(before)
-    listed = cursor.counted(">u4")
+    lists = cursor.counted(">u4")
     cursor.expect(after)
     body = binary_or_none(cursor)
     cursor.ok &= cursor.number("u1") == et.MAP
     pairs = cursor.number(">u4")
     cursor.ok &= pairs <= _MOST_PAIRS
-    walk = _Walk(cursor, id_size)
+    walk = _Walk(cursor)
     for number in range(_MOST_PAIRS):
         rows = np.flatnonzero(cursor.ok & (pairs > number))
         if not len(rows):
@@ -86,37 +102,91 @@ def _located(
     ok = cursor.ok & (cursor.position == stops) & walk.has_keys & (walk.exchange[0] > 0)
     if id_size:
         ok &= walk.id_at > 0
-    stored, unsorted = as_stored(buffer, *listed, ok, walk.noted)
+    added, right = walk.added(ok)
+    ok &= right
+    stored, relisted = as_stored(buffer, *lists, ok, walk.noted, as_mask(added.is_valid()))
     noted, exchange, (key_rows, keys) = walk.noted, walk.exchange, walk.keys.joined(2)
     return MessageSpans(
-        stored, exchange[0], exchange[1], key_rows, keys[0], keys[1], *listed, *body, walk.id_at, noted.persistent,
-        unsorted, noted.ttl, noted.priority,
+        stored, exchange[0], exchange[1], key_rows, keys[0], keys[1], *lists, *body, walk.id_at, noted.persistent,
+        relisted, added, noted.ttl, noted.priority, walk.deliveries,
     )  # fmt: skip
 
 
 class _Walk:
     """What the annotations of the rows of `cursor` say, pair by pair."""
 
-    def __init__(self, cursor: Cursor, id_size: int) -> None:
+    def __init__(self, cursor: Cursor) -> None:
         count = len(cursor.position)
-        self.cursor, self.id_size = cursor, id_size
+        self.cursor = cursor
         self.exchange = np.zeros((2, count), np.int64)
         self.id_at, self.has_keys, self.keys = np.zeros(count, np.int64), np.zeros(count, bool), Steps(count)
-        nothing = np.full((3, count), -1)
-        self.noted = Noted(nothing[0], np.zeros(count, bool), nothing[1], nothing[2], np.ones(count, bool))
+        nothing = np.full((4, count), -1)
+        self.deliveries = nothing[3]
+        self.has_deaths, self.deaths = np.zeros(count, bool), list[Deaths]()
+        self.headers: list[tuple[Rows, pa.BinaryArray]] = []
+        self.noted = Noted(nothing[0], nothing[1], nothing[2], np.ones(count, bool))
 
     def take_pair(self, rows: Rows) -> None:
         """The next pair of each of `rows`, which are ascending; moves after it."""
         cursor = Cursor(self.cursor.buffer, self.cursor.position[rows], self.cursor.stop[rows])
         key = SimpleTerms.next(cursor)
-        cursor.ok &= key.is_atom & (key.sizes <= _MOST_NAME)
-        names = key.words()
+        names = _names(key)
+        cursor.ok &= names != _UNKNOWN
+        dying = np.flatnonzero(cursor.ok & (names == _DEATHS))
+        inner = Cursor(cursor.buffer, cursor.position[dying], cursor.stop[dying])
         value = SimpleTerms.next(cursor)
+        if len(dying):
+            found = deaths.walk(inner)
+            self.deaths += [replace(each, rows=rows[dying[each.rows]]) for each in found]
+            self.has_deaths[rows[dying]] = True
+            cursor.ok[dying], cursor.position[dying] = inner.ok, inner.position
         for name in np.unique(names[cursor.ok]).tolist():
             chosen = names == name
-            cursor.ok[chosen] &= self._take(name, rows, value, chosen)[chosen]
+            if name == _HEADER:
+                cursor.ok[chosen] &= self._take_headers(rows, key, value, chosen & cursor.ok)[chosen]
+            elif name != _DEATHS:
+                cursor.ok[chosen] &= self._take(name, rows, value, chosen)[chosen]
         self.cursor.ok[rows] = cursor.ok
         self.cursor.position[rows] = cursor.position
+
+    def _take_headers(self, rows: Rows, key: SimpleTerms, value: SimpleTerms, chosen: Mask) -> Mask:
+        """Notes annotations that make headers; which of them are of a kind that is known here."""
+        numbers, counted_right = value.numbers()
+        is_boolean = value.is_named("true") | value.is_named("false")
+        right: Mask = value.is_binary | counted_right | value.is_list | is_boolean
+        kinds = ((value.is_binary, "S"), (counted_right, "l"), (is_boolean, "t"))
+        for mask, letter in kinds:
+            at = np.flatnonzero(chosen & mask)
+            if not len(at):
+                continue
+            if letter == "S":
+                texts = counted(gather(value.buffer, value.starts[at], value.stops[at]), ">u4")
+            elif letter == "l":
+                texts = fixed(numbers[at].astype(">i8"))
+            else:
+                texts = fixed(value.is_named("true")[at].astype("u1"))
+            names = counted(gather(key.buffer, key.starts[at], key.stops[at]), "u1")
+            self.headers.append((rows[at], joined(names, letter.encode(), texts)))
+        return right
+
+    def added(self, ok: Mask) -> tuple[pa.BinaryArray, Mask]:
+        """The tables of headers that the broker noted of the rows that are `ok`, null where none; and which rows have
+        none that only `decode` knows.
+        """
+        dead, right = np.flatnonzero(ok & self.has_deaths), np.ones(len(ok), bool)
+        parts = list(self.headers)
+        if len(dead):
+            made, right[dead] = deaths.headers(self.cursor.buffer, [each.of(dead) for each in self.deaths], len(dead))
+            parts.append((dead, made))
+        if not parts:
+            return pa.nulls(len(ok), pa.binary()), right
+        rows = np.concatenate([each for each, _ in parts])
+        order = np.argsort(rows, kind="stable")
+        items = pa.concat_arrays([made for _, made in parts]).take(as_array(order))
+        has = np.zeros(len(ok), bool)
+        has[rows] = True
+        nothing = pa.scalar(None, pa.binary())
+        return pc.if_else(as_array(has), listed(items, rows[order], len(ok)), nothing), right
 
     def _take(self, name: int, rows: Rows, value: SimpleTerms, chosen: Mask) -> Mask:
         """Notes the values of `name` in the rows `chosen`; which of them are as they must be."""
@@ -130,9 +200,9 @@ class _Walk:
             self.keys.add(rows[value.item_rows[mine]], value.item_starts[mine], value.item_stops[mine])
             right = value.is_list & ~self.has_keys[rows]
             self.has_keys[at] = True
-        elif name == _ID and self.id_size:
+        elif name == _ID:
             self.id_at[at] = value.starts[chosen]
-            right = value.is_binary & (value.sizes == self.id_size)
+            right = value.is_binary & (value.sizes == message_container.ID_SIZE)
         elif name == _COPIES:
             right = value.is_list
         elif name == _DURABLE:
@@ -141,7 +211,7 @@ class _Walk:
             right = is_true | value.is_named("false")
         elif name in _NUMBERS:
             numbers, right = value.numbers()
-            self._note(name, at, np.where(right, numbers, -1)[chosen])
+            self._note(name, at, np.where(right, numbers, _UNDEFINED.get(name, -1))[chosen])
             right |= value.is_named(message_container.UNDEFINED) & (name in _UNDEFINED)
         return right
 
@@ -149,6 +219,19 @@ class _Walk:
         if name == _TIMESTAMP:
             self.noted.seconds[at] = numbers // 1000
         elif name == _TTL:
-            self.noted.ttl[at], self.noted.expires[at] = numbers, True
+            self.noted.ttl[at] = numbers
         elif name == _PRIORITY:
             self.noted.priority[at] = numbers
+        elif name == _DELIVERED:
+            self.deliveries[at] = numbers
+
+
+def _names(key: SimpleTerms) -> Rows:
+    """What keys are called: short atoms by their code, others by negative numbers."""
+    words = key.words()
+    found = np.where(key.is_atom & (key.sizes <= _MOST_NAME) & (words >= 0), words, _UNKNOWN)
+    for name, code in _LONG_NAMES.items():
+        found[key.is_named(name)] = code
+    begins = values_at(key.buffer, f"S{len(_HEADER_BEGINS)}", key.starts) == _HEADER_BEGINS
+    found[key.is_binary & begins & (key.sizes >= len(_HEADER_BEGINS)) & (key.sizes <= MOST_SHORT)] = _HEADER
+    return found

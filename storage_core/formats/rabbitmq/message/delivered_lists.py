@@ -1,5 +1,5 @@
-"""The property lists of many containers as a node delivers them: which as they are stored, and the others whose headers
-only come in another order, written anew.
+"""The property lists of many containers as a node delivers them: which as they are stored, and others written anew,
+whose headers come in another order or with what the broker noted.
 
 Publishers seldom sort their headers; a node that holds messages as containers does. One list alone is
 `message_container`'s. Source: rabbitmq.md 8.
@@ -24,6 +24,8 @@ from storage_core.formats.rabbitmq.message import message_container
 from storage_core.formats.rabbitmq.message.message_spans import MessageSpans
 from storage_core.formats.spans import data_of, gather, offsets_of
 
+UNDEFINED = -2
+"""A time to live that takes an expiration away."""
 _LENGTH_SIZE = 4
 _FLAGS = {name: 1 << (15 - index) for index, (name, _) in enumerate(properties.FIELDS)}
 _KEPT = np.zeros(256, bool)
@@ -37,12 +39,11 @@ _EXPONENTS = {"f": (">u4", 0x7F800000), "d": (">u8", 0x7FF0000000000000)}
 @dataclass(frozen=True)
 class Noted:
     """What a broker noted of n messages. `seconds` of the timestamp, `ttl` in ms and `priority` are -1 where there is
-    none; nothing is said of the expiration where not `expires`. To a list without a delivery mode one is added where
+    none, and `ttl` is UNDEFINED where an expiration is taken away. To a list without a delivery mode one is added where
     `persistent`.
     """
 
     seconds: npt.NDArray[np.int64]
-    expires: Mask
     ttl: npt.NDArray[np.int64]
     priority: npt.NDArray[np.int64]
     persistent: Mask
@@ -52,18 +53,22 @@ class Noted:
         return Noted(*(getattr(self, name)[rows] for name in Noted.__dataclass_fields__))
 
 
-def as_stored(buffer: Bytes, starts: Positions, stops: Positions, ok: Mask, noted: Noted) -> tuple[Mask, Mask]:
-    """Which of the property lists [start, stop) that are `ok` a node delivers as they are, and which but for the order
-    of their headers.
+def as_stored(
+    buffer: Bytes, starts: Positions, stops: Positions, ok: Mask, noted: Noted, adding: Mask | None = None
+) -> tuple[Mask, Mask]:
+    """Which of the property lists [start, stop) that are `ok` a node delivers as they are, and which but for their
+    headers, those in another order or to which it is `adding`, and for an expiration that it takes away.
     """
-    rows, stored, unsorted = np.flatnonzero(ok), np.zeros(len(ok), bool), np.zeros(len(ok), bool)
-    kept, in_order = _kept(buffer, starts[rows], stops[rows], noted if len(rows) == len(ok) else noted.some(rows))
-    stored[rows], unsorted[rows] = kept & in_order, kept & ~in_order
-    return stored, unsorted
+    rows, stored, relisted = np.flatnonzero(ok), np.zeros(len(ok), bool), np.zeros(len(ok), bool)
+    kept, same = _kept(buffer, starts[rows], stops[rows], noted if len(rows) == len(ok) else noted.some(rows))
+    if adding is not None:
+        same &= ~adding[rows]
+    stored[rows], relisted[rows] = kept & same, kept & ~same
+    return stored, relisted
 
 
 def _kept(buffer: Bytes, starts: Positions, stops: Positions, noted: Noted) -> tuple[Mask, Mask]:
-    """Which lists a node delivers as they are but for the order of headers, and in which these are in order."""
+    """Which lists a node delivers as they are but for the order of headers and an expiration, and which as they are."""
     listed = properties.locate(buffer, starts, stops)
     ok = listed.ok.copy()
     flags = np.where(ok, values_at(buffer, ">u2", starts), 0)
@@ -77,14 +82,16 @@ def _kept(buffer: Bytes, starts: Positions, stops: Positions, noted: Noted) -> t
     if (timed := listed.fields.get("timestamp")) is not None:
         seconds = noted.seconds[timed.rows].astype(np.uint64)
         ok[timed.rows] &= seconds == values_at(buffer, ">u8", timed.starts)
-    ok &= ~noted.expires | ((flags & _FLAGS["expiration"] != 0) == (noted.ttl >= 0))
-    if noted.expires.any():
+    expires = flags & _FLAGS["expiration"] != 0
+    ok &= (noted.ttl < 0) | expires
+    if (noted.ttl >= 0).any():
         _check_expirations(buffer, listed, ok, noted)
-    in_order = np.ones(len(starts), bool)
+    same = ~expires | (noted.ttl != UNDEFINED)
     if (table := listed.fields.get("headers")) is not None:
-        kept, in_order[table.rows] = _tables(buffer, table)
+        kept, in_order = _tables(buffer, table)
         ok[table.rows] &= kept
-    return ok, in_order
+        same[table.rows] &= in_order
+    return ok, same
 
 
 def _check_expirations(buffer: Bytes, listed: PropertySpans, ok: Mask, noted: Noted) -> None:
@@ -92,7 +99,7 @@ def _check_expirations(buffer: Bytes, listed: PropertySpans, ok: Mask, noted: No
     field = listed.fields.get("expiration")
     if field is None:
         return
-    chosen = np.flatnonzero((noted.expires & (noted.ttl >= 0))[field.rows])
+    chosen = np.flatnonzero((noted.ttl >= 0)[field.rows])
     rows = field.rows[chosen]
     texts = pc.cast(as_array(noted.ttl[rows]), pa.string()).cast(pa.binary())
     ok[rows] &= as_mask(pc.equal(gather(buffer, field.starts[chosen], field.stops[chosen]), texts))
@@ -130,41 +137,87 @@ def _is_kept(letter: str, value: bytes) -> bool:
         return False
 
 
-def sorted_headers(buffer: Bytes, spans: MessageSpans) -> tuple[Bytes, MessageSpans]:
-    """The messages with those that are `unsorted` made `ok`: their property lists as a node delivers them follow the
+def relist(buffer: Bytes, spans: MessageSpans) -> tuple[Bytes, MessageSpans]:
+    """The messages with those that are `relisted` made `ok`: their property lists as a node delivers them follow the
     bytes of `buffer` in the buffer that is given back.
     """
-    rows = np.flatnonzero(spans.unsorted)
+    rows = np.flatnonzero(spans.relisted)
     if not len(rows):
         return buffer, spans
     starts, stops = spans.property_starts.copy(), spans.property_stops.copy()
-    buffer, starts[rows], stops[rows] = _rewritten(buffer, starts[rows], stops[rows])
-    ok, unsorted = spans.ok | spans.unsorted, np.zeros(len(spans.ok), bool)
-    return buffer, replace(spans, ok=ok, unsorted=unsorted, property_starts=starts, property_stops=stops)
+    added, dropping = spans.added.take(as_array(rows)).fill_null(b""), spans.ttl[rows] == UNDEFINED
+    buffer, starts[rows], stops[rows] = _rewritten(buffer, starts[rows], stops[rows], added, dropping)
+    ok, relisted = spans.ok | spans.relisted, np.zeros(len(spans.ok), bool)
+    return buffer, replace(spans, ok=ok, relisted=relisted, property_starts=starts, property_stops=stops)
 
 
-def _rewritten(buffer: Bytes, starts: Positions, stops: Positions) -> tuple[Bytes, Positions, Positions]:
-    """The lists [start, stop), each with a table of headers, behind the bytes of `buffer`."""
-    table = properties.locate(buffer, starts, stops).fields["headers"]
-    items = headers.locate(buffer, table.starts, table.stops)
+def _rewritten(
+    buffer: Bytes, starts: Positions, stops: Positions, added: pa.BinaryArray, dropping: Mask
+) -> tuple[Bytes, Positions, Positions]:
+    """The lists [start, stop), with the headers of the tables `added` and those that are `dropping` theirs without the
+    expiration, behind the bytes of `buffer`.
+    """
+    listed, count = properties.locate(buffer, starts, stops), len(starts)
+    tables, bounds = data_of(added), offsets_of(added).astype(np.int64)
+    has_table = bounds[1:] > bounds[:-1]
+    places = _place_of_headers(listed, starts)
+    # What comes before the headers, their length, the headers, and what comes after, but for an expiration.
+    begins, ends = np.stack([starts, starts, places, stops]), np.stack([places, starts, stops, stops])
+    table_starts, table_stops = places.copy(), places.copy()
+    if (table := listed.fields.get("headers")) is not None:
+        has_table[table.rows] = True
+        table_starts[table.rows], table_stops[table.rows] = table.starts, table.stops
+        ends[0, table.rows], begins[2, table.rows] = table.starts - _LENGTH_SIZE, table.stops
+    ends[1] += _LENGTH_SIZE * has_table
+    if (field := listed.fields.get("expiration")) is not None:
+        chosen = dropping[field.rows]
+        ends[2, field.rows[chosen]] = field.starts[chosen] - 1
+        begins[3, field.rows[chosen]] = field.stops[chosen]
+    own = headers.locate(buffer, table_starts, table_stops)
+    items = _joined(own, headers.locate(tables, bounds[:-1], bounds[1:]), len(buffer))
+    buffer = np.concatenate([buffer, tables])
     order = _order(buffer, items)
-    # What comes before the headers, each of them, and what comes after.
-    bounds = np.concatenate(([0], np.cumsum(np.bincount(items.rows[order], minlength=len(starts)) + 2)))
-    first, last = bounds[:-1], bounds[1:] - 1
-    begins, ends = np.empty((2, bounds[-1]), np.int64)
-    begins[first], ends[first] = starts, table.starts
-    begins[last], ends[last] = table.stops, stops
-    inner = np.ones(len(begins), bool)
-    inner[first] = inner[last] = False
-    begins[inner], ends[inner] = items.name_starts[order] - 1, items.stops[order]
-    made = gather(buffer, begins, ends)
-    offsets = offsets_of(made).astype(np.int64)
-    whole = np.concatenate([buffer, data_of(made)[: offsets[-1]]])
-    offsets += len(buffer)
-    sizes = offsets[last] - offsets[first + 1]
+    firsts = np.concatenate(([0], np.cumsum(np.bincount(items.rows[order], minlength=count) + len(begins))))
+    places_of_pieces = np.stack([firsts[:-1], firsts[:-1] + 1, firsts[1:] - 2, firsts[1:] - 1])
+    inner = np.ones(firsts[-1], bool)
+    inner[places_of_pieces] = False
+    piece_starts, piece_stops = np.empty((2, firsts[-1]), np.int64)
+    piece_starts[places_of_pieces], piece_stops[places_of_pieces] = begins, ends
+    piece_starts[inner], piece_stops[inner] = items.name_starts[order] - 1, items.stops[order]
+    made = gather(buffer, piece_starts, piece_stops)
+    offsets = offsets_of(made).astype(np.int64) + len(buffer)
+    whole = np.concatenate([buffer, data_of(made)[: offsets[-1] - len(buffer)]])
+    _patch(whole, offsets[places_of_pieces], has_table, dropping)
+    return whole, offsets[firsts[:-1]], offsets[firsts[1:]]
+
+
+def _patch(whole: Bytes, pieces: Positions, has_table: Mask, dropping: Mask) -> None:
+    """Flags and lengths of tables, where the four `pieces` of lists begin and their headers before the third."""
+    first, length, after, _ = pieces
+    whole[first[has_table]] |= _FLAGS["headers"] >> 8
+    whole[first[dropping]] &= 0xFF ^ (_FLAGS["expiration"] >> 8)
+    sizes = (after - length - _LENGTH_SIZE)[has_table]
     for place in range(_LENGTH_SIZE):
-        whole[offsets[first + 1] - _LENGTH_SIZE + place] = (sizes >> 8 * (_LENGTH_SIZE - 1 - place)) & 0xFF
-    return whole, offsets[bounds[:-1]], offsets[bounds[1:]]
+        whole[length[has_table] + place] = (sizes >> 8 * (_LENGTH_SIZE - 1 - place)) & 0xFF
+
+
+def _place_of_headers(listed: PropertySpans, starts: Positions) -> Positions:
+    """Where the table of headers begins in a list that has none."""
+    places = starts + properties.FLAGS_SIZE
+    for name, _ in properties.FIELDS[: [name for name, _ in properties.FIELDS].index("headers")]:
+        if (field := listed.fields.get(name)) is not None:
+            places[field.rows] = field.stops
+    return places
+
+
+def _joined(own: HeaderSpans, more: HeaderSpans, shift: int) -> HeaderSpans:
+    """The items of tables, those that were added first, which lie `shift` bytes further."""
+    columns = {
+        name: np.concatenate([getattr(more, name) + shift, getattr(own, name)])
+        for name in ("name_starts", "name_stops", "starts", "stops")
+    }
+    letters, rows = (np.concatenate([getattr(more, name), getattr(own, name)]) for name in ("letters", "rows"))
+    return HeaderSpans(ok=own.ok, rows=rows, letters=letters, **columns)
 
 
 def _order(buffer: Bytes, items: HeaderSpans) -> npt.NDArray[np.intp]:

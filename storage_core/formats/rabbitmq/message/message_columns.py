@@ -13,48 +13,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.arrays import as_array, as_scalar
+from storage_core.arrays import as_array
 from storage_core.formats.checksum import body_crcs
 from storage_core.formats.rabbitmq.amqp import properties
+from storage_core.formats.rabbitmq.binary_columns import Numbers, counted, fixed, joined, lengths, where
 from storage_core.formats.rabbitmq.classic import index_records, message_file, queue_v2, segment
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.message import basic_message
 from storage_core.formats.spans import data_of, gather, offsets_of, structs_at
-
-Numbers = npt.NDArray[np.int64]
-
-
-def fixed(values: npt.NDArray[np.generic]) -> pa.BinaryArray:
-    """The bytes of each element of a numpy array as a binary array."""
-    width = values.dtype.itemsize
-    offsets = np.arange(0, width * len(values) + 1, width, dtype=np.int32)
-    return pa.BinaryArray.from_buffers(
-        pa.binary(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(values))]
-    )
-
-
-def lengths(array: pa.Array) -> Numbers:
-    """Length of each element of a binary or string array, 0 for null."""
-    found: Numbers = np.diff(offsets_of(array)).astype(np.int64)
-    if array.null_count:
-        found[array.is_null().to_numpy(zero_copy_only=False)] = 0
-    return found
-
-
-def joined(*parts: pa.Array | bytes) -> pa.BinaryArray:
-    """The parts of each row, one after another; a part that is bytes is the same in every row."""
-    given = [as_scalar(part) if isinstance(part, bytes) else part for part in parts]
-    return pc.binary_join_element_wise(*given, as_scalar(b""))
-
-
-def where(mask: npt.NDArray[np.bool_], array: pa.Array) -> pa.BinaryArray:
-    """The elements where `mask` is true, nothing elsewhere."""
-    return array if mask.all() else pc.if_else(as_array(mask), array, as_scalar(b""))
-
-
-def counted(array: pa.Array, dtype: str) -> pa.BinaryArray:
-    """A length of `dtype` before each element; null stays null."""
-    return joined(fixed(lengths(array).astype(dtype)), array)
 
 
 def encode_headers(names: pa.BinaryArray, values: pa.BinaryArray, bounds: Numbers) -> pa.BinaryArray:

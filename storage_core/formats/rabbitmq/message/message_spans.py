@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from storage_core.arrays import as_array
 from storage_core.formats.layout import Mask, Positions
 
 
@@ -19,9 +21,10 @@ class MessageSpans:
     """Where the parts of n terms lie in their buffer: half-open spans, shape (n,).
 
     Only rows with `ok` are meant; the others are spelled in a way that only `decode` reads, or damaged. Of those that
-    are `unsorted`, never `ok` ones, all is known as well, but a node delivers the headers of the property list in the
-    order of their names. Routing keys are flat: `key_rows` ascend and say whose key it is. The 16 bytes of the id start
-    at `id_starts`. `ttl`, in ms, and `priority` are what a broker noted in a container, -1 where it noted none.
+    are `relisted`, never `ok` ones, all is known as well, but a node delivers another property list: the headers in the
+    order of their names, with those of the table `added`, where it is not null, and no expiration where `ttl` is -2.
+    Routing keys are flat: `key_rows` ascend and say whose key it is. The 16 bytes of the id start at `id_starts`.
+    `ttl`, in ms, `priority` and `deliveries` are what a broker noted in a container, -1 where it noted none.
     """
 
     ok: Mask
@@ -36,24 +39,28 @@ class MessageSpans:
     body_stops: Positions
     id_starts: Positions
     persistent: Mask
-    unsorted: Mask
+    relisted: Mask
+    added: pa.BinaryArray
     ttl: npt.NDArray[np.int64]
     priority: npt.NDArray[np.int64]
+    deliveries: npt.NDArray[np.int64]
 
     def some(self, mask: Mask) -> MessageSpans:
         """The spans of the rows of `mask`, numbered anew."""
         keys = mask[self.key_rows]
-        columns = {
-            name: getattr(self, name)[keys if name.startswith("key_") else mask]
-            for name in MessageSpans.__dataclass_fields__
-        }
-        columns["key_rows"] = (np.cumsum(mask) - 1)[columns["key_rows"]]
-        return MessageSpans(**columns)
+        columns = {name: getattr(self, name)[keys if name.startswith("key_") else mask] for name in _COLUMNS}
+        key_rows = (np.cumsum(mask) - 1)[self.key_rows[keys]]
+        return MessageSpans(**columns, key_rows=key_rows, added=self.added.filter(as_array(mask)))
 
 
-def nothing_noted(count: int) -> tuple[Mask, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+_COLUMNS = [name for name in MessageSpans.__dataclass_fields__ if name not in {"key_rows", "added"}]
+Noted = tuple[Mask, pa.BinaryArray, npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]
+
+
+def nothing_noted(count: int) -> Noted:
     """The last columns of terms that are no containers."""
-    return np.zeros(count, bool), np.full(count, -1), np.full(count, -1)
+    numbers = np.full((3, count), -1)
+    return np.zeros(count, bool), pa.nulls(count, pa.binary()), numbers[0], numbers[1], numbers[2]
 
 
 Part = tuple[npt.NDArray[np.int64], MessageSpans]
@@ -66,8 +73,8 @@ def joined(parts: Sequence[Part]) -> MessageSpans:
     key_rows = np.concatenate([rows[spans.key_rows] for rows, spans in parts])
     key_order = np.argsort(key_rows, kind="stable")
     columns = {"key_rows": key_rows[key_order]}
-    for name in MessageSpans.__dataclass_fields__:
-        if name != "key_rows":
-            column = np.concatenate([getattr(spans, name) for _, spans in parts])
-            columns[name] = column[key_order if name.startswith("key_") else order]
-    return MessageSpans(**columns)
+    for name in _COLUMNS:
+        column = np.concatenate([getattr(spans, name) for _, spans in parts])
+        columns[name] = column[key_order if name.startswith("key_") else order]
+    added = pa.concat_arrays([spans.added for _, spans in parts]).take(as_array(order))
+    return MessageSpans(**columns, added=added)

@@ -46,11 +46,10 @@ class MessageFacts:
         return self.ttl is None and self.priority == NORMAL_PRIORITY and not self.deliveries
 
 
-def noted_facts(size: int, ttl: int, priority: int, metadata: int) -> MessageFacts:
-    """The facts of a message of which a broker noted these; -1 for a time to live or a priority that it did not."""
-    return MessageFacts(
-        size, ttl if ttl >= 0 else None, priority if priority >= 0 else NORMAL_PRIORITY, metadata=metadata
-    )
+def noted_facts(size: int, metadata: int, ttl: int, priority: int, deliveries: int) -> MessageFacts:
+    """The facts of a message of which a broker noted these; -1 for what it did not."""
+    known = priority if priority >= 0 else NORMAL_PRIORITY
+    return MessageFacts(size, ttl if ttl >= 0 else None, known, max(deliveries, 0), metadata)
 
 
 def message_facts(term: bytes) -> MessageFacts:

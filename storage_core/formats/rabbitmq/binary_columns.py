@@ -1,0 +1,52 @@
+"""Columns of bytes that make encoded rows: numbers and lengths as bytes, parts of a row one after another."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage_core.arrays import as_array, as_scalar
+from storage_core.formats.spans import offsets_of
+
+Numbers = npt.NDArray[np.int64]
+
+
+def fixed(values: npt.NDArray[np.generic]) -> pa.BinaryArray:
+    """The bytes of each element of a numpy array as a binary array."""
+    width = values.dtype.itemsize
+    offsets = np.arange(0, width * len(values) + 1, width, dtype=np.int32)
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(values))]
+    )
+
+
+def lengths(array: pa.Array) -> Numbers:
+    """Length of each element of a binary or string array, 0 for null."""
+    found: Numbers = np.diff(offsets_of(array)).astype(np.int64)
+    if array.null_count:
+        found[array.is_null().to_numpy(zero_copy_only=False)] = 0
+    return found
+
+
+def joined(*parts: pa.Array | bytes) -> pa.BinaryArray:
+    """The parts of each row, one after another; a part that is bytes is the same in every row."""
+    given = [as_scalar(part) if isinstance(part, bytes) else part for part in parts]
+    return pc.binary_join_element_wise(*given, as_scalar(b""))
+
+
+def where(mask: npt.NDArray[np.bool_], array: pa.Array) -> pa.BinaryArray:
+    """The elements where `mask` is true, nothing elsewhere."""
+    return array if mask.all() else pc.if_else(as_array(mask), array, as_scalar(b""))
+
+
+def counted(array: pa.Array, dtype: str) -> pa.BinaryArray:
+    """A length of `dtype` before each element; null stays null."""
+    return joined(fixed(lengths(array).astype(dtype)), array)
+
+
+def listed(items: pa.BinaryArray, rows: Numbers, row_count: int) -> pa.BinaryArray:
+    """The items of each row, one after another; `rows`, ascending, say whose an item is."""
+    offsets = np.searchsorted(rows, np.arange(row_count + 1)).astype(np.int32)
+    return pc.binary_join(pa.ListArray.from_arrays(as_array(offsets), items), b"")
