@@ -241,10 +241,12 @@ def test_templates_against_the_decoder(name: str, tmp_path: Path) -> None:
             else:
                 (name_of, publisher, sequence, message), sizes = command, (0, log_entry.NO_SIZE)
                 assert name_of == "enqueue"
-            assert (meta["ts"], sequence, sizes) == (
-                found.times[row], found.sequences[row], (found.metadata[row], found.sizes[row]),
-            )  # fmt: skip
-            assert publisher.raw == found.publisher_terms[found.publishers[row]]
+            assert (meta["ts"], sizes) == (found.times[row], (found.metadata[row], found.sizes[row]))
+            if publisher == external_term.UNDEFINED:
+                assert (sequence, found.publishers[row]) == (external_term.UNDEFINED, log_entry.NOBODY)
+            else:
+                assert sequence == found.sequences[row]
+                assert publisher.raw == found.publisher_terms[found.publishers[row]]
             term = buffer[found.message_starts[row] : found.message_stops[row]].tobytes()
             assert external_term.decode(b"\x83" + term) == message
         taken += int(found.ok.sum())

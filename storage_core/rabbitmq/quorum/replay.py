@@ -194,18 +194,27 @@ class Replay:
                     if not self._command(row, rows[row], buffer[starts[row] : stops[row]].tobytes()):
                         return False
                 continue
-            pid, indexes = pids[int(found.publishers[begin])], rows["index"][begin:end].tolist()
-            low, high = int(found.sequences[begin]), int(found.sequences[end - 1])
-            if begin not in facts and self.machine.enqueue_run(pid, low, high, indexes):
-                continue
-            for row, index in zip(range(begin, end), indexes, strict=True):
-                at = self._window[row]
-                fact = facts.get(row) or MessageFacts(int(at["size"]), metadata=int(at["counted"] - at["size"]))
-                self.machine.enqueue(int(found.times[row]), index, pid, int(found.sequences[row]), fact)
+            self._enqueue(found, facts, pids, rows["index"][begin:end].tolist(), begin, end)
         self._tick(int(found.times.max(initial=0)))
         if damaged is not None:
             self._broken(damaged, FAILS)
         return damaged is None
+
+    def _enqueue(
+        self, found: Enqueues, facts: dict[int, MessageFacts], pids: list[et.Opaque], indexes: list[int], begin: int,
+        end: int,
+    ) -> None:  # fmt: skip
+        """Applies the enqueues of one run."""
+        named = int(found.publishers[begin]) != log_entry.NOBODY
+        pid = pids[int(found.publishers[begin])] if named else et.UNDEFINED
+        low, high = int(found.sequences[begin]), int(found.sequences[end - 1])
+        if isinstance(pid, et.Opaque) and begin not in facts and self.machine.enqueue_run(pid, low, high, indexes):
+            return
+        for row, index in zip(range(begin, end), indexes, strict=True):
+            at = self._window[row]
+            fact = facts.get(row) or MessageFacts(int(at["size"]), metadata=int(at["counted"] - at["size"]))
+            sequence = int(found.sequences[row]) if named else et.UNDEFINED
+            self.machine.enqueue(int(found.times[row]), index, pid, sequence, fact)
 
     def _note(self, rows: LogEntries, buffer: Bytes, found: Enqueues, starts: Positions) -> dict[int, MessageFacts]:
         """Notes where the messages of enqueues lie and how large they are. Returns the facts of those that are not

@@ -20,6 +20,9 @@ from storage_core.formats.rabbitmq.erlang.term_spans import atom_at, elements, e
 MESSAGE_AT = {("enqueue", 4): 3, ("e", 4): 2, ("requeue", 6): 5}
 """Which part of a command is its message, by the command's name and its number of parts."""
 NO_SIZE = -1
+NOBODY = -1
+"""The publisher of messages that come without one."""
+_UNDEFINED = b"undefined"
 _TEMPLATES, _FEWEST = 32, 16
 """How many templates are tried in a window, and how few entries are not worth one."""
 _WIDTHS = {et.SMALL_INTEGER: 1, et.INTEGER: 4}
@@ -29,10 +32,11 @@ _Span = tuple[int, int]
 
 @dataclass
 class Enqueues:
-    """The enqueues of n entries, shape (n,): `ok` rows are plain ones with a publisher and a number.
+    """The enqueues of n entries, shape (n,): `ok` rows are plain ones with a publisher and a number, or with neither.
 
-    `publishers` are numbers of `publisher_terms`, the bytes of the pids. Messages are spans without a version byte.
-    `sizes` are those of bodies, in bytes, where the command says them, else NO_SIZE; `metadata` what it says besides.
+    `publishers` are numbers of `publisher_terms`, the bytes of the pids, or NOBODY. Messages are spans without a
+    version byte. `sizes` are those of bodies, in bytes, where the command says them, else NO_SIZE; `metadata` what it
+    says besides.
     """
 
     ok: Mask
@@ -98,8 +102,8 @@ class _Template:
     head: Stretch
     tail: Stretch
     time: int
-    publisher: tuple[int, int]
-    sequence: tuple[int, int]
+    publisher: tuple[int, int] | None
+    sequence: tuple[int, int] | None
     sizes: tuple[tuple[int, int], tuple[int, int]] | None
     """Those of the metadata and of the body."""
 
@@ -128,8 +132,11 @@ def _template(data: bytes) -> _Template | None:
 
 
 def _of_enqueue(data: bytes, time: int, command: list[_Span], reply: _Span) -> _Template | None:
-    """{enqueue, publisher, sequence, message}."""
+    """{enqueue, publisher, sequence, message}; dead letters come without a publisher and a sequence."""
     _, publisher, sequence, message = command
+    if [atom_at(data, each[0]) for each in (publisher, sequence)] == [_UNDEFINED] * 2:
+        tail = _behind(data, message, _free_of_reply(data, reply))
+        return _Template(stretch(data[: message[0]], [(time, time + 6)]), tail, time, None, None, None)
     if data[publisher[0]] not in _PIDS or data[sequence[0]] not in _WIDTHS:
         return None
     free = [(time, time + 6), (publisher[1] - _PID_SIZE, publisher[1]), (sequence[0] + 1, sequence[1])]
@@ -193,17 +200,20 @@ def _fill(
     words = values_at(buffer, "<u4", begin + template.time).astype(np.int64)
     high = values_at(buffer, "<u2", begin + template.time + 4).astype(np.int64)
     found.times[rows] = words | high << 32
-    found.sequences[rows] = _numbers(buffer, begin, template.sequence)
+    found.message_starts[rows] = begin + template.head.size
+    found.message_stops[rows] = end - template.tail.size
     found.sizes[rows] = NO_SIZE
     if template.sizes is not None:
         found.metadata[rows], found.sizes[rows] = (_numbers(buffer, end, span) for span in template.sizes)
+    if template.publisher is None or template.sequence is None:
+        found.publishers[rows], found.sequences[rows] = NOBODY, rows
+        return
+    found.sequences[rows] = _numbers(buffer, begin, template.sequence)
     first, last = template.publisher
     at = (begin if first >= 0 else end) + first
     terms, codes = np.unique(values_at(buffer, f"V{last - first}", at), return_inverse=True)
     numbers = np.array([pids.setdefault(term.tobytes(), len(pids)) for term in terms], np.int64)
     found.publishers[rows] = numbers[codes]
-    found.message_starts[rows] = begin + template.head.size
-    found.message_stops[rows] = end - template.tail.size
 
 
 def _numbers(buffer: Bytes, base: Positions, span: _Span) -> npt.NDArray[np.int64]:
