@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -152,9 +153,12 @@ def packed(terms: list[bytes]) -> tuple[Bytes, Positions, Positions]:
     return np.frombuffer(b"".join(terms), np.uint8), stops - [len(term) for term in terms], stops
 
 
-def same_alone(terms: list[bytes], buffer: Bytes, located: MessageSpans) -> int:
-    """How many of the terms are found, headers in order; AssertionError for one that decoding alone tells otherwise."""
-    buffer, spans = relist(buffer, located)
+def same_alone(locate: Callable[[Bytes, Positions, Positions, int], MessageSpans], terms: list[bytes]) -> int:
+    """How many of the terms are found, their lists as a node delivers them; AssertionError for one that decoding alone
+    tells otherwise.
+    """
+    buffer, starts, stops = packed(terms)
+    buffer, spans = relist(buffer, locate(buffer, starts, stops, 16))
     assert not spans.relisted.any()
     raw = buffer.tobytes()
     for row in np.flatnonzero(spans.ok).tolist():

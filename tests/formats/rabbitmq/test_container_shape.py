@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,6 @@ from tests.rabbitmq.containers import (
     container,
     harmed,
     noted,
-    packed,
     random_terms,
     same_alone,
     with_small_atoms,
@@ -24,10 +24,7 @@ from tests.rabbitmq.containers import (
 pytestmark = pytest.mark.usefixtures("either_loops")
 
 
-def check(terms: list[bytes]) -> int:
-    """How many of the terms are found, or told to be relisted; each of them has the parts that it has alone."""
-    buffer, starts, stops = packed(terms)
-    return same_alone(terms, buffer, basic_message.locate(buffer, starts, stops))
+check = partial(same_alone, basic_message.locate)
 
 
 def test_what_is_found_is_what_decoding_gives() -> None:

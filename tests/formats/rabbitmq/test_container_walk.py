@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,10 +26,7 @@ from tests.rabbitmq.containers import (
 pytestmark = pytest.mark.usefixtures("either_loops")
 
 
-def check(terms: list[bytes]) -> int:
-    """How many of the terms are found; each has the parts that it has alone."""
-    buffer, starts, stops = packed(terms)
-    return same_alone(terms, buffer, container_walk.locate(buffer, starts, stops, 16))
+check = partial(same_alone, container_walk.locate)
 
 
 def test_what_is_found_is_what_decoding_gives() -> None:

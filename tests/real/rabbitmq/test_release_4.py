@@ -46,16 +46,22 @@ def test_what_a_node_delivers_after_compactions(release: type[Node4]) -> None:
     assert holes or ROUNDS < 4, "no compaction left anything to look over"
 
 
-@OF_EACH
-def test_messages_that_are_spelled_alike(release: type[Node4], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most of them are found by their shape."""
-    alone: list[bytes] = []
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The terms that are decoded alone."""
+    decoded: list[bytes] = []
 
     def counted(term: bytes, *more: int) -> Message:
-        alone.append(term)
+        decoded.append(term)
         return decode(term, *more)
 
     monkeypatch.setattr(basic_message, "decode", counted)
+    return decoded
+
+
+@OF_EACH
+def test_messages_that_are_spelled_alike(release: type[Node4], alone: list[bytes]) -> None:
+    """Most of them are found by their shape."""
     for number in range(-(-ROUNDS // 5)):
         history = History(f"alike {SEED} {number}", release)
         try:
@@ -69,15 +75,8 @@ def test_messages_that_are_spelled_alike(release: type[Node4], monkeypatch: pyte
 
 
 @OF_EACH
-def test_dead_letters(release: type[Node4], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_letters(release: type[Node4], alone: list[bytes]) -> None:
     """None is decoded alone but for what a node writes otherwise: containers are told by what was noted of them."""
-    alone: list[bytes] = []
-
-    def counted(term: bytes, *more: int) -> Message:
-        alone.append(term)
-        return decode(term, *more)
-
-    monkeypatch.setattr(basic_message, "decode", counted)
     history = History(f"dead {SEED}", release)
     try:
         history.die(150)

@@ -27,6 +27,8 @@ from storage_core.formats.spans import data_of, gather, offsets_of
 UNDEFINED = -2
 """A time to live that takes an expiration away."""
 _LENGTH_SIZE = 4
+_ROOM = np.zeros(_LENGTH_SIZE, np.uint8)
+"""For the length of a table."""
 _FLAGS = {name: 1 << (15 - index) for index, (name, _) in enumerate(properties.FIELDS)}
 _KEPT = np.zeros(256, bool)
 _KEPT[[ord(letter) for letter in "SIlbBsuiVTxtfdFA"]] = True
@@ -145,24 +147,29 @@ def relist(buffer: Bytes, spans: MessageSpans) -> tuple[Bytes, MessageSpans]:
     if not len(rows):
         return buffer, spans
     starts, stops = spans.property_starts.copy(), spans.property_stops.copy()
+    lists = gather(buffer, starts[rows], stops[rows])
     added, dropping = spans.added.take(as_array(rows)).fill_null(b""), spans.ttl[rows] == UNDEFINED
-    buffer, starts[rows], stops[rows] = _rewritten(buffer, starts[rows], stops[rows], added, dropping)
+    made, bounds = _rewritten(lists, added, dropping)
+    bounds += len(buffer)
+    starts[rows], stops[rows] = bounds[:-1], bounds[1:]
     ok, relisted = spans.ok | spans.relisted, np.zeros(len(spans.ok), bool)
-    return buffer, replace(spans, ok=ok, relisted=relisted, property_starts=starts, property_stops=stops)
+    spans = replace(spans, ok=ok, relisted=relisted, property_starts=starts, property_stops=stops)
+    return np.concatenate([buffer, made]), spans
 
 
-def _rewritten(
-    buffer: Bytes, starts: Positions, stops: Positions, added: pa.BinaryArray, dropping: Mask
-) -> tuple[Bytes, Positions, Positions]:
-    """The lists [start, stop), with the headers of the tables `added` and those that are `dropping` theirs without the
-    expiration, behind the bytes of `buffer`.
+def _rewritten(lists: pa.BinaryArray, added: pa.BinaryArray, dropping: Mask) -> tuple[Bytes, Positions]:
+    """The lists with the headers of the tables `added`, and those that are `dropping` theirs without the expiration:
+    one after another, and where each begins.
     """
-    listed, count = properties.locate(buffer, starts, stops), len(starts)
-    tables, bounds = data_of(added), offsets_of(added).astype(np.int64)
+    data, tables, limits = data_of(lists), data_of(added), offsets_of(lists).astype(np.int64)
+    buffer = np.concatenate([data, tables, _ROOM])
+    starts, stops, count = limits[:-1], limits[1:], len(lists)
+    listed, bounds = properties.locate(buffer, starts, stops), offsets_of(added) + np.int64(len(data))
     has_table = bounds[1:] > bounds[:-1]
     places = _place_of_headers(listed, starts)
     # What comes before the headers, their length, the headers, and what comes after, but for an expiration.
-    begins, ends = np.stack([starts, starts, places, stops]), np.stack([places, starts, stops, stops])
+    room = np.full(count, len(buffer) - len(_ROOM))
+    begins, ends = np.stack([starts, room, places, stops]), np.stack([places, room, stops, stops])
     table_starts, table_stops = places.copy(), places.copy()
     if (table := listed.fields.get("headers")) is not None:
         has_table[table.rows] = True
@@ -174,8 +181,7 @@ def _rewritten(
         ends[2, field.rows[chosen]] = field.starts[chosen] - 1
         begins[3, field.rows[chosen]] = field.stops[chosen]
     own = headers.locate(buffer, table_starts, table_stops)
-    items = _joined(own, headers.locate(tables, bounds[:-1], bounds[1:]), len(buffer))
-    buffer = np.concatenate([buffer, tables])
+    items = _joined(headers.locate(buffer, bounds[:-1], bounds[1:]), own)
     order = _order(buffer, items)
     firsts = np.concatenate(([0], np.cumsum(np.bincount(items.rows[order], minlength=count) + len(begins))))
     places_of_pieces = np.stack([firsts[:-1], firsts[:-1] + 1, firsts[1:] - 2, firsts[1:] - 1])
@@ -185,10 +191,10 @@ def _rewritten(
     piece_starts[places_of_pieces], piece_stops[places_of_pieces] = begins, ends
     piece_starts[inner], piece_stops[inner] = items.name_starts[order] - 1, items.stops[order]
     made = gather(buffer, piece_starts, piece_stops)
-    offsets = offsets_of(made).astype(np.int64) + len(buffer)
-    whole = np.concatenate([buffer, data_of(made)[: offsets[-1] - len(buffer)]])
+    offsets = offsets_of(made).astype(np.int64)
+    whole = data_of(made)[: offsets[-1]].copy()
     _patch(whole, offsets[places_of_pieces], has_table, dropping)
-    return whole, offsets[firsts[:-1]], offsets[firsts[1:]]
+    return whole, offsets[firsts]
 
 
 def _patch(whole: Bytes, pieces: Positions, has_table: Mask, dropping: Mask) -> None:
@@ -210,14 +216,11 @@ def _place_of_headers(listed: PropertySpans, starts: Positions) -> Positions:
     return places
 
 
-def _joined(own: HeaderSpans, more: HeaderSpans, shift: int) -> HeaderSpans:
-    """The items of tables, those that were added first, which lie `shift` bytes further."""
-    columns = {
-        name: np.concatenate([getattr(more, name) + shift, getattr(own, name)])
-        for name in ("name_starts", "name_stops", "starts", "stops")
-    }
-    letters, rows = (np.concatenate([getattr(more, name), getattr(own, name)]) for name in ("letters", "rows"))
-    return HeaderSpans(ok=own.ok, rows=rows, letters=letters, **columns)
+def _joined(first: HeaderSpans, second: HeaderSpans) -> HeaderSpans:
+    """The items of both."""
+    names = [name for name in HeaderSpans.__dataclass_fields__ if name != "ok"]
+    columns = {name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in names}
+    return HeaderSpans(ok=second.ok, **columns)
 
 
 def _order(buffer: Bytes, items: HeaderSpans) -> npt.NDArray[np.intp]:
