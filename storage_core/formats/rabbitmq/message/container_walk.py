@@ -72,7 +72,9 @@ _HEADS = (_head(et.SMALL_ATOM_UTF8, 1), _head(et.ATOM, 2))
 
 
 def locate(buffer: Bytes, starts: Positions, stops: Positions, id_size: int) -> MessageSpans:
-    """The parts of the terms [start, stop) of `buffer`, whose ids have `id_size` bytes. Never raises."""
+    """The parts of the terms [start, stop) of `buffer`, whose ids have `id_size` bytes; of those in a queue whose
+    messages need none, 0. Never raises.
+    """
     found = _located(buffer, starts, stops, id_size, *_HEADS[0])
     known = found.ok | found.relisted
     others = np.flatnonzero(~known)

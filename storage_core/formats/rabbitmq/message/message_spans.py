@@ -1,6 +1,6 @@
 """Where the parts of many message terms lie in their buffer.
 
-Source: rabbitmq.md 6.3 and 8. How they are found is `basic_message`'s and `container_shape`'s.
+Source: rabbitmq.md 6.3 and 8. How they are found is `basic_message`'s, `container_shape`'s and `container_walk`'s.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class MessageSpans:
 
 
 _COLUMNS = [name for name in MessageSpans.__dataclass_fields__ if name not in {"key_rows", "added"}]
-Noted = tuple[Mask, pa.BinaryArray, npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]
+_Last = tuple[Mask, pa.BinaryArray, npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
-def nothing_noted(count: int) -> Noted:
+def nothing_noted(count: int) -> _Last:
     """The last columns of terms that are no containers."""
     numbers = np.full((3, count), -1)
     return np.zeros(count, bool), pa.nulls(count, pa.binary()), numbers[0], numbers[1], numbers[2]
