@@ -17,6 +17,7 @@ from storage_core.formats.rabbitmq.message.basic_message import Message
 from storage_core.formats.rabbitmq.message.delivered_lists import relist
 from storage_core.formats.rabbitmq.message.message_spans import MessageSpans
 
+Locate = Callable[[Bytes, Positions, Positions, int], MessageSpans]
 SECOND = 1_700_000_000
 VALUES: list[tuple[str, Any]] = [
     ("S", b"text"), ("S", b""), ("I", -5), ("l", 1 << 40), ("L", 7), ("t", True), ("t", False), ("b", -1), ("B", 200),
@@ -153,7 +154,7 @@ def packed(terms: list[bytes]) -> tuple[Bytes, Positions, Positions]:
     return np.frombuffer(b"".join(terms), np.uint8), stops - [len(term) for term in terms], stops
 
 
-def same_alone(locate: Callable[[Bytes, Positions, Positions, int], MessageSpans], terms: list[bytes]) -> int:
+def same_alone(locate: Locate, terms: list[bytes]) -> int:
     """How many of the terms are found, their lists as a node delivers them; AssertionError for one that decoding alone
     tells otherwise.
     """

@@ -11,8 +11,9 @@ import pytest
 
 from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.erlang.external_term import Atom
-from storage_core.formats.rabbitmq.message import container_walk
+from storage_core.formats.rabbitmq.message import basic_message, container_walk
 from tests.rabbitmq.containers import (
+    Locate,
     container,
     harmed,
     noted,
@@ -29,12 +30,14 @@ pytestmark = pytest.mark.usefixtures("either_loops")
 check = partial(same_alone, container_walk.locate)
 
 
-def test_what_is_found_is_what_decoding_gives() -> None:
+@pytest.mark.parametrize(("locate", "rounds"), [(basic_message.locate, 150), (container_walk.locate, 60)])
+def test_what_is_found_is_what_decoding_gives(locate: Locate, rounds: int) -> None:
+    """By shapes and by the walk."""
     r, found, count = random.Random(5), 0, 0
-    for _ in range(60):
+    for _ in range(rounds):
         terms = [with_small_atoms(term) if r.random() < 0.5 else term for term in random_terms(r)]
-        found, count = found + check(terms), count + len(terms)
-        check([harmed(r, term) for term in terms])
+        found, count = found + same_alone(locate, terms), count + len(terms)
+        same_alone(locate, [harmed(r, term) for term in terms])
     assert found > count // 5
 
 

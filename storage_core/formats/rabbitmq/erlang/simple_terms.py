@@ -14,7 +14,7 @@ from storage_core.formats.rabbitmq.erlang.binary_lists import binaries
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor
 
 _WORD = 8
-_MOST_NUMBER = 7
+MOST_NUMBER = 7
 """Bytes of the largest number that is looked at."""
 
 
@@ -89,11 +89,16 @@ class SimpleTerms:
         found = np.where(wide, values_at(self.buffer, ">i4", self.starts), values_at(self.buffer, "u1", self.starts))
         at = np.minimum(self.starts, len(self.buffer) - _WORD)
         words = values_at(self.buffer, "<u8", at) >> _bits(self.starts - at)
-        size = np.clip(self.sizes, 0, _MOST_NUMBER)
+        size = np.clip(self.sizes, 0, MOST_NUMBER)
         words &= (np.uint64(1) << _bits(size)) - np.uint64(1)
         found = np.where(big, words.astype(np.int64), found)
-        plain = (self.sizes <= _MOST_NUMBER) & (values_at(self.buffer, "u1", self.starts - 1) == 0)
+        plain = (self.sizes <= MOST_NUMBER) & (values_at(self.buffer, "u1", self.starts - 1) == 0)
         return found, (small | wide | (big & plain)) & (found >= 0)
+
+
+def spelled_atom(tag: int, name: str) -> bytes:
+    """An atom of this tag, whose name is ASCII."""
+    return bytes((tag,)) + len(name).to_bytes(int(_HEAD_SIZES[tag]), "big") + name.encode()
 
 
 def _bits(size: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:

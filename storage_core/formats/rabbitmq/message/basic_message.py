@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang import term_layout
 from storage_core.formats.rabbitmq.erlang.binary_lists import binaries, binary_or_none
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor
+from storage_core.formats.rabbitmq.erlang.simple_terms import spelled_atom
 from storage_core.formats.rabbitmq.erlang.term_layout import Shape, stretch
 from storage_core.formats.rabbitmq.message import (
     amqp_content,
@@ -171,10 +173,8 @@ class Spelling:
     false: bytes
 
 
-def _spelling(tag: int, width: int) -> Spelling:
-    def atom(name: str) -> bytes:
-        return bytes((tag,)) + len(name).to_bytes(width, "big") + name.encode()
-
+def _spelling(tag: int) -> Spelling:
+    atom = partial(spelled_atom, tag)
     tuples, binary = bytes((et.SMALL_TUPLE,)), bytes((et.BINARY,))
     return Spelling(
         bytes((et.VERSION,)) + tuples + b"\6" + atom("basic_message") + tuples + b"\4" + atom("resource") + binary,
@@ -186,8 +186,8 @@ def _spelling(tag: int, width: int) -> Spelling:
     )
 
 
-SPELLING = _spelling(et.ATOM, 2)
-_SPELLINGS = (SPELLING, _spelling(et.SMALL_ATOM_UTF8, 1))
+SPELLING = _spelling(et.ATOM)
+_SPELLINGS = (SPELLING, _spelling(et.SMALL_ATOM_UTF8))
 ID_HEAD = bytes((et.BINARY, 0, 0, 0, ID_SIZE))
 _SHAPES, _FEWEST_SHAPED = 4, 64
 """How many shapes are tried before the rest is walked through, and how few terms are not worth one."""

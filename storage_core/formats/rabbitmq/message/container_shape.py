@@ -1,8 +1,7 @@
-"""Containers that are spelled like one of them, found as whole stretches of bytes; the property list as it is stored.
+"""Containers that are spelled like one of them, found as whole stretches of bytes.
 
-Only those that came by AMQP 0-9-1, and of these only rows whose list a node delivers as it is, or but for the order of
-its headers: where what the broker noted says what the list says. The others are `message_container`'s, one by one.
-Source: rabbitmq.md 8.
+Only those that came by AMQP 0-9-1, without headers of the broker's own. Those whose parts are as long in no other
+container are `container_walk`'s, what neither finds is `message_container`'s, one by one. Source: rabbitmq.md 8.
 """
 
 from __future__ import annotations
@@ -18,19 +17,18 @@ from storage_core.formats.layout import Bytes, Mask, Positions, values_at
 from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang import term_layout
+from storage_core.formats.rabbitmq.erlang.simple_terms import MOST_NUMBER
 from storage_core.formats.rabbitmq.erlang.term_layout import Shape, stretch
 from storage_core.formats.rabbitmq.erlang.term_spans import atom_at, elements, items
 from storage_core.formats.rabbitmq.message import message_container
-from storage_core.formats.rabbitmq.message.delivered_lists import UNDEFINED, Noted, as_stored
-from storage_core.formats.rabbitmq.message.message_spans import MessageSpans
+from storage_core.formats.rabbitmq.message.delivered_lists import Noted, as_stored
+from storage_core.formats.rabbitmq.message.message_spans import UNDEFINED, MessageSpans
 
 _Span = tuple[int, int]
 _NAMES = [message_container.TAG.encode(), message_container.LEGACY.encode()]
 _CONTENT = bytes((et.SMALL_INTEGER, properties.CLASS_BASIC))
-_MOST_NUMBER = 7
-"""Bytes of the largest number that is looked at."""
-_TIMES = ("rts", message_container.TIMESTAMP)
-_TOLD_ALONE = frozenset({"", message_container.DEATHS, message_container.DELIVERIES})
+_TIMES = (message_container.RECEIVED, message_container.TIMESTAMP)
+_WITHOUT_SHAPE = frozenset({"", message_container.DEATHS, message_container.DELIVERIES})
 """Annotations, those without an atom for a name among them, that make headers or say more than a shape holds."""
 _MOST_TTL = 1 << 62
 
@@ -70,7 +68,7 @@ class ContainerShape:
     noted: NotedPlaces
 
     def located(self, buffer: Bytes, starts: Positions, stops: Positions) -> tuple[MessageSpans, Mask]:
-        """The parts of the terms that are spelled so and are delivered as they are stored; and which are spelled so."""
+        """The parts of the terms, and which of them are spelled so."""
         found = term_layout.locate(buffer, starts, stops, self.stretches)
         ends, count = found.body_stops, len(self.keys)
         spans = [np.array([span[side] for span in self.keys], np.int64) for side in (0, 1)]
@@ -98,7 +96,7 @@ def shape_of(data: bytes, id_size: int) -> ContainerShape | None:
         (fragment,) = items(data, content[5][0])
         pairs = items(data, whole[3][0])
         named = {atom_at(data, key[0]).decode(): value for key, value in zip(pairs[::2], pairs[1::2], strict=True)}
-        if data[fragment[0]] != et.BINARY or 2 * len(named) < len(pairs) or not _TOLD_ALONE.isdisjoint(named):
+        if data[fragment[0]] != et.BINARY or 2 * len(named) < len(pairs) or not _WITHOUT_SHAPE.isdisjoint(named):
             return None
         return _shape(data, content[3], fragment, named, id_size)
     except (FormatError, IndexError, KeyError, ValueError):
@@ -146,7 +144,7 @@ def _noted(data: bytes, named: dict[str, _Span], body: int) -> tuple[NotedPlaces
     if priority is not None and data[priority[0]] == et.SMALL_INTEGER:
         free.append((priority[0] + 1, priority[1]))
         priority_at = priority[0] + 1 - body
-    elif priority is not None and atom_at(data, priority[0]) != b"undefined":
+    elif priority is not None and atom_at(data, priority[0]) != message_container.UNDEFINED.encode():
         raise ValueError
     ttl = -1
     if message_container.TTL in named:
@@ -169,7 +167,7 @@ def _binary(data: bytes, span: _Span) -> _Span:
 def _number(data: bytes, span: _Span) -> _Span:
     """Where the bytes of a number lie that takes more than four of them. ValueError for another term."""
     start, stop = span
-    if data[start] != et.SMALL_BIG or data[start + 2] or stop - start - 3 > _MOST_NUMBER:
+    if data[start] != et.SMALL_BIG or data[start + 2] or stop - start - 3 > MOST_NUMBER:
         raise ValueError
     return start + 3, stop
 

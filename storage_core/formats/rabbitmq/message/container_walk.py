@@ -7,6 +7,7 @@ delivers as they are is `delivered_lists`'s. Source: rabbitmq.md 8.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +22,11 @@ from storage_core.formats.rabbitmq.binary_columns import counted, fixed, joined,
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang.binary_lists import binary_or_none
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
-from storage_core.formats.rabbitmq.erlang.simple_terms import SimpleTerms
+from storage_core.formats.rabbitmq.erlang.simple_terms import SimpleTerms, spelled_atom
 from storage_core.formats.rabbitmq.message import deaths, message_container
 from storage_core.formats.rabbitmq.message.deaths import Deaths
-from storage_core.formats.rabbitmq.message.delivered_lists import UNDEFINED, Noted, as_stored
-from storage_core.formats.rabbitmq.message.message_spans import MessageSpans
+from storage_core.formats.rabbitmq.message.delivered_lists import Noted, as_stored
+from storage_core.formats.rabbitmq.message.message_spans import UNDEFINED, MessageSpans
 from storage_core.formats.rabbitmq.message.message_spans import joined as joined_spans
 from storage_core.formats.spans import gather
 
@@ -41,12 +42,14 @@ _EXCHANGE, _KEYS, _ID, _TIMESTAMP, _RECEIVED, _DURABLE, _PRIORITY, _TTL, _COPIES
     _code(name)
     for name in (
         message_container.EXCHANGE, message_container.ROUTING_KEYS, message_container.ID, message_container.TIMESTAMP,
-        "rts", message_container.DURABLE, message_container.PRIORITY, message_container.TTL, "bcc",
+        message_container.RECEIVED, message_container.DURABLE, message_container.PRIORITY, message_container.TTL,
+        message_container.COPIES,
     )
 )  # fmt: skip
 _UNKNOWN, _DEATHS, _DELIVERED, _ACQUIRED, _HEADER = range(-1, -6, -1)
 _LONG_NAMES = {
-    message_container.DEATHS: _DEATHS, message_container.DELIVERIES: _DELIVERED, "acquired_count": _ACQUIRED,
+    message_container.DEATHS: _DEATHS, message_container.DELIVERIES: _DELIVERED,
+    message_container.ACQUIRED: _ACQUIRED,
 }  # fmt: skip
 _HEADER_BEGINS = b"x-"
 """Of the names of annotations that make headers."""
@@ -56,19 +59,16 @@ _UNDEFINED = {_TTL: UNDEFINED, _PRIORITY: -1}
 Rows = npt.NDArray[np.int64]
 
 
-def _head(tag: int, width: int) -> tuple[bytes, bytes]:
-    """What stands before and after the property list, in one of the spellings of atoms."""
-
-    def atom(name: str) -> bytes:
-        return bytes((tag,)) + len(name).to_bytes(width, "big") + name.encode()
-
+def _head(tag: int) -> tuple[bytes, bytes]:
+    """What stands before and after the property list, with atoms of this tag."""
+    atom = partial(spelled_atom, tag)
     begin = bytes((et.VERSION, et.SMALL_TUPLE, message_container.PARTS))
     begin += atom(message_container.TAG) + atom(message_container.LEGACY) + bytes((et.SMALL_TUPLE, 6))
     number = bytes((et.SMALL_INTEGER, properties.CLASS_BASIC))
     return begin + atom("content") + number + atom("none") + bytes((et.BINARY,)), atom(properties.PROTOCOL)
 
 
-_HEADS = (_head(et.SMALL_ATOM_UTF8, 1), _head(et.ATOM, 2))
+_HEADS = (_head(et.SMALL_ATOM_UTF8), _head(et.ATOM))
 
 
 def locate(buffer: Bytes, starts: Positions, stops: Positions, id_size: int) -> MessageSpans:

@@ -21,11 +21,9 @@ from storage_core.formats.rabbitmq.amqp import field_table, headers, properties
 from storage_core.formats.rabbitmq.amqp.headers import HeaderSpans
 from storage_core.formats.rabbitmq.amqp.properties import FieldSpans, PropertySpans
 from storage_core.formats.rabbitmq.message import message_container
-from storage_core.formats.rabbitmq.message.message_spans import MessageSpans
+from storage_core.formats.rabbitmq.message.message_spans import UNDEFINED, MessageSpans
 from storage_core.formats.spans import data_of, gather, offsets_of
 
-UNDEFINED = -2
-"""A time to live that takes an expiration away."""
 _LENGTH_SIZE = 4
 _ROOM = np.zeros(_LENGTH_SIZE, np.uint8)
 """For the length of a table."""

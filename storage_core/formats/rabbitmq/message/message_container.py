@@ -17,7 +17,7 @@ from storage_core.formats.rabbitmq.amqp.field_table import Item
 TAG, LEGACY, AMQP, MQTT = "mc", "mc_amqpl", "mc_amqp", "mc_mqtt"
 PROTOCOLS = (LEGACY, AMQP, MQTT)
 EXCHANGE, ROUTING_KEYS, ID, DEATHS, TTL, DELIVERIES = "x", "rk", "id", "deaths", "ttl", "delivery_count"
-TIMESTAMP, DURABLE, PRIORITY = "ts", "d", "p"
+TIMESTAMP, RECEIVED, DURABLE, PRIORITY, COPIES, ACQUIRED = "ts", "rts", "d", "p", "bcc", "acquired_count"
 UNDEFINED = "undefined"
 ID_SIZE, PARTS = 16, 4
 _RECEIVED_HEADER = b"timestamp_in_ms"

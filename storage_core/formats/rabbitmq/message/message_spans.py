@@ -15,6 +15,9 @@ import pyarrow as pa
 from storage_core.arrays import as_array
 from storage_core.formats.layout import Mask, Positions
 
+UNDEFINED = -2
+"""A time to live that takes an expiration away."""
+
 
 @dataclass(frozen=True)
 class MessageSpans:
@@ -22,9 +25,10 @@ class MessageSpans:
 
     Only rows with `ok` are meant; the others are spelled in a way that only `decode` reads, or damaged. Of those that
     are `relisted`, never `ok` ones, all is known as well, but a node delivers another property list: the headers in the
-    order of their names, with those of the table `added`, where it is not null, and no expiration where `ttl` is -2.
-    Routing keys are flat: `key_rows` ascend and say whose key it is. The 16 bytes of the id start at `id_starts`.
-    `ttl`, in ms, `priority` and `deliveries` are what a broker noted in a container, -1 where it noted none.
+    order of their names, with those of the table `added`, where it is not null, and no expiration where `ttl` is
+    UNDEFINED. Routing keys are flat: `key_rows` ascend and say whose key it is. The 16 bytes of the id start at
+    `id_starts`. `ttl`, in ms, `priority` and `deliveries` are what a broker noted in a container, -1 where it noted
+    none.
     """
 
     ok: Mask
