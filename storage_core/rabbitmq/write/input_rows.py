@@ -19,8 +19,8 @@ from storage_core.errors import ColumnError, RowError, shorten
 from storage_core.formats.layout import Mask, values_at
 from storage_core.formats.rabbitmq.amqp import headers, properties
 from storage_core.formats.rabbitmq.amqp.properties import PropertySpans
+from storage_core.formats.rabbitmq.amqp.property_columns import encode_headers, encode_properties
 from storage_core.formats.rabbitmq.binary_columns import lengths
-from storage_core.formats.rabbitmq.message.message_columns import encode_headers, encode_properties
 from storage_core.formats.spans import data_of, offsets_of
 from storage_core.input_columns import InputColumns, as_binary, check_names
 from storage_core.rabbitmq.schema import READABLE, TEXT_PROPERTIES

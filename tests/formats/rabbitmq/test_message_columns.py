@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_core.formats.rabbitmq.amqp import properties
+from storage_core.formats.rabbitmq.amqp import properties, property_columns
 from storage_core.formats.rabbitmq.message import basic_message, message_columns
 from tests.reference import rabbitmq_records
 
@@ -50,9 +50,9 @@ def test_batches_are_encoded_as_single_messages_are(drawn: list[dict[str, Any]],
     given_columns = {name: column(name, kind) for name, kind in fields.items()}
     tables = column("headers", HEADERS)
     names, values = (part.cast(pa.binary()) for part in (tables.keys, tables.items))
-    encoded = message_columns.encode_headers(names, values, tables.offsets.to_numpy().astype(np.int64))
+    encoded = property_columns.encode_headers(names, values, tables.offsets.to_numpy().astype(np.int64))
     given_columns["headers"] = pc.if_else(tables.is_valid(), encoded, pa.scalar(None, pa.binary()))
-    listed = message_columns.encode_properties(given_columns, len(drawn))
+    listed = property_columns.encode_properties(given_columns, len(drawn))
     terms = message_columns.encode_terms(
         b"/", column("exchange", pa.binary()), column("keys", pa.list_(pa.binary())), listed,
         column("body", pa.binary()), column("id", pa.binary()),

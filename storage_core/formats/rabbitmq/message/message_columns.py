@@ -1,12 +1,10 @@
-"""Columns of messages → property lists, message terms and index records, a whole batch at a time.
+"""Columns of messages → message terms and index records, a whole batch at a time.
 
-Leaves to the engine which rows may be written and where each goes. The one-message twins are `properties.encode` and
-`basic_message.encode`. Source: rabbitmq.md 2, 3, 6.1 to 6.4.
+Leaves to the engine which rows may be written and where each goes. The one-message twin is `basic_message.encode`,
+property lists are `property_columns`'. Source: rabbitmq.md 2, 3, 6.1 to 6.3.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -15,39 +13,11 @@ import pyarrow.compute as pc
 
 from storage_core.arrays import as_array
 from storage_core.formats.checksum import body_crcs
-from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.binary_columns import Numbers, counted, fixed, joined, lengths, where
 from storage_core.formats.rabbitmq.classic import index_records, message_file, queue_v2, segment
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.message import basic_message
 from storage_core.formats.spans import data_of, gather, offsets_of, structs_at
-
-
-def encode_headers(names: pa.BinaryArray, values: pa.BinaryArray, bounds: Numbers) -> pa.BinaryArray:
-    """Tables of long strings, without the length before them; table i has the items [bounds[i], bounds[i + 1])."""
-    entries = joined(counted(names, "u1"), b"S", counted(values.fill_null(b""), ">u4"))
-    return pc.binary_join(pa.ListArray.from_arrays(as_array(bounds.astype(np.int32)), entries), b"")
-
-
-def encode_properties(columns: Mapping[str, pa.Array], row_count: int) -> pa.BinaryArray:
-    """Property lists of columns named as in `properties.FIELDS`: binary for short strings, encoded tables for
-    `headers`, integers for the others. A null is a field that is not there. All must fit: see `properties.encode`.
-    """
-    flags = np.zeros(row_count, np.uint16)
-    parts: list[pa.Array | bytes] = []
-    for index, (name, kind) in enumerate(properties.FIELDS):
-        column = columns.get(name)
-        if column is None or column.null_count == row_count:
-            continue
-        present = column.is_valid().to_numpy(zero_copy_only=False)
-        flags |= present.astype(np.uint16) << (15 - index)
-        if kind in {properties.SHORT, properties.TABLE}:
-            part = counted(column.fill_null(b""), "u1" if kind == properties.SHORT else ">u4")
-        else:
-            values = column.fill_null(0).to_numpy(zero_copy_only=False)
-            part = fixed(values.astype("u1" if kind == properties.OCTET else ">u8"))
-        parts.append(where(present, part))
-    return joined(fixed(flags.astype(">u2")), *parts)
 
 
 def encode_terms(
