@@ -33,8 +33,9 @@ MOST_NESTED = 32
 Value = tuple[str, Any]
 """A type and a value: bytes for texts, of a list or array the values in it, of a map its pairs, None if described."""
 
-_FIXED = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
-_COUNTED = {0xA: 1, 0xB: 4, 0xC: 1, 0xD: 4, 0xE: 1, 0xF: 4}
+FIXED_SIZES = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
+LENGTH_SIZES = {0xA: 1, 0xB: 4, 0xC: 1, 0xD: 4, 0xE: 1, 0xF: 4}
+"""Bytes of a value, or of the length before it, by the high half of its constructor."""
 NUMBERS = {
     0x50: ("ubyte", ">B"), 0x51: ("byte", ">b"), 0x52: ("uint", ">B"), 0x53: ("ulong", ">B"), 0x54: ("int", ">b"),
     0x55: ("long", ">b"), 0x56: ("boolean", ">?"), 0x60: ("ushort", ">H"), 0x61: ("short", ">h"),
@@ -144,10 +145,10 @@ def element_at(data: bytes, position: int, depth: int = 0) -> Element:
 def _sized(data: bytes, code: int, position: int, start: int) -> Element:
     """The value of constructor `code` whose bytes, the length before them too, begin at `start`. FormatError."""
     category = code >> 4
-    if category in _FIXED:
-        stop = start + _FIXED[category]
-    elif category in _COUNTED:
-        width = _COUNTED[category]
+    if category in FIXED_SIZES:
+        stop = start + FIXED_SIZES[category]
+    elif category in LENGTH_SIZES:
+        width = LENGTH_SIZES[category]
         start += width
         stop = start + int.from_bytes(data[start - width : start], "big")
     else:

@@ -12,12 +12,11 @@ import pyarrow.compute as pc
 
 from storage_core.arrays import as_mask
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
+from storage_core.formats.rabbitmq.amqp import section_values
 from storage_core.formats.rabbitmq.erlang.term_layout import Stretch
 from storage_core.formats.rabbitmq.message.container_view import ESCAPE, REPLY_QUEUE
 from storage_core.formats.spans import gather
 
-_EXPONENTS = {0x72: 0x7F800000, 0x82: 0x7FF00000}
-"""The bits of floats, and of the first half of doubles, that are all set in those that are not finite."""
 _REPLY_QUEUE = int.from_bytes(REPLY_QUEUE, "big")
 
 
@@ -104,8 +103,8 @@ class Shape:
         """The rows that only the decoder knows: with a number that is not finite, or a reply_to of another kind."""
         alone: Mask = np.zeros(len(found.ok), bool)
         for _, value in self.headers:
-            if bits := _EXPONENTS.get(value.code):
-                alone |= values_at(buffer, ">u4", found.begins[value.number] + value.at) & bits == bits
+            if not value.counted:
+                alone |= section_values.are_endless(buffer, value.code, found.begins[value.number] + value.at)
         reply = dict(self.fields).get("reply_to")
         if not isinstance(reply, Value):
             return alone

@@ -10,22 +10,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_core.arrays import as_scalar
 from storage_core.errors import FormatError
 from storage_core.formats import spans
-from storage_core.formats.layout import Bytes, Positions, values_at
-from storage_core.formats.rabbitmq.amqp import properties, sections
+from storage_core.formats.layout import Bytes, values_at
+from storage_core.formats.rabbitmq.amqp import properties, section_values, sections
 from storage_core.formats.rabbitmq.amqp.sections import Element, Section
+from storage_core.formats.rabbitmq.binary_columns import fixed
 from storage_core.formats.rabbitmq.erlang.term_layout import Stretch, stretch
 from storage_core.formats.rabbitmq.message import container_view
 from storage_core.formats.rabbitmq.stream_queues import delivered
 from storage_core.formats.rabbitmq.stream_queues.message_shape import Matched, Shape, Size, Value
 
-_WIDTHS = {0xA: 1, 0xB: 4, 0xC: 1, 0xD: 4, 0xE: 1, 0xF: 4}
 _PLAIN_KINDS = frozenset(range(sections.HEADER, sections.FOOTER + 1)) - {sections.SEQUENCE}
 _FLAGS = dict(zip((name for name, _ in properties.FIELDS), (1 << (15 - i) for i in range(14)), strict=True))
 
@@ -55,7 +54,7 @@ class _Draft:
 
     def value(self, element: Element) -> Value:
         """A value that rows may have differently."""
-        width = _WIDTHS.get(element.code >> 4, 0)
+        width = sections.LENGTH_SIZES.get(element.code >> 4, 0)
         number = len(self.stretches)
         if width:
             self.close(element.value - width, width, element.stop)
@@ -92,7 +91,7 @@ def shape_of(data: bytes) -> Shape | None:
 def _walk(draft: _Draft, section: Section) -> list[Value | bytes]:
     """The values of a section; of a map its keys as bytes, which all rows share."""
     outer = section.value
-    width = _WIDTHS.get(outer.code >> 4, 0)
+    width = sections.LENGTH_SIZES.get(outer.code >> 4, 0)
     if outer.code == sections.LIST_0:
         return []
     if outer.code not in {*sections.LISTS, *sections.MAPS}:
@@ -227,14 +226,8 @@ def _is_plain_field(name: str, value: Value) -> bool:
     return value.code in (_BYTES if name == "user_id" else _SHORT)
 
 
-_COPIED = {0x81: b"l", 0x71: b"I", 0x70: b"i", 0x61: b"s", 0x60: b"u", 0x51: b"b", 0x50: b"B", 0x82: b"d", 0x72: b"f"}
-"""Constructors of numbers whose bytes are those of a field table, and the letters of these."""
-_GROWN = {0x55: (b"l", ">i8"), 0x54: (b"I", ">i4"), 0x52: (b"i", ">u4")}
-_FIXED_TEXT = {
-    sections.NULL: b"V", sections.TRUE: b"t\1", sections.FALSE: b"t\0", sections.UINT_0: b"i\0\0\0\0",
-}  # fmt: skip
-_LONG_TEXT = {0xA1: b"S", 0xB1: b"S", 0xA3: b"S", 0xB3: b"S", 0xA0: b"x", 0xB0: b"x"}
-_HEADS = frozenset({*_COPIED, *_GROWN, *_FIXED_TEXT, *_LONG_TEXT, 0x56, 0x83})
+_HEADS = section_values.KNOWN - {*section_values.ULONG}
+"""Constructors of headers; a ulong is digits to 3.10 where it is no long."""
 
 
 def property_lists(shape: Shape, found: Matched, buffer: Bytes) -> pa.BinaryArray:
@@ -278,16 +271,16 @@ def _field(shape: Shape, found: Matched, buffer: Bytes, value: Value | bytes, sk
         start, stop = shape.span(value, found)
         if skipped:
             start = start + skipped
-            return [_numbers((stop - start).astype("u1")), spans.gather(buffer, start, stop)]
+            return [fixed((stop - start).astype("u1")), spans.gather(buffer, start, stop)]
         return [spans.gather(buffer, start - 1, stop)]
     start = found.begins[value.number] + value.at
     if value.code == 0x83:
-        return [_numbers(_seconds(buffer, start))]
+        return [fixed(section_values.seconds(buffer, start))]
     if value.code in {0x52, 0x70}:
         numbers = values_at(buffer, "u1" if value.code == 0x52 else ">u4", start).astype("u4")
         digits = pc.cast(pa.array(numbers), pa.string())
-        return [_numbers(pc.binary_length(digits).to_numpy().astype("u1")), digits.cast(pa.binary())]
-    return [_fixed(buffer, start, 1)]
+        return [fixed(pc.binary_length(digits).to_numpy().astype("u1")), digits.cast(pa.binary())]
+    return [spans.gather(buffer, start, start + 1)]
 
 
 def _table(shape: Shape, found: Matched, buffer: Bytes) -> list[Any]:
@@ -298,42 +291,12 @@ def _table(shape: Shape, found: Matched, buffer: Bytes) -> list[Any]:
         for part in (head, *_item(shape, found, buffer, value)):
             parts.append(part)
             sizes += len(part) if isinstance(part, bytes) else np.diff(spans.offsets_of(part))
-    return [_numbers(sizes.astype(">u4")), *parts]
+    return [fixed(sizes.astype(">u4")), *parts]
 
 
 def _item(shape: Shape, found: Matched, buffer: Bytes, value: Value) -> list[Any]:
     """A header's letter and value."""
-    code = value.code
-    if code in _FIXED_TEXT:
-        return [_FIXED_TEXT[code]]
     if value.counted:
-        start, stop = shape.span(value, found)
-        return [_LONG_TEXT[code], _numbers((stop - start).astype(">u4")), spans.gather(buffer, start, stop)]
+        return section_values.items(buffer, value.code, *shape.span(value, found))
     start = found.begins[value.number] + value.at
-    if code == 0x83:
-        return [b"T", _numbers(_seconds(buffer, start))]
-    if code == 0x56:
-        return [b"t", _numbers((values_at(buffer, "u1", start) != 0).astype("u1"))]
-    if code in _GROWN:
-        letter, wide = _GROWN[code]
-        return [letter, _numbers(values_at(buffer, "u1" if code == 0x52 else "i1", start).astype(wide))]
-    return [_COPIED[code], _fixed(buffer, start, {5: 1, 6: 2, 7: 4, 8: 8}[code >> 4])]
-
-
-def _seconds(buffer: Bytes, start: Positions) -> npt.NDArray[Any]:
-    ms = values_at(buffer, ">i8", start).astype(np.int64)
-    # Towards zero, as the node divides.
-    seconds: npt.NDArray[Any] = ms // 1000 + ((ms < 0) & (ms % 1000 != 0))
-    return seconds.astype(">i8")
-
-
-def _fixed(buffer: Bytes, start: Positions, size: int) -> pa.BinaryArray:
-    return spans.gather(buffer, start, start + size)
-
-
-def _numbers(values: npt.NDArray[Any]) -> pa.BinaryArray:
-    """Numbers as the bytes that they have in memory."""
-    width = values.dtype.itemsize
-    offsets = np.arange(0, width * len(values) + 1, width, dtype=np.int32)
-    data = pa.py_buffer(np.ascontiguousarray(values))
-    return pa.BinaryArray.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(offsets), data])
+    return section_values.items(buffer, value.code, start, start + sections.FIXED_SIZES[value.code >> 4])

@@ -1,0 +1,72 @@
+"""Values of AMQP 1.0, many of one constructor at once, as those of a field table of AMQP 0-9-1.
+
+One value alone is `sections`'. Source: docs/format/rabbitmq-streams.md 6.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from storage_core.formats.layout import Bytes, Mask, Positions, values_at
+from storage_core.formats.rabbitmq.amqp import sections
+from storage_core.formats.rabbitmq.binary_columns import fixed
+from storage_core.formats.spans import gather
+
+TIMESTAMP, BOOLEAN, FLOAT, DOUBLE = 0x83, 0x56, 0x72, 0x82
+UTF8, SYMBOL, BINARY, ULONG = (0xA1, 0xB1), (0xA3, 0xB3), (0xA0, 0xB0), (0x80, 0x53, sections.ULONG_0)
+"""The constructors of a type."""
+_COPIED = {
+    0x81: b"l", ULONG[0]: b"l", 0x71: b"I", 0x70: b"i", 0x61: b"s", 0x60: b"u", 0x51: b"b", 0x50: b"B", DOUBLE: b"d",
+    FLOAT: b"f",
+}  # fmt: skip
+"""Numbers whose bytes are those of a field table, and the letters of these."""
+_GROWN = {
+    0x55: ("i1", b"l", ">i8"), ULONG[1]: ("u1", b"l", ">i8"), 0x54: ("i1", b"I", ">i4"), 0x52: ("u1", b"i", ">u4"),
+}  # fmt: skip
+_CONSTANT = {
+    sections.NULL: b"V", sections.TRUE: b"t\1", sections.FALSE: b"t\0", sections.UINT_0: b"i\0\0\0\0",
+    ULONG[2]: b"l" + bytes(8),
+}  # fmt: skip
+_TEXTS = {**dict.fromkeys((*UTF8, *SYMBOL), b"S"), **dict.fromkeys(BINARY, b"x")}
+KNOWN = frozenset({*_COPIED, *_GROWN, *_CONSTANT, *_TEXTS, TIMESTAMP, BOOLEAN})
+"""Constructors whose values `items` makes."""
+_EXPONENTS = {FLOAT: 0x7F800000, DOUBLE: 0x7FF00000}
+"""The bits of floats, and of the first half of doubles, that are all set in those that are not finite."""
+
+
+def items(buffer: Bytes, code: int, starts: Positions, stops: Positions) -> list[bytes | pa.Array]:
+    """Letter and value of headers whose values of the constructor `code` have their bytes, without a length before
+    them, at [start, stop): the parts of each, one after another; bytes are the same in all.
+    """
+    if code in _CONSTANT:
+        return [_CONSTANT[code]]
+    if code in _TEXTS:
+        return [_TEXTS[code], fixed((stops - starts).astype(">u4")), gather(buffer, starts, stops)]
+    if code == TIMESTAMP:
+        return [b"T", fixed(seconds(buffer, starts))]
+    if code == BOOLEAN:
+        return [b"t", fixed((values_at(buffer, "u1", starts) != 0).astype("u1"))]
+    if code in _GROWN:
+        narrow, letter, wide = _GROWN[code]
+        return [letter, fixed(values_at(buffer, narrow, starts).astype(wide))]
+    return [_COPIED[code], gather(buffer, starts, stops)]
+
+
+def seconds(buffer: Bytes, starts: Positions) -> npt.NDArray[Any]:
+    """Whole seconds of the milliseconds at each position, as eight bytes."""
+    ms = values_at(buffer, ">i8", starts).astype(np.int64)
+    # Towards zero, as the node divides.
+    found: npt.NDArray[Any] = ms // 1000 + ((ms < 0) & (ms % 1000 != 0))
+    return found.astype(">i8")
+
+
+def are_endless(buffer: Bytes, code: int, starts: Positions) -> Mask:
+    """Which values of the constructor `code` are floats that are no finite number."""
+    if (bits := _EXPONENTS.get(code)) is None:
+        return np.zeros(len(starts), bool)
+    found: Mask = values_at(buffer, ">u4", starts) & bits == bits
+    return found
