@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -50,3 +53,17 @@ def listed(items: pa.BinaryArray, rows: Numbers, row_count: int) -> pa.BinaryArr
     """The items of each row, one after another; `rows`, ascending, say whose an item is."""
     offsets = np.searchsorted(rows, np.arange(row_count + 1)).astype(np.int32)
     return pc.binary_join(pa.ListArray.from_arrays(as_array(offsets), items), b"")
+
+
+def placed(parts: Sequence[tuple[Numbers, pa.Array]], row_count: int) -> pa.Array:
+    """The elements of some rows each, which are others in each part, as one array of all rows; null where none is."""
+    places, count = np.full(row_count, -1), 0
+    for rows, _ in parts:
+        places[rows] = count + np.arange(len(rows))
+        count += len(rows)
+    return pa.concat_arrays([array for _, array in parts]).take(as_array(places, places < 0))
+
+
+def digits(numbers: npt.NDArray[np.integer[Any]]) -> pa.BinaryArray:
+    """Each number as text."""
+    return pc.cast(as_array(numbers), pa.string()).cast(pa.binary())

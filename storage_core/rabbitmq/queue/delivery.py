@@ -120,6 +120,6 @@ class Deliveries(Sequence[Delivery]):
         if spans.ok[0] and len(bodies[0]):
             # With an empty body the head would end before the list of fragments, and say nothing about its length.
             self._shape.head, self._shape.stop = terms[0][: int(spans.body_starts[0])], int(spans.body_stops[0])
-        for row in np.flatnonzero(~spans.ok).tolist():
+        for row in np.flatnonzero(~(spans.ok | spans.relisted)).tolist():
             bodies[row] = basic_message.decode(terms[row]).body
         return bodies

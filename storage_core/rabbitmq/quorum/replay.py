@@ -12,6 +12,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
+from storage_core.arrays import as_mask
 from storage_core.errors import DataLossError, FormatError, UnsupportedFormatError
 from storage_core.formats.layout import Bytes, Positions
 from storage_core.formats.rabbitmq.erlang import external_term as et
@@ -231,8 +232,9 @@ class Replay:
         buffer[begin - 1] = et.VERSION
         sizes, metadata = found.sizes[chosen], found.metadata[chosen]
         spans = basic_message.locate(buffer, begin - 1, end, 0)
-        known = spans.ok | spans.relisted
         is_sized = sizes != log_entry.NO_SIZE
+        # What a node counts of a message by another protocol is not what the list of its properties has.
+        known = spans.ok | (spans.relisted & (is_sized | as_mask(spans.made.is_null())))
         told = np.flatnonzero(known & ~is_sized)
         sizes[told] = (spans.body_stops - spans.body_starts)[told]
         metadata[told] = (spans.property_stops - spans.property_starts)[told]

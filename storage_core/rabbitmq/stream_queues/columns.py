@@ -73,10 +73,10 @@ def _decoded(batch: StreamBatch) -> MessageBatch:
     nothing = np.zeros(len(lists), np.int64)
     table = found.fields.get("headers", FieldSpans(nothing[:0], nothing[:0], nothing[:0]))
     ok = np.ones(len(lists), bool)
-    relisted, added, ttl, priority, deliveries = nothing_noted(len(lists))
+    relisted, made, added, ttl, priority, deliveries = nothing_noted(len(lists))
     messages = MessageSpans(
         ok, nothing, nothing, nothing, nothing, nothing, offsets[:-1], offsets[1:], nothing, nothing, nothing, ok,
-        relisted, added, ttl, priority, deliveries,
+        relisted, made, added, ttl, priority, deliveries,
     )  # fmt: skip
     located = headers.locate(buffer, table.starts, table.stops)
     return MessageBatch(

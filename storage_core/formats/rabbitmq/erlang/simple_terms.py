@@ -75,6 +75,11 @@ class SimpleTerms:
         found &= values_at(self.buffer, f"S{len(text)}", self.starts) == text
         return found
 
+    @property
+    def is_constant_or_number(self) -> Mask:
+        """Which are true, false or undefined, or a number as `numbers` knows it."""
+        return self.numbers()[1] | self.is_named("true") | self.is_named("false") | self.is_named("undefined")
+
     def words(self) -> npt.NDArray[np.int64]:
         """The first bytes of each, eight at most, as a number, high ones first."""
         size = np.clip(self.sizes, 1, _WORD)

@@ -329,5 +329,5 @@ def _locate(buffer: Bytes, starts: Positions, stops: Positions, spelling: Spelli
     cursor.ok &= persistent | false
     cursor.move(np.where(persistent, len(spelling.true), len(spelling.false)))
     ok = cursor.ok & (cursor.position == stops)
-    relisted, added, *numbers = nothing_noted(len(ok))
-    return MessageSpans(ok, *exchange, *keys, *listed, *body, id_starts, persistent, relisted, added, *numbers)
+    relisted, made, added, *numbers = nothing_noted(len(ok))
+    return MessageSpans(ok, *exchange, *keys, *listed, *body, id_starts, persistent, relisted, made, added, *numbers)

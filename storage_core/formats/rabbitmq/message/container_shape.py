@@ -75,11 +75,11 @@ class ContainerShape:
         key_starts, key_stops = ((ends[:, None] + at).ravel() for at in spans)
         noted = self.noted.of(buffer, ends)
         ok, relisted = as_stored(buffer, found.property_starts, found.property_stops, found.ok, noted)
+        nothing = pa.nulls(len(starts), pa.binary())
         messages = MessageSpans(
             ok, ends + self.exchange[0], ends + self.exchange[1], np.repeat(np.arange(len(starts)), count), key_starts,
             key_stops, found.property_starts, found.property_stops, found.body_starts, ends, ends + self.id_at,
-            noted.persistent, relisted, pa.nulls(len(starts), pa.binary()), noted.ttl, noted.priority,
-            np.full(len(starts), -1),
+            noted.persistent, relisted, nothing, nothing, noted.ttl, noted.priority, np.full(len(starts), -1),
         )  # fmt: skip
         return messages, found.ok
 

@@ -1,7 +1,8 @@
-"""Containers that came by AMQP 0-9-1 however long their parts are, walked through in lockstep.
+"""Containers however long their parts are, walked through in lockstep.
 
-What `container_shape` finds at once where the lengths of names are the same. Which of the property lists a node
-delivers as they are is `delivered_lists`'s. Source: rabbitmq.md 8.
+Those that came by AMQP 0-9-1 `container_shape` finds at once where the lengths of names are the same; which of their
+property lists a node delivers as they are is `delivered_lists`'s. The contents of others are `section_walk`'s and
+`mqtt_walk`'s. Source: rabbitmq.md 8.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from storage_core.arrays import as_array, as_mask
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
 from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.amqp.properties import MOST_SHORT
-from storage_core.formats.rabbitmq.binary_columns import counted, fixed, joined, listed
+from storage_core.formats.rabbitmq.binary_columns import counted, fixed, joined, listed, placed
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang.binary_lists import binary_or_none
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
 from storage_core.formats.rabbitmq.erlang.simple_terms import SimpleTerms, spelled_atom
-from storage_core.formats.rabbitmq.message import deaths, message_container
+from storage_core.formats.rabbitmq.message import deaths, message_container, mqtt_walk, section_walk
+from storage_core.formats.rabbitmq.message.converted_contents import MOST_PRIORITY, Converted
 from storage_core.formats.rabbitmq.message.deaths import Deaths
 from storage_core.formats.rabbitmq.message.delivered_lists import Noted, as_stored
 from storage_core.formats.rabbitmq.message.message_spans import UNDEFINED, MessageSpans
@@ -59,39 +61,26 @@ _UNDEFINED = {_TTL: UNDEFINED, _PRIORITY: -1}
 Rows = npt.NDArray[np.int64]
 
 
-def _head(tag: int) -> tuple[bytes, bytes]:
-    """What stands before and after the property list, with atoms of this tag."""
-    atom = partial(spelled_atom, tag)
-    begin = bytes((et.VERSION, et.SMALL_TUPLE, message_container.PARTS))
-    begin += atom(message_container.TAG) + atom(message_container.LEGACY) + bytes((et.SMALL_TUPLE, 6))
-    number = bytes((et.SMALL_INTEGER, properties.CLASS_BASIC))
-    return begin + atom("content") + number + atom("none") + bytes((et.BINARY,)), atom(properties.PROTOCOL)
-
-
-_HEADS = (_head(et.SMALL_ATOM_UTF8), _head(et.ATOM))
-
-
 def locate(buffer: Bytes, starts: Positions, stops: Positions, id_size: int) -> MessageSpans:
     """The parts of the terms [start, stop) of `buffer`, whose ids have `id_size` bytes; of those in a queue whose
     messages need none, 0. Never raises.
     """
-    found = _located(buffer, starts, stops, id_size, *_HEADS[0])
+    found = _located(buffer, starts, stops, id_size, et.SMALL_ATOM_UTF8)
     known = found.ok | found.relisted
     others = np.flatnonzero(~known)
     if not len(others):
         return found
-    second = _located(buffer, starts[others], stops[others], id_size, *_HEADS[1])
+    second = _located(buffer, starts[others], stops[others], id_size, et.ATOM)
     return joined_spans([(np.flatnonzero(known), found.some(known)), (others, second)])
 
 
-def _located(
-    buffer: Bytes, starts: Positions, stops: Positions, id_size: int, before: bytes, after: bytes
-) -> MessageSpans:
+def _located(buffer: Bytes, starts: Positions, stops: Positions, id_size: int, tag: int) -> MessageSpans:
+    """The parts of terms whose atoms are of this tag."""
     cursor = Cursor(buffer, starts, stops)
-    cursor.expect(before)
-    lists = cursor.counted(">u4")
-    cursor.expect(after)
-    body = binary_or_none(cursor)
+    cursor.expect(
+        bytes((et.VERSION, et.SMALL_TUPLE, message_container.PARTS)) + spelled_atom(tag, message_container.TAG)
+    )
+    contents = _Contents(cursor, tag)
     cursor.ok &= cursor.number("u1") == et.MAP
     pairs = cursor.number(">u4")
     cursor.ok &= pairs <= _MOST_PAIRS
@@ -106,12 +95,63 @@ def _located(
         ok &= walk.id_at > 0
     added, right = walk.added(ok)
     ok &= right
-    stored, relisted = as_stored(buffer, *lists, ok, walk.noted, as_mask(added.is_valid()))
     noted, exchange, (key_rows, keys) = walk.noted, walk.exchange, walk.keys.joined(2)
+    stored, relisted = as_stored(
+        buffer, contents.list_starts, contents.list_stops, ok & contents.has_list, noted, as_mask(added.is_valid())
+    )
+    made = contents.made(ok, noted)
+    relisted |= as_mask(made.is_valid())
     return MessageSpans(
-        stored, exchange[0], exchange[1], key_rows, keys[0], keys[1], *lists, *body, walk.id_at, noted.persistent,
-        relisted, added, noted.ttl, noted.priority, walk.deliveries,
+        stored, exchange[0], exchange[1], key_rows, keys[0], keys[1], contents.list_starts, contents.list_stops,
+        contents.body_starts, contents.body_stops, walk.id_at, noted.persistent, relisted, made, added, noted.ttl,
+        noted.priority, walk.deliveries,
     )  # fmt: skip
+
+
+class _Contents:
+    """The contents at the positions of a cursor, which is moved after them: the spans of property lists, of the rows
+    that have one, and of bodies.
+    """
+
+    def __init__(self, cursor: Cursor, tag: int) -> None:
+        count = len(cursor.position)
+        self.list_starts, self.list_stops, self.body_starts, self.body_stops = np.zeros((4, count), np.int64)
+        self._converted: list[tuple[Rows, Converted]] = []
+        atoms = {name: spelled_atom(tag, name) for name in message_container.PROTOCOLS}
+        by = {name: cursor.at(f"S{len(atom)}", cursor.position) == atom for name, atom in atoms.items()}
+        self.has_list: Mask = by[message_container.LEGACY]
+        cursor.ok &= np.logical_or.reduce([*by.values()])
+        for name, chosen in by.items():
+            rows = np.flatnonzero(chosen & cursor.ok)
+            if not len(rows):
+                continue
+            inner = Cursor(cursor.buffer, cursor.position[rows], cursor.stop[rows])
+            inner.move(len(atoms[name]))
+            if name == message_container.LEGACY:
+                self._take_legacy(inner, rows, tag)
+            else:
+                found = (section_walk if name == message_container.AMQP else mqtt_walk).walk(inner, tag)
+                self.body_starts[rows], self.body_stops[rows] = found.body_starts, found.body_stops
+                self._converted.append((rows, found))
+            cursor.ok[rows], cursor.position[rows] = inner.ok, inner.position
+
+    def _take_legacy(self, cursor: Cursor, rows: Rows, tag: int) -> None:
+        atom, number = partial(spelled_atom, tag), bytes((et.SMALL_INTEGER, properties.CLASS_BASIC))
+        head = bytes((et.SMALL_TUPLE, 6)) + atom("content") + number + atom("none") + bytes((et.BINARY,))
+        cursor.expect(head)
+        self.list_starts[rows], self.list_stops[rows] = cursor.counted(">u4")
+        cursor.expect(atom(properties.PROTOCOL))
+        self.body_starts[rows], self.body_stops[rows] = binary_or_none(cursor)
+
+    def made(self, ok: Mask, noted: Noted) -> pa.BinaryArray:
+        """The property lists of the rows without one that are `ok`, null for others, and for those that only `decode`
+        knows.
+        """
+        fits, parts = ok & (noted.priority <= MOST_PRIORITY), []
+        for rows, converted in self._converted:
+            if len(chosen := np.flatnonzero(fits[rows])):
+                parts.append((rows[chosen], converted.lists(chosen, noted.some(rows[chosen]))))
+        return placed(parts, len(ok)) if parts else pa.nulls(len(ok), pa.binary())
 
 
 class _Walk:

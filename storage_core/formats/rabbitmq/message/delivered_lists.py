@@ -145,7 +145,7 @@ def relist(buffer: Bytes, spans: MessageSpans) -> tuple[Bytes, MessageSpans]:
     if not len(rows):
         return buffer, spans
     starts, stops = spans.property_starts.copy(), spans.property_stops.copy()
-    lists = gather(buffer, starts[rows], stops[rows])
+    lists = pc.coalesce(spans.made.take(as_array(rows)), gather(buffer, starts[rows], stops[rows]))
     added, dropping = spans.added.take(as_array(rows)).fill_null(b""), spans.ttl[rows] == UNDEFINED
     made, bounds = _rewritten(lists, added, dropping)
     bounds += len(buffer)

@@ -24,11 +24,11 @@ class MessageSpans:
     """Where the parts of n terms lie in their buffer: half-open spans, shape (n,).
 
     Only rows with `ok` are meant; the others are spelled in a way that only `decode` reads, or damaged. Of those that
-    are `relisted`, never `ok` ones, all is known as well, but a node delivers another property list: the headers in the
-    order of their names, with those of the table `added`, where it is not null, and no expiration where `ttl` is
-    UNDEFINED. Routing keys are flat: `key_rows` ascend and say whose key it is. The 16 bytes of the id start at
-    `id_starts`. `ttl`, in ms, `priority` and `deliveries` are what a broker noted in a container, -1 where it noted
-    none.
+    are `relisted`, never `ok` ones, all is known as well, but a node delivers another property list than the one there,
+    or than the one that is `made`, where this is not null: the headers in the order of their names, with those of the
+    table `added`, where it is not null, and no expiration where `ttl` is UNDEFINED. Routing keys are flat: `key_rows`
+    ascend and say whose key it is. The 16 bytes of the id start at `id_starts`. `ttl`, in ms, `priority` and
+    `deliveries` are what a broker noted in a container, -1 where it noted none.
     """
 
     ok: Mask
@@ -44,6 +44,7 @@ class MessageSpans:
     id_starts: Positions
     persistent: Mask
     relisted: Mask
+    made: pa.BinaryArray
     added: pa.BinaryArray
     ttl: npt.NDArray[np.int64]
     priority: npt.NDArray[np.int64]
@@ -54,17 +55,19 @@ class MessageSpans:
         keys = mask[self.key_rows]
         columns = {name: getattr(self, name)[keys if name.startswith("key_") else mask] for name in _COLUMNS}
         key_rows = (np.cumsum(mask) - 1)[self.key_rows[keys]]
-        return MessageSpans(**columns, key_rows=key_rows, added=self.added.filter(as_array(mask)))
+        kept = as_array(mask)
+        return MessageSpans(**columns, key_rows=key_rows, made=self.made.filter(kept), added=self.added.filter(kept))
 
 
-_COLUMNS = [name for name in MessageSpans.__dataclass_fields__ if name not in {"key_rows", "added"}]
-_Last = tuple[Mask, pa.BinaryArray, npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]
+_COLUMNS = [name for name in MessageSpans.__dataclass_fields__ if name not in {"key_rows", "made", "added"}]
+_Numbers = npt.NDArray[np.int64]
+_Last = tuple[Mask, pa.BinaryArray, pa.BinaryArray, _Numbers, _Numbers, _Numbers]
 
 
 def nothing_noted(count: int) -> _Last:
     """The last columns of terms that are no containers."""
-    numbers = np.full((3, count), -1)
-    return np.zeros(count, bool), pa.nulls(count, pa.binary()), numbers[0], numbers[1], numbers[2]
+    numbers, nothing = np.full((3, count), -1), pa.nulls(count, pa.binary())
+    return np.zeros(count, bool), nothing, nothing, numbers[0], numbers[1], numbers[2]
 
 
 Part = tuple[npt.NDArray[np.int64], MessageSpans]
@@ -80,5 +83,8 @@ def joined(parts: Sequence[Part]) -> MessageSpans:
     for name in _COLUMNS:
         column = np.concatenate([getattr(spans, name) for _, spans in parts])
         columns[name] = column[key_order if name.startswith("key_") else order]
-    added = pa.concat_arrays([spans.added for _, spans in parts]).take(as_array(order))
-    return MessageSpans(**columns, added=added)
+    made, added = (
+        pa.concat_arrays([getattr(spans, name) for _, spans in parts]).take(as_array(order))
+        for name in ("made", "added")
+    )
+    return MessageSpans(**columns, made=made, added=added)

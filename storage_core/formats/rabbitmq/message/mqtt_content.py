@@ -13,9 +13,14 @@ from storage_core.formats.rabbitmq.amqp.properties import MOST_SHORT, TRANSIENT_
 
 TAG = "mqtt_msg"
 CONTENT_TYPE, CORRELATION, RESPONSE = "Content-Type", "Correlation-Data", "Response-Topic"
-USER, EXPIRY = "User-Property", "Message-Expiry-Interval"
-_AS_KEY = bytes.maketrans(b"/+", b".*")
+USER, EXPIRY, FORMAT = "User-Property", "Message-Expiry-Interval", "Payload-Format-Indicator"
+PROPERTIES = (CONTENT_TYPE, CORRELATION, RESPONSE, USER, EXPIRY, FORMAT)
+"""What a publisher may say of a message; of the format a consumer is told nothing."""
+REPLY_TOPIC = b"x-reply-to-topic"
+"""The header that has the response topic."""
+AS_KEY = {b"/": b".", b"+": b"*"}
 """From a topic to a routing key. That of a node with the setting `mqtt.sparkplug` is left alone."""
+_AS_KEY = bytes.maketrans(*(b"".join(each) for each in (AS_KEY.keys(), AS_KEY.values())))
 
 
 def converted(content: Any) -> tuple[dict[str, Any], bytes]:
@@ -31,7 +36,7 @@ def converted(content: Any) -> tuple[dict[str, Any], bytes]:
     kind, correlation, response = said.values()
     headers = _user_properties(listed.get(USER, []))
     if response is not None:
-        headers.insert(0, (b"x-reply-to-topic", "S", response.translate(_AS_KEY)))
+        headers.insert(0, (REPLY_TOPIC, "S", response.translate(_AS_KEY)))
     if correlation is not None and not _is_short_text(correlation):
         headers.insert(0, (b"x-correlation-id", "S", correlation))
         correlation = None

@@ -1,0 +1,58 @@
+"""What many contents that came by other protocols than AMQP 0-9-1 say, as columns of properties, and the lists of them.
+
+Which column has what is `section_walk`'s and `mqtt_walk`'s; one message alone is `message_container`'s.
+Source: rabbitmq.md 8.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage_core.arrays import as_array, bytes_array
+from storage_core.formats.rabbitmq.amqp import properties
+from storage_core.formats.rabbitmq.amqp.property_columns import encode_properties
+from storage_core.formats.rabbitmq.binary_columns import digits, lengths, placed
+from storage_core.formats.rabbitmq.message.delivered_lists import Noted
+
+Rows = npt.NDArray[np.int64]
+MOST_PRIORITY = 255
+"""The highest that fits a property list."""
+
+
+class Converted:
+    """Of n contents the spans of their bodies, shape (n,), their headers as tables, empty where there are none, and
+    their other properties by name.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.body_starts, self.body_stops = np.zeros((2, count), np.int64)
+        self.headers: pa.BinaryArray = bytes_array([b""] * count)
+        self._parts: dict[str, list[tuple[Rows, pa.Array]]] = defaultdict(list)
+
+    def add(self, name: str, rows: Rows, values: pa.Array) -> None:
+        """Notes a property of some rows, which do not have it yet: text, or a number where a list has one."""
+        if len(rows):
+            self._parts[name].append((rows, values))
+
+    def lists(self, rows: Rows, noted: Noted) -> pa.BinaryArray:
+        """The property lists of some rows with what a broker noted of these, headers in their own order."""
+        at = as_array(rows)
+        columns = {name: placed(parts, self.count).take(at) for name, parts in self._parts.items()}
+        tables = self.headers.take(at)
+        columns["headers"] = pc.if_else(as_array(lengths(tables) > 0), tables, pa.scalar(None, pa.binary()))
+        columns["timestamp"] = as_array(noted.seconds, noted.seconds < 0)
+        times = pc.if_else(as_array(noted.ttl >= 0), digits(noted.ttl), pa.scalar(None, pa.binary()))
+        said = columns.get("expiration", pa.nulls(len(rows), pa.binary()))
+        columns["expiration"] = pc.if_else(as_array(noted.ttl == -1), said, times)
+        if "priority" not in columns:
+            columns["priority"] = as_array(noted.priority, noted.priority < 0)
+        if "delivery_mode" not in columns:
+            modes = np.full(len(rows), properties.PERSISTENT_MODE)
+            columns["delivery_mode"] = as_array(modes, ~noted.persistent)
+        return encode_properties(columns, len(rows))

@@ -1,0 +1,144 @@
+"""Contents that came by MQTT, many at once: what they say as columns of properties, and where their bodies lie.
+
+Those with texts that are no ASCII, or in pieces, are left to `mqtt_content`, one by one, which says the same of all
+others. Source: rabbitmq.md 8.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage_core.arrays import as_array, bytes_array
+from storage_core.formats.layout import Mask, Positions
+from storage_core.formats.rabbitmq.amqp.properties import MOST_SHORT, TRANSIENT_MODE
+from storage_core.formats.rabbitmq.binary_columns import counted, digits, joined, lengths, listed
+from storage_core.formats.rabbitmq.erlang import external_term as et
+from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
+from storage_core.formats.rabbitmq.erlang.simple_terms import SimpleTerms, spelled_atom
+from storage_core.formats.rabbitmq.message import mqtt_content
+from storage_core.formats.rabbitmq.message.converted_contents import Converted
+from storage_core.formats.spans import data_of, gather, offsets_of
+
+Rows = npt.NDArray[np.int64]
+_MOST_PROPERTIES, _MOST_EXPIRY = 16, 1 << 32
+_PAIR = bytes((et.SMALL_TUPLE, 2, et.BINARY))
+_ASCII = np.zeros(256, bool)
+_ASCII[1:128] = True
+
+
+def walk(cursor: Cursor, tag: int) -> Converted:
+    """The contents at the positions of the cursor, with atoms of this tag; moves after them. Rows with one of another
+    kind are not ok, and mean nothing.
+    """
+    cursor.expect(bytes((et.SMALL_TUPLE, 9)) + spelled_atom(tag, mqtt_content.TAG))
+    retain, qos, topic, duplicate, packet, payload = (SimpleTerms.next(cursor) for _ in range(6))
+    level, known = qos.numbers()
+    cursor.ok &= known & (level <= 1) & payload.is_binary & topic.is_binary
+    cursor.ok &= retain.is_constant_or_number & duplicate.is_constant_or_number & packet.is_constant_or_number
+    found = Converted(len(level))
+    found.body_starts, found.body_stops = payload.starts, payload.stops
+    found.add("delivery_mode", np.arange(len(level)), as_array(TRANSIENT_MODE + level))
+    cursor.ok &= cursor.number("u1") == et.MAP
+    counts = cursor.number(">u4")
+    cursor.ok &= counts <= _MOST_PROPERTIES
+    headers = _Headers()
+    for number in range(_MOST_PROPERTIES):
+        rows = np.flatnonzero(cursor.ok & (counts > number))
+        if not len(rows):
+            break
+        inner = Cursor(cursor.buffer, cursor.position[rows], cursor.stop[rows])
+        _take_property(inner, rows, found, headers)
+        cursor.ok[rows], cursor.position[rows] = inner.ok, inner.position
+    cursor.ok &= SimpleTerms.next(cursor).is_constant_or_number
+    found.headers = headers.tables(len(level))
+    return found
+
+
+class _Headers:
+    """Names and values of some rows; of several of one name the first of a row counts."""
+
+    def __init__(self) -> None:
+        self.first: list[tuple[Rows, pa.BinaryArray]] = []
+        self.others: list[tuple[Rows, pa.BinaryArray]] = []
+
+    def tables(self, count: int) -> pa.BinaryArray:
+        """As tables without the length before them, empty where there are none."""
+        parts = [*self.first, *self.others]
+        if not parts:
+            return bytes_array([b""] * count)
+        rows = np.concatenate([each for each, _ in parts])
+        order = np.argsort(rows, kind="stable")
+        items = pa.concat_arrays([made for _, made in parts]).take(as_array(order))
+        return listed(items, rows[order], count)
+
+
+def _take_property(cursor: Cursor, rows: Rows, found: Converted, headers: _Headers) -> None:
+    """The next property of each of `rows`; moves after it."""
+    key = SimpleTerms.next(cursor)
+    known = {name: key.is_named(name) for name in mqtt_content.PROPERTIES}
+    cursor.ok &= np.logical_or.reduce([*known.values()])
+    users = np.flatnonzero(known[mqtt_content.USER] & cursor.ok)
+    pairs = Cursor(cursor.buffer, cursor.position[users], cursor.stop[users])
+    value = SimpleTerms.next(cursor)
+    if len(users):
+        headers.others.append(_user_properties(pairs, rows[users]))
+        cursor.ok[users], cursor.position[users] = pairs.ok, pairs.position
+    for name, field in ((mqtt_content.CONTENT_TYPE, "content_type"), (mqtt_content.CORRELATION, "correlation_id")):
+        at = np.flatnonzero(known[name] & cursor.ok)
+        texts = gather(cursor.buffer, value.starts[at], value.stops[at])
+        cursor.ok[at] &= value.is_binary[at] & _fits(texts)
+        found.add(field, rows[at], texts)
+    at = np.flatnonzero(known[mqtt_content.RESPONSE] & cursor.ok)
+    cursor.ok[at] &= value.is_binary[at]
+    headers.first.append((rows[at], _reply_topics(gather(cursor.buffer, value.starts[at], value.stops[at]))))
+    at = np.flatnonzero(known[mqtt_content.EXPIRY] & cursor.ok)
+    numbers, right = value.numbers()
+    seconds = numbers[at]
+    cursor.ok[at] &= right[at] & (seconds < _MOST_EXPIRY)
+    found.add("expiration", rows[at], digits(np.where(seconds < _MOST_EXPIRY, seconds * 1000, 0)))
+    cursor.ok &= ~known[mqtt_content.FORMAT] | right
+
+
+def _reply_topics(topics: pa.BinaryArray) -> pa.BinaryArray:
+    """The headers that say to which topics replies go."""
+    for place, letter in mqtt_content.AS_KEY.items():
+        topics = pc.replace_substring(topics, place, letter)
+    name = mqtt_content.REPLY_TOPIC
+    return joined(bytes((len(name),)) + name + b"S", counted(topics, ">u4"))
+
+
+def _user_properties(cursor: Cursor, rows: Rows) -> tuple[Rows, pa.BinaryArray]:
+    """The lists of pairs at the positions of the cursor as headers, and whose each is; moves after them."""
+    tags = cursor.number("u1")
+    some = tags == et.LIST
+    cursor.ok &= some | (tags == et.NIL)
+    counts = np.where(some & cursor.ok, cursor.at(">u4", cursor.position), 0).astype(np.int64)
+    cursor.move(np.where(some, 4, 0))
+    cursor.ok &= counts <= cursor.stop - cursor.position
+    steps, number = Steps(len(rows)), 0
+    while len(left := np.flatnonzero(cursor.ok & (counts > number))):
+        each = Cursor(cursor.buffer, cursor.position[left], cursor.stop[left])
+        each.expect(_PAIR)
+        name = each.counted(">u4")
+        each.ok &= each.number("u1") == et.BINARY
+        value = each.counted(">u4")
+        cursor.ok[left], cursor.position[left] = each.ok, each.position
+        kept = each.ok & (name[1] - name[0] <= MOST_SHORT)
+        steps.add(left[kept], *(column[kept] for column in (*name, *value)))
+        number += 1
+    cursor.ok &= ~some | (cursor.at("u1", cursor.position) == et.NIL)
+    cursor.move(some.astype(np.int64))
+    owners, (name_starts, name_stops, starts, stops) = steps.joined(4)
+    names = counted(gather(cursor.buffer, name_starts, name_stops), "u1")
+    return rows[owners], joined(names, b"S", counted(gather(cursor.buffer, starts, stops), ">u4"))
+
+
+def _fits(texts: pa.BinaryArray) -> Mask:
+    """Which texts are short strings of ASCII without zeros."""
+    offsets: Positions = offsets_of(texts).astype(np.int64)
+    odd = np.concatenate(([0], np.cumsum(~_ASCII[data_of(texts)])))
+    fits: Mask = (odd[offsets[1:]] == odd[offsets[:-1]]) & (lengths(texts) <= MOST_SHORT)
+    return fits

@@ -1,0 +1,225 @@
+"""Contents that came by AMQP 1.0, many at once: what they say as columns of properties, and where their bodies lie.
+
+Those with annotations of a publisher, with lists or maps in a header or a body in pieces are left to `amqp_content`,
+one by one, which says the same of all others. Source: rabbitmq.md 8, docs/format/rabbitmq-streams.md 6.1.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage_core.arrays import as_mask, bytes_array
+from storage_core.formats.layout import Bytes, Mask, Positions, values_at
+from storage_core.formats.rabbitmq.amqp import section_values, sections
+from storage_core.formats.rabbitmq.binary_columns import counted, digits, joined, listed, placed
+from storage_core.formats.rabbitmq.erlang import external_term as et
+from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
+from storage_core.formats.rabbitmq.erlang.simple_terms import SimpleTerms, spelled_atom
+from storage_core.formats.rabbitmq.message import amqp_content, container_view
+from storage_core.formats.rabbitmq.message.converted_contents import Converted
+from storage_core.formats.spans import gather
+
+Rows = npt.NDArray[np.int64]
+_MOST_LISTED, _MOST_APPLIED = 13, 64
+_SIZES, _LENGTH_SIZES, _KNOWN = np.zeros(256, np.int64), np.zeros(256, np.int64), np.zeros(256, bool)
+for _code in (*sections.NUMBERS, *sections.CONSTANTS, *sections.TEXTS):
+    _KNOWN[_code] = True
+    _SIZES[_code] = sections.FIXED_SIZES.get(_code >> 4, 0)
+    _LENGTH_SIZES[_code] = sections.LENGTH_SIZES.get(_code >> 4, 0)
+_LISTS, _MAPS = dict(zip(sections.LISTS[1:], (1, 4), strict=True)), dict(zip(sections.MAPS, (1, 4), strict=True))
+"""Bytes of size and count, by constructor."""
+_SHORT_UTF8, _SHORT_SYMBOL, _SHORT_BINARY = section_values.UTF8[0], section_values.SYMBOL[0], section_values.BINARY[0]
+_ALLOWED = {
+    "message_id": (_SHORT_UTF8, *section_values.ULONG), "correlation_id": (_SHORT_UTF8, *section_values.ULONG),
+    "reply_to": (_SHORT_UTF8,), "app_id": (_SHORT_UTF8,), "user_id": (_SHORT_BINARY,),
+    "content_type": (_SHORT_UTF8, _SHORT_SYMBOL), "content_encoding": (_SHORT_UTF8, _SHORT_SYMBOL),
+    "timestamp": (section_values.TIMESTAMP,),
+}  # fmt: skip
+"""Constructors of fields that are looked at here, besides that of null."""
+
+
+def walk(cursor: Cursor, tag: int) -> Converted:
+    """The contents at the positions of the cursor, with atoms of this tag; moves after them. Rows with one of another
+    kind are not ok, and mean nothing.
+    """
+    cursor.expect(bytes((et.SMALL_TUPLE, 7)) + spelled_atom(tag, amqp_content.TAG) + bytes((et.NIL, et.BINARY)))
+    start, stop = cursor.counted(">u4")
+    for _ in range(2):
+        place = SimpleTerms.next(cursor)
+        cursor.ok &= place.is_constant_or_number | (place.tags == et.NIL)
+    (at, known), (code, coded) = (SimpleTerms.next(cursor).numbers() for _ in range(2))
+    cursor.ok &= known & coded & (at <= stop - start)
+    inside = Cursor(cursor.buffer, start, stop)
+    inside.ok &= cursor.ok
+    found = Converted(len(start))
+    _take_properties(inside, found)
+    _take_applied(inside, found)
+    _take_bodies(inside, found, start + at, code)
+    cursor.ok &= inside.ok
+    return found
+
+
+class _Elements:
+    """The next value of many rows: constructor, and the span of its bytes without a length before them."""
+
+    def __init__(self, cursor: Cursor) -> None:
+        self.codes = cursor.number("u1")
+        cursor.ok &= _KNOWN[self.codes]
+        lengths, sizes = _LENGTH_SIZES[self.codes], _SIZES[self.codes].copy()
+        for width, kind in ((1, "u1"), (4, ">u4")):
+            rows = np.flatnonzero(lengths == width)
+            sizes[rows] = values_at(cursor.buffer, kind, cursor.position[rows])
+        cursor.move(lengths)
+        self.starts = cursor.position
+        cursor.move(sizes)
+        self.stops = cursor.position
+
+
+def _section(cursor: Cursor, code: int) -> Rows:
+    """The rows whose next section is the one of this number; moves these after its descriptor."""
+    head = _head(code)
+    here = cursor.at(f"S{len(head)}", cursor.position) == head
+    here &= cursor.ok & (cursor.position + len(head) <= cursor.stop)
+    cursor.move(np.where(here, len(head), 0))
+    return np.flatnonzero(here)
+
+
+def _head(code: int) -> bytes:
+    """What a section begins with, its descriptor a number of one byte."""
+    return bytes((sections.DESCRIBED, section_values.ULONG[1], code))
+
+
+def _opened(cursor: Cursor, rows: Rows, sizes: dict[int, int]) -> tuple[Cursor, Rows]:
+    """The inside of the lists or maps of some rows, and the counts of the values in them; moves after them."""
+    inner = Cursor(cursor.buffer, cursor.position[rows], cursor.stop[rows])
+    codes = inner.number("u1")
+    counts, right = np.zeros(len(rows), np.int64), codes == sections.LIST_0
+    right &= sections.LIST_8 in sizes
+    ends = inner.position.copy()
+    for code, width in sizes.items():
+        some = np.flatnonzero(codes == code)
+        kind = "u1" if width == 1 else ">u4"
+        ends[some] += width + values_at(cursor.buffer, kind, inner.position[some]).astype(np.int64)
+        counts[some] = values_at(cursor.buffer, kind, inner.position[some] + width)
+        inner.position[some] += 2 * width
+        right[some] = True
+    inner.ok &= right & (inner.position <= ends) & (ends <= inner.stop)
+    inner.stop = np.minimum(ends, inner.stop)
+    cursor.ok[rows] &= inner.ok
+    cursor.position[rows] = inner.stop
+    return inner, counts
+
+
+def _take_properties(cursor: Cursor, found: Converted) -> None:
+    rows = _section(cursor, sections.PROPERTIES)
+    if not len(rows):
+        return
+    inner, counts = _opened(cursor, rows, _LISTS)
+    inner.ok &= counts <= _MOST_LISTED
+    for number in range(_MOST_LISTED):
+        some = np.flatnonzero(inner.ok & (counts > number))
+        if not len(some):
+            break
+        each = Cursor(cursor.buffer, inner.position[some], inner.stop[some])
+        elements = _Elements(each)
+        name = container_view.PROPERTY_LIST[number] if number < len(container_view.PROPERTY_LIST) else None
+        if name is not None:
+            each.ok &= _take_field(found, name, rows[some], elements, each)
+        inner.ok[some], inner.position[some] = each.ok, each.position
+    cursor.ok[rows] &= inner.ok & (inner.position == inner.stop)
+
+
+def _take_field(found: Converted, name: str, rows: Rows, elements: _Elements, cursor: Cursor) -> Mask:
+    """Notes one field of some rows; which of them have one that is known here."""
+    right: Mask = np.isin(elements.codes, (sections.NULL, *_ALLOWED[name]))
+    taken = right & cursor.ok & (elements.codes != sections.NULL)
+    if name == "timestamp":
+        # The broker noted it.
+        return right
+    is_number = np.isin(elements.codes, section_values.ULONG)
+    at = np.flatnonzero(taken & ~is_number)
+    starts, stops = elements.starts[at], elements.stops[at]
+    if name == "reply_to":
+        starts, left = _queues(cursor.buffer, starts, stops)
+        right[at[left]] = False
+    found.add(name, rows[at], gather(cursor.buffer, starts, stops))
+    at = np.flatnonzero(taken & is_number)
+    if len(at):
+        found.add(name, rows[at], digits(_ulongs(cursor.buffer, elements.codes[at], elements.starts[at])))
+    return right
+
+
+def _queues(buffer: Bytes, starts: Positions, stops: Positions) -> tuple[Positions, Mask]:
+    """Where the queues' names in addresses begin, other texts where they do; and which are for others to read."""
+    head, texts = container_view.REPLY_QUEUE, gather(buffer, starts, stops)
+    addressed = as_mask(pc.starts_with(texts, head))
+    escaped = as_mask(pc.match_substring(texts, container_view.ESCAPE))
+    return starts + len(head) * addressed, addressed & escaped
+
+
+def _ulongs(buffer: Bytes, codes: Rows, starts: Positions) -> npt.NDArray[np.uint64]:
+    whole, small, _ = section_values.ULONG
+    wide = values_at(buffer, ">u8", starts).astype(np.uint64)
+    return np.where(codes == whole, wide, np.where(codes == small, values_at(buffer, "u1", starts), np.uint64(0)))
+
+
+def _take_applied(cursor: Cursor, found: Converted) -> None:
+    """Notes the headers, by number of row and in their order."""
+    rows = _section(cursor, sections.APPLICATION_PROPERTIES)
+    if not len(rows):
+        return
+    inner, counts = _opened(cursor, rows, _MAPS)
+    inner.ok &= (counts <= 2 * _MOST_APPLIED) & (counts % 2 == 0)
+    steps = Steps(len(rows))
+    for number in range(_MOST_APPLIED):
+        some = np.flatnonzero(inner.ok & (counts > 2 * number))
+        if not len(some):
+            break
+        each = Cursor(cursor.buffer, inner.position[some], inner.stop[some])
+        key, value = _Elements(each), _Elements(each)
+        each.ok &= key.codes == _SHORT_UTF8
+        inner.ok[some], inner.position[some] = each.ok, each.position
+        good = each.ok
+        columns = (key.starts, key.stops, value.codes, value.starts, value.stops)
+        steps.add(some[good], *(column[good] for column in columns))
+    owners, (key_starts, key_stops, codes, starts, stops) = steps.joined(5)
+    # A consumer gets a binary as a text.
+    for binary, text in zip(section_values.BINARY, section_values.UTF8, strict=True):
+        codes = np.where(codes == binary, text, codes)
+    values, right = _values(cursor.buffer, codes, starts, stops)
+    inner.ok[owners[~right]] = False
+    cursor.ok[rows] &= inner.ok & (inner.position == inner.stop)
+    names = counted(gather(cursor.buffer, key_starts, key_stops), "u1")
+    found.headers = listed(joined(names, values), rows[owners], len(cursor.position))
+
+
+def _values(buffer: Bytes, codes: Rows, starts: Positions, stops: Positions) -> tuple[pa.BinaryArray, Mask]:
+    """Letters and values of headers, and which of them are of a kind that is known here."""
+    right, parts = np.zeros(len(codes), bool), [(np.empty(0, np.int64), bytes_array([]))]
+    for code in np.unique(codes).tolist():
+        at = np.flatnonzero(codes == code)
+        if code in section_values.KNOWN:
+            right[at] = ~section_values.are_endless(buffer, code, starts[at])
+            made = section_values.items(buffer, code, starts[at], stops[at])
+            constant = bytes_array([made[0]] * len(at)) if len(made) == 1 else joined(*made)
+            parts.append((at, constant))
+    return placed(parts, len(codes)).fill_null(b""), right
+
+
+def _take_bodies(cursor: Cursor, found: Converted, places: Positions, codes: Rows) -> None:
+    """Of data the bytes of the only section; of others all sections, which begin at `places`."""
+    encoded = np.isin(codes, (sections.SEQUENCE, sections.VALUE)) & (cursor.position == places)
+    found.body_starts, found.body_stops = places.copy(), cursor.stop.copy()
+    rows = _section(cursor, sections.DATA)
+    rows = rows[codes[rows] == sections.DATA]
+    data = Cursor(cursor.buffer, cursor.position[rows], cursor.stop[rows])
+    element = _Elements(data)
+    found.body_starts[rows], found.body_stops[rows] = element.starts, element.stops
+    whole = np.zeros(len(codes), bool)
+    whole[rows] = data.ok & np.isin(element.codes, section_values.BINARY) & (data.position == data.stop)
+    cursor.ok &= encoded | whole
+    at = np.flatnonzero(encoded)
+    found.add("type", at, bytes_array([container_view.ENCODED] * len(at)))
