@@ -192,3 +192,22 @@ def message(r: random.Random, size: int, odd: float = 0.0, persistent: bool | No
         ]
         parts.append(section(0x74, listed(0xC1, pairs, r.random() < 0.2)))
     return b"".join([*parts, body(r, size)])
+
+
+def usual_message(r: random.Random, number: int) -> bytes:
+    """As most clients send one: texts, numbers and times in its properties, and one body."""
+    text: Callable[[bytes], bytes] = lambda said: counted(0xA1, said)  # noqa: E731
+    fields = [
+        r.choice((text(b"ID:%d" % number), b"\x80" + number.to_bytes(8, "big"))), counted(0xA0, b"guest"),
+        text(b"/queues/x"), text(b"subject"), text(b"answers"), text(b"c%d" % number),
+        counted(0xA3, b"application/json"), NULL, NULL,
+        b"\x83" + (1_700_000_000_000 + number).to_bytes(8, "big"), text(b"group"),
+    ]  # fmt: skip
+    kept = [each if index == 1 or r.random() < 0.7 else NULL for index, each in enumerate(fields)]
+    applied = [
+        (b"tenant", text(b"t%d" % (number % 100))), (b"attempt", b"\x54" + bytes((number % 5,))),
+        (b"total", b"\x81" + number.to_bytes(8, "big")), (b"paid", r.choice((TRUE, FALSE))),
+    ]  # fmt: skip
+    pairs = [part for name, value in r.sample(applied, r.randrange(5)) for part in (text(name), value)]
+    body = r.choice((section(0x75, counted(0xA0, r.randbytes(300))), section(0x77, text(b"text"))))
+    return header(r, True) + section(0x73, listed(0xC0, kept)) + section(0x74, listed(0xC1, pairs)) + body

@@ -22,7 +22,7 @@ check = partial(same_alone, container_walk.locate)
 NULL = b"\x40"
 DATA = section(0x75, counted(0xA0, b"body"))
 VALUE = section(0x77, counted(0xA1, b"text"))
-TEXTS = b"", b"text", b"n" * 255, b"/queues/q", b"/queues/a%20b", b"/queues/", "é".encode(), b"a/+/b", b"\0"
+TEXTS = b"", b"\xff", b"text", b"n" * 255, b"/queues/q", b"/queues/a%20b", b"/queues/", "é".encode(), b"a/+/b", b"\0"
 USERS = b"a", b"b", b"", b"k" * 256, b"x-reply-to-topic"
 
 
@@ -35,6 +35,8 @@ def noted(r: random.Random) -> dict[Any, Any]:
         found["ttl"] = r.choice((0, 60_000, 1 << 40, Atom("undefined"), -1))
     if r.random() < 0.5:
         found["ts"] = 1_700_000_000_000 + r.randrange(10**6)
+    if r.random() < 0.2:
+        found |= {"binding_keys": r.choice(([b"#.q"], [], [b"a", b""])), "correlation_id": r.choice((b"", b"id", 5))}
     if r.random() < 0.2:
         found |= more_noted(r)
     return {Atom(name) if isinstance(name, str) else name: value for name, value in found.items()}
@@ -148,3 +150,21 @@ def test_contents_that_say_otherwise_where_their_parts_are() -> None:
         (Atom("v1"), [], DATA, [], [], size, sections.DATA), (Atom("v1"), [], DATA, 5, 6, 0, sections.DATA),
     ):  # fmt: skip
         check([container("mc_amqp", content)])
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {}, {"Content-Type": b"text/plain"}, {"Content-Type": "é".encode()}, {"Correlation-Data": b"id"},
+        {"Correlation-Data": b"\xff\0"}, {"Response-Topic": b"a/+/b"}, {"Message-Expiry-Interval": 60},
+        {"User-Property": [(b"b", b"1"), (b"a", b"2"), (b"b", b"3"), (b"k" * 256, b"4")]}, {"User-Property": []},
+        {"Payload-Format-Indicator": 1},
+    ],
+)  # fmt: skip
+def test_each_kind_of_message_by_mqtt_is_found(said: dict[str, Any]) -> None:
+    content = (
+        Atom("mqtt_msg"), Atom("false"), 1, b"a/b", Atom("false"), Atom("undefined"), b"",
+        {Atom(name): value for name, value in said.items()}, 1_700_000_000_000,
+    )  # fmt: skip
+    more = {Atom("binding_keys"): [b"#.q"], Atom("correlation_id"): b"id"}
+    assert check([container("mc_mqtt", content, more)] * 9) == 9

@@ -87,6 +87,14 @@ class ProtocolHistory(History):
                     if self.r.random() < share:
                         client.ack(delivery.tag)
 
+    def usual(self, count: int) -> None:
+        """Publishes what most clients send."""
+        with Sender(self.node.port) as sender:
+            for number in range(count):
+                sender.send(to_queue(self.r.choice([*QUEUES])), amqp10_random.usual_message(self.r, number))
+        for version in (MQTTv311, MQTTv5):
+            self._by_mqtt(version, count)
+
     def _by_amqp10(self, count: int) -> None:
         """Some that a node of 4.3 does not take: sections twice, or of several kinds in a body."""
         r, refused = self.r, 0

@@ -61,6 +61,18 @@ def test_stores_with_messages_of_all_protocols(release: type[Node4]) -> None:
             history.node.remove()
 
 
+@OF_EACH
+def test_usual_messages_are_decoded_in_bulk(release: type[Node4], alone: list[bytes]) -> None:
+    history = ProtocolHistory(f"usual {SEED}", release)
+    try:
+        history.usual(100)
+        history.end(clean=True)
+        check_store(history, str(SEED))
+    finally:
+        history.node.remove()
+    assert not alone
+
+
 def noted(r: random.Random) -> dict[Any, Any]:
     """What a broker notes of a message later on."""
     found: dict[Any, Any] = {}

@@ -11,7 +11,6 @@ import pytest
 
 from storage_core.errors import StoreLockedError
 from storage_core.formats.rabbitmq.message import basic_message
-from storage_core.formats.rabbitmq.message.basic_message import Message
 from storage_core.rabbitmq.disk.running_node import check_not_running, is_running
 from tests.real.rabbitmq import history_4
 from tests.real.rabbitmq.history_4 import COMPACTED_AFTER_S, History, check_store
@@ -44,19 +43,6 @@ def test_what_a_node_delivers_after_compactions(release: type[Node4]) -> None:
         finally:
             history.node.remove()
     assert holes or ROUNDS < 4, "no compaction left anything to look over"
-
-
-@pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The terms that are decoded alone."""
-    decoded: list[bytes] = []
-
-    def counted(term: bytes, *more: int) -> Message:
-        decoded.append(term)
-        return decode(term, *more)
-
-    monkeypatch.setattr(basic_message, "decode", counted)
-    return decoded
 
 
 @OF_EACH

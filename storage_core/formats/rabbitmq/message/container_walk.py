@@ -48,10 +48,11 @@ _EXCHANGE, _KEYS, _ID, _TIMESTAMP, _RECEIVED, _DURABLE, _PRIORITY, _TTL, _COPIES
         message_container.COPIES,
     )
 )  # fmt: skip
-_UNKNOWN, _DEATHS, _DELIVERED, _ACQUIRED, _HEADER = range(-1, -6, -1)
+_UNKNOWN, _DEATHS, _DELIVERED, _ACQUIRED, _HEADER, _BINDINGS, _CORRELATION = range(-1, -8, -1)
 _LONG_NAMES = {
     message_container.DEATHS: _DEATHS, message_container.DELIVERIES: _DELIVERED,
-    message_container.ACQUIRED: _ACQUIRED,
+    message_container.ACQUIRED: _ACQUIRED, message_container.BINDING_KEYS: _BINDINGS,
+    message_container.CORRELATION: _CORRELATION,
 }  # fmt: skip
 _HEADER_BEGINS = b"x-"
 """Of the names of annotations that make headers."""
@@ -245,7 +246,9 @@ class _Walk:
         elif name == _ID:
             self.id_at[at] = value.starts[chosen]
             right = value.is_binary & (value.sizes == message_container.ID_SIZE)
-        elif name == _COPIES:
+        elif name == _CORRELATION:
+            right = value.is_binary
+        elif name in (_COPIES, _BINDINGS):
             right = value.is_list
         elif name == _DURABLE:
             is_true = value.is_named("true")

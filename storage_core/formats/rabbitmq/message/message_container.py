@@ -18,6 +18,7 @@ TAG, LEGACY, AMQP, MQTT = "mc", "mc_amqpl", "mc_amqp", "mc_mqtt"
 PROTOCOLS = (LEGACY, AMQP, MQTT)
 EXCHANGE, ROUTING_KEYS, ID, DEATHS, TTL, DELIVERIES = "x", "rk", "id", "deaths", "ttl", "delivery_count"
 TIMESTAMP, RECEIVED, DURABLE, PRIORITY, COPIES, ACQUIRED = "ts", "rts", "d", "p", "bcc", "acquired_count"
+BINDING_KEYS, CORRELATION = "binding_keys", "correlation_id"
 UNDEFINED = "undefined"
 ID_SIZE, PARTS = 16, 4
 _RECEIVED_HEADER = b"timestamp_in_ms"

@@ -16,8 +16,8 @@ CONTENT_TYPE, CORRELATION, RESPONSE = "Content-Type", "Correlation-Data", "Respo
 USER, EXPIRY, FORMAT = "User-Property", "Message-Expiry-Interval", "Payload-Format-Indicator"
 PROPERTIES = (CONTENT_TYPE, CORRELATION, RESPONSE, USER, EXPIRY, FORMAT)
 """What a publisher may say of a message; of the format a consumer is told nothing."""
-REPLY_TOPIC = b"x-reply-to-topic"
-"""The header that has the response topic."""
+REPLY_TOPIC, CORRELATION_HEADER = b"x-reply-to-topic", b"x-correlation-id"
+"""The headers that have the response topic, and correlation data that are no text."""
 AS_KEY = {b"/": b".", b"+": b"*"}
 """From a topic to a routing key. That of a node with the setting `mqtt.sparkplug` is left alone."""
 _AS_KEY = bytes.maketrans(*(b"".join(each) for each in (AS_KEY.keys(), AS_KEY.values())))
@@ -37,14 +37,14 @@ def converted(content: Any) -> tuple[dict[str, Any], bytes]:
     headers = _user_properties(listed.get(USER, []))
     if response is not None:
         headers.insert(0, (REPLY_TOPIC, "S", response.translate(_AS_KEY)))
-    if correlation is not None and not _is_short_text(correlation):
-        headers.insert(0, (b"x-correlation-id", "S", correlation))
+    if correlation is not None and not is_short_text(correlation):
+        headers.insert(0, (CORRELATION_HEADER, "S", correlation))
         correlation = None
     expiry = listed.get(EXPIRY)
     if EXPIRY in listed and (not isinstance(expiry, int) or expiry >> 64):
         raise FormatError(0, "the expiry is no number of seconds")
     values = {
-        "content_type": kind if kind is not None and len(kind) <= MOST_SHORT and kind.isascii() else None,
+        "content_type": kind if kind is not None and is_short_ascii(kind) else None,
         "headers": headers or None,
         "delivery_mode": TRANSIENT_MODE + qos,
         "correlation_id": correlation,
@@ -59,7 +59,12 @@ def _binary(name: str, value: Any) -> bytes | None:
     return value
 
 
-def _is_short_text(text: bytes) -> bool:
+def is_short_ascii(text: bytes) -> bool:
+    """Whether a node takes it for a content type."""
+    return len(text) <= MOST_SHORT and text.isascii()
+
+
+def is_short_text(text: bytes) -> bool:
     """Whether a node takes it for a short string: UTF-8 without zeros."""
     try:
         text.decode()

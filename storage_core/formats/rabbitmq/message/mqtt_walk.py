@@ -1,32 +1,38 @@
 """Contents that came by MQTT, many at once: what they say as columns of properties, and where their bodies lie.
 
-Those with texts that are no ASCII, or in pieces, are left to `mqtt_content`, one by one, which says the same of all
-others. Source: rabbitmq.md 8.
+Those whose payload is in pieces are left to `mqtt_content`, one by one, which says the same of all others.
+Source: rabbitmq.md 8.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.arrays import as_array, bytes_array
-from storage_core.formats.layout import Mask, Positions
+from storage_core.arrays import as_array, as_numbers, bytes_array
+from storage_core.formats.layout import Mask
 from storage_core.formats.rabbitmq.amqp.properties import MOST_SHORT, TRANSIENT_MODE
-from storage_core.formats.rabbitmq.binary_columns import counted, digits, joined, lengths, listed
+from storage_core.formats.rabbitmq.binary_columns import counted, digits, joined, listed
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
 from storage_core.formats.rabbitmq.erlang.simple_terms import SimpleTerms, spelled_atom
 from storage_core.formats.rabbitmq.message import mqtt_content
 from storage_core.formats.rabbitmq.message.converted_contents import Converted
-from storage_core.formats.spans import data_of, gather, offsets_of
+from storage_core.formats.spans import gather
 
 Rows = npt.NDArray[np.int64]
 _MOST_PROPERTIES, _MOST_EXPIRY = 16, 1 << 32
 _PAIR = bytes((et.SMALL_TUPLE, 2, et.BINARY))
-_ASCII = np.zeros(256, bool)
-_ASCII[1:128] = True
+_FIELDS: dict[str, tuple[str, Callable[[bytes], bool]]] = {
+    mqtt_content.CONTENT_TYPE: ("content_type", mqtt_content.is_short_ascii),
+    mqtt_content.CORRELATION: ("correlation_id", mqtt_content.is_short_text),
+}
+"""Which field a property is, and what it must be for that."""
+_TEXTS = (*_FIELDS, mqtt_content.RESPONSE)
 
 
 def walk(cursor: Cursor, tag: int) -> Converted:
@@ -86,28 +92,36 @@ def _take_property(cursor: Cursor, rows: Rows, found: Converted, headers: _Heade
     if len(users):
         headers.others.append(_user_properties(pairs, rows[users]))
         cursor.ok[users], cursor.position[users] = pairs.ok, pairs.position
-    for name, field in ((mqtt_content.CONTENT_TYPE, "content_type"), (mqtt_content.CORRELATION, "correlation_id")):
+    for name in _TEXTS:
+        cursor.ok &= value.is_binary | ~known[name]
         at = np.flatnonzero(known[name] & cursor.ok)
-        texts = gather(cursor.buffer, value.starts[at], value.stops[at])
-        cursor.ok[at] &= value.is_binary[at] & _fits(texts)
-        found.add(field, rows[at], texts)
-    at = np.flatnonzero(known[mqtt_content.RESPONSE] & cursor.ok)
-    cursor.ok[at] &= value.is_binary[at]
-    headers.first.append((rows[at], _reply_topics(gather(cursor.buffer, value.starts[at], value.stops[at]))))
+        if len(at):
+            _take_texts(name, rows[at], gather(cursor.buffer, value.starts[at], value.stops[at]), found, headers)
+    numbers, is_number = value.numbers()
+    cursor.ok &= is_number | ~known[mqtt_content.FORMAT]
+    cursor.ok &= (is_number & (numbers < _MOST_EXPIRY)) | ~known[mqtt_content.EXPIRY]
     at = np.flatnonzero(known[mqtt_content.EXPIRY] & cursor.ok)
-    numbers, right = value.numbers()
-    seconds = numbers[at]
-    cursor.ok[at] &= right[at] & (seconds < _MOST_EXPIRY)
-    found.add("expiration", rows[at], digits(np.where(seconds < _MOST_EXPIRY, seconds * 1000, 0)))
-    cursor.ok &= ~known[mqtt_content.FORMAT] | right
+    found.add("expiration", rows[at], digits(numbers[at] * 1000))
 
 
-def _reply_topics(topics: pa.BinaryArray) -> pa.BinaryArray:
-    """The headers that say to which topics replies go."""
-    for place, letter in mqtt_content.AS_KEY.items():
-        topics = pc.replace_substring(topics, place, letter)
-    name = mqtt_content.REPLY_TOPIC
-    return joined(bytes((len(name),)) + name + b"S", counted(topics, ">u4"))
+def _take_texts(name: str, rows: Rows, texts: pa.BinaryArray, found: Converted, headers: _Headers) -> None:
+    """Notes a property whose values are texts: a field, or a header."""
+    if name == mqtt_content.RESPONSE:
+        for place, letter in mqtt_content.AS_KEY.items():
+            texts = pc.replace_substring(texts, place, letter)
+        headers.first.append((rows, _headers(mqtt_content.REPLY_TOPIC, texts)))
+        return
+    field, is_right = _FIELDS[name]
+    right = _asked(texts, is_right)
+    found.add(field, rows[right], texts.filter(as_array(right)))
+    if name == mqtt_content.CORRELATION:
+        others = _headers(mqtt_content.CORRELATION_HEADER, texts.filter(as_array(~right)))
+        headers.first.append((rows[~right], others))
+
+
+def _headers(name: bytes, texts: pa.BinaryArray) -> pa.BinaryArray:
+    """The headers of this name."""
+    return joined(bytes((len(name),)) + name + b"S", counted(texts, ">u4"))
 
 
 def _user_properties(cursor: Cursor, rows: Rows) -> tuple[Rows, pa.BinaryArray]:
@@ -136,9 +150,9 @@ def _user_properties(cursor: Cursor, rows: Rows) -> tuple[Rows, pa.BinaryArray]:
     return rows[owners], joined(names, b"S", counted(gather(cursor.buffer, starts, stops), ">u4"))
 
 
-def _fits(texts: pa.BinaryArray) -> Mask:
-    """Which texts are short strings of ASCII without zeros."""
-    offsets: Positions = offsets_of(texts).astype(np.int64)
-    odd = np.concatenate(([0], np.cumsum(~_ASCII[data_of(texts)])))
-    fits: Mask = (odd[offsets[1:]] == odd[offsets[:-1]]) & (lengths(texts) <= MOST_SHORT)
-    return fits
+def _asked(texts: pa.BinaryArray, is_right: Callable[[bytes], bool]) -> Mask:
+    """Which of the texts are right; of several that are the same one is asked."""
+    encoded = texts.dictionary_encode()
+    told = np.array([is_right(text) for text in encoded.dictionary.to_pylist()], bool)
+    found: Mask = told[as_numbers(encoded.indices)]
+    return found
