@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_core.errors import DataLossError, FormatError
+from storage_core.formats.checksum import span_crcs
 from storage_core.formats.layout import Bytes, Positions, values_at
 from storage_core.formats.rabbitmq.amqp import headers, properties
 from storage_core.formats.rabbitmq.amqp.headers import HeaderSpans
@@ -194,18 +195,17 @@ def _check_sums(
     if not len(rows):
         return
     heads = structs_at(buffer, queue_v2.STORED.dtype, starts[rows])
-    sized = heads["size"].astype(np.int64) == term_stops[rows] - term_starts[rows]
-    checked = sized & (heads["flags"] & queue_v2.FLAG_CHECKSUM != 0)
-    raw = buffer.data
-    for index, row in enumerate(rows.tolist()):
-        good = bool(sized[index])
-        if checked[index]:
-            term = _unpadded(raw[int(term_starts[row]) : int(term_stops[row])])
-            good = queue_v2.checksum(term) == int(heads["checksum"][index])
-        if not good and dirty[row]:
-            dropped[row] = True
-        if not good:
-            reasons[row] = "the stored message fails its checksum"
+    begins, sizes = term_starts[rows], term_stops[rows] - term_starts[rows]
+    good = heads["size"] == sizes
+    at = np.flatnonzero(good & (heads["flags"] & queue_v2.FLAG_CHECKSUM != 0))
+    good[at] = span_crcs(buffer, begins[at], sizes[at]) & queue_v2.CHECKSUM_MASK == heads["checksum"][at]
+    # The sum does not count the zeros that may follow a term.
+    for place in at[~good[at]].tolist():
+        term = _unpadded(buffer[begins[place] : begins[place] + sizes[place]].data)
+        good[place] = queue_v2.checksum(term) == int(heads["checksum"][place])
+    for row in rows[~good].tolist():
+        dropped[row] |= dirty[row]
+        reasons[row] = "the stored message fails its checksum"
 
 
 def _unpadded(term: memoryview) -> memoryview:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.arrays import as_array, bytes_array
+from storage_core.arrays import as_array, as_scalar
 from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.amqp.property_columns import encode_properties
 from storage_core.formats.rabbitmq.binary_columns import digits, lengths, placed
@@ -32,7 +32,7 @@ class Converted:
     def __init__(self, count: int) -> None:
         self.count = count
         self.body_starts, self.body_stops = np.zeros((2, count), np.int64)
-        self.headers: pa.BinaryArray = bytes_array([b""] * count)
+        self.headers: pa.BinaryArray = pa.repeat(as_scalar(b""), count)
         self._parts: dict[str, list[tuple[Rows, pa.Array]]] = defaultdict(list)
 
     def add(self, name: str, rows: Rows, values: pa.Array) -> None:

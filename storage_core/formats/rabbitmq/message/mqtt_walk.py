@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.arrays import as_array, as_numbers, bytes_array
+from storage_core.arrays import as_array, as_numbers, as_scalar
 from storage_core.formats.layout import Mask
 from storage_core.formats.rabbitmq.amqp.properties import MOST_SHORT, TRANSIENT_MODE
 from storage_core.formats.rabbitmq.binary_columns import counted, digits, joined, listed
@@ -74,7 +74,7 @@ class _Headers:
         """As tables without the length before them, empty where there are none."""
         parts = [*self.first, *self.others]
         if not parts:
-            return bytes_array([b""] * count)
+            return pa.repeat(as_scalar(b""), count)
         rows = np.concatenate([each for each, _ in parts])
         order = np.argsort(rows, kind="stable")
         items = pa.concat_arrays([made for _, made in parts]).take(as_array(order))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.arrays import as_mask, bytes_array
+from storage_core.arrays import as_mask, as_scalar, bytes_array
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
 from storage_core.formats.rabbitmq.amqp import section_values, sections
 from storage_core.formats.rabbitmq.binary_columns import counted, digits, joined, listed, placed
@@ -204,8 +204,7 @@ def _values(buffer: Bytes, codes: Rows, starts: Positions, stops: Positions) -> 
         if code in section_values.KNOWN:
             right[at] = ~section_values.are_endless(buffer, code, starts[at])
             made = section_values.items(buffer, code, starts[at], stops[at])
-            constant = bytes_array([made[0]] * len(at)) if len(made) == 1 else joined(*made)
-            parts.append((at, constant))
+            parts.append((at, joined(*made) if len(made) > 1 else pa.repeat(as_scalar(made[0]), len(at))))
     return placed(parts, len(codes)).fill_null(b""), right
 
 
@@ -222,4 +221,4 @@ def _take_bodies(cursor: Cursor, found: Converted, places: Positions, codes: Row
     whole[rows] = data.ok & np.isin(element.codes, section_values.BINARY) & (data.position == data.stop)
     cursor.ok &= encoded | whole
     at = np.flatnonzero(encoded)
-    found.add("type", at, bytes_array([container_view.ENCODED] * len(at)))
+    found.add("type", at, pa.repeat(as_scalar(container_view.ENCODED), len(at)))
