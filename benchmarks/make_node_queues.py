@@ -1,7 +1,8 @@
-"""A large stream and a large quorum queue, grown from one message that a real node wrote.
+"""A large stream, quorum queue and classic queue, grown from messages that a real node wrote.
 
-The node's folder is a fixture of the tests; its message gets a body of the wanted size and is repeated, so that every
-byte but the body, numbers and checksums is a node's own.
+The node's folder is a fixture of the tests. One message of the former two gets a body of the wanted size and is
+repeated, of a classic queue all messages are repeated as they are: every byte but the body, numbers and checksums is a
+node's own.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from zlib import crc32
 
 import numpy as np
 
+from storage_core.formats.rabbitmq import paths
+from storage_core.formats.rabbitmq.classic import queue_v2
 from storage_core.formats.rabbitmq.erlang import external_term
 from storage_core.formats.rabbitmq.erlang.term_spans import elements
 from storage_core.formats.rabbitmq.quorum import raft_segment
@@ -21,8 +24,9 @@ from storage_core.rabbitmq.disk.raft_log import read_log, read_wals
 from storage_core.rabbitmq.quorum.directory import list_queues
 
 FIXTURES = Path(__file__).parents[1] / "tests" / "golden" / "rabbitmq"
-STREAM, QUORUM, QUEUE = "s02_kill_publishing", "q01_clean", "plain"
-KINDS = {"streams": "stream", "quorum": "quorum"}
+STREAM, QUORUM, QUEUE, CLASSIC = "s02_kill_publishing", "q01_clean", "plain", "v43_usual_clean"
+KINDS = {"streams": "stream", "quorum": "quorum", "snapshots": "vhosts"}
+VHOST = b"/"
 PER_CHUNK, SEGMENT_SIZE = 200, 500_000_000
 PER_SEGMENT = 4096
 DATA_SECTION = b"\x00\x53\x75\xa0"
@@ -119,6 +123,34 @@ def _raft_segment(entries: list[bytes], first: int) -> bytes:
     filled["position"] = raft_segment.HEADER_SIZE + table.nbytes + np.cumsum(sizes) - sizes
     head = np.array([(raft_segment.MAGIC, 2, PER_SEGMENT)], raft_segment.HEADER.dtype)
     return head.tobytes() + table.tobytes() + b"".join(entries)
+
+
+def make_classic(folder: Path, queue: str, least: int) -> tuple[str, int]:
+    """A queue of a node of 4.3 as after a kill, in full segments: its virtual host's path, and how many messages it
+    has, `least` or a few more.
+    """
+    vhost = next((_unpacked("snapshots", CLASSIC, folder)).iterdir())
+    for name in ("recovery.dets", "msg_store_persistent/clean.dot", "msg_store_transient/clean.dot"):
+        (vhost / name).unlink()
+    folders = [vhost / "queues" / paths.queue_directory(VHOST, queue.encode(), priority) for priority in (None, 0)]
+    own = next(folder for folder in folders if (folder / "0.qi").exists())
+    for other in (vhost / "queues").iterdir():
+        if other != own:
+            shutil.rmtree(other)
+    index, store = ((own / name).read_bytes()[queue_v2.HEADER.size :] for name in ("0.qi", "0.qs"))
+    entries = np.frombuffer(index, queue_v2.ENTRY.dtype, len(index) // queue_v2.ENTRY.size)
+    copies = queue_v2.SEGMENT_ENTRY_COUNT // len(entries)
+    entries = np.tile(entries, copies)
+    addresses = entries["address"].copy().view(queue_v2.ADDRESS.dtype)
+    addresses["position"] += np.repeat(np.arange(copies, dtype=np.uint64) * len(store), len(entries) // copies)
+    entries["address"] = addresses.view("V16")
+    segments = -(-least // len(entries))
+    for number in range(segments):
+        head = queue_v2.encode_header(queue_v2.INDEX_MAGIC, number)
+        (own / f"{number}.qi").write_bytes(head + entries.tobytes())
+        head = queue_v2.encode_header(queue_v2.STORE_MAGIC, number)
+        (own / f"{number}.qs").write_bytes(head + store * copies)
+    return str(vhost), segments * len(entries)
 
 
 def _unpacked(kind: str, name: str, folder: Path) -> Path:

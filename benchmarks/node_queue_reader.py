@@ -1,5 +1,5 @@
 """Reads columns of a store in a process of its own: `node_queue_reader STORE COLUMNS` prints the rows, the CPU seconds,
-and the bytes by which its memory grew.
+and the bytes by which its memory grew. No columns are all.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main(path: str, columns: str) -> None:
     """Reads every batch and keeps none."""
     before, start = peak_size(), time.process_time()
     with open_store(path) as store:
-        plan = store.snapshot().plan(ScanRequest(columns=tuple(columns.split(","))))
+        plan = store.snapshot().plan(ScanRequest(columns=tuple(columns.split(",")) if columns else None))
         rows = sum(batch.num_rows for partition in plan for batch in partition.read())
     print(rows, time.process_time() - start, peak_size() - before)
 

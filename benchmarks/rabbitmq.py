@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.make_node_queues import make_quorum, make_stream
+from benchmarks.make_node_queues import make_classic, make_quorum, make_stream
 from benchmarks.measure import Run, interleaved, timed
 from benchmarks.report import Finding, Section
 from benchmarks.scan import ROOT, noop, session, write_peers
@@ -31,7 +31,8 @@ METHOD = (
     " of the same rows and sizes, and uncompressed Parquet, as in the scan of RocketMQ's stores. The paging "
     "queue, without Spark: batches of 100 persistent messages of 200 B; fetching includes the bodies and the "
     "acknowledgement. Ratios are medians of the ratios within a round. A stream and a quorum queue are one "
-    "message of a real node, repeated, each under its own number. The real backing queue is asked by `make test-"
+    "message of a real node, repeated, each under its own number; classic queues of 4.3 are 256 messages of a real "
+    "node as clients send them, repeated. The real backing queue is asked by `make test-"
     "real`."
 )
 FIVE = ("queue", "sequenceId", "messageId", "routingKeys", "body")
@@ -46,6 +47,9 @@ NODE_FIVE = {
     "quorum queue": ("queue", "raftIndex", "messageId", "routingKeys", "body"),
 }
 STREAM_OF_CEILING = 0.40, 0.60
+CLASSIC_COUNT = 400_000
+CLASSIC_QUEUES = {"plain": "Celery's tasks", "also": "AMQP 1.0", "prio": "MQTT"}
+"""What clients sent to queues of the fixture."""
 
 
 def rabbitmq(folder: Path, scale: float, rounds: int) -> Section:
@@ -66,7 +70,11 @@ def rabbitmq(folder: Path, scale: float, rounds: int) -> Section:
             bounds = STREAM_OF_CEILING if kind == "stream" else None
             _compare(spark, folder, store, count, NODE_FIVE[kind], bounds, f"{kind}, 100 B, five columns", rounds,
                      section)  # fmt: skip
-            _one_process(store, count, NODE_FIVE[kind], kind, rounds, section)
+            _one_process(store, count, NODE_FIVE[kind], f"{kind}, 100 B", rounds, section)
+    for queue, sent in CLASSIC_QUEUES.items():
+        store, count = make_classic(folder / queue, queue, int(CLASSIC_COUNT * scale))
+        for title, columns in (("five columns", FIVE), ("all columns", ())):
+            _one_process(store, count, columns, f"classic queue of 4.3, {sent}, {title}", rounds, section)
     paging_queue(folder, scale, rounds, section)
     return section
 
@@ -129,7 +137,7 @@ def _compare(
     shutil.rmtree(folder)
 
 
-def _one_process(store: str, count: int, columns: tuple[str, ...], kind: str, rounds: int, section: Section) -> None:
+def _one_process(store: str, count: int, columns: tuple[str, ...], title: str, rounds: int, section: Section) -> None:
     """Messages per second of one core's time, and what the reading process needs of memory beside an idle one."""
     runs, peaks = [], []
     for number in range(rounds + 1):
@@ -139,15 +147,13 @@ def _one_process(store: str, count: int, columns: tuple[str, ...], kind: str, ro
         )  # fmt: skip
         rows, cpu_s, peak = run.stdout.split()
         if int(rows) != count:
-            raise RuntimeError(f"{rows} rows of {count} were read of the {kind}")
+            raise RuntimeError(f"{rows} rows of {count} were read of the {title}")
         if number:
             runs.append(float(cpu_s))
             peaks.append(float(peak))
     note = f"{median(peaks) / 1e6:,.0f} MB above a process that has imported everything"
-    must = 150_000 if kind == "quorum queue" else None
-    section.add(
-        Finding(f"{kind}, 100 B, one process: messages per CPU second", count / median(runs), "/s", must, note=note)
-    )
+    must = 150_000 if title.startswith("quorum queue") else None
+    section.add(Finding(f"{title}, one process: messages per CPU second", count / median(runs), "/s", must, note=note))
 
 
 def paging_queue(folder: Path, scale: float, rounds: int, section: Section) -> None:

@@ -1,6 +1,8 @@
-"""Makes the snapshots of real nodes of 4.0 (`v4_…`) and 4.3 (`v43_…`): `…_compacted_*` and `…_protocols_*`.
+"""Makes the snapshots of real nodes of 4.0 (`v4_…`) and 4.3 (`v43_…`): `…_compacted_*`, `…_protocols_*` and
+`v43_usual_clean`.
 
-The former are stores with holes in their message files, the latter hold messages that came by AMQP 1.0 and MQTT.
+They are stores with holes in their message files, with messages that came by AMQP 1.0 and MQTT, and with such as most
+clients send.
 `python -m tests.real.rabbitmq.make_release_4_stores [NAME ...]` writes anew what the tests read.
 """
 
@@ -20,9 +22,10 @@ from tests.real.rabbitmq.node_4 import Node4, Node43
 from tests.real.rabbitmq.protocol_history import ProtocolHistory
 
 RELEASES = {"v4": Node4, "v43": Node43}
-MESSAGES, NEVER_DELIVERED, ATTEMPTS, OF_EACH_PROTOCOL = 200, 60, 8, 120
+MESSAGES, NEVER_DELIVERED, ATTEMPTS, OF_EACH_PROTOCOL, USUAL = 200, 60, 8, 120, 256
 ORDER = "in the order the real node delivered them after a restart from exactly this directory, nothing acked"
 COMPACTED = "message files of 1 MB, compacted where they lie: zeros and old copies between the records"
+CLIENTS = "messages as most clients send them: Celery's tasks, by AMQP 1.0, and by MQTT 3.1.1 and MQTT 5"
 PROTOCOLS = "messages that came by AMQP 1.0, MQTT 3.1.1 and MQTT 5"
 
 
@@ -64,6 +67,16 @@ def _of_protocols(name: str, release: type[Node4]) -> History:
     return history
 
 
+def _of_clients(name: str, release: type[Node4]) -> History:
+    history = ProtocolHistory(name, release)
+    try:
+        history.usual(USUAL)
+    except BaseException:
+        history.node.remove()
+        raise
+    return history
+
+
 def make(name: str, history: History, note: str, clean: bool) -> None:
     """One snapshot, of a node that is stopped or killed."""
     try:
@@ -97,10 +110,15 @@ def make(name: str, history: History, note: str, clean: bool) -> None:
         history.node.remove()
 
 
+KINDS = (("compacted", _compacted, COMPACTED), ("protocols", _of_protocols, PROTOCOLS))
+
 if __name__ == "__main__":
-    for stopped in ("clean", "kill9"):
-        for kind, begun, said in (("compacted", _compacted, COMPACTED), ("protocols", _of_protocols, PROTOCOLS)):
-            for number, release in RELEASES.items():
-                store = f"{number}_{kind}_{stopped}"
-                if store in sys.argv[1:] or not sys.argv[1:]:
-                    make(store, begun(store, release), said, stopped == "clean")
+    stores = [
+        (f"{number}_{kind}_{stopped}", begun, release, said)
+        for stopped in ("clean", "kill9")
+        for kind, begun, said in KINDS
+        for number, release in RELEASES.items()
+    ]
+    for store, begun, release, said in [*stores, ("v43_usual_clean", _of_clients, Node43, CLIENTS)]:
+        if store in sys.argv[1:] or not sys.argv[1:]:
+            make(store, begun(store, release), said, store.endswith("clean"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from typing import Any, Self
 
 import pika
@@ -61,6 +62,30 @@ def mqtt_properties(r: random.Random) -> Properties:
     return found
 
 
+def task_properties(r: random.Random, number: int) -> pika.BasicProperties:
+    """Those of a task of Celery."""
+    task = str(uuid.UUID(int=r.getrandbits(128)))
+    headers = {
+        "lang": "py", "task": "shop.tasks.mail", "id": task, "shadow": None, "eta": None, "expires": None,
+        "group": None, "group_index": None, "retries": number % 3, "timelimit": [None, None], "root_id": task,
+        "parent_id": None, "argsrepr": f"({number},)", "kwargsrepr": "{}", "origin": "gen1@host",
+        "ignore_result": False, "replaced_task_nesting": 0, "stamped_headers": None, "stamps": {},
+    }  # fmt: skip
+    return pika.BasicProperties(
+        content_type="application/json", content_encoding="utf-8", headers=headers, delivery_mode=2, priority=0,
+        correlation_id=task, reply_to=str(uuid.UUID(int=r.getrandbits(128))),
+    )  # fmt: skip
+
+
+def reading_properties(r: random.Random, number: int) -> Properties:
+    """Those of a reading of a sensor."""
+    found = Properties(PacketTypes.PUBLISH)
+    found.ContentType, found.UserProperty = "application/json", [("site", f"s{number % 9}"), ("unit", "C")]
+    if r.random() < 0.5:
+        found.ResponseTopic, found.CorrelationData = "answers/1", r.randbytes(8)
+    return found
+
+
 class ProtocolHistory(History):
     """A node with the three queues, which are bound to the exchange of MQTT too, by the last word of a topic."""
 
@@ -88,12 +113,22 @@ class ProtocolHistory(History):
                         client.ack(delivery.tag)
 
     def usual(self, count: int) -> None:
-        """Publishes what most clients send."""
+        """Publishes what most clients send, small: to each queue so many by a protocol of its own."""
+        tasks, others, readings = QUEUES
+        parameters = pika.ConnectionParameters("127.0.0.1", self.node.port, VHOST)
+        with pika.BlockingConnection(parameters) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            for number in range(count):
+                channel.basic_publish("", tasks, self.r.randbytes(200), task_properties(self.r, number))
         with Sender(self.node.port) as sender:
             for number in range(count):
-                sender.send(to_queue(self.r.choice([*QUEUES])), amqp10_random.usual_message(self.r, number))
-        for version in (MQTTv311, MQTTv5):
-            self._by_mqtt(version, count)
+                sender.send(to_queue(others), amqp10_random.usual_message(self.r, number))
+        for version, share in ((MQTTv311, count // 2), (MQTTv5, count - count // 2)):
+            with Publisher(self.mqtt_port, version) as publisher:
+                for number in range(share):
+                    said = reading_properties(self.r, number) if version == MQTTv5 else None
+                    publisher.publish(f"sensors/{number % 50}/{readings}", b"%d.5" % number, 1, said)
 
     def _by_amqp10(self, count: int) -> None:
         """Some that a node of 4.3 does not take: sections twice, or of several kinds in a body."""

@@ -31,6 +31,8 @@ from tests.real.rabbitmq.stream_compared import as_later, compare
 from tests.support.sampling import SEED
 
 OF_A_ROUND = 300
+OF_SHAPES = 10
+"""How many messages may be decoded alone to see whether a shape is one of right terms."""
 pytestmark = [pytest.mark.real, pytest.mark.timeout(0), LATER]
 NOTHING = b"\xe0\2\3\x41"
 WITHOUT_BYTES = [
@@ -70,7 +72,7 @@ def test_usual_messages_are_decoded_in_bulk(release: type[Node4], alone: list[by
         check_store(history, str(SEED))
     finally:
         history.node.remove()
-    assert not alone
+    assert len(alone) < OF_SHAPES
 
 
 def noted(r: random.Random) -> dict[Any, Any]:
