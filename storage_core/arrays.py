@@ -62,5 +62,9 @@ def as_scalar(value: bytes | str) -> pa.BinaryScalar | pa.StringScalar:
     return (text_array([value]) if isinstance(value, str) else bytes_array([value]))[0]
 
 
+NO_BYTES, NULL_BYTES = as_scalar(b""), pa.nulls(1, pa.binary())[0]
+"""For what fills a column of bytes."""
+
+
 def _bits(values: Mask) -> pa.Buffer:
     return pa.py_buffer(np.packbits(values, bitorder="little"))

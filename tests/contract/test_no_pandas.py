@@ -30,8 +30,11 @@ print(rows, loaded)
 
 
 def stores(folder: Path) -> list[Path]:
-    vhosts = golden.unpack("s1_mixed_clean_idle", folder / "classic")
-    return [archive.unpack("mixed-4.9.3", folder / "rocketmq"), vhosts / golden.DEFAULT_VHOST]
+    vhosts = [
+        golden.unpack(name, folder / name) / golden.DEFAULT_VHOST
+        for name in ("s1_mixed_clean_idle", "v43_usual_clean", "v43_protocols_kill9")
+    ]
+    return [archive.unpack("mixed-4.9.3", folder / "rocketmq"), *vhosts]
 
 
 @pytest.mark.parametrize("setting", ["never", "always"])

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.arrays import as_array, as_scalar
+from storage_core.arrays import NO_BYTES, as_array, as_scalar
 from storage_core.formats.spans import offsets_of
 
 Numbers = npt.NDArray[np.int64]
@@ -36,12 +36,12 @@ def lengths(array: pa.Array) -> Numbers:
 def joined(*parts: pa.Array | bytes) -> pa.BinaryArray:
     """The parts of each row, one after another; a part that is bytes is the same in every row."""
     given = [as_scalar(part) if isinstance(part, bytes) else part for part in parts]
-    return pc.binary_join_element_wise(*given, as_scalar(b""))
+    return pc.binary_join_element_wise(*given, NO_BYTES)
 
 
 def where(mask: npt.NDArray[np.bool_], array: pa.Array) -> pa.BinaryArray:
     """The elements where `mask` is true, nothing elsewhere."""
-    return array if mask.all() else pc.if_else(as_array(mask), array, as_scalar(b""))
+    return array if mask.all() else pc.if_else(as_array(mask), array, NO_BYTES)
 
 
 def counted(array: pa.Array, dtype: str) -> pa.BinaryArray:
@@ -52,7 +52,15 @@ def counted(array: pa.Array, dtype: str) -> pa.BinaryArray:
 def listed(items: pa.BinaryArray, rows: Numbers, row_count: int) -> pa.BinaryArray:
     """The items of each row, one after another; `rows`, ascending, say whose an item is."""
     offsets = np.searchsorted(rows, np.arange(row_count + 1)).astype(np.int32)
-    return pc.binary_join(pa.ListArray.from_arrays(as_array(offsets), items), b"")
+    return pc.binary_join(pa.ListArray.from_arrays(as_array(offsets), items), NO_BYTES)
+
+
+def listed_parts(parts: Sequence[tuple[Numbers, pa.BinaryArray]], row_count: int) -> pa.BinaryArray:
+    """The items of each row, one after another, those of an earlier part first; a part says whose."""
+    rows = np.concatenate([each for each, _ in parts])
+    order = np.argsort(rows, kind="stable")
+    items = pa.concat_arrays([items for _, items in parts]).take(as_array(order))
+    return listed(items, rows[order], row_count)
 
 
 def placed(parts: Sequence[tuple[Numbers, pa.Array]], row_count: int) -> pa.Array:

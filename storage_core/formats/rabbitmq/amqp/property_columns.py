@@ -11,15 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.arrays import as_array, as_mask, as_numbers
+from storage_core.arrays import NO_BYTES, as_array, as_mask, as_numbers
 from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.binary_columns import Numbers, counted, fixed, joined, where
 
 
 def encode_headers(names: pa.BinaryArray, values: pa.BinaryArray, bounds: Numbers) -> pa.BinaryArray:
     """Tables of long strings, without the length before them; table i has the items [bounds[i], bounds[i + 1])."""
-    entries = joined(counted(names, "u1"), b"S", counted(values.fill_null(b""), ">u4"))
-    return pc.binary_join(pa.ListArray.from_arrays(as_array(bounds.astype(np.int32)), entries), b"")
+    entries = joined(counted(names, "u1"), b"S", counted(values.fill_null(NO_BYTES), ">u4"))
+    return pc.binary_join(pa.ListArray.from_arrays(as_array(bounds.astype(np.int32)), entries), NO_BYTES)
 
 
 def encode_properties(columns: Mapping[str, pa.Array], row_count: int) -> pa.BinaryArray:
@@ -35,9 +35,10 @@ def encode_properties(columns: Mapping[str, pa.Array], row_count: int) -> pa.Bin
         present = as_mask(column.is_valid())
         flags |= present.astype(np.uint16) << (15 - index)
         if kind in {properties.SHORT, properties.TABLE}:
-            part = counted(column.fill_null(b""), "u1" if kind == properties.SHORT else ">u4")
+            part = counted(column.fill_null(NO_BYTES), "u1" if kind == properties.SHORT else ">u4")
         else:
-            values = as_numbers(column.fill_null(0))
+            zero = as_array(np.zeros(1, column.type.to_pandas_dtype()))[0]
+            values = as_numbers(column.fill_null(zero))
             part = fixed(values.astype("u1" if kind == properties.OCTET else ">u8"))
         parts.append(where(present, part))
     return joined(fixed(flags.astype(">u2")), *parts)

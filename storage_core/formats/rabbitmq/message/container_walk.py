@@ -15,11 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.arrays import as_array, as_mask
+from storage_core.arrays import NULL_BYTES, as_array, as_mask
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
 from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.amqp.properties import MOST_SHORT
-from storage_core.formats.rabbitmq.binary_columns import counted, fixed, joined, listed, placed
+from storage_core.formats.rabbitmq.binary_columns import counted, fixed, joined, listed_parts, placed
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang.binary_lists import binary_or_none
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
@@ -223,13 +223,9 @@ class _Walk:
             parts.append((dead, made))
         if not parts:
             return pa.nulls(len(ok), pa.binary()), right
-        rows = np.concatenate([each for each, _ in parts])
-        order = np.argsort(rows, kind="stable")
-        items = pa.concat_arrays([made for _, made in parts]).take(as_array(order))
         has = np.zeros(len(ok), bool)
-        has[rows] = True
-        nothing = pa.scalar(None, pa.binary())
-        return pc.if_else(as_array(has), listed(items, rows[order], len(ok)), nothing), right
+        has[np.concatenate([rows for rows, _ in parts])] = True
+        return pc.if_else(as_array(has), listed_parts(parts, len(ok)), NULL_BYTES), right
 
     def _take(self, name: int, rows: Rows, value: SimpleTerms, chosen: Mask) -> Mask:
         """Notes the values of `name` in the rows `chosen`; which of them are as they must be."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.arrays import as_array, as_scalar
+from storage_core.arrays import NO_BYTES, NULL_BYTES, as_array
 from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.amqp.property_columns import encode_properties
 from storage_core.formats.rabbitmq.binary_columns import digits, lengths, placed
@@ -32,7 +32,7 @@ class Converted:
     def __init__(self, count: int) -> None:
         self.count = count
         self.body_starts, self.body_stops = np.zeros((2, count), np.int64)
-        self.headers: pa.BinaryArray = pa.repeat(as_scalar(b""), count)
+        self.headers: pa.BinaryArray = pa.repeat(NO_BYTES, count)
         self._parts: dict[str, list[tuple[Rows, pa.Array]]] = defaultdict(list)
 
     def add(self, name: str, rows: Rows, values: pa.Array) -> None:
@@ -45,9 +45,9 @@ class Converted:
         at = as_array(rows)
         columns = {name: placed(parts, self.count).take(at) for name, parts in self._parts.items()}
         tables = self.headers.take(at)
-        columns["headers"] = pc.if_else(as_array(lengths(tables) > 0), tables, pa.scalar(None, pa.binary()))
+        columns["headers"] = pc.if_else(as_array(lengths(tables) > 0), tables, NULL_BYTES)
         columns["timestamp"] = as_array(noted.seconds, noted.seconds < 0)
-        times = pc.if_else(as_array(noted.ttl >= 0), digits(noted.ttl), pa.scalar(None, pa.binary()))
+        times = pc.if_else(as_array(noted.ttl >= 0), digits(noted.ttl), NULL_BYTES)
         said = columns.get("expiration", pa.nulls(len(rows), pa.binary()))
         columns["expiration"] = pc.if_else(as_array(noted.ttl == -1), said, times)
         if "priority" not in columns:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.arrays import as_array, as_mask, as_numbers
+from storage_core.arrays import NO_BYTES, as_array, as_mask, as_numbers
 from storage_core.errors import FormatError
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
 from storage_core.formats.rabbitmq.amqp import field_table, headers, properties
@@ -146,7 +146,7 @@ def relist(buffer: Bytes, spans: MessageSpans) -> tuple[Bytes, MessageSpans]:
         return buffer, spans
     starts, stops = spans.property_starts.copy(), spans.property_stops.copy()
     lists = pc.coalesce(spans.made.take(as_array(rows)), gather(buffer, starts[rows], stops[rows]))
-    added, dropping = spans.added.take(as_array(rows)).fill_null(b""), spans.ttl[rows] == UNDEFINED
+    added, dropping = spans.added.take(as_array(rows)).fill_null(NO_BYTES), spans.ttl[rows] == UNDEFINED
     made, bounds = _rewritten(lists, added, dropping)
     bounds += len(buffer)
     starts[rows], stops[rows] = bounds[:-1], bounds[1:]

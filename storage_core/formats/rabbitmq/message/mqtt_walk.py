@@ -1,7 +1,7 @@
 """Contents that came by MQTT, many at once: what they say as columns of properties, and where their bodies lie.
 
-Those whose payload is in pieces are left to `mqtt_content`, one by one, which says the same of all others.
-Source: rabbitmq.md 8.
+Those whose payload is in pieces, or that have very many properties, are left to `mqtt_content`, one by one, which says
+the same of all others. Source: rabbitmq.md 8.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.arrays import as_array, as_numbers, as_scalar
+from storage_core.arrays import NO_BYTES, as_array, as_numbers
 from storage_core.formats.layout import Mask
 from storage_core.formats.rabbitmq.amqp.properties import MOST_SHORT, TRANSIENT_MODE
-from storage_core.formats.rabbitmq.binary_columns import counted, digits, joined, listed
+from storage_core.formats.rabbitmq.binary_columns import counted, digits, joined, listed_parts
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
 from storage_core.formats.rabbitmq.erlang.simple_terms import SimpleTerms, spelled_atom
@@ -25,7 +25,7 @@ from storage_core.formats.rabbitmq.message.converted_contents import Converted
 from storage_core.formats.spans import gather
 
 Rows = npt.NDArray[np.int64]
-_MOST_PROPERTIES, _MOST_EXPIRY = 16, 1 << 32
+_MOST_PROPERTIES, _MOST_PAIRS, _MOST_EXPIRY = 16, 64, 1 << 32
 _PAIR = bytes((et.SMALL_TUPLE, 2, et.BINARY))
 _FIELDS: dict[str, tuple[str, Callable[[bytes], bool]]] = {
     mqtt_content.CONTENT_TYPE: ("content_type", mqtt_content.is_short_ascii),
@@ -73,12 +73,7 @@ class _Headers:
     def tables(self, count: int) -> pa.BinaryArray:
         """As tables without the length before them, empty where there are none."""
         parts = [*self.first, *self.others]
-        if not parts:
-            return pa.repeat(as_scalar(b""), count)
-        rows = np.concatenate([each for each, _ in parts])
-        order = np.argsort(rows, kind="stable")
-        items = pa.concat_arrays([made for _, made in parts]).take(as_array(order))
-        return listed(items, rows[order], count)
+        return listed_parts(parts, count) if parts else pa.repeat(NO_BYTES, count)
 
 
 def _take_property(cursor: Cursor, rows: Rows, found: Converted, headers: _Headers) -> None:
@@ -131,9 +126,12 @@ def _user_properties(cursor: Cursor, rows: Rows) -> tuple[Rows, pa.BinaryArray]:
     cursor.ok &= some | (tags == et.NIL)
     counts = np.where(some & cursor.ok, cursor.at(">u4", cursor.position), 0).astype(np.int64)
     cursor.move(np.where(some, 4, 0))
-    cursor.ok &= counts <= cursor.stop - cursor.position
-    steps, number = Steps(len(rows)), 0
-    while len(left := np.flatnonzero(cursor.ok & (counts > number))):
+    cursor.ok &= counts <= _MOST_PAIRS
+    steps = Steps(len(rows))
+    for number in range(_MOST_PAIRS):
+        left = np.flatnonzero(cursor.ok & (counts > number))
+        if not len(left):
+            break
         each = Cursor(cursor.buffer, cursor.position[left], cursor.stop[left])
         each.expect(_PAIR)
         name = each.counted(">u4")
@@ -142,7 +140,6 @@ def _user_properties(cursor: Cursor, rows: Rows) -> tuple[Rows, pa.BinaryArray]:
         cursor.ok[left], cursor.position[left] = each.ok, each.position
         kept = each.ok & (name[1] - name[0] <= MOST_SHORT)
         steps.add(left[kept], *(column[kept] for column in (*name, *value)))
-        number += 1
     cursor.ok &= ~some | (cursor.at("u1", cursor.position) == et.NIL)
     cursor.move(some.astype(np.int64))
     owners, (name_starts, name_stops, starts, stops) = steps.joined(4)

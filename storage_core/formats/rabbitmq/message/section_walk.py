@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.arrays import as_mask, as_scalar, bytes_array
+from storage_core.arrays import NO_BYTES, as_mask, as_scalar, bytes_array
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
 from storage_core.formats.rabbitmq.amqp import section_values, sections
 from storage_core.formats.rabbitmq.binary_columns import counted, digits, joined, listed, placed
@@ -205,7 +205,7 @@ def _values(buffer: Bytes, codes: Rows, starts: Positions, stops: Positions) -> 
             right[at] = ~section_values.are_endless(buffer, code, starts[at])
             made = section_values.items(buffer, code, starts[at], stops[at])
             parts.append((at, joined(*made) if len(made) > 1 else pa.repeat(as_scalar(made[0]), len(at))))
-    return placed(parts, len(codes)).fill_null(b""), right
+    return placed(parts, len(codes)).fill_null(NO_BYTES), right
 
 
 def _take_bodies(cursor: Cursor, found: Converted, places: Positions, codes: Rows) -> None:
