@@ -13,6 +13,7 @@ import hashlib
 import json
 import sys
 import tarfile
+from collections.abc import Callable
 from typing import Any
 
 from tests.rabbitmq import golden
@@ -58,19 +59,17 @@ def _compacted(name: str, release: type[Node4]) -> History:
 
 
 def _of_protocols(name: str, release: type[Node4]) -> History:
-    history = ProtocolHistory(name, release)
-    try:
-        history.work(OF_EACH_PROTOCOL)
-    except BaseException:
-        history.node.remove()
-        raise
-    return history
+    return _published(ProtocolHistory(name, release), lambda history: history.work(OF_EACH_PROTOCOL))
 
 
 def _of_clients(name: str, release: type[Node4]) -> History:
-    history = ProtocolHistory(name, release)
+    return _published(ProtocolHistory(name, release), lambda history: history.usual(USUAL))
+
+
+def _published(history: ProtocolHistory, publish: Callable[[ProtocolHistory], None]) -> History:
+    """The history, whose node is gone where publishing fails."""
     try:
-        history.usual(USUAL)
+        publish(history)
     except BaseException:
         history.node.remove()
         raise
