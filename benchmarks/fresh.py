@@ -18,7 +18,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
 
-import storage_core.rocketmq.store  # noqa: F401  # importing the engine is not what is measured
+import storage_core.rabbitmq.store
+import storage_core.rocketmq.store  # noqa: F401  # importing an engine is not what is measured
 from benchmarks.machine import peak_bytes
 from storage_core import open_store
 from storage_core.files import system

@@ -6,6 +6,7 @@ How scans are compared is `scan`'s.
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -15,10 +16,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from benchmarks.fresh import in_fresh_process
 from benchmarks.make_node_queues import make_classic, make_quorum, make_stream
 from benchmarks.measure import Run, interleaved, timed
 from benchmarks.report import Finding, Section
 from benchmarks.scan import ROOT, noop, session, write_peers
+from storage_core import open_store
+from storage_core.store import ScanRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,14 +79,16 @@ def rabbitmq(folder: Path, scale: float, rounds: int) -> Section:
         store, count = make_classic(folder / queue, queue, int(CLASSIC_COUNT * scale))
         for title, columns in (("five columns", FIVE), ("all columns", ())):
             _one_process(store, count, columns, f"classic queue of 4.3, {sent}, {title}", rounds, section)
+        plan = folder / "plan.pickle"
+        plan.write_bytes(pickle.dumps(open_store(store).snapshot().plan(ScanRequest())))
+        grown = in_fresh_process("read", str(plan))["grown_bytes"]
+        section.add(Finding(f"peak memory of a worker, {sent}, all columns", grown / 1e6, "MB", 200, True))
     paging_queue(folder, scale, rounds, section)
     return section
 
 
 def make_rabbitmq_store(path: str, count: int, body_size: int) -> str:
     """Writes a store of persistent messages over four queues. Returns `path`."""
-    from storage_core import open_store
-
     with open_store(path, "rabbitmq") as store:
         for first in range(0, count, CHUNK):
             store.append(_rows(np.arange(first, min(first + CHUNK, count)), body_size))

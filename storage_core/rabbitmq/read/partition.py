@@ -21,7 +21,7 @@ from storage_core.rabbitmq.read.batch_builder import BatchBuilder, RowContext
 from storage_core.rabbitmq.read.message_batch import MessageBatch, read_batch
 from storage_core.store import Mode, ScanPartition
 
-FIRST_BATCH_ROWS, BATCH_ROWS, BATCH_BYTES = 512, CHUNK_ROWS, 8 << 20
+FIRST_BATCH_ROWS, BATCH_ROWS, BATCH_BYTES = 512, CHUNK_ROWS, 4 << 20
 
 
 @dataclass(frozen=True)
