@@ -229,6 +229,16 @@ def read(store: Path) -> dict[str, list[tuple[Any, ...]]]:
     return rows_of(golden.table(store))
 
 
+def check_published(history: History, publish: Callable[[], None], clean: bool, what: str) -> None:
+    """What is published is read as the node, ended, delivers it; then the node is gone."""
+    try:
+        publish()
+        history.end(clean)
+        check_store(history, what)
+    finally:
+        history.node.remove()
+
+
 def check_store(history: History, what: str) -> None:
     """The node, ended, starts and delivers what is read before; it stays on."""
     with open_store(str(history.vhost)) as store:

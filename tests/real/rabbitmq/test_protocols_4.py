@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import time
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from tests.rabbitmq import amqp10, amqp10_random, quorum_golden
 from tests.real.rabbitmq.amqp import Client
 from tests.real.rabbitmq.amqp10_sender import Sender, to_queue
 from tests.real.rabbitmq.container_oracle import Said, ask
-from tests.real.rabbitmq.history_4 import check_store
+from tests.real.rabbitmq.history_4 import check_published, check_store
 from tests.real.rabbitmq.node_4 import FROM_4_ON, LATER, ROUNDS, Node4
 from tests.real.rabbitmq.protocol_history import PLUGINS, ProtocolHistory
 from tests.real.rabbitmq.quorum_compared import differing, drained
@@ -66,12 +67,7 @@ def test_stores_with_messages_of_all_protocols(release: type[Node4]) -> None:
 @OF_EACH
 def test_usual_messages_are_decoded_in_bulk(release: type[Node4], alone: list[bytes]) -> None:
     history = ProtocolHistory(f"usual {SEED}", release)
-    try:
-        history.usual(100)
-        history.end(clean=True)
-        check_store(history, str(SEED))
-    finally:
-        history.node.remove()
+    check_published(history, partial(history.usual, 100), True, str(SEED))
     assert len(alone) < OF_SHAPES
 
 

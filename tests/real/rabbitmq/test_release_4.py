@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import random
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pika
 import pytest
 
 from storage_core.errors import StoreLockedError
-from storage_core.formats.rabbitmq.message import basic_message
 from storage_core.rabbitmq.disk.running_node import check_not_running, is_running
 from tests.real.rabbitmq import history_4
-from tests.real.rabbitmq.history_4 import COMPACTED_AFTER_S, History, check_store
+from tests.real.rabbitmq.history_4 import COMPACTED_AFTER_S, History, check_published, check_store
 from tests.real.rabbitmq.node_4 import FROM_4_ON, LATER, ROUNDS, Node4
 from tests.real.rabbitmq.stream_compared import compare
 from tests.real.rabbitmq.written import QUEUES, check, declare, drained, expected, put, rows, write
 from tests.support.sampling import SEED
 
 ALIKE = 1200
-decode = basic_message.decode
 pytestmark = [pytest.mark.real, pytest.mark.timeout(0), LATER]
 OF_EACH = pytest.mark.parametrize("release", FROM_4_ON)
 
@@ -50,12 +49,7 @@ def test_messages_that_are_spelled_alike(release: type[Node4], alone: list[bytes
     """Most of them are found by their shape."""
     for number in range(-(-ROUNDS // 5)):
         history = History(f"alike {SEED} {number}", release)
-        try:
-            history.alike(ALIKE)
-            history.end(clean=number % 2 == 0)
-            check_store(history, f"{SEED} {number}")
-        finally:
-            history.node.remove()
+        check_published(history, partial(history.alike, ALIKE), number % 2 == 0, f"{SEED} {number}")
         assert len(alone) < ALIKE // 2
         alone.clear()
 
@@ -64,12 +58,7 @@ def test_messages_that_are_spelled_alike(release: type[Node4], alone: list[bytes
 def test_dead_letters(release: type[Node4], alone: list[bytes]) -> None:
     """None is decoded alone but for what a node writes otherwise: containers are told by what was noted of them."""
     history = History(f"dead {SEED}", release)
-    try:
-        history.die(150)
-        history.end(clean=True)
-        check_store(history, str(SEED))
-    finally:
-        history.node.remove()
+    check_published(history, partial(history.die, 150), True, str(SEED))
     assert len(alone) < 100
 
 
