@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,7 +24,7 @@ from storage_core.formats.rabbitmq.erlang.binary_lists import binary_or_none
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
 from storage_core.formats.rabbitmq.erlang.simple_terms import SimpleTerms, spelled_atom
 from storage_core.formats.rabbitmq.message import deaths, message_container, mqtt_walk, section_walk
-from storage_core.formats.rabbitmq.message.converted_contents import MOST_PRIORITY, Converted
+from storage_core.formats.rabbitmq.message.converted_contents import MOST_PRIORITY, Converted, Rows
 from storage_core.formats.rabbitmq.message.deaths import Deaths
 from storage_core.formats.rabbitmq.message.delivered_lists import Noted, as_stored
 from storage_core.formats.rabbitmq.message.message_spans import UNDEFINED, MessageSpans
@@ -59,7 +58,6 @@ _HEADER_BEGINS = b"x-"
 _NUMBERS = frozenset({_TIMESTAMP, _RECEIVED, _TTL, _PRIORITY, _DELIVERED, _ACQUIRED})
 _UNDEFINED = {_TTL: UNDEFINED, _PRIORITY: -1}
 """Names whose values may be this atom instead of a number, and what stands for it."""
-Rows = npt.NDArray[np.int64]
 
 
 def locate(buffer: Bytes, starts: Positions, stops: Positions, id_size: int) -> MessageSpans:

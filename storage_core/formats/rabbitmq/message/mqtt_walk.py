@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,10 +20,9 @@ from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
 from storage_core.formats.rabbitmq.erlang.simple_terms import SimpleTerms, spelled_atom
 from storage_core.formats.rabbitmq.message import mqtt_content
-from storage_core.formats.rabbitmq.message.converted_contents import Converted
+from storage_core.formats.rabbitmq.message.converted_contents import Converted, Rows
 from storage_core.formats.spans import gather
 
-Rows = npt.NDArray[np.int64]
 _MOST_PROPERTIES, _MOST_PAIRS, _MOST_EXPIRY = 16, 64, 1 << 32
 _PAIR = bytes((et.SMALL_TUPLE, 2, et.BINARY))
 _FIELDS: dict[str, tuple[str, Callable[[bytes], bool]]] = {

@@ -19,10 +19,9 @@ from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
 from storage_core.formats.rabbitmq.erlang.simple_terms import SimpleTerms, spelled_atom
 from storage_core.formats.rabbitmq.message import amqp_content, container_view
-from storage_core.formats.rabbitmq.message.converted_contents import Converted
+from storage_core.formats.rabbitmq.message.converted_contents import Converted, Rows
 from storage_core.formats.spans import gather
 
-Rows = npt.NDArray[np.int64]
 _MOST_LISTED, _MOST_APPLIED = 13, 64
 _SIZES, _LENGTH_SIZES, _KNOWN = np.zeros(256, np.int64), np.zeros(256, np.int64), np.zeros(256, bool)
 for _code in (*sections.NUMBERS, *sections.CONSTANTS, *sections.TEXTS):
@@ -80,16 +79,12 @@ class _Elements:
 
 def _section(cursor: Cursor, code: int) -> Rows:
     """The rows whose next section is the one of this number; moves these after its descriptor."""
-    head = _head(code)
+    # Its descriptor is a number of one byte.
+    head = bytes((sections.DESCRIBED, section_values.ULONG[1], code))
     here = cursor.at(f"S{len(head)}", cursor.position) == head
     here &= cursor.ok & (cursor.position + len(head) <= cursor.stop)
     cursor.move(np.where(here, len(head), 0))
     return np.flatnonzero(here)
-
-
-def _head(code: int) -> bytes:
-    """What a section begins with, its descriptor a number of one byte."""
-    return bytes((sections.DESCRIBED, section_values.ULONG[1], code))
 
 
 def _opened(cursor: Cursor, rows: Rows, sizes: dict[int, int]) -> tuple[Cursor, Rows]:
