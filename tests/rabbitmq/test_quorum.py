@@ -371,7 +371,7 @@ def test_what_a_shape_says_of_a_container_is_what_it_says_alone() -> None:
         starts = stops - [len(term) for term in terms]
         found = basic_message.locate(np.frombuffer(b"".join(terms), np.uint8), starts, stops)
         sizes, listed = found.body_stops - found.body_starts, found.property_stops - found.property_starts
-        for row in np.flatnonzero(found.ok | found.relisted).tolist():
+        for row in np.flatnonzero(found.known).tolist():
             said = (int(column[row]) for column in (found.ttl, found.priority, found.deliveries))
             noted = noted_facts(int(sizes[row]), int(listed[row]), *said)
             assert noted == message_facts(terms[row])

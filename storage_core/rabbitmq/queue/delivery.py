@@ -16,6 +16,7 @@ from storage_core.formats.layout import Mask
 from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.message import basic_message
 from storage_core.formats.rabbitmq.message.basic_message import Message
+from storage_core.formats.rabbitmq.message.message_spans import whole_bodies
 from storage_core.rabbitmq.index.message_run import SequenceIds, Terms
 
 
@@ -116,10 +117,13 @@ class Deliveries(Sequence[Delivery]):
         stops = np.cumsum(np.fromiter(map(len, terms), np.int64, len(terms)))
         starts = np.concatenate(([0], stops[:-1]))
         spans = basic_message.locate(np.frombuffer(data, np.uint8), starts, stops)
-        bodies = [data[a:b] for a, b in zip(spans.body_starts.tolist(), spans.body_stops.tolist(), strict=True)]
-        if spans.ok[0] and len(bodies[0]):
+        if spans.ok[0] and spans.body_starts[0] < spans.body_stops[0]:
             # With an empty body the head would end before the list of fragments, and say nothing about its length.
             self._shape.head, self._shape.stop = terms[0][: int(spans.body_starts[0])], int(spans.body_stops[0])
-        for row in np.flatnonzero(~(spans.ok | spans.relisted)).tolist():
+        if len(spans.pieces.rows):
+            buffer, spans = whole_bodies(np.frombuffer(data, np.uint8), spans)
+            data = buffer.tobytes()
+        bodies = [data[a:b] for a, b in zip(spans.body_starts.tolist(), spans.body_stops.tolist(), strict=True)]
+        for row in np.flatnonzero(~spans.known).tolist():
             bodies[row] = basic_message.decode(terms[row]).body
         return bodies

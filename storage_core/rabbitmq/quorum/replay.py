@@ -234,7 +234,7 @@ class Replay:
         spans = basic_message.locate(buffer, begin - 1, end, 0)
         is_sized = sizes != log_entry.NO_SIZE
         # What a node counts of a message by another protocol is not what the list of its properties has.
-        known = spans.ok | (spans.relisted & (is_sized | as_mask(spans.made.is_null())))
+        known = spans.known & (is_sized | as_mask(spans.made.is_null()))
         told = np.flatnonzero(known & ~is_sized)
         sizes[told] = (spans.body_stops - spans.body_starts)[told]
         metadata[told] = (spans.property_stops - spans.property_starts)[told]

@@ -154,7 +154,7 @@ _EXCHANGE = _bytes("exchange_starts", "exchange_stops")
 
 def _routing_keys(messages: MessageBatch) -> pa.Array:
     part = messages.messages
-    rows, starts, stops = part.key_rows, part.key_starts, part.key_stops
+    rows, starts, stops = part.keys.rows, part.keys.starts, part.keys.stops
     if not part.ok.all():
         right = part.ok[rows]
         rows, starts, stops = rows[right], starts[right], stops[right]

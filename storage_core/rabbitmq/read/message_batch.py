@@ -21,7 +21,7 @@ from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.message import basic_message
 from storage_core.formats.rabbitmq.message.basic_message import MessageError, Reach
 from storage_core.formats.rabbitmq.message.delivered_lists import relist
-from storage_core.formats.rabbitmq.message.message_spans import MessageSpans, joined
+from storage_core.formats.rabbitmq.message.message_spans import MessageSpans, joined, whole_bodies
 from storage_core.formats.spans import structs_at
 from storage_core.rabbitmq.disk.span_reader import SpanReader
 from storage_core.rabbitmq.index.entries import (
@@ -221,7 +221,7 @@ def _unpadded(term: memoryview) -> memoryview:
 def _located(terms: TermSpans, reasons: dict[int, str], reach: dict[int, Reach]) -> tuple[Bytes, MessageSpans]:
     """Spans of all terms. Those in an unusual spelling are spelled anew after the others, which makes them usual."""
     buffer, starts, stops = terms.buffer, terms.starts, terms.stops
-    buffer, spans = relist(buffer, basic_message.locate(buffer, starts, stops, terms.id_size))
+    buffer, spans = relist(*whole_bodies(buffer, basic_message.locate(buffer, starts, stops, terms.id_size)))
     unusual = np.flatnonzero(terms.sound & ~spans.ok)
     if not len(unusual):
         return buffer, spans

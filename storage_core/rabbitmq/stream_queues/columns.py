@@ -17,6 +17,7 @@ from storage_core.formats import spans
 from storage_core.formats.layout import values_at
 from storage_core.formats.rabbitmq.amqp import headers, properties
 from storage_core.formats.rabbitmq.amqp.properties import FieldSpans
+from storage_core.formats.rabbitmq.erlang.binary_lists import NO_ITEMS
 from storage_core.formats.rabbitmq.message.message_spans import MessageSpans, nothing_noted
 from storage_core.rabbitmq.read.columns import message_column
 from storage_core.rabbitmq.read.message_batch import MessageBatch
@@ -73,10 +74,9 @@ def _decoded(batch: StreamBatch) -> MessageBatch:
     nothing = np.zeros(len(lists), np.int64)
     table = found.fields.get("headers", FieldSpans(nothing[:0], nothing[:0], nothing[:0]))
     ok = np.ones(len(lists), bool)
-    relisted, made, added, ttl, priority, deliveries = nothing_noted(len(lists))
     messages = MessageSpans(
-        ok, nothing, nothing, nothing, nothing, nothing, offsets[:-1], offsets[1:], nothing, nothing, nothing, ok,
-        relisted, made, added, ttl, priority, deliveries,
+        ok, nothing, nothing, NO_ITEMS, offsets[:-1], offsets[1:], nothing, nothing, nothing, ok, NO_ITEMS,
+        *nothing_noted(len(lists)),
     )  # fmt: skip
     located = headers.locate(buffer, table.starts, table.stops)
     return MessageBatch(

@@ -154,8 +154,8 @@ def test_many_terms_at_once(drawn: list[tuple[Message, bool]]) -> None:
         assert raw[spans.body_starts[row] : spans.body_stops[row]] == message.body
         assert raw[spans.id_starts[row] : spans.id_starts[row] + 16] == message.id
         assert spans.persistent[row] == message.persistent
-        keys = np.flatnonzero(spans.key_rows == row)
-        assert tuple(raw[spans.key_starts[k] : spans.key_stops[k]] for k in keys) == message.routing_keys
+        keys = np.flatnonzero(spans.keys.rows == row)
+        assert tuple(raw[spans.keys.starts[k] : spans.keys.stops[k]] for k in keys) == message.routing_keys
 
 
 @given(st.lists(MESSAGES, min_size=1, max_size=4), st.data())

@@ -17,11 +17,7 @@ from storage_core.formats.rabbitmq.message.message_spans import MessageSpans
 
 pytestmark = pytest.mark.usefixtures("either_loops")
 
-FIELDS = [
-    name
-    for name in MessageSpans.__dataclass_fields__
-    if not name.startswith("key_") and name not in ("ok", "persistent")
-]
+FIELDS = [name for name in MessageSpans.__dataclass_fields__ if name not in ("keys", "pieces", "known", "persistent")]
 
 
 def message(random: Random, number: int) -> Message:
@@ -41,7 +37,7 @@ def check_alone(terms: list[bytes]) -> int:
     """Compares with each term alone; how many are usual."""
     buffer, starts, stops = laid(terms)
     many = basic_message.locate(buffer, starts, stops)
-    assert (np.diff(many.key_rows) >= 0).all()
+    assert (np.diff(many.keys.rows) >= 0).all()
     for row in range(len(terms)):
         alone = basic_message.locate(buffer, starts[row : row + 1], stops[row : row + 1])
         assert many.ok[row] == alone.ok[0], row
@@ -50,9 +46,9 @@ def check_alone(terms: list[bytes]) -> int:
         assert many.persistent[row] == alone.persistent[0]
         for name in FIELDS:
             assert getattr(many, name)[row] == getattr(alone, name)[0], (row, name)
-        keys = many.key_rows == row
-        assert many.key_starts[keys].tolist() == alone.key_starts.tolist()
-        assert many.key_stops[keys].tolist() == alone.key_stops.tolist()
+        keys = many.keys.rows == row
+        assert many.keys.starts[keys].tolist() == alone.keys.starts.tolist()
+        assert many.keys.stops[keys].tolist() == alone.keys.stops.tolist()
     return int(many.ok.sum())
 
 

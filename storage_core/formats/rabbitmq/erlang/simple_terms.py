@@ -50,8 +50,8 @@ class SimpleTerms:
         self.item_rows = self.item_starts = self.item_stops = rows[:0]
         if len(rows):
             inner = Cursor(cursor.buffer, before[rows] - 1, cursor.stop[rows])
-            items, self.item_starts, self.item_stops = binaries(inner)
-            self.item_rows = rows[items]
+            items = binaries(inner)
+            self.item_rows, self.item_starts, self.item_stops = rows[items.rows], items.starts, items.stops
             cursor.ok[rows] &= inner.ok
             cursor.position[rows] = inner.position
         cursor.ok &= cursor.position <= cursor.stop
@@ -88,17 +88,23 @@ class SimpleTerms:
         found: npt.NDArray[np.int64] = np.where(self.sizes > 0, words >> _bits(_WORD - size), 0).astype(np.int64)
         return found
 
-    def numbers(self) -> tuple[npt.NDArray[np.int64], Mask]:
-        """Each as a number, and which are one that is not negative, nor longer than seven bytes."""
+    def integers(self) -> tuple[npt.NDArray[np.int64], Mask]:
+        """Each as a whole number, and which are one of at most seven bytes."""
         small, wide, big = (self.tags == tag for tag in (et.SMALL_INTEGER, et.INTEGER, et.SMALL_BIG))
         found = np.where(wide, values_at(self.buffer, ">i4", self.starts), values_at(self.buffer, "u1", self.starts))
         at = np.minimum(self.starts, len(self.buffer) - _WORD)
         words = values_at(self.buffer, "<u8", at) >> _bits(self.starts - at)
         size = np.clip(self.sizes, 0, MOST_NUMBER)
         words &= (np.uint64(1) << _bits(size)) - np.uint64(1)
-        found = np.where(big, words.astype(np.int64), found)
-        plain = (self.sizes <= MOST_NUMBER) & (values_at(self.buffer, "u1", self.starts - 1) == 0)
-        return found, (small | wide | (big & plain)) & (found >= 0)
+        negative = values_at(self.buffer, "u1", self.starts - 1) != 0
+        signed = words.astype(np.int64)
+        found = np.where(big, np.where(negative, -signed, signed), found)
+        return found, small | wide | (big & (self.sizes <= MOST_NUMBER))
+
+    def numbers(self) -> tuple[npt.NDArray[np.int64], Mask]:
+        """The same, and which of them are not negative."""
+        found, whole = self.integers()
+        return found, whole & (found >= 0)
 
 
 def spelled_atom(tag: int, name: str) -> bytes:

@@ -12,13 +12,16 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from storage_core.arrays import as_mask
 from storage_core.errors import FormatError
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
-from storage_core.formats.rabbitmq.amqp import properties
+from storage_core.formats.rabbitmq.amqp import decoded_lists, properties
+from storage_core.formats.rabbitmq.binary_columns import placed
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang import term_layout
-from storage_core.formats.rabbitmq.erlang.binary_lists import binaries, binary_or_none
+from storage_core.formats.rabbitmq.erlang.binary_lists import NO_ITEMS, ItemSpans, binaries, binary_or_pieces
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor
 from storage_core.formats.rabbitmq.erlang.simple_terms import spelled_atom
 from storage_core.formats.rabbitmq.erlang.term_layout import Shape, stretch
@@ -165,9 +168,12 @@ def encode(message: Message) -> bytes:
 class Spelling:
     """The constant bytes between the variable parts, in one of the two spellings of atoms."""
 
+    tag: int
     head: bytes
     kind: bytes
+    decoded: bytes
     content: bytes
+    none: bytes
     protocol: bytes
     true: bytes
     false: bytes
@@ -176,10 +182,14 @@ class Spelling:
 def _spelling(tag: int) -> Spelling:
     atom = partial(spelled_atom, tag)
     tuples, binary = bytes((et.SMALL_TUPLE,)), bytes((et.BINARY,))
+    content = tuples + b"\6" + atom("content") + bytes((et.SMALL_INTEGER, CLASS_BASIC))
     return Spelling(
+        tag,
         bytes((et.VERSION,)) + tuples + b"\6" + atom("basic_message") + tuples + b"\4" + atom("resource") + binary,
         atom("exchange") + binary,
-        tuples + b"\6" + atom("content") + bytes((et.SMALL_INTEGER, CLASS_BASIC)) + atom("none") + binary,
+        content + tuples,
+        content + atom("none") + binary,
+        atom("none"),
         atom(PROTOCOL),
         atom("true"),
         atom("false"),
@@ -211,20 +221,19 @@ class TermShape:
     def located(self, buffer: Bytes, starts: Positions, stops: Positions) -> tuple[MessageSpans, Mask]:
         """The parts of those of the terms that are spelled so, and which these are."""
         found, count = term_layout.locate(buffer, starts, stops, self.stretches), len(self.key_starts)
-        key_starts, key_stops = ((starts[:, None] + at).ravel() for at in (self.key_starts, self.key_stops))
+        keys = ((starts[:, None] + at).ravel() for at in (self.key_starts, self.key_stops))
         spans = MessageSpans(
             found.ok,
             starts + self.exchange[0],
             starts + self.exchange[1],
-            np.repeat(np.arange(len(starts)), count),
-            key_starts,
-            key_stops,
+            ItemSpans(np.repeat(np.arange(len(starts)), count), *keys),
             found.property_starts,
             found.property_stops,
             found.body_starts,
             found.body_stops,
             found.body_stops + self.id_at,
             np.full(len(starts), self.persistent),
+            NO_ITEMS,
             *nothing_noted(len(starts)),
         )
         return spans, found.ok
@@ -265,13 +274,15 @@ def _shape_of(buffer: Bytes, start: int, stop: int, id_size: int) -> TermShape |
     term = buffer[start:stop].tobytes()
     if (contained := container_shape.shape_of(term, id_size)) is not None:
         return contained if _is_right(term, id_size) else None
+    if any(spelling.decoded in term for spelling in _SPELLINGS):
+        return None
     sample = _of_messages(buffer, np.array([start]), np.array([stop]), id_size)
     if not sample.ok[0] or sample.body_starts[0] == sample.body_stops[0]:
         return None
     listed, body = int(sample.property_starts[0]), int(sample.body_stops[0])
     listed_stop, body_start = int(sample.property_stops[0]), int(sample.body_starts[0])
     exchange = int(sample.exchange_starts[0]) - start, int(sample.exchange_stops[0]) - start
-    key_starts, key_stops = sample.key_starts - start, sample.key_stops - start
+    key_starts, key_stops = sample.keys.starts - start, sample.keys.stops - start
     names = [exchange, *zip(key_starts.tolist(), key_stops.tolist(), strict=True)]
     id_at = int(sample.id_starts[0]) - body
     stretches = Shape(
@@ -303,11 +314,11 @@ def _spelled(buffer: Bytes, starts: Positions, stops: Positions, id_size: int) -
 
 def _of_messages(buffer: Bytes, starts: Positions, stops: Positions, id_size: int) -> MessageSpans:
     spans = _locate(buffer, starts, stops, _SPELLINGS[0], id_size)
-    others = np.flatnonzero(~spans.ok)
+    others = np.flatnonzero(~spans.known)
     if not len(others):
         return spans
     second = _locate(buffer, starts[others], stops[others], _SPELLINGS[1], id_size)
-    return joined([(np.flatnonzero(spans.ok), spans.some(spans.ok)), (others, second)])
+    return joined([(np.flatnonzero(spans.known), spans.some(spans.known)), (others, second)])
 
 
 def _locate(buffer: Bytes, starts: Positions, stops: Positions, spelling: Spelling, id_size: int) -> MessageSpans:
@@ -317,10 +328,9 @@ def _locate(buffer: Bytes, starts: Positions, stops: Positions, spelling: Spelli
     cursor.expect(spelling.kind)
     exchange = cursor.counted(">u4")
     keys = binaries(cursor)
-    cursor.expect(spelling.content)
-    listed = cursor.counted(">u4")
-    cursor.expect(spelling.protocol)
-    body = binary_or_none(cursor)
+    made = _decoded_lists(cursor, spelling)
+    listed = _stored_lists(cursor, spelling, as_mask(made.is_null()))
+    body_starts, body_stops, pieces = binary_or_pieces(cursor)
     cursor.ok &= cursor.number("u1") == et.BINARY
     id_starts, id_stops = cursor.counted(">u4")
     cursor.ok &= id_stops - id_starts == id_size
@@ -329,5 +339,42 @@ def _locate(buffer: Bytes, starts: Positions, stops: Positions, spelling: Spelli
     cursor.ok &= persistent | false
     cursor.move(np.where(persistent, len(spelling.true), len(spelling.false)))
     ok = cursor.ok & (cursor.position == stops)
-    relisted, made, added, *numbers = nothing_noted(len(ok))
-    return MessageSpans(ok, *exchange, *keys, *listed, *body, id_starts, persistent, relisted, made, added, *numbers)
+    # The last piece of a body comes first.
+    pieces = pieces.backwards()
+    relisted, _, added, *numbers = nothing_noted(len(ok))
+    return MessageSpans(
+        ok, *exchange, keys, *listed, body_starts, body_stops, id_starts, persistent, pieces, relisted, made, added,
+        *numbers,
+    )  # fmt: skip
+
+
+def _decoded_lists(cursor: Cursor, spelling: Spelling) -> pa.BinaryArray:
+    """The property lists of contents that have theirs decoded, null for others; moves these up to the body."""
+    begun = cursor.at(f"S{len(spelling.decoded)}", cursor.position) == spelling.decoded
+    rows = np.flatnonzero(cursor.ok & begun)
+    if not len(rows):
+        return pa.nulls(len(begun), pa.binary())
+    inner = Cursor(cursor.buffer, cursor.position[rows] + len(spelling.decoded) - 1, cursor.stop[rows])
+    made = decoded_lists.walk(inner, spelling.tag)
+    for _ in range(2):
+        inner.expect(spelling.none)
+    cursor.ok[rows], cursor.position[rows] = inner.ok, inner.position
+    return placed([(rows, made)], len(begun))
+
+
+def _stored_lists(cursor: Cursor, spelling: Spelling, chosen: Mask) -> tuple[Positions, Positions]:
+    """The property lists of the rows `chosen`, empty spans for others; moves these up to the body."""
+    inner, whole = cursor, chosen.all()
+    rows = np.flatnonzero(chosen)
+    if not whole:
+        inner = Cursor(cursor.buffer, cursor.position[rows], cursor.stop[rows])
+    inner.expect(spelling.content)
+    spans = inner.counted(">u4")
+    inner.expect(spelling.protocol)
+    if whole:
+        return spans
+    cursor.ok[rows] &= inner.ok
+    cursor.position[rows] = inner.position
+    found = np.zeros((2, len(chosen)), np.int64)
+    found[:, rows] = spans
+    return found[0], found[1]

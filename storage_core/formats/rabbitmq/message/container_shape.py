@@ -17,6 +17,7 @@ from storage_core.formats.layout import Bytes, Mask, Positions, values_at
 from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang import term_layout
+from storage_core.formats.rabbitmq.erlang.binary_lists import NO_ITEMS, ItemSpans
 from storage_core.formats.rabbitmq.erlang.simple_terms import MOST_NUMBER
 from storage_core.formats.rabbitmq.erlang.term_layout import Shape, stretch
 from storage_core.formats.rabbitmq.erlang.term_spans import atom_at, elements, items
@@ -71,15 +72,15 @@ class ContainerShape:
         """The parts of the terms, and which of them are spelled so."""
         found = term_layout.locate(buffer, starts, stops, self.stretches)
         ends, count = found.body_stops, len(self.keys)
-        spans = [np.array([span[side] for span in self.keys], np.int64) for side in (0, 1)]
-        key_starts, key_stops = ((ends[:, None] + at).ravel() for at in spans)
+        places = [np.array([span[side] for span in self.keys], np.int64) for side in (0, 1)]
+        keys = ItemSpans(np.repeat(np.arange(len(starts)), count), *((ends[:, None] + at).ravel() for at in places))
         noted = self.noted.of(buffer, ends)
         ok, relisted = as_stored(buffer, found.property_starts, found.property_stops, found.ok, noted)
         nothing = pa.nulls(len(starts), pa.binary())
         messages = MessageSpans(
-            ok, ends + self.exchange[0], ends + self.exchange[1], np.repeat(np.arange(len(starts)), count), key_starts,
-            key_stops, found.property_starts, found.property_stops, found.body_starts, ends, ends + self.id_at,
-            noted.persistent, relisted, nothing, nothing, noted.ttl, noted.priority, np.full(len(starts), -1),
+            ok | relisted, ends + self.exchange[0], ends + self.exchange[1], keys, found.property_starts,
+            found.property_stops, found.body_starts, ends, ends + self.id_at, noted.persistent, NO_ITEMS, relisted,
+            nothing, nothing, noted.ttl, noted.priority, np.full(len(starts), -1),
         )  # fmt: skip
         return messages, found.ok
 

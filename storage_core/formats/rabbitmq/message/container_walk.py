@@ -20,7 +20,7 @@ from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.amqp.properties import MOST_SHORT
 from storage_core.formats.rabbitmq.binary_columns import counted, fixed, joined, listed_parts, placed
 from storage_core.formats.rabbitmq.erlang import external_term as et
-from storage_core.formats.rabbitmq.erlang.binary_lists import binary_or_none
+from storage_core.formats.rabbitmq.erlang.binary_lists import NO_ITEMS, ItemSpans, binary_or_pieces
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
 from storage_core.formats.rabbitmq.erlang.simple_terms import SimpleTerms, spelled_atom
 from storage_core.formats.rabbitmq.message import deaths, message_container, mqtt_walk, section_walk
@@ -65,7 +65,7 @@ def locate(buffer: Bytes, starts: Positions, stops: Positions, id_size: int) -> 
     messages need none, 0. Never raises.
     """
     found = _located(buffer, starts, stops, id_size, et.SMALL_ATOM_UTF8)
-    known = found.ok | found.relisted
+    known = found.known
     others = np.flatnonzero(~known)
     if not len(others):
         return found
@@ -101,9 +101,9 @@ def _located(buffer: Bytes, starts: Positions, stops: Positions, id_size: int, t
     made = contents.made(ok, noted)
     relisted |= as_mask(made.is_valid())
     return MessageSpans(
-        stored, exchange[0], exchange[1], key_rows, keys[0], keys[1], contents.list_starts, contents.list_stops,
-        contents.body_starts, contents.body_stops, walk.id_at, noted.persistent, relisted, made, added, noted.ttl,
-        noted.priority, walk.deliveries,
+        stored | relisted, exchange[0], exchange[1], ItemSpans(key_rows, *keys), contents.list_starts,
+        contents.list_stops, contents.body_starts, contents.body_stops, walk.id_at, noted.persistent, contents.pieces,
+        relisted, made, added, noted.ttl, noted.priority, walk.deliveries,
     )  # fmt: skip
 
 
@@ -115,6 +115,7 @@ class _Contents:
     def __init__(self, cursor: Cursor, tag: int) -> None:
         count = len(cursor.position)
         self.list_starts, self.list_stops, self.body_starts, self.body_stops = np.zeros((4, count), np.int64)
+        self.pieces = NO_ITEMS
         self._converted: list[tuple[Rows, Converted]] = []
         atoms = {name: spelled_atom(tag, name) for name in message_container.PROTOCOLS}
         by = {name: cursor.at(f"S{len(atom)}", cursor.position) == atom for name, atom in atoms.items()}
@@ -140,7 +141,9 @@ class _Contents:
         cursor.expect(head)
         self.list_starts[rows], self.list_stops[rows] = cursor.counted(">u4")
         cursor.expect(atom(properties.PROTOCOL))
-        self.body_starts[rows], self.body_stops[rows] = binary_or_none(cursor)
+        self.body_starts[rows], self.body_stops[rows], pieces = binary_or_pieces(cursor)
+        # The last piece of a body comes first.
+        self.pieces = replace(pieces.backwards(), rows=rows[pieces.rows])
 
     def made(self, ok: Mask, noted: Noted) -> pa.BinaryArray:
         """The property lists of the rows without one that are `ok`, null for others, and for those that only `decode`

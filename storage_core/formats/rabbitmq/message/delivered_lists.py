@@ -138,21 +138,29 @@ def _is_kept(letter: str, value: bytes) -> bool:
 
 
 def relist(buffer: Bytes, spans: MessageSpans) -> tuple[Bytes, MessageSpans]:
-    """The messages with those that are `relisted` made `ok`: their property lists as a node delivers them follow the
-    bytes of `buffer` in the buffer that is given back.
+    """The messages with all lists in the buffer that is given back: those that are `relisted` or `made` follow the
+    bytes of `buffer`, as a node delivers them.
     """
-    rows = np.flatnonzero(spans.relisted)
-    if not len(rows):
-        return buffer, spans
+    rows, as_made = np.flatnonzero(spans.relisted), as_mask(spans.made.is_valid()) & ~spans.relisted
     starts, stops = spans.property_starts.copy(), spans.property_stops.copy()
-    lists = pc.coalesce(spans.made.take(as_array(rows)), gather(buffer, starts[rows], stops[rows]))
-    added, dropping = spans.added.take(as_array(rows)).fill_null(NO_BYTES), spans.ttl[rows] == UNDEFINED
-    made, bounds = _rewritten(lists, added, dropping)
-    bounds += len(buffer)
-    starts[rows], stops[rows] = bounds[:-1], bounds[1:]
-    ok, relisted = spans.ok | spans.relisted, np.zeros(len(spans.ok), bool)
-    spans = replace(spans, ok=ok, relisted=relisted, property_starts=starts, property_stops=stops)
-    return np.concatenate([buffer, made]), spans
+    pieces, size = [buffer], len(buffer)
+    if len(rows):
+        lists = pc.coalesce(spans.made.take(as_array(rows)), gather(buffer, starts[rows], stops[rows]))
+        added, dropping = spans.added.take(as_array(rows)).fill_null(NO_BYTES), spans.ttl[rows] == UNDEFINED
+        made, bounds = _rewritten(lists, added, dropping)
+        pieces.append(made)
+        starts[rows], stops[rows] = size + bounds[:-1], size + bounds[1:]
+        size += len(made)
+    if as_made.any():
+        lists = spans.made.filter(as_array(as_made))
+        bounds = size + offsets_of(lists).astype(np.int64)
+        pieces.append(data_of(lists)[: offsets_of(lists)[-1]])
+        starts[as_made], stops[as_made] = bounds[:-1], bounds[1:]
+    if len(pieces) == 1:
+        return buffer, spans
+    nothing = np.zeros(len(starts), bool), pa.nulls(len(starts), pa.binary())
+    relisted = replace(spans, property_starts=starts, property_stops=stops, relisted=nothing[0], made=nothing[1])
+    return np.concatenate(pieces), relisted
 
 
 def _rewritten(lists: pa.BinaryArray, added: pa.BinaryArray, dropping: Mask) -> tuple[Bytes, Positions]:

@@ -6,14 +6,18 @@ Source: rabbitmq.md 6.3 and 8. How they are found is `basic_message`'s, `contain
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage_core.arrays import as_array
-from storage_core.formats.layout import Mask, Positions
+from storage_core.arrays import as_array, as_mask
+from storage_core.formats.layout import Bytes, Mask, Positions
+from storage_core.formats.rabbitmq.erlang import binary_lists
+from storage_core.formats.rabbitmq.erlang.binary_lists import NO_ITEMS, ItemSpans
+from storage_core.formats.spans import data_of, gather, offsets_of
 
 UNDEFINED = -2
 """A time to live that takes an expiration away."""
@@ -23,26 +27,30 @@ UNDEFINED = -2
 class MessageSpans:
     """Where the parts of n terms lie in their buffer: half-open spans, shape (n,).
 
-    Only rows with `ok` are meant; the others are spelled in a way that only `decode` reads, or damaged. Of those that
-    are `relisted`, never `ok` ones, all is known as well, but a node delivers another property list than the one there,
-    or than the one that is `made`, where this is not null: the headers in the order of their names, with those of the
-    table `added`, where it is not null, and no expiration where `ttl` is UNDEFINED. Routing keys are flat: `key_rows`
-    ascend and say whose key it is. The 16 bytes of the id start at `id_starts`. `ttl`, in ms, `priority` and
-    `deliveries` are what a broker noted in a container, -1 where it noted none.
+    Only rows that are `known` are meant; the others are spelled in a way that only `decode` reads, or damaged. Of those
+    that are `ok` every part lies in the buffer as a node delivers it. Of the other known ones something must be written
+    anew first, by `delivered_lists.relist` and `whole_bodies`:
+
+    * the property list: a node delivers the one that is `made`, where this is not null. Of those that are `relisted` it
+      delivers that, or else the one there, with the headers in the order of their names, with those of the table
+      `added`, where it is not null, and without an expiration where `ttl` is UNDEFINED;
+    * the body: where there are `pieces`, it is these, in their order, and its own span is only as long.
+
+    The 16 bytes of the id start at `id_starts`. `ttl`, in ms, `priority` and `deliveries` are what a broker noted in a
+    container, -1 where it noted none.
     """
 
-    ok: Mask
+    known: Mask
     exchange_starts: Positions
     exchange_stops: Positions
-    key_rows: npt.NDArray[np.int64]
-    key_starts: Positions
-    key_stops: Positions
+    keys: ItemSpans
     property_starts: Positions
     property_stops: Positions
     body_starts: Positions
     body_stops: Positions
     id_starts: Positions
     persistent: Mask
+    pieces: ItemSpans
     relisted: Mask
     made: pa.BinaryArray
     added: pa.BinaryArray
@@ -50,16 +58,25 @@ class MessageSpans:
     priority: npt.NDArray[np.int64]
     deliveries: npt.NDArray[np.int64]
 
+    @cached_property
+    def ok(self) -> Mask:
+        """The rows of which nothing must be written anew."""
+        found: Mask = self.known & ~self.relisted
+        if self.made.null_count < len(self.made):
+            found &= ~as_mask(self.made.is_valid())
+        found[self.pieces.rows] = False
+        return found
+
     def some(self, mask: Mask) -> MessageSpans:
         """The spans of the rows of `mask`, numbered anew."""
-        keys = mask[self.key_rows]
-        columns = {name: getattr(self, name)[keys if name.startswith("key_") else mask] for name in _COLUMNS}
-        key_rows = (np.cumsum(mask) - 1)[self.key_rows[keys]]
-        kept = as_array(mask)
-        return MessageSpans(**columns, key_rows=key_rows, made=self.made.filter(kept), added=self.added.filter(kept))
+        columns = {name: getattr(self, name)[mask] for name in _COLUMNS}
+        keys, pieces = self.keys.some(mask), self.pieces.some(mask)
+        made, added = (array.filter(as_array(mask)) for array in (self.made, self.added))
+        return MessageSpans(**columns, keys=keys, pieces=pieces, made=made, added=added)
 
 
-_COLUMNS = [name for name in MessageSpans.__dataclass_fields__ if name not in {"key_rows", "made", "added"}]
+_ITEMS, _ARRAYS = ("keys", "pieces"), ("made", "added")
+_COLUMNS = [name for name in MessageSpans.__dataclass_fields__ if name not in {*_ITEMS, *_ARRAYS}]
 _Numbers = npt.NDArray[np.int64]
 _Last = tuple[Mask, pa.BinaryArray, pa.BinaryArray, _Numbers, _Numbers, _Numbers]
 
@@ -77,14 +94,25 @@ Part = tuple[npt.NDArray[np.int64], MessageSpans]
 def joined(parts: Sequence[Part]) -> MessageSpans:
     """Spans of several parts as one, each with the rows that its own are; together they are all rows."""
     order = np.argsort(np.concatenate([rows for rows, _ in parts]), kind="stable")
-    key_rows = np.concatenate([rows[spans.key_rows] for rows, spans in parts])
-    key_order = np.argsort(key_rows, kind="stable")
-    columns = {"key_rows": key_rows[key_order]}
-    for name in _COLUMNS:
-        column = np.concatenate([getattr(spans, name) for _, spans in parts])
-        columns[name] = column[key_order if name.startswith("key_") else order]
+    columns = {name: np.concatenate([getattr(spans, name) for _, spans in parts])[order] for name in _COLUMNS}
+    keys, pieces = (binary_lists.joined([(rows, getattr(spans, name)) for rows, spans in parts]) for name in _ITEMS)
     made, added = (
-        pa.concat_arrays([getattr(spans, name) for _, spans in parts]).take(as_array(order))
-        for name in ("made", "added")
+        pa.concat_arrays([getattr(spans, name) for _, spans in parts]).take(as_array(order)) for name in _ARRAYS
     )
-    return MessageSpans(**columns, made=made, added=added)
+    return MessageSpans(**columns, keys=keys, pieces=pieces, made=made, added=added)
+
+
+def whole_bodies(buffer: Bytes, spans: MessageSpans) -> tuple[Bytes, MessageSpans]:
+    """The messages without pieces: bodies that lay in several follow the bytes of `buffer` in the buffer that is given
+    back.
+    """
+    pieces = spans.pieces
+    if not len(pieces.rows):
+        return buffer, spans
+    bodies = gather(buffer, pieces.starts, pieces.stops)
+    rows, firsts = np.unique(pieces.rows, return_index=True)
+    bounds = len(buffer) + offsets_of(bodies).astype(np.int64)
+    starts, stops = spans.body_starts.copy(), spans.body_stops.copy()
+    starts[rows], stops[rows] = bounds[firsts], bounds[np.append(firsts[1:], len(pieces.rows))]
+    made = data_of(bodies)[: offsets_of(bodies)[-1]]
+    return np.concatenate([buffer, made]), replace(spans, body_starts=starts, body_stops=stops, pieces=NO_ITEMS)

@@ -1,0 +1,229 @@
+"""Property lists that a broker keeps decoded, as terms `P_basic`, many at once: the lists that it delivers of them.
+
+One list alone is `properties.from_decoded`'s, whose words for types are `field_table.NAMES`. Source: rabbitmq.md 6.3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from storage_core.arrays import NO_BYTES, as_array, bytes_array
+from storage_core.formats.layout import Bytes, Mask, Positions
+from storage_core.formats.rabbitmq.amqp import field_table, properties
+from storage_core.formats.rabbitmq.amqp.properties import MOST_SHORT
+from storage_core.formats.rabbitmq.amqp.property_columns import encode_properties
+from storage_core.formats.rabbitmq.binary_columns import counted, fixed, joined, lengths, listed, placed
+from storage_core.formats.rabbitmq.erlang import external_term as et
+from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
+from storage_core.formats.rabbitmq.erlang.simple_terms import SimpleTerms, spelled_atom
+from storage_core.formats.spans import gather
+
+TAG = "P_basic"
+_Rows = npt.NDArray[np.int64]
+_MOST_OCTET, _LENGTH_SIZE = 255, 4
+_MOST_NESTED, _MOST_STEPS = 4, 256
+_ITEM, _ELEMENT = (bytes((et.SMALL_TUPLE, size)) for size in (3, 2))
+_TEXTS, _BOOLEAN, _VOID = b"Sx", ord("t"), ord("V")
+_TABLE, _ARRAY, _END = ord("F"), ord("A"), 0
+_WHOLE = {ord(letter): np.dtype(packer.format) for letter, packer in field_table.NUMBERS.items() if letter not in "fd"}
+"""Whole numbers, by letter."""
+
+
+def walk(cursor: Cursor, tag: int) -> pa.BinaryArray:
+    """The lists of the terms at the positions of the cursor, with atoms of this tag; moves after them. Rows with one of
+    another kind are not ok, and mean nothing.
+    """
+    count = len(cursor.position)
+    cursor.expect(bytes((et.SMALL_TUPLE, len(properties.FIELDS) + 1)) + spelled_atom(tag, TAG))
+    columns = {}
+    for name, kind in properties.FIELDS:
+        if kind == properties.TABLE:
+            columns[name] = _next_tables(cursor)
+            continue
+        value = SimpleTerms.next(cursor)
+        absent = value.is_named("undefined")
+        if kind == properties.SHORT:
+            right = value.is_binary & (value.sizes <= MOST_SHORT)
+            rows = np.flatnonzero(cursor.ok & right)
+            texts = gather(cursor.buffer, value.starts[rows], value.stops[rows])
+            columns[name] = placed([(rows, texts)], count)
+        else:
+            numbers, right = value.numbers()
+            right &= (numbers <= _MOST_OCTET) | (kind == properties.LONG)
+            columns[name] = as_array(numbers, ~right)
+        cursor.ok &= absent | right
+    return encode_properties(columns, count)
+
+
+def _next_tables(cursor: Cursor) -> pa.BinaryArray:
+    """The tables of headers, null where a list has none."""
+    count, tags = len(cursor.position), cursor.at("u1", cursor.position)
+    some = (tags == et.LIST) | (tags == et.NIL)
+    rows, others = np.flatnonzero(cursor.ok & some), np.flatnonzero(~some)
+    inner, rest = (Cursor(cursor.buffer, cursor.position[part], cursor.stop[part]) for part in (rows, others))
+    rest.ok &= SimpleTerms.next(rest).is_named("undefined")
+    cursor.ok[others] &= rest.ok
+    cursor.position[others] = rest.position
+    tables = _Walk(inner).tables()
+    cursor.ok[rows], cursor.position[rows] = inner.ok, inner.position
+    return placed([(rows, tables)], count)
+
+
+class _Walk:
+    """Tables as nested lists, walked through in lockstep: in each step every row reads an item, or the end of a list.
+
+    Of each level `left` says how many items are to come, `named` whether these have names, and `closed` whether the
+    list is over without a tail, as an empty one.
+    """
+
+    def __init__(self, cursor: Cursor) -> None:
+        count = len(cursor.position)
+        self.cursor, self.steps = cursor, Steps(count)
+        self.level = np.zeros(count, np.int64)
+        self.left, self.named = np.zeros((_MOST_NESTED, count), np.int64), np.ones((_MOST_NESTED, count), bool)
+        self.closed = np.zeros((_MOST_NESTED, count), bool)
+        self._open(np.arange(count), cursor)
+
+    def tables(self) -> pa.BinaryArray:
+        """The tables of all rows, without the lengths before them; moves after them."""
+        cursor = self.cursor
+        for _ in range(_MOST_STEPS):
+            rows = np.flatnonzero(cursor.ok & (self.level >= 0))
+            if not len(rows):
+                break
+            ending = self.left[self.level[rows], rows] == 0
+            self._end(rows[ending])
+            self._take(rows[~ending])
+        cursor.ok &= self.level < 0
+        owners, columns = self.steps.joined(len(_Items.__dataclass_fields__))
+        whole = cursor.ok[owners]
+        owners, items = owners[whole], _Items(*(column[whole] for column in columns))
+        encoded, right = items.encoded(cursor.buffer)
+        cursor.ok[owners[~right]] = False
+        return listed(encoded, owners[items.letters != _END], len(cursor.position))
+
+    def _open(self, rows: _Rows, cursor: Cursor) -> None:
+        """Begins lists of some rows, at the positions of `cursor`; moves after their heads."""
+        level, tags = self.level[rows], cursor.number("u1")
+        some = tags == et.LIST
+        cursor.ok &= some | (tags == et.NIL)
+        self.left[level, rows] = np.where(some, cursor.at(">u4", cursor.position), 0)
+        self.closed[level, rows] = ~some
+        cursor.move(np.where(some, _LENGTH_SIZE, 0))
+
+    def _end(self, rows: _Rows) -> None:
+        cursor, level = self.cursor, self.level[rows]
+        open_yet = ~self.closed[level, rows]
+        cursor.ok[rows] &= ~open_yet | (cursor.at("u1", cursor.position[rows]) == et.NIL)
+        cursor.position[rows] += open_yet
+        self.level[rows] -= 1
+        inner = level > 0
+        self.steps.add(rows[inner], *np.zeros((5, np.count_nonzero(inner)), np.int64), level[inner])
+
+    def _take(self, rows: _Rows) -> None:
+        """The next item of each row."""
+        level = self.level[rows]
+        named = self.named[level, rows]
+        self.left[level, rows] -= 1
+        cursor = Cursor(self.cursor.buffer, self.cursor.position[rows], self.cursor.stop[rows])
+        names = _next_names(cursor, named)
+        letters = _letters(SimpleTerms.next(cursor))
+        nested = (letters == _TABLE) | (letters == _ARRAY)
+        cursor.ok &= (letters != _END) & (~nested | (level + 1 < _MOST_NESTED))
+        starts = cursor.position.copy()
+        inside, simple = np.flatnonzero(cursor.ok & nested), np.flatnonzero(cursor.ok & ~nested)
+        self.level[rows[inside]] += 1
+        self.named[self.level[rows[inside]], rows[inside]] = letters[inside] == _TABLE
+        lists, values = (Cursor(cursor.buffer, starts[part], cursor.stop[part]) for part in (inside, simple))
+        self._open(rows[inside], lists)
+        SimpleTerms.next(values)
+        for part, each in ((inside, lists), (simple, values)):
+            cursor.ok[part], cursor.position[part] = each.ok, each.position
+        self.cursor.ok[rows], self.cursor.position[rows] = cursor.ok, cursor.position
+        self.steps.add(rows, letters, named, *names, starts, level + nested)
+
+
+def _next_names(cursor: Cursor, named: Mask) -> tuple[Positions, Positions]:
+    """The heads of items, and their names where they are `named`; moves after both."""
+    cursor.ok &= cursor.at("S2", cursor.position) == np.where(named, _ITEM, _ELEMENT)
+    cursor.move(len(_ITEM))
+    starts, stops, rows = cursor.position.copy(), cursor.position.copy(), np.flatnonzero(named)
+    inner = Cursor(cursor.buffer, starts[rows], cursor.stop[rows])
+    inner.ok &= inner.number("u1") == et.BINARY
+    starts[rows], stops[rows] = inner.counted(">u4")
+    cursor.ok[rows] &= inner.ok & (stops[rows] - starts[rows] <= MOST_SHORT)
+    cursor.position[rows] = inner.position
+    return starts, stops
+
+
+def _letters(types: SimpleTerms) -> _Rows:
+    """The letters of types by their words, _END for none."""
+    found = np.full(len(types.tags), _END)
+    for word, letter in field_table.NAMES.items():
+        if found.all():
+            break
+        found[types.is_named(word)] = ord(letter)
+    return found
+
+
+@dataclass(frozen=True)
+class _Items:
+    """Items of tables and arrays, a list before what is in it and its end after that. `starts` are where their values
+    begin, with a tag. `levels` say how deep the items in a list are, and its end.
+    """
+
+    letters: _Rows
+    named: _Rows
+    name_starts: Positions
+    name_stops: Positions
+    starts: Positions
+    levels: _Rows
+
+    def encoded(self, buffer: Bytes) -> tuple[pa.BinaryArray, Mask]:
+        """Names, letters and values of all but ends, and which items have a value that is known here."""
+        count, shown, named = len(self.letters), self.letters != _END, np.flatnonzero(self.named)
+        names = counted(gather(buffer, self.name_starts[named], self.name_stops[named]), "u1")
+        heads = joined(placed([(named, names)], count).fill_null(NO_BYTES), fixed(self.letters.astype("u1")))
+        values, right = self._values(buffer)
+        sizes = np.where(shown, lengths(heads) + lengths(values), 0)
+        opens = np.flatnonzero(np.isin(self.letters, (_TABLE, _ARRAY)))
+        sizes[opens] += _LENGTH_SIZE
+        inside = fixed(self._inside(np.cumsum(sizes)).astype(">u4"))
+        values = joined(placed([(opens, inside)], count).fill_null(NO_BYTES), values)
+        return joined(heads, values).filter(as_array(shown)), right
+
+    def _inside(self, ends: _Rows) -> _Rows:
+        """How many bytes the items in each list take, whose own end at `ends`."""
+        places = np.flatnonzero(np.isin(self.letters, (_TABLE, _ARRAY, _END)))
+        # Lists of one level follow each other: a list, its end, the next list.
+        pairs = places[np.lexsort((places, self.levels[places]))].reshape(-1, 2)
+        pairs = pairs[np.argsort(pairs[:, 0])]
+        found: _Rows = ends[pairs[:, 1]] - ends[pairs[:, 0]]
+        return found
+
+    def _values(self, buffer: Bytes) -> tuple[pa.BinaryArray, Mask]:
+        """Values that are no lists, nothing for others; and which items have one that is known here."""
+        right, parts = np.ones(len(self.letters), bool), [(np.empty(0, np.int64), bytes_array([]))]
+        for letter in np.unique(self.letters).tolist():
+            at = np.flatnonzero(self.letters == letter)
+            terms = SimpleTerms(Cursor(buffer, self.starts[at], np.full(len(at), len(buffer))))
+            if letter in _TEXTS:
+                right[at] = terms.is_binary
+                starts, stops = (np.where(terms.is_binary, column, 0) for column in (terms.starts, terms.stops))
+                parts.append((at, counted(gather(buffer, starts, stops), ">u4")))
+            elif letter == _BOOLEAN:
+                true = terms.is_named("true")
+                right[at] = true | terms.is_named("false")
+                parts.append((at, fixed(true.astype("u1"))))
+            elif letter in _WHOLE:
+                kind, (numbers, known) = _WHOLE[letter], terms.integers()
+                made = numbers.astype(kind)
+                right[at] = known & (made.astype(np.int64) == numbers) & ((numbers >= 0) | (kind.kind == "i"))
+                parts.append((at, fixed(made)))
+            else:
+                right[at] = terms.is_named("undefined") if letter == _VOID else letter in (_TABLE, _ARRAY, _END)
+        return placed(parts, len(right)).fill_null(NO_BYTES), right
