@@ -17,7 +17,7 @@ from storage_core.formats.rabbitmq.amqp import sections
 from storage_core.formats.rabbitmq.erlang.external_term import Atom
 from storage_core.formats.rabbitmq.message import basic_message
 from storage_core.formats.rabbitmq.message.basic_message import MessageError, Reach
-from storage_core.formats.rabbitmq.message.container_view import View
+from storage_core.formats.rabbitmq.message.converted.container_view import View
 from storage_core.formats.rabbitmq.stream_queues import delivered
 from tests.rabbitmq import amqp10, amqp10_random, quorum_golden
 from tests.real.rabbitmq.amqp import Client

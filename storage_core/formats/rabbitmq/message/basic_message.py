@@ -25,14 +25,9 @@ from storage_core.formats.rabbitmq.erlang.binary_lists import NO_ITEMS, ItemSpan
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor
 from storage_core.formats.rabbitmq.erlang.simple_terms import spelled_atom
 from storage_core.formats.rabbitmq.erlang.term_layout import Shape, stretch
-from storage_core.formats.rabbitmq.message import (
-    amqp_content,
-    container_shape,
-    container_walk,
-    message_container,
-    mqtt_content,
-)
+from storage_core.formats.rabbitmq.message import container_shape, container_walk, message_container
 from storage_core.formats.rabbitmq.message.container_shape import ContainerShape
+from storage_core.formats.rabbitmq.message.converted import amqp_content, mqtt_content
 from storage_core.formats.rabbitmq.message.message_container import Container
 from storage_core.formats.rabbitmq.message.message_spans import MessageSpans, Part, joined, nothing_noted
 

@@ -23,8 +23,9 @@ from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang.binary_lists import NO_ITEMS, ItemSpans, binary_or_pieces
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
 from storage_core.formats.rabbitmq.erlang.simple_terms import SimpleTerms, spelled_atom
-from storage_core.formats.rabbitmq.message import deaths, message_container, mqtt_walk, section_walk
-from storage_core.formats.rabbitmq.message.converted_contents import MOST_PRIORITY, Converted, Rows
+from storage_core.formats.rabbitmq.message import deaths, message_container
+from storage_core.formats.rabbitmq.message.converted import mqtt_walk, section_walk
+from storage_core.formats.rabbitmq.message.converted.converted_contents import MOST_PRIORITY, Converted, Rows
 from storage_core.formats.rabbitmq.message.deaths import Deaths
 from storage_core.formats.rabbitmq.message.delivered_lists import Noted, as_stored
 from storage_core.formats.rabbitmq.message.message_spans import UNDEFINED, MessageSpans

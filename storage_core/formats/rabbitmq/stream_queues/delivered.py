@@ -15,8 +15,8 @@ from storage_core.formats.rabbitmq.amqp import properties, sections
 from storage_core.formats.rabbitmq.amqp.field_table import Item
 from storage_core.formats.rabbitmq.amqp.properties import MOST_SHORT
 from storage_core.formats.rabbitmq.amqp.sections import Section
-from storage_core.formats.rabbitmq.message import container_view
-from storage_core.formats.rabbitmq.message.container_view import View
+from storage_core.formats.rabbitmq.message.converted import container_view
+from storage_core.formats.rabbitmq.message.converted.container_view import View
 
 EXCHANGE, ROUTING_KEY = b"x-exchange", b"x-routing-key"
 EXPIRATION, DELIVERY_MODE, PRIORITY = b"x-basic-expiration", b"x-basic-delivery-mode", b"x-basic-priority"

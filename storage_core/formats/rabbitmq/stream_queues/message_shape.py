@@ -14,7 +14,7 @@ from storage_core.arrays import as_mask
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
 from storage_core.formats.rabbitmq.amqp import section_values
 from storage_core.formats.rabbitmq.erlang.term_layout import Stretch
-from storage_core.formats.rabbitmq.message.container_view import ESCAPE, REPLY_QUEUE
+from storage_core.formats.rabbitmq.message.converted.container_view import ESCAPE, REPLY_QUEUE
 from storage_core.formats.spans import gather
 
 _REPLY_QUEUE = int.from_bytes(REPLY_QUEUE, "big")

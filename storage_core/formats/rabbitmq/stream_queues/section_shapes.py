@@ -21,7 +21,7 @@ from storage_core.formats.rabbitmq.amqp import properties, section_values, secti
 from storage_core.formats.rabbitmq.amqp.sections import Element, Section
 from storage_core.formats.rabbitmq.binary_columns import fixed
 from storage_core.formats.rabbitmq.erlang.term_layout import Stretch, stretch
-from storage_core.formats.rabbitmq.message import container_view
+from storage_core.formats.rabbitmq.message.converted import container_view
 from storage_core.formats.rabbitmq.stream_queues import delivered
 from storage_core.formats.rabbitmq.stream_queues.message_shape import Matched, Shape, Size, Value
 

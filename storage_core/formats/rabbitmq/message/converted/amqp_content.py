@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 from storage_core.errors import FormatError
 from storage_core.formats.rabbitmq.amqp import sections
 from storage_core.formats.rabbitmq.amqp.sections import Value
-from storage_core.formats.rabbitmq.message import container_view
-from storage_core.formats.rabbitmq.message.container_view import View
+from storage_core.formats.rabbitmq.message.converted import container_view
+from storage_core.formats.rabbitmq.message.converted.container_view import View
 
 TAG = "v1"
 _CONSTANTS: dict[str, Value] = {

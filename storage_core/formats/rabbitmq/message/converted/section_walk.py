@@ -18,8 +18,8 @@ from storage_core.formats.rabbitmq.binary_columns import counted, digits, joined
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
 from storage_core.formats.rabbitmq.erlang.simple_terms import SimpleTerms, spelled_atom
-from storage_core.formats.rabbitmq.message import amqp_content, container_view
-from storage_core.formats.rabbitmq.message.converted_contents import Converted, Rows
+from storage_core.formats.rabbitmq.message.converted import amqp_content, container_view
+from storage_core.formats.rabbitmq.message.converted.converted_contents import Converted, Rows
 from storage_core.formats.spans import gather
 
 _MOST_LISTED, _MOST_APPLIED = 13, 64

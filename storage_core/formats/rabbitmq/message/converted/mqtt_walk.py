@@ -19,8 +19,8 @@ from storage_core.formats.rabbitmq.binary_columns import counted, digits, joined
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
 from storage_core.formats.rabbitmq.erlang.simple_terms import SimpleTerms, spelled_atom
-from storage_core.formats.rabbitmq.message import mqtt_content
-from storage_core.formats.rabbitmq.message.converted_contents import Converted, Rows
+from storage_core.formats.rabbitmq.message.converted import mqtt_content
+from storage_core.formats.rabbitmq.message.converted.converted_contents import Converted, Rows
 from storage_core.formats.spans import gather
 
 _MOST_PROPERTIES, _MOST_PAIRS, _MOST_EXPIRY = 16, 64, 1 << 32
