@@ -75,7 +75,8 @@ NAMES = (
     b"mc", b"mc_amqpl", b"content", b"none", b"rabbit_framing_amqp_0_9_1", b"x", b"rk", b"id", b"ts", b"rts", b"d",
     b"p", b"ttl", b"deaths", b"bcc", b"death", b"expired", b"first_time",
     b"last_time", b"delivery_count", b"true", b"false", b"undefined", b"mc_amqp", b"v1", b"mc_mqtt", b"mqtt_msg",
-    b"basic_message", b"resource", b"exchange", b"P_basic",
+    b"basic_message", b"resource", b"exchange", b"P_basic", b"symbol", b"utf8", b"binary", b"byte", b"ubyte",
+    b"long", b"ulong", b"int", b"uint", b"timestamp",
 )  # fmt: skip
 TAGS = (97, 98, 100, 104, 106, 108, 109, 110, 115, 116, 118, 119)
 

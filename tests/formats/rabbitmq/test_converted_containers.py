@@ -23,6 +23,10 @@ NULL = b"\x40"
 DATA = section(0x75, counted(0xA0, b"body"))
 VALUE = section(0x77, counted(0xA1, b"text"))
 TEXTS = b"", b"\xff", b"text", b"n" * 255, b"/queues/q", b"/queues/a%20b", b"/queues/", "é".encode(), b"a/+/b", b"\0"
+NOTED = (
+    b"x-opt-jms-dest", b"x-opt-jms-msg-type", b"x-", b"other", b"x-exchange", b"x-routing-key", b"x-" + b"n" * 300,
+    b"x-basic-type", b"x-cc", b"text", b"x-opt-deaths",
+)  # fmt: skip
 USERS = b"a", b"b", b"", b"k" * 256, b"x-reply-to-topic"
 
 
@@ -47,12 +51,16 @@ def by_amqp(r: random.Random) -> bytes:
     if r.random() < 0.2:
         return container("mc_amqp", content_of(amqp10_random.message(r, 20, 0.05)), noted(r))
     message = b""
+    if r.random() < 0.4:
+        pairs = [(counted(0xA3, r.choice(NOTED)), r.choice(amqp10_random.PLAIN)(r)) for _ in range(r.randrange(4))]
+        message += section(0x72, listed(0xC1, [each for pair in pairs for each in pair]))
     if r.random() < 0.8:
         field = partial(counted, 0xA1)
         text = r.choice(TEXTS)
         makers = [
             r.choice((field(text), amqp10_random.ulong(r), amqp10_random.uuid(r))), counted(0xA0, text), field(text),
-            field(text), field(text), r.choice((field(text), amqp10_random.ulong(r))),
+            field(text), field(text),
+            r.choice((field(text), amqp10_random.ulong(r), amqp10_random.uuid(r), counted(0xA0, text))),
             r.choice((field, partial(counted, 0xA3)))(text), counted(0xA3, text), amqp10_random.timestamp(r),
             amqp10_random.timestamp(r), field(text), amqp10_random.uint(r), field(text),
         ]  # fmt: skip
@@ -62,7 +70,8 @@ def by_amqp(r: random.Random) -> bytes:
         pairs = [(counted(0xA1, r.choice(TEXTS)), r.choice(amqp10_random.PLAIN)(r)) for _ in range(r.randrange(5))]
         pairs += [(counted(0xA1, b"u"), amqp10_random.ulong(r))] * r.randrange(2)
         message += section(0x74, listed(0xC1, [each for pair in pairs for each in pair], r.random() < 0.2))
-    message += r.choice((DATA, DATA, VALUE, section(0x75, counted(0xA0, b"b" * 300)), section(0x76, b"\x45") * 2))
+    large = section(0x75, counted(0xA0, b"b" * 300))
+    message += r.choice((DATA, DATA, VALUE, DATA * r.randrange(1, 5), large, section(0x76, b"\x45") * 2))
     return container("mc_amqp", content_of(message), noted(r))
 
 
@@ -114,19 +123,25 @@ def test_each_kind_of_header_is_found() -> None:
         b"", section(0x73, b"\x45"), section(0x73, listed(0xC0, [counted(0xA1, b"id"), counted(0xA0, b"u")])),
         section(0x73, listed(0xC0, [NULL] * 4 + [counted(0xA1, b"/queues/q")], True)),
         section(0x73, listed(0xC0, [NULL] * 9 + [b"\x83" + bytes(8), counted(0xA1, b"g"), b"\x43", NULL])),
+        section(0x73, listed(0xC0, [b"\x98" + bytes(range(240, 256))])),
+        section(0x73, listed(0xC0, [counted(0xA0, b"id"), *[NULL] * 4, counted(0xA0, b"\0" * 300)])),
+        section(0x72, listed(0xC1, [])), section(0x72, listed(0xC1, [counted(0xA3, b"x-exchange"), NULL])),
         section(0x74, listed(0xC1, [])), section(0x74, listed(0xC1, [counted(0xA1, b"k"), counted(0xA1, b"v" * 300)])),
     ],
 )  # fmt: skip
 def test_each_kind_of_content_is_found(before: bytes) -> None:
-    for body in (DATA, VALUE, section(0x76, b"\x45"), section(0x75, counted(0xA0, b"b" * 300))):
+    for body in (DATA, DATA * 3, VALUE, section(0x76, b"\x45"), section(0x75, counted(0xA0, b"b" * 300))):
         assert check([container("mc_amqp", content_of(before + body))] * 9) == 9
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        section(0x72, listed(0xC1, [counted(0xA3, b"x-a"), b"\x41"])) + DATA, DATA + DATA,
-        section(0x73, listed(0xC0, [b"\x98" + bytes(16)])) + DATA, section(0x73, listed(0xC0, [b"\x52\1"])) + DATA,
+        section(0x72, listed(0xC1, [counted(0xA3, b"x-a"), listed(0xC0, [b"\x41"])])) + DATA, DATA * 65,
+        section(0x72, listed(0xC1, [counted(0xA3, b"x-a"), b"\x72\x3f\x80\0\0"])) + DATA,
+        section(0x72, listed(0xC1, [counted(0xA3, b"x-cc"), listed(0xC0, [counted(0xA1, b"k")])])) + DATA,
+        section(0x72, listed(0xC1, [counted(0xA3, b"x-basic-type"), counted(0xA1, b"t")])) + DATA,
+        section(0x73, listed(0xC0, [b"\x52\1"])) + DATA,
         section(0x73, listed(0xC0, [NULL] * 14)) + DATA,
         section(0x73, listed(0xC0, [NULL] * 4 + [counted(0xA1, b"/queues/a%20b")])) + DATA,
         section(0x74, listed(0xC1, [counted(0xA1, b"k"), listed(0xC0, [b"\x41"])])) + DATA,
@@ -147,9 +162,23 @@ def test_contents_that_say_otherwise_where_their_parts_are() -> None:
         (Atom("v1"), [], DATA, [], [], 0, 0x77), (Atom("v1"), [], VALUE, [], [], 2, 0x77),
         (Atom("v1"), [], section(0x75, counted(0xA1, b"text")), [], [], 0, 0x77),
         (Atom("v1"), [], b"\0", [], [], 0, 0x75), (Atom("v1"), [1], DATA, [], [], 0, 0x75),
+        (Atom("v1"), [], DATA + b"\0\x53\x75\xb0\x7f\xff\xff\xff", [], [], 0, sections.DATA),
         (Atom("v1"), [], DATA, [], [], size, sections.DATA), (Atom("v1"), [], DATA, 5, 6, 0, sections.DATA),
     ):  # fmt: skip
-        check([container("mc_amqp", content)])
+        check([container("mc_amqp", content)] * 9)
+
+
+def test_each_kind_of_annotation_is_found() -> None:
+    r = random.Random(5)
+    kinds = b"\x41", b"\x42", NULL, b"\x43", b"\x44", b"\x55\xff", b"\x83" + bytes(5) + b"\1\2\3", b"\x50\xff"
+    for value in (*kinds, *(counted(kind, text) for kind in (0xA0, 0xA1, 0xA3) for text in (b"", b"v" * 300))):
+        pairs = [counted(0xA3, b"x-a"), value, counted(0xA3, b"other"), value, counted(0xA3, b"x-opt-jms-dest"), value]
+        applied = section(
+            0x74, listed(0xC1, [counted(0xA1, b"x-a"), counted(0xA1, b"hidden"), counted(0xA1, b"z"), NULL])
+        )
+        terms = [container("mc_amqp", content_of(section(0x72, listed(0xC1, pairs)) + applied + DATA))] * 5
+        assert check(terms) == check([with_small_atoms(term) for term in terms]) == 5
+    assert check([by_amqp(r) for _ in range(200)]) > 100
 
 
 @pytest.mark.parametrize(

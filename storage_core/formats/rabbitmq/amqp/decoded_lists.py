@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage_core.arrays import NO_BYTES, as_array, bytes_array
+from storage_core.arrays import NO_BYTES, as_array
 from storage_core.formats.layout import Bytes, Mask, Positions
 from storage_core.formats.rabbitmq.amqp import field_table, properties
 from storage_core.formats.rabbitmq.amqp.properties import MOST_SHORT
 from storage_core.formats.rabbitmq.amqp.property_columns import encode_properties
+from storage_core.formats.rabbitmq.amqp.term_values import encode_values
 from storage_core.formats.rabbitmq.binary_columns import counted, fixed, joined, lengths, listed, placed
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
@@ -27,10 +28,7 @@ _Rows = npt.NDArray[np.int64]
 _MOST_OCTET, _LENGTH_SIZE = 255, 4
 _MOST_NESTED, _MOST_STEPS = 4, 256
 _ITEM, _ELEMENT = (bytes((et.SMALL_TUPLE, size)) for size in (3, 2))
-_TEXTS, _BOOLEAN, _VOID = b"Sx", ord("t"), ord("V")
 _TABLE, _ARRAY, _END = ord("F"), ord("A"), 0
-_WHOLE = {ord(letter): np.dtype(packer.format) for letter, packer in field_table.NUMBERS.items() if letter not in "fd"}
-"""Whole numbers, by letter."""
 
 
 def walk(cursor: Cursor, tag: int) -> pa.BinaryArray:
@@ -188,9 +186,10 @@ class _Items:
         count, shown, named = len(self.letters), self.letters != _END, np.flatnonzero(self.named)
         names = counted(gather(buffer, self.name_starts[named], self.name_stops[named]), "u1")
         heads = joined(placed([(named, names)], count).fill_null(NO_BYTES), fixed(self.letters.astype("u1")))
-        values, right = self._values(buffer)
-        sizes = np.where(shown, lengths(heads) + lengths(values), 0)
+        values, right = encode_values(buffer, self.letters, self.starts)
         opens = np.flatnonzero(np.isin(self.letters, (_TABLE, _ARRAY)))
+        right[opens] = right[~shown] = True
+        sizes = np.where(shown, lengths(heads) + lengths(values), 0)
         sizes[opens] += _LENGTH_SIZE
         inside = fixed(self._inside(np.cumsum(sizes)).astype(">u4"))
         values = joined(placed([(opens, inside)], count).fill_null(NO_BYTES), values)
@@ -204,26 +203,3 @@ class _Items:
         pairs = pairs[np.argsort(pairs[:, 0])]
         found: _Rows = ends[pairs[:, 1]] - ends[pairs[:, 0]]
         return found
-
-    def _values(self, buffer: Bytes) -> tuple[pa.BinaryArray, Mask]:
-        """Values that are no lists, nothing for others; and which items have one that is known here."""
-        right, parts = np.ones(len(self.letters), bool), [(np.empty(0, np.int64), bytes_array([]))]
-        for letter in np.unique(self.letters).tolist():
-            at = np.flatnonzero(self.letters == letter)
-            terms = SimpleTerms(Cursor(buffer, self.starts[at], np.full(len(at), len(buffer))))
-            if letter in _TEXTS:
-                right[at] = terms.is_binary
-                starts, stops = (np.where(terms.is_binary, column, 0) for column in (terms.starts, terms.stops))
-                parts.append((at, counted(gather(buffer, starts, stops), ">u4")))
-            elif letter == _BOOLEAN:
-                true = terms.is_named("true")
-                right[at] = true | terms.is_named("false")
-                parts.append((at, fixed(true.astype("u1"))))
-            elif letter in _WHOLE:
-                kind, (numbers, known) = _WHOLE[letter], terms.integers()
-                made = numbers.astype(kind)
-                right[at] = known & (made.astype(np.int64) == numbers) & ((numbers >= 0) | (kind.kind == "i"))
-                parts.append((at, fixed(made)))
-            else:
-                right[at] = terms.is_named("undefined") if letter == _VOID else letter in (_TABLE, _ARRAY, _END)
-        return placed(parts, len(right)).fill_null(NO_BYTES), right

@@ -16,7 +16,7 @@ from storage_core.formats.rabbitmq.amqp import sections
 from storage_core.formats.rabbitmq.binary_columns import fixed
 from storage_core.formats.spans import gather
 
-TIMESTAMP, BOOLEAN, FLOAT, DOUBLE = 0x83, 0x56, 0x72, 0x82
+TIMESTAMP, BOOLEAN, FLOAT, DOUBLE, UUID = 0x83, 0x56, 0x72, 0x82, 0x98
 UTF8, SYMBOL, BINARY, ULONG = (0xA1, 0xB1), (0xA3, 0xB3), (0xA0, 0xB0), (0x80, 0x53, sections.ULONG_0)
 """The constructors of a type."""
 _COPIED = {
@@ -34,6 +34,9 @@ _CONSTANT = {
 _TEXTS = {**dict.fromkeys((*UTF8, *SYMBOL), b"S"), **dict.fromkeys(BINARY, b"x")}
 KNOWN = frozenset({*_COPIED, *_GROWN, *_CONSTANT, *_TEXTS, TIMESTAMP, BOOLEAN})
 """Constructors whose values `items` makes."""
+_URN = b"urn:uuid:00000000-0000-0000-0000-000000000000"
+_DIGITS = np.flatnonzero(np.frombuffer(_URN, np.uint8) == ord("0"))
+_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _EXPONENTS = {FLOAT: 0x7F800000, DOUBLE: 0x7FF00000}
 """The bits of floats, and of the first half of doubles, that are all set in those that are not finite."""
 
@@ -62,6 +65,15 @@ def seconds(buffer: Bytes, starts: Positions) -> npt.NDArray[Any]:
     # Towards zero, as the node divides.
     found: npt.NDArray[Any] = ms // 1000 + ((ms < 0) & (ms % 1000 != 0))
     return found.astype(">i8")
+
+
+def uuids(buffer: Bytes, starts: Positions) -> pa.BinaryArray:
+    """The URNs of the uuids whose 16 bytes lie at each position."""
+    found = np.empty((len(starts), len(_URN)), np.uint8)
+    found[:] = np.frombuffer(_URN, np.uint8)
+    data = values_at(buffer, "V16", starts).view(np.uint8).reshape(-1, 16)
+    found[:, _DIGITS] = _HEX[np.stack([data >> 4, data & 15], axis=2).reshape(-1, 32)]
+    return fixed(found.view(f"V{len(_URN)}").ravel())
 
 
 def are_endless(buffer: Bytes, code: int, starts: Positions) -> Mask:

@@ -17,7 +17,8 @@ from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
 
 _Rows = npt.NDArray[np.int64]
 _ONE_ITEM = bytes((et.LIST, 0, 0, 0, 1, et.BINARY))
-_MOST_PIECES = 64
+MOST_PIECES = 64
+"""How many pieces of a body are looked at."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def binary_or_pieces(cursor: Cursor) -> tuple[Positions, Positions, ItemSpans]:
     items, several = NO_ITEMS, np.flatnonzero(~(empty | single))
     inner = Cursor(cursor.buffer, cursor.position[several], cursor.stop[several])
     if len(several):
-        inner.ok &= cursor.ok[several] & (cursor.at(">u4", inner.position + 1) <= _MOST_PIECES)
+        inner.ok &= cursor.ok[several] & (cursor.at(">u4", inner.position + 1) <= MOST_PIECES)
         found = binaries(inner)
         items = ItemSpans(several[found.rows], found.starts, found.stops)
         sizes[several] = np.bincount(found.rows, found.stops - found.starts, len(several)).astype(np.int64)

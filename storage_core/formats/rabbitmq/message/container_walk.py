@@ -19,6 +19,7 @@ from storage_core.formats.layout import Bytes, Mask, Positions, values_at
 from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.amqp.properties import MOST_SHORT
 from storage_core.formats.rabbitmq.binary_columns import counted, fixed, joined, listed_parts, placed
+from storage_core.formats.rabbitmq.erlang import binary_lists
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang.binary_lists import NO_ITEMS, ItemSpans, binary_or_pieces
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
@@ -103,7 +104,7 @@ def _located(buffer: Bytes, starts: Positions, stops: Positions, id_size: int, t
     relisted |= as_mask(made.is_valid())
     return MessageSpans(
         stored | relisted, exchange[0], exchange[1], ItemSpans(key_rows, *keys), contents.list_starts,
-        contents.list_stops, contents.body_starts, contents.body_stops, walk.id_at, noted.persistent, contents.pieces,
+        contents.list_stops, contents.body_starts, contents.body_stops, walk.id_at, noted.persistent, contents.pieces(),
         relisted, made, added, noted.ttl, noted.priority, walk.deliveries,
     )  # fmt: skip
 
@@ -116,7 +117,7 @@ class _Contents:
     def __init__(self, cursor: Cursor, tag: int) -> None:
         count = len(cursor.position)
         self.list_starts, self.list_stops, self.body_starts, self.body_stops = np.zeros((4, count), np.int64)
-        self.pieces = NO_ITEMS
+        self._pieces = [(np.arange(count), NO_ITEMS)]
         self._converted: list[tuple[Rows, Converted]] = []
         atoms = {name: spelled_atom(tag, name) for name in message_container.PROTOCOLS}
         by = {name: cursor.at(f"S{len(atom)}", cursor.position) == atom for name, atom in atoms.items()}
@@ -134,6 +135,7 @@ class _Contents:
                 found = (section_walk if name == message_container.AMQP else mqtt_walk).walk(inner, tag)
                 self.body_starts[rows], self.body_stops[rows] = found.body_starts, found.body_stops
                 self._converted.append((rows, found))
+                self._pieces.append((rows, found.pieces))
             cursor.ok[rows], cursor.position[rows] = inner.ok, inner.position
 
     def _take_legacy(self, cursor: Cursor, rows: Rows, tag: int) -> None:
@@ -144,7 +146,11 @@ class _Contents:
         cursor.expect(atom(properties.PROTOCOL))
         self.body_starts[rows], self.body_stops[rows], pieces = binary_or_pieces(cursor)
         # The last piece of a body comes first.
-        self.pieces = replace(pieces.backwards(), rows=rows[pieces.rows])
+        self._pieces.append((rows, pieces.backwards()))
+
+    def pieces(self) -> ItemSpans:
+        """Those of bodies that lie in several."""
+        return binary_lists.joined(self._pieces)
 
     def made(self, ok: Mask, noted: Noted) -> pa.BinaryArray:
         """The property lists of the rows without one that are `ok`, null for others, and for those that only `decode`

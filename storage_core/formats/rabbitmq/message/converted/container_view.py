@@ -20,11 +20,15 @@ from storage_core.formats.rabbitmq.amqp.properties import MOST_SHORT, PERSISTENT
 from storage_core.formats.rabbitmq.amqp.sections import Section, Value
 
 TYPE = b"x-basic-type"
+HEADER_BEGINS, SAYING_BEGINS = b"x-", b"x-basic-"
+"""Of the names of annotations that are headers, but for those that say a property."""
 NOTED = {
     "delivery_mode": b"x-basic-delivery-mode", "priority": b"x-basic-priority", "expiration": b"x-basic-expiration",
 }  # fmt: skip
 """Annotations that say what the header section leaves open."""
 CC, RECEIVED, DEATHS = b"x-cc", b"x-opt-rabbitmq-received-time", b"x-opt-deaths"
+NO_HEADERS = (b"x-routing-key", b"x-exchange", b"x-death")
+"""Annotations that no consumer gets."""
 PROPERTY_LIST = (
     "message_id", "user_id", None, None, "reply_to", "correlation_id", "content_type", "content_encoding", None,
     "timestamp", "app_id",
@@ -119,9 +123,9 @@ def body_of(data: bytes, found: list[Section], refuse: Refuse) -> tuple[list[tup
 
 def is_header(key: bytes) -> bool:
     """Whether a consumer gets the annotation `key` as a header of this name."""
-    if key in {CC, DEATHS, b"x-routing-key", b"x-exchange", b"x-death"}:
+    if key in {CC, DEATHS, *NO_HEADERS}:
         return False
-    return key.startswith(b"x-") and not key.startswith(b"x-basic-")
+    return key.startswith(HEADER_BEGINS) and not key.startswith(SAYING_BEGINS)
 
 
 def _of_header(said: list[Value], noted: dict[bytes, Value], refuse: Refuse) -> dict[str, Any]:

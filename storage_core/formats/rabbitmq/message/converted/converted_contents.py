@@ -13,10 +13,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.arrays import NO_BYTES, NULL_BYTES, as_array
+from storage_core.arrays import NULL_BYTES, as_array
 from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.amqp.property_columns import encode_properties
-from storage_core.formats.rabbitmq.binary_columns import digits, lengths, placed
+from storage_core.formats.rabbitmq.binary_columns import digits, lengths, listed_parts, placed
+from storage_core.formats.rabbitmq.erlang.binary_lists import NO_ITEMS
 from storage_core.formats.rabbitmq.message.delivered_lists import Noted
 
 Rows = npt.NDArray[np.int64]
@@ -25,14 +26,15 @@ MOST_PRIORITY = 255
 
 
 class Converted:
-    """Of n contents the spans of their bodies, shape (n,), their headers as tables, empty where there are none, and
-    their other properties by name.
+    """Of n contents the spans of their bodies, shape (n,), their `pieces` where they lie in several, and what they say
+    as properties.
     """
 
     def __init__(self, count: int) -> None:
         self.count = count
         self.body_starts, self.body_stops = np.zeros((2, count), np.int64)
-        self.headers: pa.BinaryArray = pa.repeat(NO_BYTES, count)
+        self.pieces = NO_ITEMS
+        self._headers: list[tuple[Rows, pa.BinaryArray]] = []
         self._parts: dict[str, list[tuple[Rows, pa.Array]]] = defaultdict(list)
 
     def add(self, name: str, rows: Rows, values: pa.Array) -> None:
@@ -40,12 +42,18 @@ class Converted:
         if len(rows):
             self._parts[name].append((rows, values))
 
+    def add_headers(self, rows: Rows, items: pa.BinaryArray) -> None:
+        """Notes items of tables, which come after those noted before; `rows`, ascending, say whose an item is."""
+        if len(rows):
+            self._headers.append((rows, items))
+
     def lists(self, rows: Rows, noted: Noted) -> pa.BinaryArray:
         """The property lists of some rows with what a broker noted of these, headers in their own order."""
         at = as_array(rows)
         columns = {name: placed(parts, self.count).take(at) for name, parts in self._parts.items()}
-        tables = self.headers.take(at)
-        columns["headers"] = pc.if_else(as_array(lengths(tables) > 0), tables, NULL_BYTES)
+        if self._headers:
+            tables = listed_parts(self._headers, self.count).take(at)
+            columns["headers"] = pc.if_else(as_array(lengths(tables) > 0), tables, NULL_BYTES)
         columns["timestamp"] = as_array(noted.seconds, noted.seconds < 0)
         times = pc.if_else(as_array(noted.ttl >= 0), digits(noted.ttl), NULL_BYTES)
         said = columns.get("expiration", pa.nulls(len(rows), pa.binary()))

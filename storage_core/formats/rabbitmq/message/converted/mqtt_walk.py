@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.arrays import NO_BYTES, as_array, as_numbers
+from storage_core.arrays import as_array, as_numbers
 from storage_core.formats.layout import Mask
 from storage_core.formats.rabbitmq.amqp.properties import MOST_SHORT, TRANSIENT_MODE
-from storage_core.formats.rabbitmq.binary_columns import counted, digits, joined, listed_parts
+from storage_core.formats.rabbitmq.binary_columns import counted, digits, joined
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
 from storage_core.formats.rabbitmq.erlang.simple_terms import SimpleTerms, spelled_atom
@@ -57,7 +57,8 @@ def walk(cursor: Cursor, tag: int) -> Converted:
         _take_property(inner, rows, found, headers)
         cursor.ok[rows], cursor.position[rows] = inner.ok, inner.position
     cursor.ok &= SimpleTerms.next(cursor).is_constant_or_number
-    found.headers = headers.tables(len(level))
+    for each in (*headers.first, *headers.others):
+        found.add_headers(*each)
     return found
 
 
@@ -67,11 +68,6 @@ class _Headers:
     def __init__(self) -> None:
         self.first: list[tuple[Rows, pa.BinaryArray]] = []
         self.others: list[tuple[Rows, pa.BinaryArray]] = []
-
-    def tables(self, count: int) -> pa.BinaryArray:
-        """As tables without the length before them, empty where there are none."""
-        parts = [*self.first, *self.others]
-        return listed_parts(parts, count) if parts else pa.repeat(NO_BYTES, count)
 
 
 def _take_property(cursor: Cursor, rows: Rows, found: Converted, headers: _Headers) -> None:

@@ -1,7 +1,7 @@
 """Contents that came by AMQP 1.0, many at once: what they say as columns of properties, and where their bodies lie.
 
-Those with annotations of a publisher, with lists or maps in a header or a body in pieces are left to `amqp_content`,
-one by one, which says the same of all others. Source: rabbitmq.md 8, docs/format/rabbitmq-streams.md 6.1.
+Those with lists or maps in a header or a footer are left to `amqp_content`, one by one, which says the same of all
+others; annotations are `annotation_walk`'s. Source: rabbitmq.md 8, docs/format/rabbitmq-streams.md 6.1.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import pyarrow.compute as pc
 from storage_core.arrays import NO_BYTES, as_mask, as_scalar, bytes_array
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
 from storage_core.formats.rabbitmq.amqp import section_values, sections
-from storage_core.formats.rabbitmq.binary_columns import counted, digits, joined, listed, placed
+from storage_core.formats.rabbitmq.binary_columns import counted, digits, joined, placed
 from storage_core.formats.rabbitmq.erlang import external_term as et
+from storage_core.formats.rabbitmq.erlang.binary_lists import MOST_PIECES, ItemSpans
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
 from storage_core.formats.rabbitmq.erlang.simple_terms import SimpleTerms, spelled_atom
-from storage_core.formats.rabbitmq.message.converted import amqp_content, container_view
+from storage_core.formats.rabbitmq.message.converted import amqp_content, annotation_walk, container_view
 from storage_core.formats.rabbitmq.message.converted.converted_contents import Converted, Rows
 from storage_core.formats.spans import gather
 
@@ -32,7 +33,10 @@ _LISTS, _MAPS = dict(zip(sections.LISTS[1:], (1, 4), strict=True)), dict(zip(sec
 """Bytes of size and count, by constructor."""
 _SHORT_UTF8, _SHORT_SYMBOL, _SHORT_BINARY = section_values.UTF8[0], section_values.SYMBOL[0], section_values.BINARY[0]
 _ALLOWED = {
-    "message_id": (_SHORT_UTF8, *section_values.ULONG), "correlation_id": (_SHORT_UTF8, *section_values.ULONG),
+    **dict.fromkeys(
+        container_view.IDS,
+        (_SHORT_UTF8, *section_values.ULONG, section_values.UUID, *section_values.BINARY),
+    ),
     "reply_to": (_SHORT_UTF8,), "app_id": (_SHORT_UTF8,), "user_id": (_SHORT_BINARY,),
     "content_type": (_SHORT_UTF8, _SHORT_SYMBOL), "content_encoding": (_SHORT_UTF8, _SHORT_SYMBOL),
     "timestamp": (section_values.TIMESTAMP,),
@@ -44,7 +48,9 @@ def walk(cursor: Cursor, tag: int) -> Converted:
     """The contents at the positions of the cursor, with atoms of this tag; moves after them. Rows with one of another
     kind are not ok, and mean nothing.
     """
-    cursor.expect(bytes((et.SMALL_TUPLE, 7)) + spelled_atom(tag, amqp_content.TAG) + bytes((et.NIL, et.BINARY)))
+    cursor.expect(bytes((et.SMALL_TUPLE, 7)) + spelled_atom(tag, amqp_content.TAG))
+    noted = annotation_walk.walk(cursor, tag)
+    cursor.expect(bytes((et.BINARY,)))
     start, stop = cursor.counted(">u4")
     for _ in range(2):
         place = SimpleTerms.next(cursor)
@@ -54,6 +60,7 @@ def walk(cursor: Cursor, tag: int) -> Converted:
     inside = Cursor(cursor.buffer, start, stop)
     inside.ok &= cursor.ok
     found = Converted(len(start))
+    found.add_headers(*noted)
     _take_properties(inside, found)
     _take_applied(inside, found)
     _take_bodies(inside, found, start + at, code)
@@ -65,7 +72,7 @@ class _Elements:
     """The next value of many rows: constructor, and the span of its bytes without a length before them."""
 
     def __init__(self, cursor: Cursor) -> None:
-        self.codes = cursor.number("u1")
+        self.buffer, self.codes = cursor.buffer, cursor.number("u1")
         cursor.ok &= _KNOWN[self.codes]
         lengths, sizes = _LENGTH_SIZES[self.codes], _SIZES[self.codes].copy()
         for width, kind in ((1, "u1"), (4, ">u4")):
@@ -135,6 +142,8 @@ def _take_field(found: Converted, name: str, rows: Rows, elements: _Elements, cu
         # The broker noted it.
         return right
     is_number = np.isin(elements.codes, section_values.ULONG)
+    if name in container_view.IDS:
+        taken &= ~_take_odd_ids(found, name, rows, elements, taken)
     at = np.flatnonzero(taken & ~is_number)
     starts, stops = elements.starts[at], elements.stops[at]
     if name == "reply_to":
@@ -145,6 +154,22 @@ def _take_field(found: Converted, name: str, rows: Rows, elements: _Elements, cu
     if len(at):
         found.add(name, rows[at], digits(_ulongs(cursor.buffer, elements.codes[at], elements.starts[at])))
     return right
+
+
+def _take_odd_ids(found: Converted, name: str, rows: Rows, elements: _Elements, taken: Mask) -> Mask:
+    """Notes ids that are a uuid, and those that are binaries, which become headers; which they are."""
+    uuids: Mask = taken & (elements.codes == section_values.UUID)
+    at = np.flatnonzero(uuids)
+    if len(at):
+        found.add(name, rows[at], section_values.uuids(elements.buffer, elements.starts[at]))
+    binaries = taken & np.isin(elements.codes, section_values.BINARY)
+    at = np.flatnonzero(binaries)
+    if len(at):
+        header = container_view.IDS[name]
+        values = counted(gather(elements.buffer, elements.starts[at], elements.stops[at]), ">u4")
+        found.add_headers(rows[at], joined(bytes((len(header),)) + header + b"x", values))
+    odd: Mask = uuids | binaries
+    return odd
 
 
 def _queues(buffer: Bytes, starts: Positions, stops: Positions) -> tuple[Positions, Mask]:
@@ -188,7 +213,7 @@ def _take_applied(cursor: Cursor, found: Converted) -> None:
     inner.ok[owners[~right]] = False
     cursor.ok[rows] &= inner.ok & (inner.position == inner.stop)
     names = counted(gather(cursor.buffer, key_starts, key_stops), "u1")
-    found.headers = listed(joined(names, values), rows[owners], len(cursor.position))
+    found.add_headers(rows[owners], joined(names, values))
 
 
 def _values(buffer: Bytes, codes: Rows, starts: Positions, stops: Positions) -> tuple[pa.BinaryArray, Mask]:
@@ -204,16 +229,29 @@ def _values(buffer: Bytes, codes: Rows, starts: Positions, stops: Positions) -> 
 
 
 def _take_bodies(cursor: Cursor, found: Converted, places: Positions, codes: Rows) -> None:
-    """Of data the bytes of the only section; of others all sections, which begin at `places`."""
+    """Of data the bytes of the sections; of others all sections, which begin at `places`."""
     encoded = np.isin(codes, (sections.SEQUENCE, sections.VALUE)) & (cursor.position == places)
     found.body_starts, found.body_stops = places.copy(), cursor.stop.copy()
-    rows = _section(cursor, sections.DATA)
-    rows = rows[codes[rows] == sections.DATA]
-    data = Cursor(cursor.buffer, cursor.position[rows], cursor.stop[rows])
-    element = _Elements(data)
-    found.body_starts[rows], found.body_stops[rows] = element.starts, element.stops
-    whole = np.zeros(len(codes), bool)
-    whole[rows] = data.ok & np.isin(element.codes, section_values.BINARY) & (data.position == data.stop)
+    whole, steps = np.zeros(len(codes), bool), Steps(len(codes))
+    rows = np.flatnonzero(codes == sections.DATA)
+    for _ in range(MOST_PIECES):
+        data = Cursor(cursor.buffer, cursor.position[rows], cursor.stop[rows])
+        data.ok &= cursor.ok[rows]
+        here = _section(data, sections.DATA)
+        data, rows = Cursor(cursor.buffer, data.position[here], data.stop[here]), rows[here]
+        if not len(rows):
+            break
+        element = _Elements(data)
+        data.ok &= np.isin(element.codes, section_values.BINARY)
+        steps.add(rows[data.ok], element.starts[data.ok], element.stops[data.ok])
+        whole[rows] = data.ok & (data.position == data.stop)
+        cursor.position[rows], rows = data.position, rows[data.ok & (data.position < data.stop)]
+    owners, (starts, stops) = steps.joined(2)
+    firsts = np.flatnonzero(np.diff(owners, prepend=-1))
+    found.body_starts[owners[firsts]] = starts[firsts]
+    found.body_stops[owners[firsts]] = starts[firsts] + np.bincount(owners, stops - starts)[owners[firsts]].astype(int)
+    several = np.bincount(owners, minlength=len(codes))[owners] > 1
+    found.pieces = ItemSpans(owners[several], starts[several], stops[several])
     cursor.ok &= encoded | whole
     at = np.flatnonzero(encoded)
     found.add("type", at, pa.repeat(as_scalar(container_view.ENCODED), len(at)))
