@@ -24,7 +24,7 @@ from storage_core.rabbitmq.disk.raft_log import read_log, read_wals
 from storage_core.rabbitmq.quorum.directory import list_queues
 
 FIXTURES = Path(__file__).parents[1] / "tests" / "golden" / "rabbitmq"
-STREAM, QUORUM, QUEUE, CLASSIC = "s02_kill_publishing", "q01_clean", "plain", "v43_usual_clean"
+STREAM, QUORUM, QUEUE = "s02_kill_publishing", "q01_clean", "plain"
 KINDS = {"streams": "stream", "quorum": "quorum", "snapshots": "vhosts"}
 VHOST = b"/"
 PER_CHUNK, SEGMENT_SIZE = 200, 500_000_000
@@ -125,11 +125,11 @@ def _raft_segment(entries: list[bytes], first: int) -> bytes:
     return head.tobytes() + table.tobytes() + b"".join(entries)
 
 
-def make_classic(folder: Path, queue: str, least: int) -> tuple[str, int]:
-    """A queue of a node of 4.3 as after a kill, in full segments: its virtual host's path, and how many messages it
-    has, `least` or a few more.
+def make_classic(folder: Path, snapshot: str, queue: str, least: int) -> tuple[str, int]:
+    """A queue of version 2 as after a kill, in full segments: its virtual host's path, and how many messages it has,
+    `least` or a few more.
     """
-    vhost = next((_unpacked("snapshots", CLASSIC, folder)).iterdir())
+    vhost = next((_unpacked("snapshots", snapshot, folder)).iterdir())
     for name in ("recovery.dets", "msg_store_persistent/clean.dot", "msg_store_transient/clean.dot"):
         (vhost / name).unlink()
     folders = [vhost / "queues" / paths.queue_directory(VHOST, queue.encode(), priority) for priority in (None, 0)]

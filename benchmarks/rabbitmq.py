@@ -35,8 +35,8 @@ METHOD = (
     " of the same rows and sizes, and uncompressed Parquet, as in the scan of RocketMQ's stores. The paging "
     "queue, without Spark: batches of 100 persistent messages of 200 B; fetching includes the bodies and the "
     "acknowledgement. Ratios are medians of the ratios within a round. A stream and a quorum queue are one "
-    "message of a real node, repeated, each under its own number; classic queues of 4.3 are 256 messages of a real "
-    "node as clients send them, repeated. The real backing queue is asked by `make test-"
+    "message of a real node, repeated, each under its own number; classic queues are 256 messages of a real node as "
+    "clients send them, or as it keeps what has died, repeated. The real backing queue is asked by `make test-"
     "real`."
 )
 FIVE = ("queue", "sequenceId", "messageId", "routingKeys", "body")
@@ -54,8 +54,11 @@ STREAM_OF_CEILING = 0.40, 0.60
 MUST_OF_ONE = {"stream": None, "quorum queue": 150_000}
 """Messages per CPU second of one process."""
 CLASSIC_COUNT = 400_000
-CLASSIC_QUEUES = {"plain": "Celery's tasks", "also": "AMQP 1.0", "prio": "MQTT"}
-"""What clients sent to queues of the fixture."""
+CLASSIC_QUEUES = {
+    ("v43_usual_clean", "plain"): "4.3, Celery's tasks", ("v43_usual_clean", "also"): "4.3, AMQP 1.0",
+    ("v43_usual_clean", "prio"): "4.3, MQTT", ("v310_usual_clean", "plain"): "3.10, dead letters",
+}  # fmt: skip
+"""Releases of fixtures, and what is in their queues."""
 
 
 def rabbitmq(folder: Path, scale: float, rounds: int) -> Section:
@@ -77,10 +80,10 @@ def rabbitmq(folder: Path, scale: float, rounds: int) -> Section:
             _compare(spark, folder, store, count, NODE_FIVE[kind], bounds, f"{kind}, 100 B, five columns", rounds,
                      section)  # fmt: skip
             _one_process(store, count, NODE_FIVE[kind], f"{kind}, 100 B", rounds, section, MUST_OF_ONE[kind])
-    for queue, sent in CLASSIC_QUEUES.items():
-        store, count = make_classic(folder / queue, queue, int(CLASSIC_COUNT * scale))
+    for (snapshot, queue), sent in CLASSIC_QUEUES.items():
+        store, count = make_classic(folder / snapshot / queue, snapshot, queue, int(CLASSIC_COUNT * scale))
         for title, columns in (("five columns", FIVE), ("all columns", ())):
-            _one_process(store, count, columns, f"classic queue of 4.3, {sent}, {title}", rounds, section)
+            _one_process(store, count, columns, f"classic queue of {sent}, {title}", rounds, section)
         plan = folder / "plan.pickle"
         plan.write_bytes(pickle.dumps(open_store(store).snapshot().plan(ScanRequest())))
         grown = in_fresh_process("read", str(plan))["grown_bytes"]

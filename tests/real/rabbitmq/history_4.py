@@ -1,4 +1,4 @@
-"""Random publishes and acknowledgements on a node of RabbitMQ 4, whose message files are small and soon compacted.
+"""Random publishes and acknowledgements on a node whose message files are small, and soon compacted by RabbitMQ 4.
 
 A file is looked at for compaction about 15 s after a message in it was acknowledged.
 """
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pika
 import pyarrow as pa
@@ -21,12 +21,15 @@ from storage_core.rabbitmq import open_store
 from storage_core.rabbitmq.verify.kinds import Kind
 from tests.rabbitmq import golden
 from tests.real.rabbitmq.amqp import Client, Delivery
+from tests.real.rabbitmq.node import Node
 from tests.real.rabbitmq.node_4 import Node4
 
 VHOST = "/"
 QUEUES = {"plain": {}, "also": {}, "prio": {"x-max-priority": 2}}
 EXCHANGE = "every ü"
 FILE_SIZE = 1_000_000
+FRAME_SIZE = 8192
+"""The smallest that each release takes."""
 COMPACTED_AFTER_S = 17
 ZEROS = bytes(64)
 """Only what is left between records that were moved has so many."""
@@ -51,8 +54,8 @@ ALIKE: dict[str, Callable[[random.Random, int], Any]] = {
 """Properties, and what a publisher may say in them."""
 
 
-def definitions() -> dict[str, Any]:
-    """The virtual host with its queues, and an exchange that leads to all of them."""
+def definitions(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The virtual host with its queues, which all have these arguments too, and an exchange that leads to them."""
     guest = {"user": "guest", "vhost": VHOST, "configure": ".*", "write": ".*", "read": ".*"}
     common = {"vhost": VHOST, "durable": True, "auto_delete": False}
     exchange = {**common, "name": EXCHANGE, "type": "fanout", "internal": False, "arguments": {}}
@@ -60,7 +63,7 @@ def definitions() -> dict[str, Any]:
     return {
         "vhosts": [{"name": VHOST}],
         "permissions": [guest],
-        "queues": [{**common, "name": name, "arguments": arguments} for name, arguments in QUEUES.items()],
+        "queues": [{**common, "name": name, "arguments": {**own, **arguments}} for name, own in QUEUES.items()],
         "exchanges": [exchange],
         "bindings": [{**binding, "destination": name} for name in QUEUES],
     }
@@ -90,7 +93,10 @@ def properties(r: random.Random, number: int) -> pika.BasicProperties:
 class History:
     """A node with the three queues, started."""
 
-    def __init__(self, seed: int | str, release: type[Node4] = Node4) -> None:
+    arguments: ClassVar[dict[str, Any]] = {}
+    """Of each queue, besides its own."""
+
+    def __init__(self, seed: int | str, release: Callable[[str], Node] = Node4) -> None:
         self.r = random.Random(seed)
         self._connections: list[pika.BlockingConnection] = []
         self.node = release(f"[{{rabbit, [{{msg_store_file_size_limit, {FILE_SIZE}}}]}}].")
@@ -104,8 +110,8 @@ class History:
     def _begin(self) -> None:
         self.node.start()
         path = self.node.folder / "definitions.json"
-        path.write_text(json.dumps(definitions()))
-        self.node.ctl("import_definitions", str(path).replace(str(self.node.root), ""))
+        path.write_text(json.dumps(definitions(self.arguments)))
+        self.node.ctl("import_definitions", str(self.node.inside(path)))
         deadline = time.monotonic() + 30
         while set(self.node.ctl("list_queues", "--vhost", VHOST, "name", "--silent").split()) != {*QUEUES}:
             assert time.monotonic() < deadline, "the queues of the definitions are not there"
@@ -142,6 +148,17 @@ class History:
             said["delivery_mode"] = 2 if r.random() < 0.95 else None
             body = r.randbytes(r.choice([1, 100, 5000]))
             channel.basic_publish("", name, body, pika.BasicProperties(**said))
+
+    def in_pieces(self, count: int) -> None:
+        """Publishes bodies that frames cut into up to fifteen pieces."""
+        r = self.r
+        parameters = pika.ConnectionParameters("127.0.0.1", self.node.port, VHOST, heartbeat=0, frame_max=FRAME_SIZE)
+        with pika.BlockingConnection(parameters) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            for number in range(count):
+                body = r.randbytes(r.choice([1, FRAME_SIZE - 8, FRAME_SIZE, r.randrange(15 * FRAME_SIZE)]))
+                channel.basic_publish("", r.choice([*QUEUES]), body, properties(r, number))
 
     def die(self, count: int) -> None:
         """Messages that expire or are rejected, some of them twice, become dead letters in each queue."""

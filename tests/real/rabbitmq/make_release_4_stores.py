@@ -1,5 +1,5 @@
-"""Makes the snapshots of real nodes of 4.0 (`v4_…`) and 4.3 (`v43_…`): `…_compacted_*`, `…_protocols_*` and
-`v43_usual_clean`.
+"""Makes the snapshots of real nodes of 3.10 (`v310_…`), 4.0 (`v4_…`) and 4.3 (`v43_…`): `…_compacted_*`,
+`…_protocols_*` and `…_usual_clean`.
 
 They are stores with holes in their message files, with messages that came by AMQP 1.0 and MQTT, and with such as most
 clients send.
@@ -14,19 +14,22 @@ import json
 import sys
 import tarfile
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.rabbitmq import golden
 from tests.real.rabbitmq.amqp import Delivery
+from tests.real.rabbitmq.history_3 import UsualHistory
 from tests.real.rabbitmq.history_4 import QUEUES, VHOST, History
 from tests.real.rabbitmq.node_4 import Node4, Node43
 from tests.real.rabbitmq.protocol_history import ProtocolHistory
 
+Usual = TypeVar("Usual", bound=History)
 RELEASES = {"v4": Node4, "v43": Node43}
 MESSAGES, NEVER_DELIVERED, ATTEMPTS, OF_EACH_PROTOCOL, USUAL = 200, 60, 8, 120, 256
 ORDER = "in the order the real node delivered them after a restart from exactly this directory, nothing acked"
 COMPACTED = "message files of 1 MB, compacted where they lie: zeros and old copies between the records"
 CLIENTS = "messages as most clients send them: Celery's tasks, by AMQP 1.0, and by MQTT 3.1.1 and MQTT 5"
+KEPT_OTHERWISE = "queues of version 2: dead letters of Celery's tasks, bodies in two pieces, and blind copies"
 PROTOCOLS = "messages that came by AMQP 1.0, MQTT 3.1.1 and MQTT 5"
 
 
@@ -66,7 +69,11 @@ def _of_clients(name: str, release: type[Node4]) -> History:
     return _published(ProtocolHistory(name, release), lambda history: history.usual(USUAL))
 
 
-def _published(history: ProtocolHistory, publish: Callable[[ProtocolHistory], None]) -> History:
+def _kept_otherwise(name: str) -> History:
+    return _published(UsualHistory(name), lambda history: history.usual(USUAL))
+
+
+def _published(history: Usual, publish: Callable[[Usual], None]) -> History:
     """The history, whose node is gone where publishing fails."""
     try:
         publish(history)
@@ -121,3 +128,5 @@ if __name__ == "__main__":
     for store, begun, release, said in [*stores, ("v43_usual_clean", _of_clients, Node43, CLIENTS)]:
         if store in sys.argv[1:] or not sys.argv[1:]:
             make(store, begun(store, release), said, store.endswith("clean"))
+    if "v310_usual_clean" in sys.argv[1:] or not sys.argv[1:]:
+        make("v310_usual_clean", _kept_otherwise("v310_usual_clean"), KEPT_OTHERWISE, clean=True)
