@@ -23,6 +23,7 @@ import storage_core.rocketmq.store  # noqa: F401  # importing an engine is not w
 from benchmarks.machine import peak_bytes
 from storage_core import open_store
 from storage_core.files import system
+from storage_core.formats.layout import Bytes, Positions
 from storage_core.store import ScanRequest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,7 +40,7 @@ class ByteCount:
 def counted_bytes() -> Iterator[ByteCount]:
     """Counts the bytes that are read from files inside of the block."""
     count = ByteCount()
-    into, plain = system.pread_into, system.pread
+    into, plain, each = system.pread_into, system.pread, system.pread_runs
 
     def counting_into(descriptor: int, target: memoryview, position: int) -> int:
         done = into(descriptor, target, position)
@@ -51,11 +52,20 @@ def counted_bytes() -> Iterator[ByteCount]:
         count.bytes_read += len(data)
         return data
 
-    system.pread_into, system.pread = counting_into, counting
+    def counting_each(
+        descriptors: Positions, target: Bytes, starts: Positions, stops: Positions, positions: Positions
+    ) -> tuple[int, int] | None:
+        before = count.bytes_read
+        ended = each(descriptors, target, starts, stops, positions)
+        # Compiled or not.
+        count.bytes_read = before + int((stops - starts).sum())
+        return ended
+
+    system.pread_into, system.pread, system.pread_runs = counting_into, counting, counting_each
     try:
         yield count
     finally:
-        system.pread_into, system.pread = into, plain
+        system.pread_into, system.pread, system.pread_runs = into, plain, each
 
 
 def in_fresh_process(what: str, path: str) -> dict[str, float]:

@@ -23,8 +23,8 @@ CHANGES = (
 )  # fmt: skip
 """What changes the disk or confirms a change: what crash tests count. `test_faults` checks the lists."""
 READS = (
-    "open_read", "pread", "pread_each", "pread_into", "pread_runs", "stat", "stamp", "unchanged", "exists", "is_folder",
-    "real_path", "entries", "names", "matching", "data_spans", "is_locked", "is_own",
+    "open_read", "pread", "pread_each", "pread_into", "pread_runs", "stat", "stamp", "unchanged",
+    "exists", "is_folder", "real_path", "entries", "names", "matching", "data_spans", "is_locked", "is_own",
 )  # fmt: skip
 """What looks at the disk."""
 NEITHER = ("close", "release", "is_local", "try_lock", "will_need", "read_soon", "need_no_more")

@@ -146,8 +146,9 @@ def test_short_transfers_are_finished_by_the_system(tmp_path: Path) -> None:
         assert system.pread(descriptor, len(data) + 9, 0) == data
         assert system.pread_into(descriptor, memoryview(target), 0) == len(data)
         pieces = np.zeros(len(data), np.uint8)
-        assert system.pread_runs(descriptor, pieces, *np.array([[0, 9_000], [9_000, 20_000], [0, 9_000]])) is None
-        assert system.pread_runs(descriptor, np.zeros(9, np.uint8), *np.array([[0, 5], [5, 9], [0, 19_998]])) == 20_000
+        both = np.full(2, descriptor)
+        assert system.pread_runs(both, pieces, *np.array([[0, 9_000], [9_000, 20_000], [0, 9_000]])) is None
+        assert system.pread_runs(both, np.zeros(9, np.uint8), *np.array([[0, 5], [5, 9], [0, 19_998]])) == (1, 2)
         system.close(descriptor)
     assert transfers.count > 60
     assert bytes(target) == pieces.tobytes() == data == (tmp_path / "file").read_bytes()

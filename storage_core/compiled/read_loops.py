@@ -1,4 +1,4 @@
-"""Many short reads of one file: a call to the system each, with nothing of Python between two.
+"""Many short reads: a call to the system each, with nothing of Python between two.
 
 Only `storage_core.files.system` calls it, which does by itself what a call here did not.
 """
@@ -12,19 +12,20 @@ from storage_core.compiled.span_loops import OUT_BYTES, POSITIONS, Bytes, Positi
 from storage_core.compiled.span_loops import positions as as_positions
 
 
-def read_runs(descriptor: int, target: Bytes, starts: Positions, stops: Positions, positions: Positions) -> int:
-    """Fills each [start, stop) of `target` from its position in the file; how many were filled before the first that
-    one call did not fill, or that does not lie in `target`.
+def read_runs(descriptors: Positions, target: Bytes, starts: Positions, stops: Positions, positions: Positions) -> int:
+    """Fills each [start, stop) of `target` from its position in the file of its descriptor; how many were filled before
+    the first that one call did not fill, or that does not lie in `target`.
     """
-    return int(_read_runs(descriptor, target, as_positions(starts), as_positions(stops), as_positions(positions)))
+    rows = (as_positions(column) for column in (starts, stops, positions))
+    return int(_read_runs(as_positions(descriptors), target, *rows))
 
 
-@njit(types.int64(types.int64, OUT_BYTES, POSITIONS, POSITIONS, POSITIONS), nogil=True, cache=True)
-def _read_runs(descriptor: int, target: Bytes, starts: Positions, stops: Positions, positions: Positions) -> int:
+@njit(types.int64(POSITIONS, OUT_BYTES, POSITIONS, POSITIONS, POSITIONS), nogil=True, cache=True)
+def _read_runs(descriptors: Positions, target: Bytes, starts: Positions, stops: Positions, positions: Positions) -> int:
     for row in range(len(starts)):
         size = stops[row] - starts[row]
         if not 0 <= starts[row] <= stops[row] <= len(target):
             return row
-        if pread(descriptor, target, starts[row], size, positions[row]) != size:
+        if pread(descriptors[row], target, starts[row], size, positions[row]) != size:
             return row
     return len(starts)

@@ -23,10 +23,10 @@ def most_kept_open() -> int:
 
 
 class OpenFiles(Closable):
-    """Descriptors for reading, opened at first use, the least recently used closed beyond `most_kept_open`."""
+    """Descriptors for reading, opened at first use, the least recently used closed beyond `most`."""
 
     def __init__(self) -> None:
-        self._limit = most_kept_open()
+        self.most = most_kept_open()
         self._open: OrderedDict[str, int] = OrderedDict()
         self._ahead: object | None = None
 
@@ -36,7 +36,7 @@ class OpenFiles(Closable):
         if found is not None:
             self._open.move_to_end(path)
             return found
-        while len(self._open) >= self._limit:
+        while len(self._open) >= self.most:
             system.close(self._open.popitem(last=False)[1])
         self._open[path] = descriptor = system.open_read(path)
         return descriptor

@@ -120,21 +120,21 @@ def pread_into(descriptor: int, target: memoryview, position: int) -> int:
     return done
 
 
-@_told
 def pread_runs(
-    descriptor: int, target: npt.NDArray[np.uint8], starts: Positions, stops: Positions, positions: Positions
-) -> int | None:
-    """Fills each [start, stop) of `target` from its position in the file; where the file ended too early, else None."""
-    done = 0
-    if descriptor < remote.FIRST_DESCRIPTOR and (loops := _loops.after()) is not None:
-        done = loops.read_runs(descriptor, target, starts, stops, positions)
+    descriptors: Positions, target: npt.NDArray[np.uint8], starts: Positions, stops: Positions, positions: Positions
+) -> tuple[int, int] | None:
+    """Fills each [start, stop) of `target` from its position in the file of its descriptor, all local or all remote.
+    Where a file ended too early the row, and how many bytes of it there were, else None.
+    """
+    done, local = 0, len(starts) > 0 and int(descriptors[0]) < remote.FIRST_DESCRIPTOR
+    if local and (loops := _loops.after()) is not None:
+        done = loops.read_runs(descriptors, target, starts, stops, positions)
     view = target.data
-    for start, stop, position in zip(*(each[done:].tolist() for each in (starts, stops, positions)), strict=True):
-        count = 0 if descriptor >= remote.FIRST_DESCRIPTOR else os.preadv(descriptor, [view[start:stop]], position)
+    rows = zip(*(each[done:].tolist() for each in (descriptors, starts, stops, positions)), strict=True)
+    for row, (descriptor, start, stop, position) in enumerate(rows, done):
+        count = pread_into(descriptor, view[start:stop], position)
         if start + count < stop:
-            count += pread_into(descriptor, view[start + count : stop], position + count)
-            if start + count < stop:
-                return int(position + count)
+            return row, count
     return None
 
 

@@ -1,4 +1,4 @@
-"""Many runs of one file read at once: by single calls and by the compiled loop the same, whatever they are."""
+"""Many runs of files read at once: by single calls and by the compiled loop the same, whatever they are."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def test_each_run_is_read_up_to_the_first_beyond_the_file(tmp_path: Path, runs: 
     (tmp_path / "file").write_bytes(data)
     starts, sizes, positions = np.array(runs, np.int64).reshape(-1, 3).T
     target, wanted, ended = np.zeros(72, np.uint8), np.zeros(72, np.uint8), None
-    for start, size, position in runs:
+    for row, (start, size, position) in enumerate(runs):
         part = np.frombuffer(data[position : position + size], np.uint8)
         wanted[start : start + len(part)] = part
         if len(part) < size:
-            ended = position + len(part)
+            ended = row, len(part)
             break
     descriptor = system.open_read(str(tmp_path / "file"))
-    assert system.pread_runs(descriptor, target, starts, starts + sizes, positions) == ended
+    assert system.pread_runs(np.full(len(runs), descriptor), target, starts, starts + sizes, positions) == ended
     system.close(descriptor)
     assert target.tobytes() == wanted.tobytes()
 
@@ -45,5 +45,5 @@ def test_an_error_of_the_system_is_told_with_the_path(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     descriptor = system.open_read(str(tmp_path / "folder"))
     with pytest.raises(DiskError, match="folder"):
-        system.pread_runs(descriptor, np.zeros(9, np.uint8), *np.array([[0, 4], [4, 9], [0, 4]]))
+        system.pread_runs(np.full(2, descriptor), np.zeros(9, np.uint8), *np.array([[0, 4], [4, 9], [0, 4]]))
     system.close(descriptor)

@@ -262,7 +262,7 @@ def test_what_lies_outside_is_refused(span: tuple[int, int]) -> None:
         with pytest.raises(ValueError, match="outside"):
             refusing(buffer, starts, stops)
     with open(__file__, "rb") as file:
-        assert read_runs(file.fileno(), buffer, starts, stops, np.zeros(2, np.int64)) == 1
+        assert read_runs(np.full(2, file.fileno()), buffer, starts, stops, np.zeros(2, np.int64)) == 1
     same = span_loops.equal(buffer, starts, stops - starts, buffer[:3], np.array([0, 3]), np.zeros(2, np.int32))
     assert not same[1]
     if span[1] <= 10:

@@ -14,8 +14,9 @@ from storage_core import open_store
 from storage_core.files.file_chain import ChainFile, FileChain, find_chain
 from storage_core.files.open_files import OpenFiles
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
-from storage_core.rocketmq.disk import consume_queue
+from storage_core.rocketmq.disk import consume_queue, entry_ranges
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
+from storage_core.rocketmq.disk.entry_ranges import even_bounds
 from storage_core.rocketmq.read import partitioning
 from storage_core.rocketmq.read.queue_partition import QueuePartition
 from storage_core.rocketmq.read.ranges import QueueRanges
@@ -69,7 +70,7 @@ def test_bounds_by_reading_are_those_of_a_bisection(tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("shape", ["even", "uneven", "steps"])
 def test_even_bounds_are_those_of_a_bisection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str) -> None:
-    monkeypatch.setattr(consume_queue, "GUESSED", 16)
+    monkeypatch.setattr(entry_ranges, "GUESSED", 16)
     random = np.random.default_rng(3)
     count = 2_900
     gaps = {"even": 100, "uneven": random.integers(1, 4_000, count) ** 2, "steps": random.choice([1, 10**7], count)}
@@ -80,11 +81,11 @@ def test_even_bounds_are_those_of_a_bisection(tmp_path: Path, monkeypatch: pytes
         wanted = np.sort(random.integers(-5, addresses[-1] + 10, 4))
         expected = start + np.searchsorted(addresses[start:stop], wanted)
         with OpenFiles() as files:
-            assert queue.even_bounds(files, start, stop, wanted).tolist() == expected.tolist()
+            assert even_bounds(files, [(queue, start, stop)], wanted)[:, 0].tolist() == expected.tolist()
 
 
 def test_even_bounds_of_a_damaged_queue_ascend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consume_queue, "GUESSED", 16)
+    monkeypatch.setattr(entry_ranges, "GUESSED", 16)
     random = np.random.default_rng(5)
     limit = 1 << 62
     for number in range(20):
@@ -94,7 +95,7 @@ def test_even_bounds_of_a_damaged_queue_ascend(tmp_path: Path, monkeypatch: pyte
         queue = queue_of(tmp_path / str(number), addresses)
         wanted = np.sort(random.integers(-5, 50_010, 20))
         with OpenFiles() as files:
-            found = queue.even_bounds(files, 10, 2_990, wanted)
+            found = even_bounds(files, [(queue, 10, 2_990)], wanted)[:, 0]
         assert (np.diff(found) >= 0).all()
         assert 10 <= found[0] <= found[-1] <= 2_990
 

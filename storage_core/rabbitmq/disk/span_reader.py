@@ -190,11 +190,13 @@ class SpanReader:
         """Reads the bytes of file `number` from each of `positions` on to [start, stop) of `target`."""
         path = f"{self.root}/{self.paths[number]}"
         try:
-            ended = system.pread_runs(self._files.descriptor(path), target, starts, stops, positions)
+            descriptors = np.full(len(starts), self._files.descriptor(path))
+            ended = system.pread_runs(descriptors, target, starts, stops, positions)
         except FileNotFoundError:
             raise _lost(path, int(positions[0]), "vanished") from None
         if ended is not None:
-            raise _lost(path, ended, "shrank")
+            row, count = ended
+            raise _lost(path, int(positions[row]) + count, "shrank")
 
     def close(self) -> None:
         """Closes all files."""

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_core.files import system
-from storage_core.files.file_chain import FileChain
+from storage_core.files.file_chain import ChainFile, FileChain
 from storage_core.files.open_files import OpenFiles
 from storage_core.files.window import shrunk, vanished
 from storage_core.formats.bisection import first_where
@@ -29,8 +29,6 @@ ENTRIES_PER_READ = 64
 """How many entries can be read one after another in the time of one read anywhere."""
 ENTRIES_AT_ONCE = 1 << 18
 LOOK_BACK = 4096
-GUESSED, GUESSES = 256, 4
-"""Entries that are read around where an address is taken to be, and how often until a bisection takes over."""
 
 
 @dataclass(frozen=True)
@@ -81,16 +79,8 @@ class ConsumeQueue:
         Raises CorruptionError when a file is shorter than it was when it was listed.
         """
         out = np.zeros(max(stop - start, 0), QUEUE_ENTRY.dtype)
-        self.read_into(files, out, start)
-        return out
-
-    def read_into(self, files: OpenFiles, out: npt.NDArray[Any], start: int) -> None:
-        """Fills `out`, zeros in disk byte order, with the entries from `start` on. Raises as `entries`."""
-        begin, end = start * QUEUE_ENTRY.size, (start + len(out)) * QUEUE_ENTRY.size
-        for file in self.chain.files:
-            low, high = max(begin, file.base_offset), min(end, file.end)
-            if low >= high:
-                continue
+        begin = start * QUEUE_ENTRY.size
+        for file, low, high in self.spans(start, stop):
             target = out.view(np.uint8)[low - begin : high - begin].data
             try:
                 count = system.pread_into(files.descriptor(file.path), target, low - file.base_offset)
@@ -98,6 +88,15 @@ class ConsumeQueue:
                 raise vanished(file) from None
             if count < len(target):
                 raise shrunk(file, low - file.base_offset + count)
+        return out
+
+    def spans(self, start: int, stop: int) -> Iterator[tuple[ChainFile, int, int]]:
+        """The files that entries [start, stop) lie in, and the addresses [low, high) of these in each."""
+        begin, end = start * QUEUE_ENTRY.size, stop * QUEUE_ENTRY.size
+        for file in self.chain.files:
+            low, high = max(begin, file.base_offset), min(end, file.end)
+            if low < high:
+                yield file, low, high
 
     def room(self, index: int) -> int:
         """How many entries file number `index` has room for."""
@@ -218,39 +217,9 @@ class ConsumeQueue:
             return self._bounds_by_reading(files, start, stop, physical_offsets)
         bounds = np.empty(len(physical_offsets), np.int64)
         for index, wanted in enumerate(physical_offsets.tolist()):
-            start = first_where(start, stop, partial(self._reaches, files, wanted))
+            start = first_where(start, stop, partial(self.reaches, files, wanted))
             bounds[index] = start
         return bounds
-
-    def even_bounds(self, files: OpenFiles, start: int, stop: int, physical_offsets: Positions) -> Positions:
-        """`lower_bounds` by a few reads a bound where addresses rise evenly, for cuts, which may lie anywhere.
-
-        Where addresses do not rise, each answer may be another one; they ascend all the same.
-        """
-        if stop - start <= len(physical_offsets) * GUESSED * GUESSES:
-            return self.lower_bounds(files, start, stop, physical_offsets)
-        bounds = np.empty(len(physical_offsets), np.int64)
-        first, last = (int(self._naming_entry(files, at)["physical_offset"]) for at in (start, stop - 1))
-        for index, wanted in enumerate(physical_offsets.tolist()):
-            start = self._even_bound(files, start, stop, wanted, first, last)
-            bounds[index], first = start, wanted
-        return bounds
-
-    def _even_bound(self, files: OpenFiles, low: int, high: int, wanted: int, first: int, last: int) -> int:
-        """`first` and `last`: the addresses about `low` and `high`."""
-        for _ in range(GUESSES):
-            if high - low <= GUESSED:
-                break
-            middle = low + (high - low) * max(wanted - first, 0) // max(last - first, 1)
-            begin = min(max(middle - GUESSED // 2, low), high - GUESSED)
-            offsets = self.offsets(files, begin, begin + GUESSED)
-            if wanted <= offsets[0]:
-                high, last = begin, int(offsets[0])
-            elif wanted > offsets[-1]:
-                low, first = begin + GUESSED, int(offsets[-1])
-            else:
-                return begin + int(np.searchsorted(offsets, wanted))
-        return first_where(low, high, partial(self._reaches, files, wanted))
 
     def _bounds_by_reading(self, files: OpenFiles, start: int, stop: int, physical_offsets: Positions) -> Positions:
         bounds = np.full(len(physical_offsets), max(start, stop), np.int64)
@@ -267,7 +236,8 @@ class ConsumeQueue:
                 break
         return bounds
 
-    def _reaches(self, files: OpenFiles, physical_offset: int, queue_offset: int) -> bool:
+    def reaches(self, files: OpenFiles, physical_offset: int, queue_offset: int) -> bool:
+        """Whether the record of one entry, or of the one before it, lies at an address or after it."""
         return int(self._naming_entry(files, queue_offset)["physical_offset"]) >= physical_offset
 
     def physical_offset(self, files: OpenFiles, queue_offset: int) -> int:

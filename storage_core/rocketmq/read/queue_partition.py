@@ -27,6 +27,7 @@ from storage_core.formats.rocketmq.consumequeue import (
 )
 from storage_core.formats.rocketmq.message import Flaw
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
+from storage_core.rocketmq.disk.entry_ranges import read_ranges
 from storage_core.rocketmq.read.batch_builder import FIRST_ROWS, ROWS, BatchBuilder, batch_bounds
 from storage_core.rocketmq.read.columns import QueueEntries, Queues, joined
 from storage_core.rocketmq.read.pull_gaps import (
@@ -165,10 +166,10 @@ class QueuePartition(ScanPartition):
             backs.append(min(start - parts[0][0], ENTRIES_PER_PULL))
         counts = ranges.stop - ranges.start + backs
         bounds = np.append(0, np.cumsum(counts))
-        entries = np.empty(int(bounds[-1]), QUEUE_ENTRY.dtype)
-        edges = zip(ranges, backs, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
-        for (number, start, _), back, begin, end in edges:
-            self.queues[number].read_into(files, entries[begin:end], start - back)
+        spans = [
+            (self.queues[number], start - back, stop) for (number, start, stop), back in zip(ranges, backs, strict=True)
+        ]
+        entries = read_ranges(files, spans, bounds)
         log = LogBounds(self.log_start, self.log_end, self.log.base_array, self.log.end_array)
         read = EntryRanges(bounds, np.array(backs, np.int64), ranges.queue, ranges.start)
         found = in_log_order(entries, read, log)

@@ -13,11 +13,9 @@ from storage_core.files import system
 from storage_core.files.ahead import side_by_side
 from storage_core.files.open_files import OpenFiles
 from storage_core.formats.layout import Positions
-from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
+from storage_core.rocketmq.disk.entry_ranges import Span, even_bounds, read_ranges
 from storage_core.rocketmq.recovery.queue_scan import NOTHING_SEEN, SeenEntries
-
-Span = tuple[ConsumeQueue, int, int]
 
 SHORT = 4096
 """Entries of a range that is read whole, together with others, to find where it is cut."""
@@ -100,18 +98,18 @@ def _ranges(pieces: list[tuple[int, int, int]]) -> QueueRanges:
 def _bounds(
     spans: Sequence[Span], counts: Positions, cuts: Positions, files: OpenFiles, seen: SeenEntries
 ) -> Positions:
-    """`ConsumeQueue.even_bounds` of ranges of queues: one row a cut, one column a range."""
+    """`even_bounds`; short ranges are read whole, and remote ones side by side."""
     path = next((file.path for queue, _, _ in spans for file in queue.chain.files), "")
     if not system.is_local(path):
         alone = side_by_side(lambda span, own: span[0].lower_bounds(own, *span[1:], cuts), spans, files, path)
         return np.array(list(alone), np.int64).T
-    bounds = np.empty((len(cuts), len(spans)), np.int64)
+    bounds, alone_rows = np.empty((len(cuts), len(spans)), np.int64), list[int]()
     for first, stop in _together(counts, len(cuts)):
         if stop - first == 1:
-            queue, low, high = spans[first]
-            bounds[:, first] = queue.even_bounds(files, low, high, cuts)
+            alone_rows.append(first)
         else:
             bounds[:, first:stop] = _lower_bounds(spans[first:stop], cuts, files, seen)
+    bounds[:, alone_rows] = even_bounds(files, [spans[row] for row in alone_rows], cuts)
     return bounds
 
 
@@ -130,10 +128,7 @@ def _together(counts: Positions, cut_count: int) -> Iterator[tuple[int, int]]:
 
 def _addresses(spans: Sequence[Span], ends: Positions, files: OpenFiles) -> Positions:
     """The addresses of all entries of ranges, of which each ends at one of `ends` in what is returned."""
-    entries = np.zeros(int(ends[-1]), QUEUE_ENTRY.dtype)
-    for (queue, start, stop), end in zip(spans, ends.tolist(), strict=True):
-        queue.read_into(files, entries[end - (stop - start) : end], start)
-    return entries["physical_offset"].astype(np.int64)
+    return read_ranges(files, spans, np.append(0, ends))["physical_offset"].astype(np.int64)
 
 
 def _lower_bounds(spans: Sequence[Span], cuts: Positions, files: OpenFiles, seen: SeenEntries) -> Positions:
