@@ -18,7 +18,7 @@ import pyarrow as pa
 from storage_core.arrays import as_array, bytes_array
 from storage_core.errors import FormatError
 from storage_core.formats.layout import Bytes, Mask, Positions
-from storage_core.formats.rabbitmq.stream_queues import chunk_entries, delivered, log_files, tracking
+from storage_core.formats.rabbitmq.stream_queues import chunk_entries, delivered, log_files, message_walk, tracking
 from storage_core.formats.rabbitmq.stream_queues.chunk_entries import Records
 from storage_core.formats.rabbitmq.stream_queues.log_files import CHUNK
 from storage_core.formats.rabbitmq.stream_queues.message_shape import Matched, Shape
@@ -236,6 +236,7 @@ class MessageReader:
         for shape in list(self._shapes):
             rest = self._take(parts, shape, buffer, rest, starts, stops)
         rest = self._learn(parts, buffer, rest, starts, stops)
+        rest = _walk(parts, buffer, rest, starts, stops)
         buffer = _decode_alone(parts, buffer, rest, starts, stops, reasons)
         nothing = np.zeros(count, bool)
         return StreamBatch(entries, buffer, starts, stops, reasons, nothing, nothing, parts)
@@ -292,6 +293,25 @@ class MessageReader:
 
 def _nothing(count: int) -> tuple[Positions, Positions]:
     return np.zeros(count, np.int64), np.zeros(count, np.int64)
+
+
+def _walk(
+    parts: Parts, buffer: Bytes, rows: npt.NDArray[np.int64], starts: Positions, stops: Positions
+) -> npt.NDArray[np.int64]:
+    """Fills in the rows that are found step by step; gives back the others."""
+    if len(rows) < _FEWEST_SHAPED:
+        return rows
+    found = message_walk.walk(buffer, starts[rows], stops[rows])
+    ok, content = found.ok, found.content
+    good = rows[ok]
+    for target, spans in (
+        (parts.exchange, found.exchange), (parts.routing_key, found.routing_key),
+        (parts.body, (content.body_starts, content.body_stops)),
+    ):  # fmt: skip
+        target[0][good], target[1][good] = spans[0][ok], spans[1][ok]
+    parts.keyed[good] = found.keyed[ok]
+    parts.groups.append((good, found.property_lists))
+    return rows[~ok]
 
 
 def _decode_alone(

@@ -16,8 +16,9 @@ from storage_core.formats.rabbitmq.amqp import sections
 from storage_core.formats.rabbitmq.binary_columns import fixed
 from storage_core.formats.spans import gather
 
-TIMESTAMP, BOOLEAN, FLOAT, DOUBLE, UUID = 0x83, 0x56, 0x72, 0x82, 0x98
+TIMESTAMP, BOOLEAN, FLOAT, DOUBLE, UUID, UBYTE = 0x83, 0x56, 0x72, 0x82, 0x98, 0x50
 UTF8, SYMBOL, BINARY, ULONG = (0xA1, 0xB1), (0xA3, 0xB3), (0xA0, 0xB0), (0x80, 0x53, sections.ULONG_0)
+UINT = (0x70, 0x52, sections.UINT_0)
 """The constructors of a type."""
 _COPIED = {
     0x81: b"l", ULONG[0]: b"l", 0x71: b"I", 0x70: b"i", 0x61: b"s", 0x60: b"u", 0x51: b"b", 0x50: b"B", DOUBLE: b"d",

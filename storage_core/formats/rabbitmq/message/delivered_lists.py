@@ -163,6 +163,13 @@ def relist(buffer: Bytes, spans: MessageSpans) -> tuple[Bytes, MessageSpans]:
     return np.concatenate(pieces), relisted
 
 
+def with_sorted_headers(lists: pa.BinaryArray) -> pa.BinaryArray:
+    """The lists with their headers in the order of their names, of several of one name the first."""
+    whole, bounds = _rewritten(lists, pa.repeat(NO_BYTES, len(lists)), np.zeros(len(lists), bool))
+    offsets = pa.py_buffer(bounds.astype(np.int32))
+    return pa.BinaryArray.from_buffers(pa.binary(), len(lists), [None, offsets, pa.py_buffer(whole)])
+
+
 def _rewritten(lists: pa.BinaryArray, added: pa.BinaryArray, dropping: Mask) -> tuple[Bytes, Positions]:
     """The lists with the headers of the tables `added`, and those that are `dropping` theirs without the expiration:
     one after another, and where each begins.

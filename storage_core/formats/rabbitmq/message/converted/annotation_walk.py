@@ -7,13 +7,13 @@ docs/format/rabbitmq-streams.md 6.1.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from storage_core.arrays import NO_BYTES, as_array
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
 from storage_core.formats.rabbitmq.amqp import sections
 from storage_core.formats.rabbitmq.amqp.properties import MOST_SHORT
+from storage_core.formats.rabbitmq.amqp.section_cursor import Rows
 from storage_core.formats.rabbitmq.amqp.term_values import encode_values
 from storage_core.formats.rabbitmq.binary_columns import counted, fixed, joined, placed
 from storage_core.formats.rabbitmq.erlang import external_term as et
@@ -22,7 +22,6 @@ from storage_core.formats.rabbitmq.erlang.simple_terms import SimpleTerms, spell
 from storage_core.formats.rabbitmq.message.converted import container_view
 from storage_core.formats.spans import gather
 
-Rows = npt.NDArray[np.int64]
 _MOST_NOTED = 32
 _PAIR = bytes((et.SMALL_TUPLE, 2))
 _KINDS = {
@@ -63,7 +62,7 @@ def walk(cursor: Cursor, tag: int) -> tuple[Rows, pa.BinaryArray]:
     owners, (name_starts, name_stops, letters, starts) = steps.joined(4)
     if not len(owners):
         return owners, pa.repeat(NO_BYTES, 0)
-    shown, known = _are_headers(cursor.buffer, name_starts, name_stops)
+    shown, known = are_headers(cursor.buffer, name_starts, name_stops)
     values, right = _values(cursor.buffer, letters, starts)
     cursor.ok[owners[~(known & right)]] = False
     names = counted(gather(cursor.buffer, name_starts[shown], name_stops[shown]), "u1")
@@ -96,7 +95,7 @@ def _next_values(cursor: Cursor) -> tuple[Rows, Positions]:
     return letters, starts
 
 
-def _are_headers(buffer: Bytes, starts: Positions, stops: Positions) -> tuple[Mask, Mask]:
+def are_headers(buffer: Bytes, starts: Positions, stops: Positions) -> tuple[Mask, Mask]:
     """Which of the annotations of these names a consumer gets as headers; and of which only that is to be asked."""
     begins, inner = (
         values_at(buffer, f"S{len(text)}", starts) == text
@@ -105,12 +104,13 @@ def _are_headers(buffer: Bytes, starts: Positions, stops: Positions) -> tuple[Ma
     sizes = stops - starts
     begins &= sizes >= len(container_view.HEADER_BEGINS)
     known: Mask = ~(inner & (sizes >= len(container_view.SAYING_BEGINS)))
-    known &= ~_are_among(buffer, starts, stops, _SAYING)
-    shown = begins & known & (sizes <= MOST_SHORT) & ~_are_among(buffer, starts, stops, container_view.NO_HEADERS)
+    known &= ~are_among(buffer, starts, stops, _SAYING)
+    shown = begins & known & (sizes <= MOST_SHORT) & ~are_among(buffer, starts, stops, container_view.NO_HEADERS)
     return shown, known
 
 
-def _are_among(buffer: Bytes, starts: Positions, stops: Positions, names: tuple[bytes, ...]) -> Mask:
+def are_among(buffer: Bytes, starts: Positions, stops: Positions, names: tuple[bytes, ...]) -> Mask:
+    """Which of the spans are one of the names."""
     found: Mask = np.zeros(len(starts), bool)
     for name in names:
         found |= (stops - starts == len(name)) & (values_at(buffer, f"S{len(name)}", starts) == name)

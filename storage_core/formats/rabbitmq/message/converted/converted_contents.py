@@ -47,13 +47,18 @@ class Converted:
         if len(rows):
             self._headers.append((rows, items))
 
-    def lists(self, rows: Rows, noted: Noted) -> pa.BinaryArray:
-        """The property lists of some rows with what a broker noted of these, headers in their own order."""
+    def columns(self, rows: Rows) -> dict[str, pa.Array]:
+        """The properties of some rows by name, headers as tables in their own order."""
         at = as_array(rows)
         columns = {name: placed(parts, self.count).take(at) for name, parts in self._parts.items()}
         if self._headers:
             tables = listed_parts(self._headers, self.count).take(at)
             columns["headers"] = pc.if_else(as_array(lengths(tables) > 0), tables, NULL_BYTES)
+        return columns
+
+    def lists(self, rows: Rows, noted: Noted) -> pa.BinaryArray:
+        """The property lists of some rows with what a broker noted of these, headers in their own order."""
+        columns = self.columns(rows)
         columns["timestamp"] = as_array(noted.seconds, noted.seconds < 0)
         times = pc.if_else(as_array(noted.ttl >= 0), digits(noted.ttl), NULL_BYTES)
         said = columns.get("expiration", pa.nulls(len(rows), pa.binary()))

@@ -11,26 +11,28 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.arrays import NO_BYTES, as_mask, as_scalar, bytes_array
+from storage_core.arrays import as_array, as_mask, as_scalar
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
 from storage_core.formats.rabbitmq.amqp import section_values, sections
-from storage_core.formats.rabbitmq.binary_columns import counted, digits, joined, placed
+from storage_core.formats.rabbitmq.amqp.section_cursor import (
+    LISTS,
+    MAPS,
+    Elements,
+    Rows,
+    header_values,
+    next_section,
+    opened,
+)
+from storage_core.formats.rabbitmq.binary_columns import counted, digits, joined
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang.binary_lists import MOST_PIECES, ItemSpans
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
 from storage_core.formats.rabbitmq.erlang.simple_terms import SimpleTerms, spelled_atom
 from storage_core.formats.rabbitmq.message.converted import amqp_content, annotation_walk, container_view
-from storage_core.formats.rabbitmq.message.converted.converted_contents import Converted, Rows
+from storage_core.formats.rabbitmq.message.converted.converted_contents import Converted
 from storage_core.formats.spans import gather
 
 _MOST_LISTED, _MOST_APPLIED = 13, 64
-_SIZES, _LENGTH_SIZES, _KNOWN = np.zeros(256, np.int64), np.zeros(256, np.int64), np.zeros(256, bool)
-for _code in (*sections.NUMBERS, *sections.CONSTANTS, *sections.TEXTS):
-    _KNOWN[_code] = True
-    _SIZES[_code] = sections.FIXED_SIZES.get(_code >> 4, 0)
-    _LENGTH_SIZES[_code] = sections.LENGTH_SIZES.get(_code >> 4, 0)
-_LISTS, _MAPS = dict(zip(sections.LISTS[1:], (1, 4), strict=True)), dict(zip(sections.MAPS, (1, 4), strict=True))
-"""Bytes of size and count, by constructor."""
 _SHORT_UTF8, _SHORT_SYMBOL, _SHORT_BINARY = section_values.UTF8[0], section_values.SYMBOL[0], section_values.BINARY[0]
 _ALLOWED = {
     **dict.fromkeys(
@@ -61,72 +63,26 @@ def walk(cursor: Cursor, tag: int) -> Converted:
     inside.ok &= cursor.ok
     found = Converted(len(start))
     found.add_headers(*noted)
-    _take_properties(inside, found)
-    _take_applied(inside, found)
-    _take_bodies(inside, found, start + at, code)
+    take_properties(inside, found)
+    take_applied(inside, found)
+    take_bodies(inside, found, start + at, code)
     cursor.ok &= inside.ok
     return found
 
 
-class _Elements:
-    """The next value of many rows: constructor, and the span of its bytes without a length before them."""
-
-    def __init__(self, cursor: Cursor) -> None:
-        self.buffer, self.codes = cursor.buffer, cursor.number("u1")
-        cursor.ok &= _KNOWN[self.codes]
-        lengths, sizes = _LENGTH_SIZES[self.codes], _SIZES[self.codes].copy()
-        for width, kind in ((1, "u1"), (4, ">u4")):
-            rows = np.flatnonzero(lengths == width)
-            sizes[rows] = values_at(cursor.buffer, kind, cursor.position[rows])
-        cursor.move(lengths)
-        self.starts = cursor.position
-        cursor.move(sizes)
-        self.stops = cursor.position
-
-
-def _section(cursor: Cursor, code: int) -> Rows:
-    """The rows whose next section is the one of this number; moves these after its descriptor."""
-    # Its descriptor is a number of one byte.
-    head = bytes((sections.DESCRIBED, section_values.ULONG[1], code))
-    here = cursor.at(f"S{len(head)}", cursor.position) == head
-    here &= cursor.ok & (cursor.position + len(head) <= cursor.stop)
-    cursor.move(np.where(here, len(head), 0))
-    return np.flatnonzero(here)
-
-
-def _opened(cursor: Cursor, rows: Rows, sizes: dict[int, int]) -> tuple[Cursor, Rows]:
-    """The inside of the lists or maps of some rows, and the counts of the values in them; moves after them."""
-    inner = Cursor(cursor.buffer, cursor.position[rows], cursor.stop[rows])
-    codes = inner.number("u1")
-    counts, right = np.zeros(len(rows), np.int64), codes == sections.LIST_0
-    right &= sections.LIST_8 in sizes
-    ends = inner.position.copy()
-    for code, width in sizes.items():
-        some = np.flatnonzero(codes == code)
-        kind = "u1" if width == 1 else ">u4"
-        ends[some] += width + values_at(cursor.buffer, kind, inner.position[some]).astype(np.int64)
-        counts[some] = values_at(cursor.buffer, kind, inner.position[some] + width)
-        inner.position[some] += 2 * width
-        right[some] = True
-    inner.ok &= right & (inner.position <= ends) & (ends <= inner.stop)
-    inner.stop = np.minimum(ends, inner.stop)
-    cursor.ok[rows] &= inner.ok
-    cursor.position[rows] = inner.stop
-    return inner, counts
-
-
-def _take_properties(cursor: Cursor, found: Converted) -> None:
-    rows = _section(cursor, sections.PROPERTIES)
+def take_properties(cursor: Cursor, found: Converted) -> None:
+    """Notes the fields of the section of properties, where it is the next; moves after it."""
+    rows = next_section(cursor, sections.PROPERTIES)
     if not len(rows):
         return
-    inner, counts = _opened(cursor, rows, _LISTS)
+    inner, counts = opened(cursor, rows, LISTS)
     inner.ok &= counts <= _MOST_LISTED
     for number in range(_MOST_LISTED):
         some = np.flatnonzero(inner.ok & (counts > number))
         if not len(some):
             break
         each = Cursor(cursor.buffer, inner.position[some], inner.stop[some])
-        elements = _Elements(each)
+        elements = Elements(each)
         name = container_view.PROPERTY_LIST[number] if number < len(container_view.PROPERTY_LIST) else None
         if name is not None:
             each.ok &= _take_field(found, name, rows[some], elements, each)
@@ -134,12 +90,14 @@ def _take_properties(cursor: Cursor, found: Converted) -> None:
     cursor.ok[rows] &= inner.ok & (inner.position == inner.stop)
 
 
-def _take_field(found: Converted, name: str, rows: Rows, elements: _Elements, cursor: Cursor) -> Mask:
+def _take_field(found: Converted, name: str, rows: Rows, elements: Elements, cursor: Cursor) -> Mask:
     """Notes one field of some rows; which of them have one that is known here."""
     right: Mask = np.isin(elements.codes, (sections.NULL, *_ALLOWED[name]))
     taken = right & cursor.ok & (elements.codes != sections.NULL)
     if name == "timestamp":
-        # The broker noted it.
+        at = np.flatnonzero(taken)
+        seconds = section_values.seconds(cursor.buffer, elements.starts[at])
+        found.add(name, rows[at], as_array(seconds.astype(np.int64)))
         return right
     is_number = np.isin(elements.codes, section_values.ULONG)
     if name in container_view.IDS:
@@ -156,7 +114,7 @@ def _take_field(found: Converted, name: str, rows: Rows, elements: _Elements, cu
     return right
 
 
-def _take_odd_ids(found: Converted, name: str, rows: Rows, elements: _Elements, taken: Mask) -> Mask:
+def _take_odd_ids(found: Converted, name: str, rows: Rows, elements: Elements, taken: Mask) -> Mask:
     """Notes ids that are a uuid, and those that are binaries, which become headers; which they are."""
     uuids: Mask = taken & (elements.codes == section_values.UUID)
     at = np.flatnonzero(uuids)
@@ -186,12 +144,12 @@ def _ulongs(buffer: Bytes, codes: Rows, starts: Positions) -> npt.NDArray[np.uin
     return np.where(codes == whole, wide, np.where(codes == small, values_at(buffer, "u1", starts), np.uint64(0)))
 
 
-def _take_applied(cursor: Cursor, found: Converted) -> None:
-    """Notes the headers, by number of row and in their order."""
-    rows = _section(cursor, sections.APPLICATION_PROPERTIES)
+def take_applied(cursor: Cursor, found: Converted) -> None:
+    """Notes the application properties as headers, where their section is the next; moves after it."""
+    rows = next_section(cursor, sections.APPLICATION_PROPERTIES)
     if not len(rows):
         return
-    inner, counts = _opened(cursor, rows, _MAPS)
+    inner, counts = opened(cursor, rows, MAPS)
     inner.ok &= (counts <= 2 * _MOST_APPLIED) & (counts % 2 == 0)
     steps = Steps(len(rows))
     for number in range(_MOST_APPLIED):
@@ -199,36 +157,21 @@ def _take_applied(cursor: Cursor, found: Converted) -> None:
         if not len(some):
             break
         each = Cursor(cursor.buffer, inner.position[some], inner.stop[some])
-        key, value = _Elements(each), _Elements(each)
+        key, value = Elements(each), Elements(each)
         each.ok &= key.codes == _SHORT_UTF8
         inner.ok[some], inner.position[some] = each.ok, each.position
         good = each.ok
         columns = (key.starts, key.stops, value.codes, value.starts, value.stops)
         steps.add(some[good], *(column[good] for column in columns))
     owners, (key_starts, key_stops, codes, starts, stops) = steps.joined(5)
-    # A consumer gets a binary as a text.
-    for binary, text in zip(section_values.BINARY, section_values.UTF8, strict=True):
-        codes = np.where(codes == binary, text, codes)
-    values, right = _values(cursor.buffer, codes, starts, stops)
+    values, right = header_values(cursor.buffer, codes, starts, stops)
     inner.ok[owners[~right]] = False
     cursor.ok[rows] &= inner.ok & (inner.position == inner.stop)
     names = counted(gather(cursor.buffer, key_starts, key_stops), "u1")
     found.add_headers(rows[owners], joined(names, values))
 
 
-def _values(buffer: Bytes, codes: Rows, starts: Positions, stops: Positions) -> tuple[pa.BinaryArray, Mask]:
-    """Letters and values of headers, and which of them are of a kind that is known here."""
-    right, parts = np.zeros(len(codes), bool), [(np.empty(0, np.int64), bytes_array([]))]
-    for code in np.unique(codes).tolist():
-        at = np.flatnonzero(codes == code)
-        if code in section_values.KNOWN:
-            right[at] = ~section_values.are_endless(buffer, code, starts[at])
-            made = section_values.items(buffer, code, starts[at], stops[at])
-            parts.append((at, joined(*made) if len(made) > 1 else pa.repeat(as_scalar(made[0]), len(at))))
-    return placed(parts, len(codes)).fill_null(NO_BYTES), right
-
-
-def _take_bodies(cursor: Cursor, found: Converted, places: Positions, codes: Rows) -> None:
+def take_bodies(cursor: Cursor, found: Converted, places: Positions, codes: Rows) -> None:
     """Of data the bytes of the sections; of others all sections, which begin at `places`."""
     encoded = np.isin(codes, (sections.SEQUENCE, sections.VALUE)) & (cursor.position == places)
     found.body_starts, found.body_stops = places.copy(), cursor.stop.copy()
@@ -237,11 +180,11 @@ def _take_bodies(cursor: Cursor, found: Converted, places: Positions, codes: Row
     for _ in range(MOST_PIECES):
         data = Cursor(cursor.buffer, cursor.position[rows], cursor.stop[rows])
         data.ok &= cursor.ok[rows]
-        here = _section(data, sections.DATA)
+        here = next_section(data, sections.DATA)
         data, rows = Cursor(cursor.buffer, data.position[here], data.stop[here]), rows[here]
         if not len(rows):
             break
-        element = _Elements(data)
+        element = Elements(data)
         data.ok &= np.isin(element.codes, section_values.BINARY)
         steps.add(rows[data.ok], element.starts[data.ok], element.stops[data.ok])
         whole[rows] = data.ok & (data.position == data.stop)

@@ -1,0 +1,91 @@
+"""Sections of AMQP 1.0, many messages at once: the next section, what is in a list or map, and the next value.
+
+One message alone is `sections`'s. Source: docs/format/rabbitmq-streams.md 6.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from storage_core.arrays import NO_BYTES, as_scalar, bytes_array
+from storage_core.formats.layout import Bytes, Mask, Positions, values_at
+from storage_core.formats.rabbitmq.amqp import section_values, sections
+from storage_core.formats.rabbitmq.binary_columns import joined, placed
+from storage_core.formats.rabbitmq.erlang.cursor import Cursor
+
+Rows = npt.NDArray[np.int64]
+_SIZES, _LENGTH_SIZES, _KNOWN = np.zeros(256, np.int64), np.zeros(256, np.int64), np.zeros(256, bool)
+for _code in (*sections.NUMBERS, *sections.CONSTANTS, *sections.TEXTS):
+    _KNOWN[_code] = True
+    _SIZES[_code] = sections.FIXED_SIZES.get(_code >> 4, 0)
+    _LENGTH_SIZES[_code] = sections.LENGTH_SIZES.get(_code >> 4, 0)
+LISTS, MAPS = dict(zip(sections.LISTS[1:], (1, 4), strict=True)), dict(zip(sections.MAPS, (1, 4), strict=True))
+"""Bytes of size and count, by constructor."""
+
+
+class Elements:
+    """The next value of many rows: constructor, and the span of its bytes without a length before them. Rows with a
+    list, a map or an array are not ok.
+    """
+
+    def __init__(self, cursor: Cursor) -> None:
+        self.buffer, self.codes = cursor.buffer, cursor.number("u1")
+        cursor.ok &= _KNOWN[self.codes]
+        lengths, sizes = _LENGTH_SIZES[self.codes], _SIZES[self.codes].copy()
+        for width, kind in ((1, "u1"), (4, ">u4")):
+            rows = np.flatnonzero(lengths == width)
+            sizes[rows] = values_at(cursor.buffer, kind, cursor.position[rows])
+        cursor.move(lengths)
+        self.starts = cursor.position
+        cursor.move(sizes)
+        self.stops = cursor.position
+
+
+def next_section(cursor: Cursor, code: int) -> Rows:
+    """The rows whose next section is the one of this number; moves these after its descriptor."""
+    # Its descriptor is a number of one byte.
+    head = bytes((sections.DESCRIBED, section_values.ULONG[1], code))
+    here = cursor.at(f"S{len(head)}", cursor.position) == head
+    here &= cursor.ok & (cursor.position + len(head) <= cursor.stop)
+    cursor.move(np.where(here, len(head), 0))
+    return np.flatnonzero(here)
+
+
+def opened(cursor: Cursor, rows: Rows, sizes: dict[int, int]) -> tuple[Cursor, Rows]:
+    """The inside of the lists or maps of some rows, and the counts of the values in them; moves after them. `sizes`:
+    LISTS or MAPS.
+    """
+    inner = Cursor(cursor.buffer, cursor.position[rows], cursor.stop[rows])
+    codes = inner.number("u1")
+    counts, right = np.zeros(len(rows), np.int64), codes == sections.LIST_0
+    right &= sections.LIST_8 in sizes
+    ends = inner.position.copy()
+    for code, width in sizes.items():
+        some = np.flatnonzero(codes == code)
+        kind = "u1" if width == 1 else ">u4"
+        ends[some] += width + values_at(cursor.buffer, kind, inner.position[some]).astype(np.int64)
+        counts[some] = values_at(cursor.buffer, kind, inner.position[some] + width)
+        inner.position[some] += 2 * width
+        right[some] = True
+    inner.ok &= right & (inner.position <= ends) & (ends <= inner.stop)
+    inner.stop = np.minimum(ends, inner.stop)
+    cursor.ok[rows] &= inner.ok
+    cursor.position[rows] = inner.stop
+    return inner, counts
+
+
+def header_values(buffer: Bytes, codes: Rows, starts: Positions, stops: Positions) -> tuple[pa.BinaryArray, Mask]:
+    """Letters and values of headers, and which of them are of a kind that is known here."""
+    # A consumer gets a binary as a text.
+    for binary, text in zip(section_values.BINARY, section_values.UTF8, strict=True):
+        codes = np.where(codes == binary, text, codes)
+    right, parts = np.zeros(len(codes), bool), [(np.empty(0, np.int64), bytes_array([]))]
+    for code in np.unique(codes).tolist():
+        at = np.flatnonzero(codes == code)
+        if code in section_values.KNOWN:
+            right[at] = ~section_values.are_endless(buffer, code, starts[at])
+            made = section_values.items(buffer, code, starts[at], stops[at])
+            parts.append((at, joined(*made) if len(made) > 1 else pa.repeat(as_scalar(made[0]), len(at))))
+    return placed(parts, len(codes)).fill_null(NO_BYTES), right
