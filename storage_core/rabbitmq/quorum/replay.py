@@ -233,8 +233,12 @@ class Replay:
         sizes, metadata = found.sizes[chosen], found.metadata[chosen]
         spans = basic_message.locate(buffer, begin - 1, end, 0)
         is_sized = sizes != log_entry.NO_SIZE
-        # What a node counts of a message by another protocol is not what the list of its properties has.
-        known = spans.known & (is_sized | as_mask(spans.made.is_null()))
+        # What a node counts of a message by another protocol is not what the list of its properties has, and of a list
+        # that it keeps decoded it counts the headers.
+        is_listed = as_mask(spans.made.is_null())
+        if not self.machine.counts_metadata:
+            is_listed |= ~spans.relisted
+        known = spans.known & (is_sized | is_listed)
         told = np.flatnonzero(known & ~is_sized)
         sizes[told] = (spans.body_stops - spans.body_starts)[told]
         metadata[told] = (spans.property_stops - spans.property_starts)[told]

@@ -16,7 +16,8 @@ from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang.external_term import FALSE, TRUE, UNDEFINED, Atom
 from storage_core.formats.rabbitmq.message import basic_message
 from storage_core.rabbitmq.queue.delivery import Deliveries
-from tests.rabbitmq.containers import harmed, same_alone, with_small_atoms
+from storage_core.rabbitmq.quorum.machine.message_facts import message_facts, noted_facts
+from tests.rabbitmq.containers import harmed, packed, same_alone, with_small_atoms
 
 pytestmark = pytest.mark.usefixtures("either_loops")
 
@@ -136,7 +137,7 @@ def test_what_is_found_is_what_decoding_gives() -> None:
                 terms.append(stored(r, body))
             else:
                 protocol = r.choice((*["none"] * 18, "rabbit_framing_amqp_0_9_1", "other"))
-                listed = Atom("none") if r.random() < 0.95 else LISTED
+                listed = Atom("none") if r.random() < 0.8 else LISTED
                 terms.append(term(r, decoded(r, r.random() < 0.1), listed, body, protocol))
         terms = [with_small_atoms(each) for each in terms] if r.random() < 0.5 else terms
         found, count = found + check(terms), count + len(terms)
@@ -144,10 +145,40 @@ def test_what_is_found_is_what_decoding_gives() -> None:
     assert found > count * 3 // 4
 
 
+def test_what_a_broker_decoded_and_kept() -> None:
+    """The list that came is delivered, whatever the decoded one says."""
+    r = random.Random(7)
+    protocol = "rabbit_framing_amqp_0_9_1"
+    terms = [term(r, decoded(r), LISTED, [b"body"], protocol) for _ in range(50)]
+    assert check(terms) == check([with_small_atoms(each) for each in terms]) == len(terms)
+    assert check([term(r, record(delivery_mode=2), LISTED, [b"body"], "rabbit_framing_amqp_0_8")]) == 0
+
+
+def test_what_quorum_queues_hold() -> None:
+    """Without an id, or, of dead letters, with one; a decoded expiration counts as a time to live."""
+    r, found = random.Random(8), 0
+    texts = b"0", b"60000", b"00", b"-1", b"", b"1" * 18, b"1" * 19, b"+5", b"\xff", b"5\n"
+    for _ in range(40):
+        fields: dict[str, Any] = {"expiration": r.choice(texts)} if r.random() < 0.8 else {"delivery_mode": 2}
+        listed, protocol = r.choice(((Atom("none"), "none"), (LISTED, "rabbit_framing_amqp_0_9_1")))
+        made = term(r, record(**fields), listed, [b"bo", b"dy"], protocol)
+        if r.random() < 0.5:
+            made = made[: made.rindex(b"m\0\0\0\x10")] + b"m\0\0\0\0" + made[made.rindex(b"d\0") :]
+        buffer, starts, stops = packed([made])
+        spans = basic_message.locate(buffer, starts, stops, 0)
+        if spans.known[0]:
+            found += 1
+            size = int((spans.body_stops - spans.body_starts)[0])
+            facts = message_facts(made)
+            assert noted_facts(size, facts.metadata, int(spans.ttl[0]), -1, -1) == facts
+            assert basic_message.decode(made, 0).body == b"dybo"
+    assert found > 30
+
+
 def test_what_is_left_to_be_decoded_alone() -> None:
     r = random.Random(6)
     deep: Any = (Atom("array"), [])
-    for _ in range(3):
+    for _ in range(7):
         deep = Atom("array"), [deep]
     for word, value in [*ODD, deep]:
         check([term(r, record(headers=[(b"n", Atom(word), value)]), Atom("none"), [b"body"])] * 2)

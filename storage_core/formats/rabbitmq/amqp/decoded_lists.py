@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from storage_core.arrays import NO_BYTES, as_array
+from storage_core.arrays import NO_BYTES, as_array, as_mask, as_numbers
 from storage_core.formats.layout import Bytes, Mask, Positions
 from storage_core.formats.rabbitmq.amqp import field_table, properties
 from storage_core.formats.rabbitmq.amqp.properties import MOST_SHORT
@@ -26,14 +27,15 @@ from storage_core.formats.spans import gather
 TAG = "P_basic"
 _Rows = npt.NDArray[np.int64]
 _MOST_OCTET, _LENGTH_SIZE = 255, 4
-_MOST_NESTED, _MOST_STEPS = 4, 256
+_MOST_NESTED, _MOST_STEPS = 8, 256
+_MOST_DIGITS, _MOST_TIME = 18, 10**18
 _ITEM, _ELEMENT = (bytes((et.SMALL_TUPLE, size)) for size in (3, 2))
 _TABLE, _ARRAY, _END = ord("F"), ord("A"), 0
 
 
-def walk(cursor: Cursor, tag: int) -> pa.BinaryArray:
-    """The lists of the terms at the positions of the cursor, with atoms of this tag; moves after them. Rows with one of
-    another kind are not ok, and mean nothing.
+def walk(cursor: Cursor, tag: int) -> tuple[pa.BinaryArray, _Rows]:
+    """The lists of the terms at the positions of the cursor, with atoms of this tag, and the expirations in them as
+    numbers, -1 for what is none; moves after them. Rows with one of another kind are not ok, and mean nothing.
     """
     count = len(cursor.position)
     cursor.expect(bytes((et.SMALL_TUPLE, len(properties.FIELDS) + 1)) + spelled_atom(tag, TAG))
@@ -54,7 +56,19 @@ def walk(cursor: Cursor, tag: int) -> pa.BinaryArray:
             right &= (numbers <= _MOST_OCTET) | (kind == properties.LONG)
             columns[name] = as_array(numbers, ~right)
         cursor.ok &= absent | right
-    return encode_properties(columns, count)
+    times = _numbers(columns["expiration"])
+    cursor.ok &= times < _MOST_TIME
+    return encode_properties(columns, count), times
+
+
+def _numbers(texts: pa.BinaryArray) -> _Rows:
+    """Texts of digits as numbers, long ones as _MOST_TIME; -1 for others and for null."""
+    found = np.full(len(texts), -1)
+    at = np.flatnonzero(as_mask(pc.match_substring_regex(texts, "^[0-9]+$")))
+    found[at] = _MOST_TIME
+    at = at[lengths(texts)[at] <= _MOST_DIGITS]
+    found[at] = as_numbers(texts.take(as_array(at)).cast(pa.string()).cast(pa.int64()))
+    return found
 
 
 def _next_tables(cursor: Cursor) -> pa.BinaryArray:

@@ -12,9 +12,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from storage_core.arrays import as_mask
+from storage_core.arrays import as_array
 from storage_core.errors import FormatError
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
 from storage_core.formats.rabbitmq.amqp import decoded_lists, properties
@@ -193,7 +194,8 @@ def _spelling(tag: int) -> Spelling:
 
 SPELLING = _spelling(et.ATOM)
 _SPELLINGS = (SPELLING, _spelling(et.SMALL_ATOM_UTF8))
-ID_HEAD = bytes((et.BINARY, 0, 0, 0, ID_SIZE))
+_BINARY = bytes((et.BINARY,))
+ID_HEAD = _BINARY + ID_SIZE.to_bytes(4, "big")
 _SHAPES, _FEWEST_SHAPED = 4, 64
 """How many shapes are tried before the rest is walked through, and how few terms are not worth one."""
 _SAMPLES = 8
@@ -323,12 +325,12 @@ def _locate(buffer: Bytes, starts: Positions, stops: Positions, spelling: Spelli
     cursor.expect(spelling.kind)
     exchange = cursor.counted(">u4")
     keys = binaries(cursor)
-    made = _decoded_lists(cursor, spelling)
-    listed = _stored_lists(cursor, spelling, as_mask(made.is_null()))
+    listed = _Lists.next(cursor, spelling)
     body_starts, body_stops, pieces = binary_or_pieces(cursor)
     cursor.ok &= cursor.number("u1") == et.BINARY
     id_starts, id_stops = cursor.counted(">u4")
-    cursor.ok &= id_stops - id_starts == id_size
+    # A quorum queue leaves the id away, but for dead letters.
+    cursor.ok &= (id_stops - id_starts == id_size) | (id_stops - id_starts == ID_SIZE)
     persistent = cursor.at(f"S{len(spelling.true)}", cursor.position) == spelling.true
     false = cursor.at(f"S{len(spelling.false)}", cursor.position) == spelling.false
     cursor.ok &= persistent | false
@@ -336,40 +338,54 @@ def _locate(buffer: Bytes, starts: Positions, stops: Positions, spelling: Spelli
     ok = cursor.ok & (cursor.position == stops)
     # The last piece of a body comes first.
     pieces = pieces.backwards()
-    relisted, _, added, *numbers = nothing_noted(len(ok))
+    relisted, _, added, _, priority, deliveries = nothing_noted(len(ok))
     return MessageSpans(
-        ok, *exchange, keys, *listed, body_starts, body_stops, id_starts, persistent, pieces, relisted, made, added,
-        *numbers,
+        ok, *exchange, keys, listed.starts, listed.stops, body_starts, body_stops, id_starts, persistent, pieces,
+        relisted, listed.made, added, listed.ttl, priority, deliveries,
     )  # fmt: skip
 
 
-def _decoded_lists(cursor: Cursor, spelling: Spelling) -> pa.BinaryArray:
-    """The property lists of contents that have theirs decoded, null for others; moves these up to the body."""
-    begun = cursor.at(f"S{len(spelling.decoded)}", cursor.position) == spelling.decoded
-    rows = np.flatnonzero(cursor.ok & begun)
-    if not len(rows):
-        return pa.nulls(len(begun), pa.binary())
-    inner = Cursor(cursor.buffer, cursor.position[rows] + len(spelling.decoded) - 1, cursor.stop[rows])
-    made = decoded_lists.walk(inner, spelling.tag)
-    for _ in range(2):
-        inner.expect(spelling.none)
-    cursor.ok[rows], cursor.position[rows] = inner.ok, inner.position
-    return placed([(rows, made)], len(begun))
+@dataclass(frozen=True)
+class _Lists:
+    """The property lists of n contents: as spans, or, where they are not null, as those that are made of what the
+    broker keeps decoded; and the times to live that it has decoded, in ms, -1 where it has none.
+    """
 
+    starts: Positions
+    stops: Positions
+    made: pa.BinaryArray
+    ttl: npt.NDArray[np.int64]
 
-def _stored_lists(cursor: Cursor, spelling: Spelling, chosen: Mask) -> tuple[Positions, Positions]:
-    """The property lists of the rows `chosen`, empty spans for others; moves these up to the body."""
-    inner, whole = cursor, chosen.all()
-    rows = np.flatnonzero(chosen)
-    if not whole:
-        inner = Cursor(cursor.buffer, cursor.position[rows], cursor.stop[rows])
-    inner.expect(spelling.content)
-    spans = inner.counted(">u4")
-    inner.expect(spelling.protocol)
-    if whole:
-        return spans
-    cursor.ok[rows] &= inner.ok
-    cursor.position[rows] = inner.position
-    found = np.zeros((2, len(chosen)), np.int64)
-    found[:, rows] = spans
-    return found[0], found[1]
+    @classmethod
+    def next(cls, cursor: Cursor, spelling: Spelling) -> _Lists:
+        """Moves up to the body."""
+        count = len(cursor.position)
+        begun = cursor.at(f"S{len(spelling.decoded)}", cursor.position) == spelling.decoded
+        begun &= cursor.ok
+        nothing, ttl = pa.nulls(count, pa.binary()), np.full(count, -1)
+        if not begun.any():
+            cursor.expect(spelling.content)
+            spans = cursor.counted(">u4")
+            cursor.expect(spelling.protocol)
+            return cls(*spans, nothing, ttl)
+        (starts, stops), rows, others = np.zeros((2, count), np.int64), np.flatnonzero(begun), np.flatnonzero(~begun)
+        decoded = Cursor(cursor.buffer, cursor.position[rows] + len(spelling.decoded) - 1, cursor.stop[rows])
+        made, ttl[rows] = decoded_lists.walk(decoded, spelling.tag)
+        # A broker that has decoded a list keeps what it came from, unless it has changed it.
+        changed = decoded.at(f"S{len(spelling.none)}", decoded.position) == spelling.none
+        ends, whole = cursor.position.copy(), cursor.ok.copy()
+        whole[rows], ends[rows] = decoded.ok, decoded.position
+        kept, anew = rows[~changed], rows[changed]
+        for part, heads in ((others, (spelling.content,)), (kept, (_BINARY,)), (anew, (spelling.none, spelling.none))):
+            inner = Cursor(cursor.buffer, ends[part], cursor.stop[part])
+            for head in heads:
+                inner.expect(head)
+            if part is not anew:
+                starts[part], stops[part] = inner.counted(">u4")
+                inner.expect(spelling.protocol)
+            whole[part] &= inner.ok
+            ends[part] = inner.position
+        cursor.ok &= whole
+        cursor.position = ends
+        lists = placed([(anew, made.filter(as_array(changed)))], count)
+        return cls(starts, stops, lists, ttl)

@@ -37,7 +37,7 @@ class MessageSpans:
     * the body: where there are `pieces`, it is these, in their order, and its own span is only as long.
 
     The 16 bytes of the id start at `id_starts`. `ttl`, in ms, `priority` and `deliveries` are what a broker noted in a
-    container, -1 where it noted none.
+    container, -1 where it noted none; before 3.13 it may have decoded the expiration, which is `ttl` then.
     """
 
     known: Mask
