@@ -35,7 +35,7 @@ def as_numbers(array: pa.Array) -> npt.NDArray[Any]:
 
 def as_mask(found: pa.BooleanArray) -> Mask:
     """Truth values as numpy; null counts as false."""
-    known = found.fill_null(False) if found.null_count else found
+    known = found.fill_null(_FALSE) if found.null_count else found
     bits = np.frombuffer(known.buffers()[1] or b"", np.uint8)
     return np.unpackbits(bits, count=known.offset + len(known), bitorder="little")[known.offset :].astype(bool)
 
@@ -68,3 +68,6 @@ NO_BYTES, NULL_BYTES = as_scalar(b""), pa.nulls(1, pa.binary())[0]
 
 def _bits(values: Mask) -> pa.Buffer:
     return pa.py_buffer(np.packbits(values, bitorder="little"))
+
+
+_FALSE = as_array(np.zeros(1, bool))[0]

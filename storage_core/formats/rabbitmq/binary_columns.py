@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.arrays import NO_BYTES, as_array, as_scalar
+from storage_core.arrays import NO_BYTES, as_array, as_mask, as_scalar
 from storage_core.formats.spans import offsets_of
 
 Numbers = npt.NDArray[np.int64]
@@ -29,7 +29,7 @@ def lengths(array: pa.Array) -> Numbers:
     """Length of each element of a binary or string array, 0 for null."""
     found: Numbers = np.diff(offsets_of(array)).astype(np.int64)
     if array.null_count:
-        found[array.is_null().to_numpy(zero_copy_only=False)] = 0
+        found[as_mask(array.is_null())] = 0
     return found
 
 
