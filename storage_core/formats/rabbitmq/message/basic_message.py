@@ -8,25 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 
-from storage_core.arrays import as_array
 from storage_core.errors import FormatError
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
-from storage_core.formats.rabbitmq.amqp import decoded_lists, properties
-from storage_core.formats.rabbitmq.binary_columns import placed
+from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang import term_layout
-from storage_core.formats.rabbitmq.erlang.binary_lists import NO_ITEMS, ItemSpans, binaries, binary_or_pieces
-from storage_core.formats.rabbitmq.erlang.cursor import Cursor
-from storage_core.formats.rabbitmq.erlang.simple_terms import spelled_atom
+from storage_core.formats.rabbitmq.erlang.binary_lists import NO_ITEMS, ItemSpans
 from storage_core.formats.rabbitmq.erlang.term_layout import Shape, stretch
-from storage_core.formats.rabbitmq.message import container_shape, container_walk, message_container
+from storage_core.formats.rabbitmq.message import basic_walk, container_shape, container_walk, message_container
 from storage_core.formats.rabbitmq.message.container_shape import ContainerShape
 from storage_core.formats.rabbitmq.message.converted import amqp_content, mqtt_content
 from storage_core.formats.rabbitmq.message.message_container import Container
@@ -160,42 +153,6 @@ def encode(message: Message) -> bytes:
     return et.encode((et.Atom("basic_message"), resource, keys, content, message.id, message.persistent))
 
 
-@dataclass(frozen=True)
-class Spelling:
-    """The constant bytes between the variable parts, in one of the two spellings of atoms."""
-
-    tag: int
-    head: bytes
-    kind: bytes
-    decoded: bytes
-    content: bytes
-    none: bytes
-    protocol: bytes
-    true: bytes
-    false: bytes
-
-
-def _spelling(tag: int) -> Spelling:
-    atom = partial(spelled_atom, tag)
-    tuples, binary = bytes((et.SMALL_TUPLE,)), bytes((et.BINARY,))
-    content = tuples + b"\6" + atom("content") + bytes((et.SMALL_INTEGER, CLASS_BASIC))
-    return Spelling(
-        tag,
-        bytes((et.VERSION,)) + tuples + b"\6" + atom("basic_message") + tuples + b"\4" + atom("resource") + binary,
-        atom("exchange") + binary,
-        content + tuples,
-        content + atom("none") + binary,
-        atom("none"),
-        atom(PROTOCOL),
-        atom("true"),
-        atom("false"),
-    )
-
-
-SPELLING = _spelling(et.ATOM)
-_SPELLINGS = (SPELLING, _spelling(et.SMALL_ATOM_UTF8))
-_BINARY = bytes((et.BINARY,))
-ID_HEAD = _BINARY + ID_SIZE.to_bytes(4, "big")
 _SHAPES, _FEWEST_SHAPED = 4, 64
 """How many shapes are tried before the rest is walked through, and how few terms are not worth one."""
 _SAMPLES = 8
@@ -271,9 +228,9 @@ def _shape_of(buffer: Bytes, start: int, stop: int, id_size: int) -> TermShape |
     term = buffer[start:stop].tobytes()
     if (contained := container_shape.shape_of(term, id_size)) is not None:
         return contained if _is_right(term, id_size) else None
-    if any(spelling.decoded in term for spelling in _SPELLINGS):
+    if basic_walk.is_decoded(term):
         return None
-    sample = _of_messages(buffer, np.array([start]), np.array([stop]), id_size)
+    sample = basic_walk.locate(buffer, np.array([start]), np.array([stop]), id_size)
     if not sample.ok[0] or sample.body_starts[0] == sample.body_stops[0]:
         return None
     listed, body = int(sample.property_starts[0]), int(sample.body_stops[0])
@@ -303,89 +260,7 @@ def _spelled(buffer: Bytes, starts: Positions, stops: Positions, id_size: int) -
     """The parts of terms in any of the spellings, found step by step."""
     contained = values_at(buffer, "u1", starts + 2) == message_container.PARTS
     if not contained.any():
-        return _of_messages(buffer, starts, stops, id_size)
+        return basic_walk.locate(buffer, starts, stops, id_size)
     walked = container_walk.locate(buffer, starts[contained], stops[contained], id_size)
-    others = _of_messages(buffer, starts[~contained], stops[~contained], id_size)
+    others = basic_walk.locate(buffer, starts[~contained], stops[~contained], id_size)
     return joined([(np.flatnonzero(contained), walked), (np.flatnonzero(~contained), others)])
-
-
-def _of_messages(buffer: Bytes, starts: Positions, stops: Positions, id_size: int) -> MessageSpans:
-    spans = _locate(buffer, starts, stops, _SPELLINGS[0], id_size)
-    others = np.flatnonzero(~spans.known)
-    if not len(others):
-        return spans
-    second = _locate(buffer, starts[others], stops[others], _SPELLINGS[1], id_size)
-    return joined([(np.flatnonzero(spans.known), spans.some(spans.known)), (others, second)])
-
-
-def _locate(buffer: Bytes, starts: Positions, stops: Positions, spelling: Spelling, id_size: int) -> MessageSpans:
-    cursor = Cursor(buffer, starts, stops)
-    cursor.expect(spelling.head)
-    cursor.counted(">u4")
-    cursor.expect(spelling.kind)
-    exchange = cursor.counted(">u4")
-    keys = binaries(cursor)
-    listed = _Lists.next(cursor, spelling)
-    body_starts, body_stops, pieces = binary_or_pieces(cursor)
-    cursor.ok &= cursor.number("u1") == et.BINARY
-    id_starts, id_stops = cursor.counted(">u4")
-    # A quorum queue leaves the id away, but for dead letters.
-    cursor.ok &= (id_stops - id_starts == id_size) | (id_stops - id_starts == ID_SIZE)
-    persistent = cursor.at(f"S{len(spelling.true)}", cursor.position) == spelling.true
-    false = cursor.at(f"S{len(spelling.false)}", cursor.position) == spelling.false
-    cursor.ok &= persistent | false
-    cursor.move(np.where(persistent, len(spelling.true), len(spelling.false)))
-    ok = cursor.ok & (cursor.position == stops)
-    # The last piece of a body comes first.
-    pieces = pieces.backwards()
-    relisted, _, added, _, priority, deliveries = nothing_noted(len(ok))
-    return MessageSpans(
-        ok, *exchange, keys, listed.starts, listed.stops, body_starts, body_stops, id_starts, persistent, pieces,
-        relisted, listed.made, added, listed.ttl, priority, deliveries,
-    )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _Lists:
-    """The property lists of n contents: as spans, or, where they are not null, as those that are made of what the
-    broker keeps decoded; and the times to live that it has decoded, in ms, -1 where it has none.
-    """
-
-    starts: Positions
-    stops: Positions
-    made: pa.BinaryArray
-    ttl: npt.NDArray[np.int64]
-
-    @classmethod
-    def next(cls, cursor: Cursor, spelling: Spelling) -> _Lists:
-        """Moves up to the body."""
-        count = len(cursor.position)
-        begun = cursor.at(f"S{len(spelling.decoded)}", cursor.position) == spelling.decoded
-        begun &= cursor.ok
-        nothing, ttl = pa.nulls(count, pa.binary()), np.full(count, -1)
-        if not begun.any():
-            cursor.expect(spelling.content)
-            spans = cursor.counted(">u4")
-            cursor.expect(spelling.protocol)
-            return cls(*spans, nothing, ttl)
-        (starts, stops), rows, others = np.zeros((2, count), np.int64), np.flatnonzero(begun), np.flatnonzero(~begun)
-        decoded = Cursor(cursor.buffer, cursor.position[rows] + len(spelling.decoded) - 1, cursor.stop[rows])
-        made, ttl[rows] = decoded_lists.walk(decoded, spelling.tag)
-        # A broker that has decoded a list keeps what it came from, unless it has changed it.
-        changed = decoded.at(f"S{len(spelling.none)}", decoded.position) == spelling.none
-        ends, whole = cursor.position.copy(), cursor.ok.copy()
-        whole[rows], ends[rows] = decoded.ok, decoded.position
-        kept, anew = rows[~changed], rows[changed]
-        for part, heads in ((others, (spelling.content,)), (kept, (_BINARY,)), (anew, (spelling.none, spelling.none))):
-            inner = Cursor(cursor.buffer, ends[part], cursor.stop[part])
-            for head in heads:
-                inner.expect(head)
-            if part is not anew:
-                starts[part], stops[part] = inner.counted(">u4")
-                inner.expect(spelling.protocol)
-            whole[part] &= inner.ok
-            ends[part] = inner.position
-        cursor.ok &= whole
-        cursor.position = ends
-        lists = placed([(anew, made.filter(as_array(changed)))], count)
-        return cls(starts, stops, lists, ttl)

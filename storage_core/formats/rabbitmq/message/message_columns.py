@@ -16,7 +16,7 @@ from storage_core.formats.checksum import body_crcs
 from storage_core.formats.rabbitmq.binary_columns import Numbers, counted, fixed, joined, lengths, where
 from storage_core.formats.rabbitmq.classic import index_records, message_file, queue_v2, segment
 from storage_core.formats.rabbitmq.erlang import external_term as et
-from storage_core.formats.rabbitmq.message import basic_message
+from storage_core.formats.rabbitmq.message import basic_walk
 from storage_core.formats.spans import data_of, gather, offsets_of, structs_at
 
 
@@ -25,7 +25,7 @@ def encode_terms(
     ids: pa.BinaryArray,
 ) -> pa.BinaryArray:  # fmt: skip
     """Persistent messages as terms, the body as one fragment, none when it is empty. `keys` is list<binary>."""
-    spelling = basic_message.SPELLING
+    spelling = basic_walk.SPELLING
     key_counts = pc.list_value_length(keys).to_numpy(zero_copy_only=False).astype(np.int64)
     raw = joined(bytes((et.BINARY,)), counted(keys.flatten(), ">u4"))
     offsets = as_array(np.concatenate(([0], np.cumsum(key_counts))).astype(np.int32))
@@ -38,7 +38,7 @@ def encode_terms(
         spelling.head, len(vhost).to_bytes(4, "big") + vhost + spelling.kind,
         counted(exchanges, ">u4"), key_heads, key_items, nil + spelling.content,
         counted(listed, ">u4"), spelling.protocol,
-        where(full, joined(one, counted(bodies, ">u4"))), nil + basic_message.ID_HEAD, ids, spelling.true,
+        where(full, joined(one, counted(bodies, ">u4"))), nil + basic_walk.ID_HEAD, ids, spelling.true,
     )  # fmt: skip
 
 
