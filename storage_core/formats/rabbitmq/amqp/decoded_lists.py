@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.arrays import NO_BYTES, as_array, as_mask, as_numbers
+from storage_core.arrays import NO_BYTES, as_array, as_mask, as_numbers, bytes_array
 from storage_core.formats.layout import Bytes, Mask, Positions
 from storage_core.formats.rabbitmq.amqp import field_table, properties
 from storage_core.formats.rabbitmq.amqp.properties import MOST_SHORT
@@ -28,6 +28,8 @@ TAG = "P_basic"
 _Rows = npt.NDArray[np.int64]
 _MOST_OCTET, _LENGTH_SIZE = 255, 4
 _MOST_NESTED, _MOST_STEPS = 8, 256
+_AT_ONCE = 800
+"""How many tables are walked through at once: what is noted of their items takes memory."""
 _MOST_DIGITS, _MOST_TIME = 18, 10**18
 _ITEM, _ELEMENT = (bytes((et.SMALL_TUPLE, size)) for size in (3, 2))
 _TABLE, _ARRAY, _END = ord("F"), ord("A"), 0
@@ -74,15 +76,19 @@ def _numbers(texts: pa.BinaryArray) -> _Rows:
 def _next_tables(cursor: Cursor) -> pa.BinaryArray:
     """The tables of headers, null where a list has none."""
     count, tags = len(cursor.position), cursor.at("u1", cursor.position)
-    some = (tags == et.LIST) | (tags == et.NIL)
-    rows, others = np.flatnonzero(cursor.ok & some), np.flatnonzero(~some)
-    inner, rest = (Cursor(cursor.buffer, cursor.position[part], cursor.stop[part]) for part in (rows, others))
+    has_list = (tags == et.LIST) | (tags == et.NIL)
+    rows, others = np.flatnonzero(cursor.ok & has_list), np.flatnonzero(~has_list)
+    rest = Cursor(cursor.buffer, cursor.position[others], cursor.stop[others])
     rest.ok &= SimpleTerms.next(rest).is_named("undefined")
     cursor.ok[others] &= rest.ok
     cursor.position[others] = rest.position
-    tables = _Walk(inner).tables()
-    cursor.ok[rows], cursor.position[rows] = inner.ok, inner.position
-    return placed([(rows, tables)], count)
+    tables = [(rows[:0], bytes_array([]))]
+    for first in range(0, len(rows), _AT_ONCE):
+        some = rows[first : first + _AT_ONCE]
+        inner = Cursor(cursor.buffer, cursor.position[some], cursor.stop[some])
+        tables.append((some, _Walk(inner).tables()))
+        cursor.ok[some], cursor.position[some] = inner.ok, inner.position
+    return placed(tables, count)
 
 
 class _Walk:
