@@ -13,7 +13,7 @@ from storage_core.arrays import NO_BYTES, as_scalar, bytes_array
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
 from storage_core.formats.rabbitmq.amqp import section_values, sections
 from storage_core.formats.rabbitmq.binary_columns import joined, placed
-from storage_core.formats.rabbitmq.erlang.cursor import Cursor
+from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
 
 Rows = npt.NDArray[np.int64]
 _SIZES, _LENGTH_SIZES, _KNOWN = np.zeros(256, np.int64), np.zeros(256, np.int64), np.zeros(256, bool)
@@ -74,6 +74,26 @@ def opened(cursor: Cursor, rows: Rows, sizes: dict[int, int]) -> tuple[Cursor, R
     cursor.ok[rows] &= inner.ok
     cursor.position[rows] = inner.stop
     return inner, counts
+
+
+def pairs_in(inner: Cursor, counts: Rows, most: int, key_code: int) -> tuple[Rows, list[Rows]]:
+    """The pairs in maps that were opened, in their order: whose each is, and starts and stops of keys, constructors,
+    starts and stops of values; moves after them. Rows with more than `most`, and those with a key of another
+    constructor, are not ok.
+    """
+    inner.ok &= (counts <= 2 * most) & (counts % 2 == 0)
+    steps = Steps(len(counts))
+    for number in range(most):
+        some = np.flatnonzero(inner.ok & (counts > 2 * number))
+        if not len(some):
+            break
+        each = Cursor(inner.buffer, inner.position[some], inner.stop[some])
+        key, value = Elements(each), Elements(each)
+        each.ok &= key.codes == key_code
+        inner.ok[some], inner.position[some] = each.ok, each.position
+        columns = (key.starts, key.stops, value.codes, value.starts, value.stops)
+        steps.add(some[each.ok], *(column[each.ok] for column in columns))
+    return steps.joined(5)
 
 
 def header_values(buffer: Bytes, codes: Rows, starts: Positions, stops: Positions) -> tuple[pa.BinaryArray, Mask]:

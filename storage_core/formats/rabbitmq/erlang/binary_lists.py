@@ -51,6 +51,32 @@ def joined(parts: Sequence[tuple[_Rows, ItemSpans]]) -> ItemSpans:
     return ItemSpans(rows[order], *spans)
 
 
+@dataclass(frozen=True)
+class ListHeads:
+    """The heads of the lists at the positions of a cursor, which is moved after them: how many items each has, and
+    which have an end after these, which an empty list has not.
+    """
+
+    counts: _Rows
+    has_end: Mask
+
+    @classmethod
+    def next(cls, cursor: Cursor, most: int) -> ListHeads:
+        """Rows with another term, or with more items than `most`, are not ok."""
+        tags = cursor.number("u1")
+        has_end = tags == et.LIST
+        cursor.ok &= has_end | (tags == et.NIL)
+        counts = np.where(has_end & cursor.ok, cursor.at(">u4", cursor.position), 0).astype(np.int64)
+        cursor.move(np.where(has_end, 4, 0))
+        cursor.ok &= counts <= most
+        return cls(counts, has_end)
+
+    def end(self, cursor: Cursor) -> None:
+        """Moves after the ends of the lists."""
+        cursor.ok &= ~self.has_end | (cursor.at("u1", cursor.position) == et.NIL)
+        cursor.move(self.has_end.astype(np.int64))
+
+
 def binaries(cursor: Cursor) -> ItemSpans:
     """A list of binaries; moves after it."""
     steps = Steps(len(cursor.position))

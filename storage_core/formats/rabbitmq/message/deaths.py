@@ -16,6 +16,7 @@ from storage_core.arrays import as_array
 from storage_core.formats.layout import Bytes, Mask, Positions
 from storage_core.formats.rabbitmq.binary_columns import counted, fixed, joined, listed, where
 from storage_core.formats.rabbitmq.erlang import external_term as et
+from storage_core.formats.rabbitmq.erlang.binary_lists import ListHeads
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor
 from storage_core.formats.rabbitmq.erlang.simple_terms import SimpleTerms
 from storage_core.formats.spans import gather, is_ascii
@@ -60,23 +61,16 @@ def walk(cursor: Cursor) -> list[Deaths]:
     """The lists of deaths at the positions of the cursor, the k-th of all messages in one of `Deaths`; moves after
     them. Rows with a list of another kind are not ok, and rows of it mean nothing.
     """
-    tags = cursor.number("u1")
-    some = tags == et.LIST
-    cursor.ok &= some | (tags == et.NIL)
-    counts = np.where(some & cursor.ok, cursor.at(">u4", cursor.position), 0).astype(np.int64)
-    cursor.ok &= counts <= _MOST_DEATHS
-    cursor.move(np.where(some, 4, 0))
+    heads = ListHeads.next(cursor, _MOST_DEATHS)
     found = []
     for number in range(_MOST_DEATHS):
-        rows = np.flatnonzero(cursor.ok & (counts > number))
+        rows = np.flatnonzero(cursor.ok & (heads.counts > number))
         if not len(rows):
             break
         inner = Cursor(cursor.buffer, cursor.position[rows], cursor.stop[rows])
         found.append(_next(inner, rows))
         cursor.ok[rows], cursor.position[rows] = inner.ok, inner.position
-    ends = cursor.at("u1", cursor.position) == et.NIL
-    cursor.ok &= ~some | ends
-    cursor.move(some.astype(np.int64))
+    heads.end(cursor)
     return found
 
 

@@ -24,9 +24,10 @@ from storage_core.formats.rabbitmq.amqp.section_cursor import (
     header_values,
     next_section,
     opened,
+    pairs_in,
 )
 from storage_core.formats.rabbitmq.binary_columns import counted, digits, joined
-from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
+from storage_core.formats.rabbitmq.erlang.cursor import Cursor
 from storage_core.formats.rabbitmq.message.converted import section_walk
 from storage_core.formats.rabbitmq.message.converted.annotation_walk import are_among, are_headers
 from storage_core.formats.rabbitmq.message.converted.converted_contents import Converted
@@ -122,19 +123,9 @@ def _take_annotations(cursor: Cursor, content: Converted, noted: Positions, keye
     if not len(rows):
         return
     inner, counts = opened(cursor, rows, MAPS)
-    inner.ok &= (counts <= 2 * _MOST_NOTED) & (counts % 2 == 0)
-    steps = Steps(len(rows))
-    for number in range(_MOST_NOTED):
-        some = np.flatnonzero(inner.ok & (counts > 2 * number))
-        if not len(some):
-            break
-        each = Cursor(cursor.buffer, inner.position[some], inner.stop[some])
-        key, value = Elements(each), Elements(each)
-        each.ok &= key.codes == section_values.SYMBOL[0]
-        inner.ok[some], inner.position[some] = each.ok, each.position
-        columns = (key.starts, key.stops, value.codes, value.starts, value.stops)
-        steps.add(some[each.ok], *(column[each.ok] for column in columns))
-    owners, (key_starts, key_stops, codes, starts, stops) = steps.joined(5)
+    owners, (key_starts, key_stops, codes, starts, stops) = pairs_in(
+        inner, counts, _MOST_NOTED, section_values.SYMBOL[0]
+    )
     shown, right = are_headers(cursor.buffer, key_starts, key_stops)
     short, taken = np.isin(codes, _SHORT), np.zeros(len(owners), bool)
     for place, name in enumerate((delivered.EXCHANGE, delivered.ROUTING_KEY, delivered.TYPE)):

@@ -17,6 +17,7 @@ from storage_core.formats.rabbitmq.amqp.section_cursor import Rows
 from storage_core.formats.rabbitmq.amqp.term_values import encode_values
 from storage_core.formats.rabbitmq.binary_columns import counted, fixed, joined, placed
 from storage_core.formats.rabbitmq.erlang import external_term as et
+from storage_core.formats.rabbitmq.erlang.binary_lists import ListHeads
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
 from storage_core.formats.rabbitmq.erlang.simple_terms import SimpleTerms, spelled_atom
 from storage_core.formats.rabbitmq.message.converted import container_view
@@ -39,15 +40,10 @@ def walk(cursor: Cursor, tag: int) -> tuple[Rows, pa.BinaryArray]:
     """The annotations at the positions of the cursor, with atoms of this tag, as items of tables, and whose each is;
     moves after them. Rows with one that is not known here are not ok.
     """
-    tags = cursor.number("u1")
-    some = tags == et.LIST
-    cursor.ok &= some | (tags == et.NIL)
-    counts = np.where(some & cursor.ok, cursor.at(">u4", cursor.position), 0).astype(np.int64)
-    cursor.move(np.where(some, 4, 0))
-    cursor.ok &= counts <= _MOST_NOTED
-    steps, head = Steps(len(tags)), _PAIR + _PAIR + spelled_atom(tag, "symbol")
+    heads = ListHeads.next(cursor, _MOST_NOTED)
+    steps, head = Steps(len(heads.counts)), _PAIR + _PAIR + spelled_atom(tag, "symbol")
     for number in range(_MOST_NOTED):
-        rows = np.flatnonzero(cursor.ok & (counts > number))
+        rows = np.flatnonzero(cursor.ok & (heads.counts > number))
         if not len(rows):
             break
         each = Cursor(cursor.buffer, cursor.position[rows], cursor.stop[rows])
@@ -57,8 +53,7 @@ def walk(cursor: Cursor, tag: int) -> tuple[Rows, pa.BinaryArray]:
         letters, starts = _next_values(each)
         cursor.ok[rows], cursor.position[rows] = each.ok, each.position
         steps.add(rows[each.ok], *(column[each.ok] for column in (*name, letters, starts)))
-    cursor.ok &= ~some | (cursor.at("u1", cursor.position) == et.NIL)
-    cursor.move(some.astype(np.int64))
+    heads.end(cursor)
     owners, (name_starts, name_stops, letters, starts) = steps.joined(4)
     if not len(owners):
         return owners, pa.repeat(NO_BYTES, 0)

@@ -17,6 +17,7 @@ from storage_core.formats.layout import Mask
 from storage_core.formats.rabbitmq.amqp.properties import MOST_SHORT, TRANSIENT_MODE
 from storage_core.formats.rabbitmq.binary_columns import counted, digits, joined
 from storage_core.formats.rabbitmq.erlang import external_term as et
+from storage_core.formats.rabbitmq.erlang.binary_lists import ListHeads
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
 from storage_core.formats.rabbitmq.erlang.simple_terms import SimpleTerms, spelled_atom
 from storage_core.formats.rabbitmq.message.converted import mqtt_content
@@ -115,15 +116,10 @@ def _headers(name: bytes, texts: pa.BinaryArray) -> pa.BinaryArray:
 
 def _user_properties(cursor: Cursor, rows: Rows) -> tuple[Rows, pa.BinaryArray]:
     """The lists of pairs at the positions of the cursor as headers, and whose each is; moves after them."""
-    tags = cursor.number("u1")
-    some = tags == et.LIST
-    cursor.ok &= some | (tags == et.NIL)
-    counts = np.where(some & cursor.ok, cursor.at(">u4", cursor.position), 0).astype(np.int64)
-    cursor.move(np.where(some, 4, 0))
-    cursor.ok &= counts <= _MOST_PAIRS
+    heads = ListHeads.next(cursor, _MOST_PAIRS)
     steps = Steps(len(rows))
     for number in range(_MOST_PAIRS):
-        left = np.flatnonzero(cursor.ok & (counts > number))
+        left = np.flatnonzero(cursor.ok & (heads.counts > number))
         if not len(left):
             break
         each = Cursor(cursor.buffer, cursor.position[left], cursor.stop[left])
@@ -134,8 +130,7 @@ def _user_properties(cursor: Cursor, rows: Rows) -> tuple[Rows, pa.BinaryArray]:
         cursor.ok[left], cursor.position[left] = each.ok, each.position
         kept = each.ok & (name[1] - name[0] <= MOST_SHORT)
         steps.add(left[kept], *(column[kept] for column in (*name, *value)))
-    cursor.ok &= ~some | (cursor.at("u1", cursor.position) == et.NIL)
-    cursor.move(some.astype(np.int64))
+    heads.end(cursor)
     owners, (name_starts, name_stops, starts, stops) = steps.joined(4)
     names = counted(gather(cursor.buffer, name_starts, name_stops), "u1")
     return rows[owners], joined(names, b"S", counted(gather(cursor.buffer, starts, stops), ">u4"))

@@ -22,6 +22,7 @@ from storage_core.formats.rabbitmq.amqp.section_cursor import (
     header_values,
     next_section,
     opened,
+    pairs_in,
 )
 from storage_core.formats.rabbitmq.binary_columns import counted, digits, joined
 from storage_core.formats.rabbitmq.erlang import external_term as et
@@ -150,21 +151,8 @@ def take_applied(cursor: Cursor, found: Converted) -> None:
     if not len(rows):
         return
     inner, counts = opened(cursor, rows, MAPS)
-    inner.ok &= (counts <= 2 * _MOST_APPLIED) & (counts % 2 == 0)
-    steps = Steps(len(rows))
-    for number in range(_MOST_APPLIED):
-        some = np.flatnonzero(inner.ok & (counts > 2 * number))
-        if not len(some):
-            break
-        each = Cursor(cursor.buffer, inner.position[some], inner.stop[some])
-        key, value = Elements(each), Elements(each)
-        each.ok &= key.codes == _SHORT_UTF8
-        inner.ok[some], inner.position[some] = each.ok, each.position
-        good = each.ok
-        columns = (key.starts, key.stops, value.codes, value.starts, value.stops)
-        steps.add(some[good], *(column[good] for column in columns))
-    owners, (key_starts, key_stops, codes, starts, stops) = steps.joined(5)
-    values, right = header_values(cursor.buffer, codes, starts, stops)
+    owners, (key_starts, key_stops, *value) = pairs_in(inner, counts, _MOST_APPLIED, _SHORT_UTF8)
+    values, right = header_values(cursor.buffer, *value)
     inner.ok[owners[~right]] = False
     cursor.ok[rows] &= inner.ok & (inner.position == inner.stop)
     names = counted(gather(cursor.buffer, key_starts, key_stops), "u1")
