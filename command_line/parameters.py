@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from command_line.switches import SWITCHES, parameter_of
+from command_line.switches import QUEUE, SWITCHES, parameter_of
 
 Function = Callable[..., Any]
 BODIES = ("text", "json", "hex", "base64")
@@ -94,4 +94,4 @@ def switches(*options: str) -> Callable[[Function], Function]:
 def queue_option(function: Function) -> Function:
     """--queue."""
     text = "RocketMQ: numbers of queues of --topic. RabbitMQ: names of queues."
-    return click.option("--queue", metavar="QUEUE,…", multiple=True, help=text)(function)
+    return click.option(QUEUE, metavar="QUEUE,…", multiple=True, help=text)(function)

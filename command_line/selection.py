@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from command_line.stores import NamedStore, Stores
-from command_line.switches import MESSAGE_OPTIONS, STORE_OPTIONS, parameter_of
+from command_line.switches import MESSAGE_OPTIONS, QUEUE, STORE_OPTIONS, parameter_of
 from storage_core.errors import OptionError, choices
 from storage_core.option_table import read_options
 from storage_core.options import values
@@ -101,10 +101,10 @@ class Selection:
             return replace(request, topics=(*(request.topics or ()), *self.queues))
         given = ",".join(self.queues)
         if request.topics is None or len(request.topics) != 1:
-            raise OptionError("--queue", given, "needs exactly one --topic, the topic of the queue")
+            raise OptionError(QUEUE, given, "needs exactly one --topic, the topic of the queue")
         numbers = [int(queue) for queue in self.queues if queue.isascii() and queue.isdigit()]
         if len(numbers) < len(self.queues):
-            raise OptionError("--queue", given, "must be numbers of the queues of --topic, such as 0 or 0,1")
+            raise OptionError(QUEUE, given, "must be numbers of the queues of --topic, such as 0 or 0,1")
         topic = request.topics[0]
         return replace(request, topics=None, assign=tuple((topic, number) for number in numbers))
 
@@ -124,10 +124,10 @@ def selection(given: Given) -> Selection:
             numbers[option] = int(raw.pop(option))
         elif last := _LAST.fullmatch(text):
             raw[option] = f"last:{last[1]}"
-    queues = _text("--queue", given.get("queue"))
+    queues = _text(QUEUE, given.get("queue"))
     return Selection(
         read_options(raw),
-        () if queues is None else values.names("--queue", queues),
+        () if queues is None else values.names(QUEUE, queues),
         numbers.get("startingOffsets"),
         numbers.get("endingOffsets"),
     )

@@ -49,12 +49,17 @@ STORE_OPTIONS = ("engine", "vhost", "queueType", "commit", "asOf", "recovery", "
 MESSAGE_OPTIONS = tuple(name for name in SWITCHES if name not in STORE_OPTIONS)
 """What says which messages of them."""
 
+QUEUE = "--queue"
+"""Names of RabbitMQ's queues, which Spark's option `queue` takes; numbers of queues of a topic of RocketMQ."""
+
 SET = "--set"
 """How an option without a switch of its own is given: `--set name=value`."""
 
 
 def switch_of(option: str) -> str:
     """The switch of an option, by any of its names."""
+    if option == "queue":
+        return QUEUE
     return SWITCHES.get(ALIASES.get(option, option), f"{SET} {option}")
 
 

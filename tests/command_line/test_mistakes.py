@@ -150,6 +150,7 @@ def test_a_signal_leaves_no_half_file(
 
 def test_a_few_texts_of_the_engines() -> None:
     assert said(OptionError("topic", "ordres", "there is no such topic")) == "--topic ordres: there is no such topic"
+    assert said(OptionError("queue", "jbos", "there is no such queue")) == "--queue jbos: there is no such queue"
     assert said(OptionError("queues", "0", "must be more")) == "--set queues=0: must be more"
     for text, wanted in (
         ("option scan=log reads every message", "--scan log reads every message"),
