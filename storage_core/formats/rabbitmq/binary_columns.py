@@ -64,7 +64,7 @@ def listed_parts(parts: Sequence[tuple[Numbers, pa.BinaryArray]], row_count: int
 
 
 def placed(parts: Sequence[tuple[Numbers, pa.Array]], row_count: int) -> pa.Array:
-    """The elements of some rows each, which are others in each part, as one array of all rows; null where none is."""
+    """The elements of some rows each as one array of all rows, of several of one row the last; null where none is."""
     places, count = np.full(row_count, -1), 0
     for rows, _ in parts:
         places[rows] = count + np.arange(len(rows))

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from storage_core.arrays import NO_BYTES, as_scalar, bytes_array
-from storage_core.formats.layout import Bytes, Mask, Positions, values_at
+from storage_core.formats.layout import values_at
 from storage_core.formats.rabbitmq.amqp import section_values, sections
-from storage_core.formats.rabbitmq.binary_columns import joined, placed
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
 
 Rows = npt.NDArray[np.int64]
@@ -21,6 +18,8 @@ for _code in (*sections.NUMBERS, *sections.CONSTANTS, *sections.TEXTS):
     _KNOWN[_code] = True
     _SIZES[_code] = sections.FIXED_SIZES.get(_code >> 4, 0)
     _LENGTH_SIZES[_code] = sections.LENGTH_SIZES.get(_code >> 4, 0)
+_DESCRIPTOR = bytes((sections.DESCRIBED, section_values.ULONG[1]))
+DESCRIPTOR_SIZE = len(_DESCRIPTOR) + 1
 LISTS, MAPS = dict(zip(sections.LISTS[1:], (1, 4), strict=True)), dict(zip(sections.MAPS, (1, 4), strict=True))
 """Bytes of size and count, by constructor."""
 
@@ -43,13 +42,17 @@ class Elements:
         self.stops = cursor.position
 
 
+def section_codes(cursor: Cursor) -> Rows:
+    """The numbers of the next sections, of those whose descriptor is a number of one byte; 0 elsewhere."""
+    here = cursor.at(f"S{len(_DESCRIPTOR)}", cursor.position) == _DESCRIPTOR
+    here &= cursor.ok & (cursor.position + DESCRIPTOR_SIZE <= cursor.stop)
+    return np.where(here, cursor.at("u1", cursor.position + len(_DESCRIPTOR)), 0).astype(np.int64)
+
+
 def next_section(cursor: Cursor, code: int) -> Rows:
     """The rows whose next section is the one of this number; moves these after its descriptor."""
-    # Its descriptor is a number of one byte.
-    head = bytes((sections.DESCRIBED, section_values.ULONG[1], code))
-    here = cursor.at(f"S{len(head)}", cursor.position) == head
-    here &= cursor.ok & (cursor.position + len(head) <= cursor.stop)
-    cursor.move(np.where(here, len(head), 0))
+    here = section_codes(cursor) == code
+    cursor.move(np.where(here, DESCRIPTOR_SIZE, 0))
     return np.flatnonzero(here)
 
 
@@ -83,29 +86,9 @@ def pairs_in(inner: Cursor, counts: Rows, most: int, key_code: int) -> tuple[Row
     """
     inner.ok &= (counts <= 2 * most) & (counts % 2 == 0)
     steps = Steps(len(counts))
-    for number in range(most):
-        some = np.flatnonzero(inner.ok & (counts > 2 * number))
-        if not len(some):
-            break
-        each = Cursor(inner.buffer, inner.position[some], inner.stop[some])
+    for some, each in inner.rounds(counts // 2):
         key, value = Elements(each), Elements(each)
         each.ok &= key.codes == key_code
-        inner.ok[some], inner.position[some] = each.ok, each.position
         columns = (key.starts, key.stops, value.codes, value.starts, value.stops)
         steps.add(some[each.ok], *(column[each.ok] for column in columns))
     return steps.joined(5)
-
-
-def header_values(buffer: Bytes, codes: Rows, starts: Positions, stops: Positions) -> tuple[pa.BinaryArray, Mask]:
-    """Letters and values of headers, and which of them are of a kind that is known here."""
-    # A consumer gets a binary as a text.
-    for binary, text in zip(section_values.BINARY, section_values.UTF8, strict=True):
-        codes = np.where(codes == binary, text, codes)
-    right, parts = np.zeros(len(codes), bool), [(np.empty(0, np.int64), bytes_array([]))]
-    for code in np.unique(codes).tolist():
-        at = np.flatnonzero(codes == code)
-        if code in section_values.KNOWN:
-            right[at] = ~section_values.are_endless(buffer, code, starts[at])
-            made = section_values.items(buffer, code, starts[at], stops[at])
-            parts.append((at, joined(*made) if len(made) > 1 else pa.repeat(as_scalar(made[0]), len(at))))
-    return placed(parts, len(codes)).fill_null(NO_BYTES), right

@@ -1,4 +1,4 @@
-"""Values of AMQP 1.0, many of one constructor at once, as those of a field table of AMQP 0-9-1.
+"""Values of AMQP 1.0, many at once, as those of a field table of AMQP 0-9-1.
 
 One value alone is `sections`'. Source: docs/format/rabbitmq-streams.md 6.
 """
@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from storage_core.arrays import NO_BYTES, as_scalar, bytes_array
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
 from storage_core.formats.rabbitmq.amqp import sections
-from storage_core.formats.rabbitmq.binary_columns import fixed
+from storage_core.formats.rabbitmq.binary_columns import fixed, joined, placed
 from storage_core.formats.spans import gather
 
 TIMESTAMP, BOOLEAN, FLOAT, DOUBLE, UUID, UBYTE = 0x83, 0x56, 0x72, 0x82, 0x98, 0x50
@@ -58,6 +59,23 @@ def items(buffer: Bytes, code: int, starts: Positions, stops: Positions) -> list
         narrow, letter, wide = _GROWN[code]
         return [letter, fixed(values_at(buffer, narrow, starts).astype(wide))]
     return [_COPIED[code], gather(buffer, starts, stops)]
+
+
+def header_values(
+    buffer: Bytes, codes: npt.NDArray[np.int64], starts: Positions, stops: Positions
+) -> tuple[pa.BinaryArray, Mask]:
+    """Letters and values of headers, and which of them are of a kind that is known here."""
+    # A consumer gets a binary as a text.
+    for binary, text in zip(BINARY, UTF8, strict=True):
+        codes = np.where(codes == binary, text, codes)
+    right, parts = np.zeros(len(codes), bool), [(np.empty(0, np.int64), bytes_array([]))]
+    for code in np.unique(codes).tolist():
+        at = np.flatnonzero(codes == code)
+        if code in KNOWN:
+            right[at] = ~are_endless(buffer, code, starts[at])
+            made = items(buffer, code, starts[at], stops[at])
+            parts.append((at, joined(*made) if len(made) > 1 else pa.repeat(as_scalar(made[0]), len(at))))
+    return placed(parts, len(codes)).fill_null(NO_BYTES), right
 
 
 def seconds(buffer: Bytes, starts: Positions) -> npt.NDArray[Any]:

@@ -5,6 +5,8 @@ Knows bytes and lengths only; what stands at a position belongs to the formats t
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,18 @@ class Cursor:
         self.position = starts.astype(np.int64)
         self.stop = stops
         self.ok: Mask = (starts >= 0) & (starts <= stops) & (stops <= len(buffer))
+
+    def rounds(self, counts: npt.NDArray[np.int64]) -> Iterator[tuple[npt.NDArray[np.int64], Cursor]]:
+        """For 0, 1, … the rows that are ok and count more, ascending, until there are none, with a cursor of these:
+        where that one is moved to, and which of its rows lose their `ok`, is taken over.
+        """
+        for number in itertools.count():
+            rows = np.flatnonzero(self.ok & (counts > number))
+            if not len(rows):
+                return
+            inner = Cursor(self.buffer, self.position[rows], self.stop[rows])
+            yield rows, inner
+            self.ok[rows], self.position[rows] = inner.ok, inner.position
 
     def at(self, dtype: str, positions: Positions) -> npt.NDArray[Any]:
         """One value of `dtype` at each position, in disk byte order; positions outside are moved inside."""

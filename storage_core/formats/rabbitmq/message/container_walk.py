@@ -85,12 +85,9 @@ def _located(buffer: Bytes, starts: Positions, stops: Positions, id_size: int, t
     cursor.ok &= cursor.number("u1") == et.MAP
     pairs = cursor.number(">u4")
     cursor.ok &= pairs <= _MOST_PAIRS
-    walk = _Walk(cursor)
-    for number in range(_MOST_PAIRS):
-        rows = np.flatnonzero(cursor.ok & (pairs > number))
-        if not len(rows):
-            break
-        walk.take_pair(rows)
+    walk = _Walk(buffer, len(starts))
+    for rows, pair in cursor.rounds(pairs):
+        walk.take_pair(rows, pair)
     ok = cursor.ok & (cursor.position == stops) & walk.has_keys & (walk.exchange[0] > 0)
     if id_size:
         ok &= walk.id_at > 0
@@ -164,11 +161,10 @@ class _Contents:
 
 
 class _Walk:
-    """What the annotations of the rows of `cursor` say, pair by pair."""
+    """What the annotations of `count` containers say, pair by pair."""
 
-    def __init__(self, cursor: Cursor) -> None:
-        count = len(cursor.position)
-        self.cursor = cursor
+    def __init__(self, buffer: Bytes, count: int) -> None:
+        self.buffer = buffer
         self.exchange = np.zeros((2, count), np.int64)
         self.id_at, self.has_keys, self.keys = np.zeros(count, np.int64), np.zeros(count, bool), Steps(count)
         nothing = np.full((4, count), -1)
@@ -177,9 +173,8 @@ class _Walk:
         self.headers: list[tuple[Rows, pa.BinaryArray]] = []
         self.noted = Noted(nothing[0], nothing[1], nothing[2], np.ones(count, bool))
 
-    def take_pair(self, rows: Rows) -> None:
-        """The next pair of each of `rows`, which are ascending; moves after it."""
-        cursor = Cursor(self.cursor.buffer, self.cursor.position[rows], self.cursor.stop[rows])
+    def take_pair(self, rows: Rows, cursor: Cursor) -> None:
+        """The next pair of each of `rows`, which are ascending, at the positions of the cursor; moves after it."""
         key = SimpleTerms.next(cursor)
         names = _names(key)
         cursor.ok &= names != _UNKNOWN
@@ -197,8 +192,6 @@ class _Walk:
                 cursor.ok[chosen] &= self._take_headers(rows, key, value, chosen & cursor.ok)[chosen]
             elif name != _DEATHS:
                 cursor.ok[chosen] &= self._take(name, rows, value, chosen)[chosen]
-        self.cursor.ok[rows] = cursor.ok
-        self.cursor.position[rows] = cursor.position
 
     def _take_headers(self, rows: Rows, key: SimpleTerms, value: SimpleTerms, chosen: Mask) -> Mask:
         """Notes annotations that make headers; which of them are of a kind that is known here."""
@@ -227,7 +220,7 @@ class _Walk:
         dead, right = np.flatnonzero(ok & self.has_deaths), np.ones(len(ok), bool)
         parts = list(self.headers)
         if len(dead):
-            made, right[dead] = deaths.headers(self.cursor.buffer, [each.of(dead) for each in self.deaths], len(dead))
+            made, right[dead] = deaths.headers(self.buffer, [each.of(dead) for each in self.deaths], len(dead))
             parts.append((dead, made))
         if not parts:
             return pa.nulls(len(ok), pa.binary()), right

@@ -63,13 +63,8 @@ def walk(cursor: Cursor) -> list[Deaths]:
     """
     heads = ListHeads.next(cursor, _MOST_DEATHS)
     found = []
-    for number in range(_MOST_DEATHS):
-        rows = np.flatnonzero(cursor.ok & (heads.counts > number))
-        if not len(rows):
-            break
-        inner = Cursor(cursor.buffer, cursor.position[rows], cursor.stop[rows])
+    for rows, inner in cursor.rounds(heads.counts):
         found.append(_next(inner, rows))
-        cursor.ok[rows], cursor.position[rows] = inner.ok, inner.position
     heads.end(cursor)
     return found
 
@@ -97,11 +92,7 @@ def _told(cursor: Cursor) -> tuple[Numbers, Numbers]:
     pairs = cursor.number(">u4")
     cursor.ok &= pairs <= _MOST_TOLD
     first, ttl = np.full((2, len(pairs)), -1)
-    for number in range(_MOST_TOLD):
-        rows = np.flatnonzero(cursor.ok & (pairs > number))
-        if not len(rows):
-            break
-        inner = Cursor(cursor.buffer, cursor.position[rows], cursor.stop[rows])
+    for rows, inner in cursor.rounds(pairs):
         name, value = SimpleTerms.next(inner), SimpleTerms.next(inner)
         numbers, right = value.numbers()
         known: Mask = np.zeros(len(rows), bool)
@@ -110,7 +101,7 @@ def _told(cursor: Cursor) -> tuple[Numbers, Numbers]:
             known |= same
             if column is not None:
                 column[rows[same]] = numbers[same]
-        cursor.ok[rows], cursor.position[rows] = inner.ok & right & known, inner.position
+        inner.ok &= right & known
     cursor.ok &= first >= 0
     return first, ttl
 

@@ -17,14 +17,15 @@ from storage_core.formats.rabbitmq.amqp import section_values, sections
 from storage_core.formats.rabbitmq.amqp.properties import PERSISTENT_MODE, TRANSIENT_MODE
 from storage_core.formats.rabbitmq.amqp.property_columns import encode_properties
 from storage_core.formats.rabbitmq.amqp.section_cursor import (
+    DESCRIPTOR_SIZE,
     LISTS,
     MAPS,
     Elements,
     Rows,
-    header_values,
     next_section,
     opened,
     pairs_in,
+    section_codes,
 )
 from storage_core.formats.rabbitmq.binary_columns import counted, digits, joined
 from storage_core.formats.rabbitmq.erlang.cursor import Cursor
@@ -37,7 +38,6 @@ from storage_core.formats.spans import gather
 
 _MOST_SAID, _MOST_NOTED = 5, 32
 _SHORT = (section_values.UTF8[0], section_values.SYMBOL[0])
-_DESCRIPTOR = bytes((sections.DESCRIBED, section_values.ULONG[1]))
 
 
 @dataclass(frozen=True)
@@ -81,14 +81,9 @@ def _take_header(cursor: Cursor, content: Converted) -> None:
     cursor.ok &= here
     inner, counts = opened(cursor, rows, LISTS)
     inner.ok &= counts <= _MOST_SAID
-    for number in range(_MOST_SAID):
-        some = np.flatnonzero(inner.ok & (counts > number))
-        if not len(some):
-            break
-        each = Cursor(cursor.buffer, inner.position[some], inner.stop[some])
+    for number, (some, each) in enumerate(inner.rounds(counts)):
         value = Elements(each)
         each.ok &= _take_said(content, number, rows[some], value, each.ok)
-        inner.ok[some], inner.position[some] = each.ok, each.position
     cursor.ok[rows] &= inner.ok & (inner.position == inner.stop)
 
 
@@ -141,7 +136,7 @@ def _take_annotations(cursor: Cursor, content: Converted, noted: Positions, keye
             noted[2 * place, rows[owners[at]]], noted[2 * place + 1, rows[owners[at]]] = starts[at], stops[at]
             keyed[rows[owners[at]]] |= name == delivered.ROUTING_KEY
     at = np.flatnonzero(shown & ~taken)
-    values, known = header_values(cursor.buffer, codes[at], starts[at], stops[at])
+    values, known = section_values.header_values(cursor.buffer, codes[at], starts[at], stops[at])
     right[at] &= known
     inner.ok[owners[~right]] = False
     cursor.ok[rows] &= inner.ok & (inner.position == inner.stop)
@@ -151,11 +146,10 @@ def _take_annotations(cursor: Cursor, content: Converted, noted: Positions, keye
 
 def _take_bodies(cursor: Cursor, content: Converted) -> None:
     """Notes data sections, or a value, of which the whole section is the body."""
-    described = cursor.at(f"S{len(_DESCRIPTOR)}", cursor.position) == _DESCRIPTOR
-    codes = np.where(described, cursor.at("u1", cursor.position + len(_DESCRIPTOR)), 0).astype(np.int64)
+    codes = section_codes(cursor)
     cursor.ok &= (codes == sections.DATA) | (codes == sections.VALUE)
     rows = np.flatnonzero(cursor.ok & (codes == sections.VALUE))
-    value = Cursor(cursor.buffer, cursor.position[rows] + len(_DESCRIPTOR) + 1, cursor.stop[rows])
+    value = Cursor(cursor.buffer, cursor.position[rows] + DESCRIPTOR_SIZE, cursor.stop[rows])
     Elements(value)
     section_walk.take_bodies(cursor, content, cursor.position.copy(), codes)
     cursor.ok[rows] &= value.ok & (value.position == value.stop)

@@ -42,16 +42,11 @@ def walk(cursor: Cursor, tag: int) -> tuple[Rows, pa.BinaryArray]:
     """
     heads = ListHeads.next(cursor, _MOST_NOTED)
     steps, head = Steps(len(heads.counts)), _PAIR + _PAIR + spelled_atom(tag, "symbol")
-    for number in range(_MOST_NOTED):
-        rows = np.flatnonzero(cursor.ok & (heads.counts > number))
-        if not len(rows):
-            break
-        each = Cursor(cursor.buffer, cursor.position[rows], cursor.stop[rows])
+    for rows, each in cursor.rounds(heads.counts):
         each.expect(head)
         each.ok &= each.number("u1") == et.BINARY
         name = each.counted(">u4")
         letters, starts = _next_values(each)
-        cursor.ok[rows], cursor.position[rows] = each.ok, each.position
         steps.add(rows[each.ok], *(column[each.ok] for column in (*name, letters, starts)))
     heads.end(cursor)
     owners, (name_starts, name_stops, letters, starts) = steps.joined(4)

@@ -38,7 +38,7 @@ class Converted:
         self._parts: dict[str, list[tuple[Rows, pa.Array]]] = defaultdict(list)
 
     def add(self, name: str, rows: Rows, values: pa.Array) -> None:
-        """Notes a property of some rows, which do not have it yet: text, or a number where a list has one."""
+        """Notes a property of some rows, in place of one noted before: text, or a number where a list has one."""
         if len(rows):
             self._parts[name].append((rows, values))
 

@@ -50,13 +50,8 @@ def walk(cursor: Cursor, tag: int) -> Converted:
     counts = cursor.number(">u4")
     cursor.ok &= counts <= _MOST_PROPERTIES
     headers = _Headers()
-    for number in range(_MOST_PROPERTIES):
-        rows = np.flatnonzero(cursor.ok & (counts > number))
-        if not len(rows):
-            break
-        inner = Cursor(cursor.buffer, cursor.position[rows], cursor.stop[rows])
+    for rows, inner in cursor.rounds(counts):
         _take_property(inner, rows, found, headers)
-        cursor.ok[rows], cursor.position[rows] = inner.ok, inner.position
     cursor.ok &= SimpleTerms.next(cursor).is_constant_or_number
     for each in (*headers.first, *headers.others):
         found.add_headers(*each)
@@ -118,16 +113,11 @@ def _user_properties(cursor: Cursor, rows: Rows) -> tuple[Rows, pa.BinaryArray]:
     """The lists of pairs at the positions of the cursor as headers, and whose each is; moves after them."""
     heads = ListHeads.next(cursor, _MOST_PAIRS)
     steps = Steps(len(rows))
-    for number in range(_MOST_PAIRS):
-        left = np.flatnonzero(cursor.ok & (heads.counts > number))
-        if not len(left):
-            break
-        each = Cursor(cursor.buffer, cursor.position[left], cursor.stop[left])
+    for left, each in cursor.rounds(heads.counts):
         each.expect(_PAIR)
         name = each.counted(">u4")
         each.ok &= each.number("u1") == et.BINARY
         value = each.counted(">u4")
-        cursor.ok[left], cursor.position[left] = each.ok, each.position
         kept = each.ok & (name[1] - name[0] <= MOST_SHORT)
         steps.add(left[kept], *(column[kept] for column in (*name, *value)))
     heads.end(cursor)

@@ -19,7 +19,6 @@ from storage_core.formats.rabbitmq.amqp.section_cursor import (
     MAPS,
     Elements,
     Rows,
-    header_values,
     next_section,
     opened,
     pairs_in,
@@ -78,16 +77,11 @@ def take_properties(cursor: Cursor, found: Converted) -> None:
         return
     inner, counts = opened(cursor, rows, LISTS)
     inner.ok &= counts <= _MOST_LISTED
-    for number in range(_MOST_LISTED):
-        some = np.flatnonzero(inner.ok & (counts > number))
-        if not len(some):
-            break
-        each = Cursor(cursor.buffer, inner.position[some], inner.stop[some])
+    for number, (some, each) in enumerate(inner.rounds(counts)):
         elements = Elements(each)
         name = container_view.PROPERTY_LIST[number] if number < len(container_view.PROPERTY_LIST) else None
         if name is not None:
             each.ok &= _take_field(found, name, rows[some], elements, each)
-        inner.ok[some], inner.position[some] = each.ok, each.position
     cursor.ok[rows] &= inner.ok & (inner.position == inner.stop)
 
 
@@ -152,7 +146,7 @@ def take_applied(cursor: Cursor, found: Converted) -> None:
         return
     inner, counts = opened(cursor, rows, MAPS)
     owners, (key_starts, key_stops, *value) = pairs_in(inner, counts, _MOST_APPLIED, _SHORT_UTF8)
-    values, right = header_values(cursor.buffer, *value)
+    values, right = section_values.header_values(cursor.buffer, *value)
     inner.ok[owners[~right]] = False
     cursor.ok[rows] &= inner.ok & (inner.position == inner.stop)
     names = counted(gather(cursor.buffer, key_starts, key_stops), "u1")
