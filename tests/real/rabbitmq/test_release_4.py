@@ -55,21 +55,6 @@ def test_messages_that_are_spelled_alike(release: type[Node4], alone: list[bytes
 
 
 @OF_EACH
-def test_dead_letters(release: type[Node4], alone: list[bytes]) -> None:
-    """None is decoded alone but for what a node writes otherwise: containers are told by what was noted of them."""
-    history = History(f"dead {SEED}", release)
-    check_published(history, partial(history.die, 150), True, str(SEED))
-    assert len(alone) < 100
-
-
-@OF_EACH
-def test_bodies_in_pieces(release: type[Node4], alone: list[bytes]) -> None:
-    history = History(f"pieces {SEED}", release)
-    check_published(history, partial(history.in_pieces, 200), False, str(SEED))
-    assert len(alone) < 100
-
-
-@OF_EACH
 def test_a_node_delivers_what_was_written(release: type[Node4], tmp_path: Path) -> None:
     """One of 4.0 makes version 2 of the queues that are written in version 1; to one of 4.3 they are empty."""
     node = release()
