@@ -236,10 +236,19 @@ def test_index_dumps(rows: list[tuple[Any, ...]]) -> None:
     table = np.array(rows, ets_dump.INDEX_ROW)
     data = ets_dump.encode_index(table)
     assert ets_dump.decode_index(data).tolist() == table.tolist()
-    # The slow reader of single rows says the same.
+    # Each row is as if it were encoded alone, and the slow reader of single rows says the same.
     starts, stops, _ = disk_log.items(data)
     for row, start, stop in zip(rows, starts[1:-1].tolist(), stops[1:-1].tolist(), strict=True):
+        assert data[start:stop] == et.encode((et.Atom("msg_location"), *row))
         assert et.decode(data[start:stop]) == ("msg_location", *row)
+
+
+def test_index_dumps_of_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = np.array([(bytes([n] * 16), n, 1 << n, n * n, n) for n in range(50)], ets_dump.INDEX_ROW)
+    whole = ets_dump.encode_index(table)
+    monkeypatch.setattr(ets_dump, "_ROWS_AT_ONCE", 7)
+    assert ets_dump.encode_index(table) == whole
+    assert (ets_dump.decode_index(whole) == table).all()
 
 
 def test_dumps_that_are_cut_or_of_another_table() -> None:

@@ -73,7 +73,12 @@ def _first_items(buffer: Bytes) -> tuple[Positions, Positions]:
 
 def encode(terms: list[bytes]) -> bytes:
     """A closed disk log of already encoded terms."""
-    parts = [_ITEM.pack(MAGIC, CLOSED)]
+    return _ITEM.pack(MAGIC, CLOSED) + encode_items(terms)
+
+
+def encode_items(terms: list[bytes]) -> bytes:
+    """What already encoded terms add to a disk log."""
+    parts = []
     for term in terms:
         size = _ITEM.pack(len(term), ITEM_MAGIC)
         parts.append(size)

@@ -33,6 +33,7 @@ INDEX_TABLE, SUMMARY_TABLE = Atom("rabbit_msg_store_ets_index"), Atom("rabbit_ms
 
 INDEX_ROW = np.dtype([("id", "V16"), ("references", "i8"), ("file", "i8"), ("position", "i8"), ("size", "i8")])
 """A row of the message store's index in memory: `position` and `size` are of the whole record."""
+_NUMBERS = ("references", "file", "position", "size")
 SUMMARY_ROW = np.dtype([("file", "i8"), ("valid_size", "i8"), ("file_size", "i8")])
 
 _LOCATION = b"msg_location"
@@ -40,6 +41,11 @@ _HEADS = tuple(
     bytes((VERSION, SMALL_TUPLE, 6)) + atom + _LOCATION + bytes((BINARY, 0, 0, 0, 16))
     for atom in (bytes((ATOM, 0, len(_LOCATION))), bytes((SMALL_ATOM_UTF8, len(_LOCATION))))
 )
+
+_ROWS_AT_ONCE = 50_000
+_CELLS = np.arange(11)
+"""A term of a number below 2^63: a tag, and where it is a big one a length and a sign, before at most eight digits."""
+_DIGITS = np.array([1 << 8 * digits for digits in range(1, 8)])
 
 
 def _table(data: bytes, name: Atom) -> tuple[Positions, Positions]:
@@ -98,7 +104,7 @@ def _decode_rows(
     found = inside[values_at(buffer, f"S{len(head)}", starts[inside]) == head]
     rows["id"][found] = values_at(buffer, "V16", starts[found] + len(head))
     position, ok = starts[found] + len(head) + 16, np.ones(len(found), bool)
-    for column in ("references", "file", "position", "size"):
+    for column in _NUMBERS:
         values, position, good = integers(buffer, position, stops[found])
         rows[column][found] = values
         ok &= good
@@ -157,14 +163,15 @@ def decode_summary(data: bytes) -> npt.NDArray[np.void]:
     return np.sort(np.array(rows, SUMMARY_ROW), order="file")
 
 
-def _encode_table(name: Atom, kind: Atom, rows: list[bytes]) -> bytes:
+def _encode_table(name: Atom, kind: Atom, rows: bytes, count: int) -> bytes:
+    """The dump of `count` rows, which are items of a disk log already."""
     info: tuple[Any, ...] = (
         (Atom("name"), name),
         (Atom("type"), kind),
         (Atom("protection"), Atom("public")),
         (Atom("named_table"), FALSE),
         (Atom("keypos"), 2),
-        (Atom("size"), len(rows)),
+        (Atom("size"), count),
         (Atom("read_concurrency"), FALSE),
         (Atom("write_concurrency"), FALSE),
         (Atom("compressed"), FALSE),
@@ -172,17 +179,41 @@ def _encode_table(name: Atom, kind: Atom, rows: list[bytes]) -> bytes:
         (Atom("major_version"), 1),
         (Atom("minor_version"), 0),
     )
-    last = [Atom("$end_of_table"), [(Atom("count"), len(rows))]]
-    return disk_log.encode([encode(info), *rows, encode(last)])
+    last = [Atom("$end_of_table"), [(Atom("count"), count)]]
+    return b"".join((disk_log.encode([encode(info)]), rows, disk_log.encode_items([encode(last)])))
 
 
 def encode_index(rows: npt.NDArray[np.void]) -> bytes:
     """`msg_store_index.ets` of rows of dtype INDEX_ROW."""
-    head = _HEADS[0]
-    ids = [row.tobytes() for row in rows["id"]]
-    numbers = zip(*(rows[name].tolist() for name in ("references", "file", "position", "size")), strict=True)
-    tails = [b"".join([encode(number)[1:] for number in four]) for four in numbers]
-    return _encode_table(INDEX_TABLE, Atom("set"), [head + i + t for i, t in zip(ids, tails, strict=True)])
+    slices = [_index_items(rows[start : start + _ROWS_AT_ONCE]) for start in range(0, len(rows), _ROWS_AT_ONCE)]
+    return _encode_table(INDEX_TABLE, Atom("set"), b"".join(slices), len(rows))
+
+
+def _index_items(rows: npt.NDArray[np.void]) -> bytes:
+    numbers, widths = zip(*(_integer_cells(rows[name]) for name in _NUMBERS), strict=True)
+    ids = np.ascontiguousarray(rows["id"]).view(np.uint8).reshape(-1, 16)
+    head = np.frombuffer(_HEADS[0], np.uint8)
+    sizes = len(head) + 16 + sum(widths)
+    items = np.empty(len(rows), disk_log.ITEM.dtype)
+    items["size"], items["magic"] = sizes, disk_log.ITEM_MAGIC
+    fixed = [items.view(np.uint8).reshape(-1, disk_log.ITEM.size), np.broadcast_to(head, (len(rows), len(head))), ids]
+    filled = [np.ones(cells.shape, bool) for cells in fixed] + [width[:, None] > _CELLS for width in widths]
+    data: Bytes = np.hstack([*fixed, *numbers])[np.hstack(filled)]
+    return data.tobytes()
+
+
+def _integer_cells(values: npt.NDArray[np.int64]) -> tuple[Bytes, npt.NDArray[np.int64]]:
+    """Non-negative integers as terms, each at the beginning of its row of cells, and the bytes of each."""
+    small, plain = values < 1 << 8, values < 1 << 31
+    wide, big = plain & ~small, ~plain
+    little = np.ascontiguousarray(values, "<i8").view(np.uint8).reshape(-1, 8)
+    digit_counts = 1 + np.searchsorted(_DIGITS, values, side="right")
+    cells = np.zeros((len(values), len(_CELLS)), np.uint8)
+    cells[:, 0] = np.where(small, SMALL_INTEGER, np.where(plain, INTEGER, SMALL_BIG))
+    cells[small, 1] = little[small, 0]
+    cells[wide, 1:5] = little[wide, 3::-1]
+    cells[big, 1], cells[big, 3:] = digit_counts[big], little[big]
+    return cells, np.where(small, 2, np.where(plain, 5, 3 + digit_counts))
 
 
 def encode_summary(rows: npt.NDArray[np.void], linked: bool = True) -> bytes:
@@ -208,4 +239,4 @@ def encode_summary(rows: npt.NDArray[np.void], linked: bool = True) -> bytes:
         )
         for row, left, right in zip(rows, lefts, rights, strict=True)
     ]
-    return _encode_table(SUMMARY_TABLE, Atom("ordered_set"), terms)
+    return _encode_table(SUMMARY_TABLE, Atom("ordered_set"), disk_log.encode_items(terms), len(terms))
