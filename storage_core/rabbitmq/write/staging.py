@@ -93,7 +93,9 @@ class TaskWriter:
         below = self._settings.queue_index_embed_msgs_below
         embedded = (body_sizes < below) & (body_sizes + lengths(rows.properties) < below)
         stored = np.flatnonzero(~embedded)
-        if len(stored):
+        if len(stored) == len(rows):
+            self._store(ids, encode_records(raw_ids, terms))
+        elif len(stored):
             chosen = as_array(stored)
             self._store(ids[stored], encode_records(raw_ids.take(chosen), terms.take(chosen)))
         entries = encode_entries(raw_ids, rows.expiries, body_sizes, where(embedded, terms))

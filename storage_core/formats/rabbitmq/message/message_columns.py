@@ -31,14 +31,14 @@ def encode_terms(
     offsets = as_array(np.concatenate(([0], np.cumsum(key_counts))).astype(np.int32))
     key_items = pc.binary_join(pa.ListArray.from_arrays(offsets, raw), b"")
     key_heads = where(key_counts > 0, joined(bytes((et.LIST,)), fixed(key_counts.astype(">u4"))))
-    full = lengths(bodies) > 0
-    one = bytes((et.LIST, 0, 0, 0, 1, et.BINARY))
+    sizes = lengths(bodies)
+    body_heads = where(sizes > 0, joined(bytes((et.LIST, 0, 0, 0, 1, et.BINARY)), fixed(sizes.astype(">u4"))))
     nil = bytes((et.NIL,))
     return joined(
         spelling.head, len(vhost).to_bytes(4, "big") + vhost + spelling.kind,
         counted(exchanges, ">u4"), key_heads, key_items, nil + spelling.content,
         counted(listed, ">u4"), spelling.protocol,
-        where(full, joined(one, counted(bodies, ">u4"))), nil + basic_walk.ID_HEAD, ids, spelling.true,
+        body_heads, bodies, nil + basic_walk.ID_HEAD, ids, spelling.true,
     )  # fmt: skip
 
 
