@@ -39,7 +39,7 @@ class AppendFile(Closable):
         self._parts.append(view)
         self._waiting += len(view)
         if at_once or self._waiting >= CHUNK_SIZE:
-            self._write()
+            self.flush()
 
     def room(self, size: int) -> npt.NDArray[np.uint8]:
         """A place for `size` bytes that are to be appended at once. The next call gives the same memory: new memory
@@ -51,11 +51,12 @@ class AppendFile(Closable):
 
     def finish(self) -> None:
         """Writes what waits, and forces the file to the disk where that was asked for."""
-        self._write()
+        self.flush()
         if self._forced:
             system.fsync(self._descriptor)
 
-    def _write(self) -> None:
+    def flush(self) -> None:
+        """Writes what waits. A file that is forced is on its way to the disk then, but may not be there."""
         first = self.size
         for view in self._parts:
             system.pwrite(self._descriptor, view, self.size)

@@ -35,6 +35,8 @@ from storage_core.store import StagedFile
 
 SLICE_BYTES = 64 << 20
 LARGEST_PRIORITY_COUNT = 256
+FORCED_TOGETHER = 64
+"""Whole files that wait, open, to be forced to the disk: the first one takes most of the others with it."""
 
 
 @dataclass
@@ -70,6 +72,7 @@ class TaskWriter:
         self._message_file: AppendFile | None = None
         self._message_size = 0
         self._files: list[StagedFile] = []
+        self._whole: list[AppendFile] = []
         self._message_files: list[tuple[str, int]] = []
         self._index: list[npt.NDArray[np.void]] = []
         self.rows = 0
@@ -135,10 +138,10 @@ class TaskWriter:
             names = []
             for suffix, data in _segment_files(pending.version, entries.slice(start, stop - start)):
                 names.append(f"{self._prefix}.{directory}.{len(pending.segments)}{suffix}")
-                with AppendFile(f"{self._folder}/{names[-1]}") as file:
-                    file.append(data)
-                    file.finish()
-                    self._files.append(StagedFile(names[-1], file.size, file.crc))
+                file = AppendFile(f"{self._folder}/{names[-1]}")
+                self._whole.append(file)
+                file.append(data)
+                self._note(file)
             pending.segments.append((names, stop - start, int(sizes[start:stop].sum())))
             start = stop
         pending.parts, pending.sizes = [entries.slice(start)], [sizes[start:]]
@@ -172,12 +175,23 @@ class TaskWriter:
         file = self._message_file
         if file is None:
             return
-        file.finish()
-        file.close()
+        self._message_file = None
+        self._whole.append(file)
+        self._message_files.append(self._note(file))
+
+    def _note(self, file: AppendFile) -> tuple[str, int]:
+        """Takes a whole file as staged, to be forced to the disk with others: its name and size."""
+        file.flush()
         name = file.path.rsplit("/", 1)[1]
         self._files.append(StagedFile(name, file.size, file.crc))
-        self._message_files.append((name, file.size))
-        self._message_file = None
+        if len(self._whole) == FORCED_TOGETHER:
+            self._force()
+        return name, file.size
+
+    def _force(self) -> None:
+        while self._whole:
+            self._whole[0].finish()
+            self._whole.pop(0).close()
 
     def finish(self) -> tuple[list[StagedFile], dict[str, Any]]:
         """Writes what is left. The files, and what `job` must know of them, as JSON."""
@@ -186,11 +200,12 @@ class TaskWriter:
                 self._write_segments(pending, whole=False)
         self._close_message_file()
         index = f"{self._prefix}.index"
-        with AppendFile(f"{self._folder}/{index}") as file:
-            for rows in self._index:
-                file.append(rows.tobytes())
-            file.finish()
-            self._files.append(StagedFile(index, file.size, file.crc))
+        file = AppendFile(f"{self._folder}/{index}")
+        self._whole.append(file)
+        for rows in self._index:
+            file.append(rows.tobytes())
+        self._note(file)
+        self._force()
         queues = {
             directory: {
                 "name": pending.name.hex(),
@@ -203,10 +218,10 @@ class TaskWriter:
         return self._files, {"queues": queues, "messageFiles": self._message_files, "index": index}
 
     def close(self) -> None:
-        """Lets go of an open file, for a task that fails."""
-        if self._message_file is not None:
-            self._message_file.close()
-            self._message_file = None
+        """Lets go of open files, for a task that fails."""
+        for file in (*self._whole, *([self._message_file] if self._message_file is not None else [])):
+            file.close()
+        self._whole, self._message_file = [], None
 
 
 def _segment_files(version: int, entries: pa.BinaryArray) -> list[tuple[str, bytes]]:
