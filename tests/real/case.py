@@ -65,7 +65,7 @@ def prepare(seed: int, work: Path) -> Case:
     r = random.Random(f"variants of {seed}")
     made = random_store.make(seed, work / "as-made")
     variants = [Variant(made.directory, Harm(), says_5x(made.directory))]
-    for number in range(0 if made.light else 3):
+    for number in range(3):
         copy = work / f"harmed-{number}"
         shutil.copytree(made.directory, copy)
         done = harm(copy, r)
@@ -73,7 +73,7 @@ def prepare(seed: int, work: Path) -> Case:
     for variant in variants:
         own = "533" if variant.says_5x else "493"
         other = "493" if variant.says_5x else "533"
-        versions = [own] if made.light or r.random() < 0.5 else [own, other]
+        versions = [own] if r.random() < 0.5 else [own, other]
         variant.truths = [truth.ask(version, variant.directory, made.settings) for version in versions]
     return Case(seed, made, variants, r.choice((2, 3, 7, 20)))
 

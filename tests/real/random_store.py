@@ -65,10 +65,10 @@ def make(seed: int, directory: Path, intact: bool = False) -> RandomStore:
     directory.mkdir(parents=True)
     writer = _Writer(r, store)
     for number in range(r.choice((1, 1, 2, 2, 3, 4))):
-        if number and not store.light and r.random() < 0.4 and not intact:
+        if number and r.random() < 0.4 and not intact:
             _expire(r, store)
         writer.session()
-    if not store.light and r.random() < 0.3 and not intact:
+    if r.random() < 0.3 and not intact:
         _expire(r, store)
     return store
 

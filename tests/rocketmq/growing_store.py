@@ -54,6 +54,11 @@ class GrowingStore:
             if size == ENTRY_SIZE:
                 self.listed[key] = self.listed.get(key, 0) + 1
 
+    def list_in(self, key: tuple[str, int], count: int) -> None:
+        """The first `count` entries of a queue that records name besides their own."""
+        for queue_offset in range(count):
+            self._entry(key, queue_offset, ENTRY_SIZE)
+
     def _entry(self, key: tuple[str, int], queue_offset: int, size: int) -> None:
         folder = Path("consumequeue") / key[0] / str(key[1])
         for source in sorted((self.model / folder).iterdir()):

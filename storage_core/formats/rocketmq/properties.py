@@ -28,7 +28,7 @@ MOST_NAMES = 64
 KEYS = "KEYS"
 TAGS = "TAGS"
 UNIQ_KEY = "UNIQ_KEY"
-MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
+MULTI_DISPATCH, MULTI_OFFSETS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
 
 _loops = CompiledLoops("storage_core.formats.rocketmq.compiled.property_loops")
 

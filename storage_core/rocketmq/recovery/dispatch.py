@@ -11,12 +11,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from storage_core.arrays import as_array
 from storage_core.formats.layout import Mask, Positions
 from storage_core.formats.rocketmq.message import COMMIT, TRANSACTION_MASK, Messages
 from storage_core.formats.spans import FEW
 from storage_core.rocketmq.disk.commit_log import RecordRun
+from storage_core.rocketmq.recovery.light_queues import queues_named_by
 from storage_core.store import QueueKey
 
 
@@ -57,11 +59,45 @@ class AppendedEntries:
         )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class AskedEntries:
+    """Entries that records ask for, in log order: each for its own queue, and for those that it names besides.
+
+    Arrays have shape (n,). `queue` is an index into `keys`, `rows` are the numbers of the records.
+    """
+
+    keys: tuple[QueueKey, ...]
+    queue: npt.NDArray[np.int32]
+    queue_offsets: Positions
+    rows: npt.NDArray[np.intp]
+
+
+def asked_entries(messages: Messages, of_5x: bool) -> AskedEntries:
+    """The entries that records ask for, by the rules of 5.x or of 4.9; a queue need not take them."""
+    keys, queue = queue_keys(messages)
+    listed = has_entry(messages.column("sys_flag"))
+    rows = np.flatnonzero(listed)
+    own = AskedEntries(keys, queue[rows], messages.column("queue_offset")[rows], rows)
+    named = queues_named_by(messages, listed, of_5x)
+    if named is None:
+        return own
+    numbers = {key: number for number, key in enumerate(keys)}
+    codes, others = _distinct(named.topics, named.queue_ids)
+    known = np.array([numbers.setdefault(key, len(numbers)) for key in others], np.int32)
+    rows = np.concatenate((own.rows, named.rows))
+    order = np.argsort(rows, kind="stable")
+    return AskedEntries(
+        tuple(numbers), np.concatenate((own.queue, known[codes]))[order],
+        np.concatenate((own.queue_offsets, named.queue_offsets))[order], rows[order],
+    )  # fmt: skip
+
+
 class Dispatcher:
     """Feeds records to queues; `tails` is always the state after the last record."""
 
-    def __init__(self, tails: Mapping[QueueKey, QueueTail], entries_per_file: int) -> None:
+    def __init__(self, tails: Mapping[QueueKey, QueueTail], entries_per_file: int, of_5x: bool) -> None:
         self.tails = dict(tails)
+        self._of_5x = of_5x
         self._entries_per_file = max(entries_per_file, 1)
 
     def feed(self, run: RecordRun) -> AppendedEntries:
@@ -69,20 +105,22 @@ class Dispatcher:
         messages = run.messages
         # A broker dispatches the address that the record states, not the one where it lies.
         physical_offsets = messages.column("physical_offset")
-        keys, queue = queue_keys(messages)
-        reach = np.array([self.tails.get(key, QueueTail()).reach for key in keys], np.int64)
-        new = has_entry(messages.column("sys_flag")) & (physical_offsets + run.sizes > reach[queue])
-        rows = np.flatnonzero(new)
-        queue_offsets = np.full(len(messages), -1, np.int64)
-        if len(rows):
-            offsets = messages.column("queue_offset")
-            order = rows[np.argsort(queue[rows], kind="stable")]
-            bounds = np.flatnonzero(np.diff(queue[order])) + 1
+        asked = asked_entries(messages, self._of_5x)
+        rows, ends = asked.rows, (physical_offsets + run.sizes)[asked.rows]
+        reach = np.array([self.tails.get(key, QueueTail()).reach for key in asked.keys], np.int64)
+        new = np.flatnonzero(ends > reach[asked.queue])
+        queue_offsets = np.full(len(rows), -1, np.int64)
+        if len(new):
+            order = new[np.argsort(asked.queue[new], kind="stable")]
+            bounds = np.flatnonzero(np.diff(asked.queue[order])) + 1
             for group in np.split(order, bounds):
-                key, ends = keys[queue[group[0]]], physical_offsets[group] + run.sizes[group]
-                queue_offsets[group] = self._append(key, offsets[group], ends)
-        rows = np.flatnonzero(queue_offsets >= 0)
-        return AppendedEntries(keys, queue[rows], queue_offsets[rows], physical_offsets[rows], run.sizes[rows], rows)
+                key = asked.keys[asked.queue[group[0]]]
+                queue_offsets[group] = self._append(key, asked.queue_offsets[group], ends[group])
+        taken = queue_offsets >= 0
+        rows = rows[taken]
+        return AppendedEntries(
+            asked.keys, asked.queue[taken], queue_offsets[taken], physical_offsets[rows], run.sizes[rows], rows
+        )
 
     def _append(self, key: QueueKey, offsets: Positions, ends: Positions) -> Positions:
         """Queue offsets that the records get in their queue, -1 for those that the rules ignore."""
@@ -129,12 +167,19 @@ def queue_keys(messages: Messages) -> tuple[tuple[QueueKey, ...], npt.NDArray[np
         pairs_of_few = list(zip(messages.topics().to_pylist(), messages.column("queue_id").tolist(), strict=True))
         numbers = {key: number for number, key in enumerate(dict.fromkeys(pairs_of_few))}
         return tuple(numbers), np.array([numbers[key] for key in pairs_of_few], np.int32)
-    topics = messages.topics().dictionary_encode()
-    codes = topics.indices.to_numpy().astype(np.int64)
-    pairs = as_array((codes << 32) | messages.column("queue_id").view(np.uint32)).dictionary_encode()
-    names = topics.dictionary.to_pylist()
+    codes, keys = _distinct(messages.topics(), messages.column("queue_id"))
+    return keys, codes
+
+
+def _distinct(
+    topics: pa.StringArray, queue_ids: npt.NDArray[np.int32]
+) -> tuple[npt.NDArray[np.int32], tuple[QueueKey, ...]]:
+    encoded = topics.dictionary_encode()
+    codes = encoded.indices.to_numpy().astype(np.int64)
+    pairs = as_array((codes << 32) | queue_ids.view(np.uint32)).dictionary_encode()
+    names = encoded.dictionary.to_pylist()
     keys = tuple((names[pair >> 32], _signed(pair & 0xFFFFFFFF)) for pair in pairs.dictionary.to_pylist())
-    return keys, pairs.indices.to_numpy()
+    return pairs.indices.to_numpy(), keys
 
 
 def _signed(value: int) -> int:

@@ -177,7 +177,7 @@ def _recover_log(run: _Simulation, overall: int) -> Verdict:
     listing = run.listing
     entries_per_file = _entries_per_file(listing)
     before = {key: state.tail for key, state in run.states.items()}
-    dispatcher = Dispatcher(before, entries_per_file)
+    dispatcher = Dispatcher(before, entries_per_file, run.rules is Rules.V5)
     # 4.9 dispatches from where the queues end when the scan is over; all but its clean start dispatch while they scan.
     threshold = -1 if listing.abort else overall
     during = listing.abort or run.rules is Rules.V5

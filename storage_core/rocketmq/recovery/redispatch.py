@@ -13,7 +13,7 @@ from storage_core.files.file_chain import FileChain
 from storage_core.files.open_files import OpenFiles
 from storage_core.rocketmq.disk.commit_log import RecordRun
 from storage_core.rocketmq.recovery.dispatch import AppendedEntries, Dispatcher
-from storage_core.rocketmq.recovery.recovery import Verdict, dispatched_records
+from storage_core.rocketmq.recovery.recovery import Rules, Verdict, dispatched_records
 
 
 def redispatched(log: FileChain, verdict: Verdict, files: OpenFiles) -> Iterator[tuple[RecordRun, AppendedEntries]]:
@@ -22,7 +22,7 @@ def redispatched(log: FileChain, verdict: Verdict, files: OpenFiles) -> Iterator
     `rows` of the entries are record numbers in the run. Both are valid until the next step.
     """
     for replay in verdict.replays:
-        dispatcher = Dispatcher(replay.tails, verdict.entries_per_file)
+        dispatcher = Dispatcher(replay.tails, verdict.entries_per_file, verdict.rules is Rules.V5)
         for run in dispatched_records(log, files, replay.start, replay.stop, verdict.rules):
             entries = dispatcher.feed(run)
             if replay.void:

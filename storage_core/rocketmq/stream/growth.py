@@ -24,9 +24,10 @@ from storage_core.formats.rocketmq.record_walk import Stop
 from storage_core.rocketmq.disk.commit_log import Checks, FileWalk, RecordRun
 from storage_core.rocketmq.disk.directory import Listing, with_log, with_queues
 from storage_core.rocketmq.recovery.dispatch import has_entry, queue_keys
+from storage_core.rocketmq.recovery.light_queues import queues_named_by
 from storage_core.rocketmq.recovery.queue_ranges import ServedQueues, served_after
 from storage_core.rocketmq.recovery.queue_scan import NOTHING_SEEN
-from storage_core.rocketmq.recovery.recovery import QueueVerdict, known_magics
+from storage_core.rocketmq.recovery.recovery import QueueVerdict, Rules, known_magics
 from storage_core.store import QueueKey
 
 WINDOW_SIZE = 1 << 20
@@ -64,9 +65,9 @@ class Growth:
 
     `folders` are those of the log. It was looked at up to `reach`, and up to `walked` it will not be looked at again:
     between them lies the last record, `unsure`, of which a part may not be written yet, unless a queue lists it or
-    another record follows. `waiting`: queues that lack
-    entries, with the address after the last record that each of them must list; `since` when one of them last got some
-    (seconds of a monotonic clock).
+    another record follows. `waiting`: queues that lack entries, with the address after the last record that each of
+    them must list; `since` when one of them last got some (seconds of a monotonic clock). `named`: queues that records
+    name besides their own, which list these or not.
     """
 
     served: ServedQueues
@@ -76,6 +77,7 @@ class Growth:
     since: float = field(default_factory=time.monotonic)
     reach: int = -1
     unsure: _Record | None = None
+    named: set[QueueKey] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.reach = max(self.reach, self.walked)
@@ -99,7 +101,8 @@ class Growth:
             for key, end in found.items():
                 self.waiting[key] = end
             changed: dict[QueueKey, QueueVerdict] = {}
-            asked = {*self.waiting, *(key for key in listing.queues if key[0].startswith(LIGHT_QUEUE_PREFIX))}
+            light = (key for key in listing.queues if key[0].startswith(LIGHT_QUEUE_PREFIX))
+            asked = {*self.waiting, *self.named, *light}
             for key in asked if found or self.waiting else ():
                 listing = self._read_on(listing, key, changed, files)
         if changed:
@@ -132,6 +135,7 @@ class Growth:
             checks = Checks(known_magics(self.served.verdict.rules), crc=False)
             walk = FileWalk(listing.log, files, file, position, checks, WINDOW_SIZE)
             for run in walk:
+                self.named |= _named_by(run, self.served.verdict.rules)
                 for each in (*([last] if last else []), *_last_of_queues(run)):
                     found[each.key] = max(found.get(each.key, 0), each.end)
                 last = _last_of(run)
@@ -234,6 +238,12 @@ def _last_of_queues(run: RecordRun) -> Iterator[_Record]:
     for key, start, end in zip(keys, starts.tolist(), ends.tolist(), strict=True):
         if end:
             yield _Record(key, start, end)
+
+
+def _named_by(run: RecordRun, rules: Rules) -> set[QueueKey]:
+    listed = has_entry(run.messages.column("sys_flag"))
+    named = queues_named_by(run.messages, listed, rules is Rules.V5)
+    return set() if named is None else set(zip(named.topics.to_pylist(), named.queue_ids.tolist(), strict=True))
 
 
 def _last_of(run: RecordRun) -> _Record:

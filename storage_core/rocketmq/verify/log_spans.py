@@ -19,6 +19,7 @@ from storage_core.files.open_files import OpenFiles
 from storage_core.formats.layout import Mask, Positions
 from storage_core.formats.rocketmq.message import ROLLBACK, TRANSACTION_MASK, Messages
 from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
+from storage_core.formats.rocketmq.properties import MULTI_DISPATCH
 from storage_core.rocketmq.disk.commit_log import RecordRun, bad_delays
 from storage_core.rocketmq.disk.log_walk import Gap, LogSpan, SpanWalk
 from storage_core.rocketmq.disk.tags_code import tags_codes
@@ -31,7 +32,6 @@ from storage_core.store import QueueKey
 
 LARGEST_EXT_CODE = -2_147_483_649
 """A tags code of at most this is an address in an extended queue file (rocketmq.md 3.6)."""
-MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
 
 
 @dataclass(frozen=True)

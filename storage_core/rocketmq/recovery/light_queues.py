@@ -1,0 +1,69 @@
+"""Queues that records name besides their own, light queues above all: what the dispatcher appends there.
+
+Which of these entries a queue takes is `dispatch`'s. Source of the rules: rocketmq.md 3.8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage_core.arrays import as_array, as_mask, as_numbers
+from storage_core.formats.byte_search import find_all
+from storage_core.formats.layout import Mask, Positions
+from storage_core.formats.rocketmq.message import Messages
+from storage_core.formats.rocketmq.paths import LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC
+from storage_core.formats.rocketmq.properties import MULTI_DISPATCH, MULTI_OFFSETS
+
+SEPARATOR = ","
+ALONE_IN_5X = ("%RETRY%", "rmq_sys_", SCHEDULE_TOPIC)
+"""How topics begin whose records 5.x lists in their own queue alone."""
+_NEEDLE = MULTI_OFFSETS.encode()
+QUEUE_OFFSET, FOLDER = "^[0-9]{1,18}$", r"^[^/\x00]+$"
+
+
+@dataclass(frozen=True)
+class NamedQueues:
+    """What records name, in their order: the queue, and the queue offset there. Shape (n,); `rows` say whose it is."""
+
+    rows: npt.NDArray[np.intp]
+    topics: pa.StringArray
+    queue_ids: npt.NDArray[np.int32]
+    queue_offsets: Positions
+
+
+def queues_named_by(messages: Messages, listed: Mask, of_5x: bool) -> NamedQueues | None:
+    """The queues that some records, `listed`, name besides their own; None where there is none.
+
+    A record counts when it has as many queue offsets as names: the store notes these when it lists the record there.
+    """
+    starts, sizes = messages.properties_start, messages.properties_size
+    if not len(starts) or not len(find_all(messages.buffer[starts.min() : (starts + sizes).max()], _NEEDLE)):
+        return None
+    columns = [messages.property_column().values(name) for name in (MULTI_DISPATCH, MULTI_OFFSETS)]
+    given = listed & as_mask(columns[0].is_valid()) & as_mask(columns[1].is_valid())
+    if of_5x:
+        for start in ALONE_IN_5X:
+            given &= ~as_mask(pc.starts_with(messages.topics(), start))
+    # Java's split leaves out what is empty at the end.
+    names, offsets = (
+        pc.split_pattern(pc.utf8_rtrim(column.take(as_array(np.flatnonzero(given))), SEPARATOR), SEPARATOR)
+        for column in columns
+    )
+    counts = as_numbers(pc.list_value_length(names))
+    equal = counts == as_numbers(pc.list_value_length(offsets))
+    rows = np.repeat(np.flatnonzero(given)[equal], counts[equal])
+    topics, numbers = (lists.filter(as_array(equal)).flatten() for lists in (names, offsets))
+    good = as_mask(pc.match_substring_regex(numbers, "^[0-9]{1,18}$")) & as_mask(
+        pc.match_substring_regex(topics, "^[^/]+$")
+    )
+    if not good.any():
+        return None
+    rows, topics = rows[good], topics.filter(as_array(good))
+    light = as_mask(pc.starts_with(topics, LIGHT_QUEUE_PREFIX))
+    queue_ids = np.where(light, 0, messages.column("queue_id")[rows]).astype(np.int32)
+    return NamedQueues(rows, topics, queue_ids, as_numbers(numbers.filter(as_array(good)).cast(pa.int64())))
