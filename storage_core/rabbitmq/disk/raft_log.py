@@ -244,7 +244,7 @@ def read_log(root: str, server: str, wals: WalEntries) -> RaftLog:
         if len(part):
             beyond[path] = part[part["file"] == BEYOND]
             new = LogPiece(root, path, len(files), 0, first)
-            pieces = _over(pieces, part, new)
+            _over(pieces, part, new)
             older += [new] if part["index"][0] < first else []
             files.append(path)
     for part in wals.parts.get(server.encode(), []):
@@ -252,7 +252,7 @@ def read_log(root: str, server: str, wals: WalEntries) -> RaftLog:
             number = int(part["file"][0])
             part = _rising(part)
             new = LogPiece(root, files[number], number, 0, first, part)
-            pieces = _over(pieces, part, new)
+            _over(pieces, part, new)
             older += [new] if part["index"][0] < first else []
     pieces = [piece.between(first, piece.stop) for piece in pieces if piece.stop > first]
     pieces, cut = _whole(pieces, first, beyond)
@@ -282,19 +282,19 @@ def _whole(pieces: list[LogPiece], wanted: int, beyond: dict[str, LogEntries]) -
     return pieces, []
 
 
-def _over(pieces: list[LogPiece], part: LogEntries, new: LogPiece) -> list[LogPiece]:
-    """A log whose entries from the first of `part` on are replaced by it; `new` says of which file that is, and before
+def _over(pieces: list[LogPiece], part: LogEntries, new: LogPiece) -> None:
+    """Replaces the entries of a log from the first of `part` on by it; `new` says of which file that is, and before
     which index the snapshot has everything.
     """
     first = int(part["index"][0])
-    before = [piece.between(piece.first, first) for piece in pieces if piece.first < first]
+    while pieces and pieces[-1].first >= first:
+        pieces.pop()
+    if pieces and pieces[-1].stop > first:
+        pieces[-1] = replace(pieces[-1], stop=first)
     index = part["index"][int(np.searchsorted(part["index"], new.stop)) :]
-    if not len(index):
-        return before
-    edges = [0, *(np.flatnonzero(np.diff(index) != 1) + 1).tolist(), len(index)]
-    return before + [
-        replace(new, first=int(index[low]), stop=int(index[high - 1]) + 1) for low, high in pairwise(edges)
-    ]
+    if len(index):
+        edges = [0, *(np.flatnonzero(np.diff(index) != 1) + 1).tolist(), len(index)]
+        pieces += [replace(new, first=int(index[low]), stop=int(index[high - 1]) + 1) for low, high in pairwise(edges)]
 
 
 def _read_segment(path: str) -> LogEntries:

@@ -48,20 +48,23 @@ class MessageTable:
 
     def keep(self, held: Iterable[int]) -> None:
         """Drops all messages but those of these indexes."""
-        wanted = np.unique(np.fromiter(held, np.int64))
+        wanted = np.sort(np.fromiter(held, np.int64))
+        wanted = wanted[np.append(True, wanted[1:] != wanted[:-1])[: len(wanted)]]
         found, known = self.find(wanted)
         self._parts, self._firsts, self.count = [], [], 0
         self.add(found[known])
         self._limit = max(2 * self.count, SMALLEST_LIMIT)
 
     def find(self, indexes: npt.NDArray[np.int64]) -> tuple[Messages, Mask]:
-        """A row for each index, and whether it is that of a message of the table. Shapes (n,)."""
+        """A row for each index, to be read only, and whether it is that of a message of the table. Shapes (n,)."""
         if not self._parts:
             return np.zeros(len(indexes), MESSAGE), np.zeros(len(indexes), bool)
         if len(self._parts) > 1:
             self._parts, self._firsts = [np.concatenate(self._parts)], self._firsts[:1]
         (table,) = self._parts
-        found = table[np.minimum(np.searchsorted(table["index"], indexes), len(table) - 1)]
+        at = np.minimum(np.searchsorted(table["index"], indexes), len(table) - 1)
+        follow = len(at) and (np.diff(at) == 1).all()
+        found = table[at[0] : at[0] + len(at)] if follow else table[at]
         return found, found["index"] == indexes
 
     def counted(self, index: int) -> int:
