@@ -10,6 +10,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from benchmarks.make_node_queues import make_classic, make_quorum, make_stream
 from benchmarks.measure import Run, interleaved, timed
 from benchmarks.report import Finding, Section
 from benchmarks.scan import ROOT, noop, session, write_peers
+from benchmarks.write import compare_writes, tell_writes
 from storage_core import open_store
 from storage_core.store import ScanRequest
 
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
 
 METHOD = (
     'Four queues. `format("mqstore")` to Spark\'s noop sink against a Python data source that yields ready batches'
-    " of the same rows and sizes, and uncompressed Parquet, as in the scan of RocketMQ's stores. The paging "
+    " of the same rows and sizes, and uncompressed Parquet, as in the scan of RocketMQ's stores. Writes: rows of "
+    "Parquet into a new store, against a source that drops its batches. The paging "
     "queue, without Spark: batches of 100 persistent messages of 200 B; fetching includes the bodies and the "
     "acknowledgement. Ratios are medians of the ratios within a round. A stream and a quorum queue are one "
     "message of a real node, repeated, each under its own number; classic queues are 256 messages of a real node as "
@@ -43,6 +46,8 @@ FIVE = ("queue", "sequenceId", "messageId", "routingKeys", "body")
 SHAPES = {"200 B, embedded in the index": (1_000_000, 200), "5 KB, in the message store": (100_000, 5_000)}
 OF_CEILING = {"five columns": (0.60, 0.75), "all columns": (0.65, 0.80)}
 CHUNK = 100_000
+FILES = 8
+"""Of Parquet, from which Spark takes the rows of a write."""
 QUEUES = np.array(["orders", "ship", "refund", "payment"])
 BATCH, BODY_SIZE, MESSAGES = 100, 200, 200_000
 NODE_COUNT, NODE_BODY_SIZE = 1_000_000, 100
@@ -72,6 +77,7 @@ def rabbitmq(folder: Path, scale: float, rounds: int) -> Section:
             for title, columns in (("five columns", FIVE), ("all columns", None)):
                 _compare(spark, folder, store, count, columns, OF_CEILING[title], f"{name}, {title}", rounds, section)
             shutil.rmtree(store)
+            _compare_writes(spark, folder, count, size, f"write, {name}", rounds, section)
         for kind, make in (("stream", make_stream), ("quorum queue", make_quorum)):
             count = max(int(NODE_COUNT * scale), 100)
             store = make(folder / kind.replace(" ", "-"), count, NODE_BODY_SIZE)
@@ -98,6 +104,21 @@ def make_rabbitmq_store(path: str, count: int, body_size: int) -> str:
         for first in range(0, count, CHUNK):
             store.append(_rows(np.arange(first, min(first + CHUNK, count)), body_size))
     return path
+
+
+def _compare_writes(
+    spark: SparkSession, folder: Path, count: int, size: int, title: str, rounds: int, section: Section
+) -> None:
+    """A new store each time: a job in a store that was stopped cleanly writes what this has noted anew."""
+    import pyarrow.parquet as pq
+
+    rows = folder / f"rows-{size}"
+    rows.mkdir()
+    for number, chunk in enumerate(np.array_split(np.arange(count), FILES)):
+        pq.write_table(_rows(chunk, size), rows / f"{number}.parquet", compression="NONE", use_dictionary=False)
+    frame = partial(spark.read.parquet, str(rows))
+    tell_writes(section, compare_writes(frame, folder, rounds, True, engine="rabbitmq"), title, count)
+    shutil.rmtree(rows)
 
 
 def _rows(numbers: np.ndarray, body_size: int) -> pa.Table:

@@ -46,9 +46,8 @@ def write(folder: Path, scale: float, rounds: int) -> Section:
             count = max(int(whole * scale), 20)
             rows = folder / f"rows-{body_size}"
             write_rows(rows, count, body_size)
-            found = _measure(partial(spark.read.parquet, str(rows)), folder, rounds)
-            section.foreign.append(found.foreign)
-            _tell(section, found, NAMES[body_size], count, OF_DROPPING[body_size])
+            found = compare_writes(partial(spark.read.parquet, str(rows)), folder, rounds)
+            tell_writes(section, found, NAMES[body_size], count, OF_DROPPING[body_size])
             shutil.rmtree(rows)
     append_core(section, folder, scale, rounds)
     return section
@@ -73,28 +72,43 @@ def write_rows(folder: Path, count: int, body_size: int) -> None:
         pq.write_table(table, folder / f"{number}.parquet", compression="NONE", use_dictionary=False)
 
 
-def _measure(frame: Callable[[], DataFrame], folder: Path, rounds: int) -> Rounds:
+def compare_writes(
+    frame: Callable[[], DataFrame], folder: Path, rounds: int, new_stores: bool = False, **options: str
+) -> Rounds:
+    """Writes the rows of `frame` into one store below `folder`, or into a new one each time, and elsewhere."""
     store, copy = folder / "store", folder / "copy"
 
+    def between() -> None:
+        if new_stores:
+            shutil.rmtree(store, ignore_errors=True)
+        # What one contender left to be written to the disk is not to be the next one's burden.
+        os.sync()
+
+    def ours() -> None:
+        frame().write.format("mqstore").options(**options).mode("append").save(str(store))
+
     contenders = {
-        "mqstore": lambda: frame().write.format("mqstore").mode("append").save(str(store)),
+        "mqstore": ours,
         "dropping": lambda: frame().write.format("dropping").mode("append").save(),
         "Parquet": lambda: frame().write.mode("overwrite").option("compression", "none").parquet(str(copy)),
     }
-    # What one contender left to be written to the disk is not to be the next one's burden.
-    found = interleaved(contenders, rounds, warm_ups=2, between=os.sync)
-    shutil.rmtree(store)
+    found = interleaved(contenders, rounds, warm_ups=2, between=between)
+    shutil.rmtree(store, ignore_errors=True)
     shutil.rmtree(copy)
     return found
 
 
-def _tell(section: Section, found: Rounds, title: str, count: int, bounds: tuple[float, float]) -> None:
+def tell_writes(
+    section: Section, found: Rounds, title: str, count: int, bounds: tuple[float, float] | None = None
+) -> None:
+    """Adds what `compare_writes` found, with what must be reached and the goal."""
+    section.foreign.append(found.foreign)
+
     def speed(name: str) -> str:
         return f"{name} {count / found.wall_s(name) / 1e6:.2f} M rows/s, {found.cpu_s(name) / count * 1e6:.2f} CPU-µs"
 
     share = found.faster("mqstore", "dropping")
     note = f"{speed('mqstore')}; {speed('dropping')}; by CPU time {found.cheaper('mqstore', 'dropping') * 100:.0f} %"
-    section.add(
-        Finding(f"{title}: of a source that drops its batches", share, "%", bounds[0], note=note, goal=bounds[1])
-    )
+    must, goal = bounds or (None, None)
+    section.add(Finding(f"{title}: of a source that drops its batches", share, "%", must, note=note, goal=goal))
     section.add(Finding(f"{title}: over Parquet", found.faster("mqstore", "Parquet"), "×", note=speed("Parquet")))
