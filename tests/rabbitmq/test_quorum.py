@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -19,17 +18,12 @@ from storage_core.rabbitmq import open_store
 from storage_core.rabbitmq.disk import raft_log
 from storage_core.rabbitmq.disk.raft_log import read_log
 from storage_core.rabbitmq.quorum import replay
-from storage_core.rabbitmq.quorum.machine import map_order
-from storage_core.rabbitmq.quorum.machine.delayed import Delayed
-from storage_core.rabbitmq.quorum.machine.lanes import Lanes
 from storage_core.rabbitmq.quorum.machine.message_facts import (
     MessageFacts,
     message_facts,
     noted_facts,
     sized_facts,
 )
-from storage_core.rabbitmq.quorum.machine.priorities import Priorities
-from storage_core.rabbitmq.quorum.machine.state import Consumer, State
 from storage_core.rabbitmq.quorum.message_table import MessageTable
 from storage_core.rabbitmq.quorum.snapshot import QuorumSnapshot, Reading
 from storage_core.store import Mode, OffsetBound, Predicate, ScanRequest
@@ -259,79 +253,6 @@ def test_the_machine_version_of_a_queue(name: str, version: int, tmp_path: Path)
         assert {each for batch in store.view("queues") for each in batch["version"].to_pylist()} == {version}
 
 
-def test_the_lanes_of_version_5() -> None:
-    """Two of three messages come from the high lane, the third is the older of the two heads."""
-    lanes = Lanes([1, 2, 3, 9], [4, 5, 6, 7, 8])
-    order = [*lanes]
-    assert order == [4, 5, 1, 6, 7, 2, 8, 3, 9]
-    heads = []
-    while len(lanes):
-        heads.append(lanes.head)
-        assert lanes.popleft() == heads[-1]
-    assert (heads, lanes.turn) == (order, 0)
-    assert [*Lanes([7], [4, 5, 6])] == [4, 5, 6, 7]
-
-
-def test_the_priorities_of_version_8() -> None:
-    """The highest first; what expires leaves from the head of each."""
-    queue = Priorities({4: [1, 2], 0: [3]})
-    for index, priority in ((4, 255), (5, 31), (6, -1), (7, 4)):
-        queue.append(index, priority)
-    assert ([*queue], len(queue), queue.head) == ([4, 5, 1, 2, 7, 3, 6], 7, 4)
-    assert queue.take_heads(lambda index: index in {4, 1, 7, 3, 6}) == [4, 1, 3, 6]
-    assert [queue.popleft() for _ in range(3)] == [5, 2, 7]
-    assert not len(queue)
-
-
-def test_messages_that_wait_for_their_time() -> None:
-    delayed = Delayed()
-    for index, due, token in ((1, 30, None), (2, 20, b"a"), (3, 30, b"b"), (4, 50, b"a")):
-        delayed.put(index, due, token)
-    assert delayed.find([b"b", b"a", b"none", b"b"]) == [3, 4]
-    assert delayed.take_due(19) == []
-    assert delayed.take_due(30) == [2, 1, 3]
-    assert delayed.deferred == {b"a": (50, 4)}
-    delayed.put(5, 60)
-    delayed.forget([b"a"])
-    assert (delayed.due, delayed.deferred, delayed.first) == ({5: 60}, {}, 5)
-    assert (delayed.take_first(3), len(delayed), delayed.first) == ([5], 0, None)
-
-
-def test_of_equal_times_the_one_that_came_first_is_the_next() -> None:
-    """Once: after it they go by raft index. What is put back waits anew."""
-    delayed = Delayed()
-    for index in (9, 8, 7, 6):
-        delayed.put(index, 30)
-    assert delayed.take_due(30) == [9, 6, 7, 8]
-    for index in (9, 8):
-        delayed.put(index, 30)
-    assert (delayed.take_first(1), delayed.first, delayed.take_due(40)) == ([8], 9, [9])
-
-
-def test_a_state_under_later_rules() -> None:
-    """Counts of what was returned stay; of what waits to be delivered they are those that it came with."""
-    process = external_term.Opaque(b"p")
-    state = State(counts={1: 2, 2: 1, 3: 4}, returns=deque([1]), messages=Lanes([3, 4], turn=2))
-    state.consumers[b"t", process] = Consumer((b"t", process), 3, "simple_prefetch", False, 0, prefetch=5)
-    state.consumers[b"t", process].checked_out[0] = 2
-    state.upgraded(3, 1000)
-    assert (state.consumers[b"t", process].most_credit, state.credit_by_message) == (5, True)
-    state.upgraded(5, 1000)
-    assert isinstance(state.messages, Lanes)
-    assert (state.counts, state.failures, state.messages.turn) == ({1: 2, 2: 1}, {1: 2, 2: 1, 3: 4}, 0)
-    assert state.deliveries == state.acquired == {1: 2, 2: 1, 3: 4}
-    state.failures[2] = 3
-    state.messages.append(5, 200)
-    consumer = state.consumers[b"t", process]
-    consumer.status = "suspected_down"
-    state.upgraded(8, 1000)
-    assert isinstance(state.messages, Priorities)
-    assert ([*state.messages], state.messages.queues.keys()) == ([5, 3, 4], {4, 9})
-    assert (consumer.status, consumer.away) == (("suspected_down", "up"), "suspected_down")
-    assert (consumer.timeout, consumer.deadlines) == (1_800_000, {0: 1_801_000})
-    assert (state.deliveries, state.acquired) == ({1: 2, 2: 3, 3: 4}, {1: 2, 2: 1, 3: 4})
-
-
 def test_what_counts_in_a_container() -> None:
     """Only a container with annotations that count is decoded; their names in a body are none."""
     content = (
@@ -355,12 +276,6 @@ def test_what_counts_in_a_container() -> None:
         assert sized_facts(external_term.encode(message), 6, 0) == expected
         assert message_facts(external_term.encode(message)) == expected
     assert sized_facts(b"\x83\1p", 6, 2) == MessageFacts(6, metadata=2)
-
-
-def test_the_order_of_a_large_map() -> None:
-    """Fact 10 of the format's page: the order of the fixture with 50 messages returned by one command."""
-    assert map_order.as_in_map(range(50))[:9] == [16, 18, 5, 19, 42, 27, 49, 35, 10]
-    assert map_order.as_in_map([3, 1, 2]) == [1, 2, 3]
 
 
 def test_what_a_shape_says_of_a_container_is_what_it_says_alone() -> None:

@@ -21,6 +21,7 @@ from tests.real.rabbitmq.node import Node
 NODES = (b"a@h", b"b@h")
 RESOURCE = (Atom("resource"), b"/", Atom("queue"), b"q")
 UNDEFINED = Atom("undefined")
+AT_MOST_ONCE = Atom("at_most_once"), (Atom("module"), Atom("function"), [])
 RUN = """
 {ok, In} = file:read_file("%s"),
 {States, _} = lists:mapfoldl(
@@ -89,6 +90,8 @@ class Script:
         retry = Atom(r.choice(("all", "failed", "returned"))), 20, 300
         is_delayed = self.version == 8 and self.delays and r.random() < 0.7
         overflow = "reject_publish" if self.delays else r.choice(("drop_head", "reject_publish"))
+        # A node that drops heads is never configured to publish dead letters at least once.
+        at_least_once = (Atom("at_least_once"),) * (overflow == "reject_publish")
         return {
             Atom("delayed_retry"): retry if is_delayed else Atom("disabled"),
             Atom("max_length"): r.choice((UNDEFINED, UNDEFINED, 12)),
@@ -97,13 +100,13 @@ class Script:
             Atom("delivery_limit"): r.choice((UNDEFINED, 2, 20, -1)),
             Atom("msg_ttl"): r.choice((UNDEFINED, UNDEFINED, 900)),
             Atom("single_active_consumer_on"): r.random() < 0.4,
-            Atom("dead_letter_handler"): UNDEFINED,
+            Atom("dead_letter_handler"): r.choice((UNDEFINED, AT_MOST_ONCE, *at_least_once)),
         }
 
     def _command(self, machine: Machine) -> tuple[Any, Any]:
         makers = (
             (self._publish, 14), (self._checkout, 5), (self._settling, 12), (self._credit, 2), (self._gone, 1.5),
-            (self._requeue, 1), (self._rare, 1), (self._of_8, 2 * (self.version == 8)),
+            (self._requeue, 1), (self._rare, 1), (self._dead_letters, 2), (self._of_8, 2 * (self.version == 8)),
         )  # fmt: skip
         make = self.r.choices([maker for maker, _ in makers], [weight for _, weight in makers])[0]
         return make(machine)
@@ -233,6 +236,15 @@ class Script:
             (Atom("register_enqueuer"), r.choice(PIDS)),
         )  # fmt: skip
         return r.choice(made), None
+
+    def _dead_letters(self, machine: Machine) -> tuple[Any, Any]:
+        """A worker comes, or has published some of the messages that it holds."""
+        r, worker = self.r, machine.state.worker
+        if r.random() < 0.3:
+            return (Atom("dlx"), (Atom("checkout"), r.choice(PIDS), r.choice((1, 3, 8)))), None
+        held = [*worker.checked_out] if worker is not None else []
+        ids = r.sample(held, r.randint(0, len(held))) or [r.randrange(9)]
+        return (Atom("dlx"), (Atom("settle"), ids)), None
 
     def _of_8(self, machine: Machine) -> tuple[Any, Any]:
         """What only version 8 knows."""

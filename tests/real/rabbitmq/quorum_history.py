@@ -40,6 +40,11 @@ SETTLE_S = 4.5
 MOST_HELD = 20
 """Each message that was fetched and is held is a consumer to the queue. In which order those of a channel that is gone
 return is not known for more than 32 (rabbitmq-quorum.md 10)."""
+NOBODY = "nobody"
+"""Where there is no queue: what is to be published there at least once is held."""
+AT_LEAST_ONCE: dict[str, object] = {
+    "x-dead-letter-exchange": "", "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish",
+}  # fmt: skip
 QUEUES: tuple[dict[str, object], ...] = (
     {},
     {"x-delivery-limit": 2},
@@ -48,6 +53,8 @@ QUEUES: tuple[dict[str, object], ...] = (
     {"x-message-ttl": 86_400_000},
     {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": DEAD_LETTERS},
     {"x-max-length": 40, "x-overflow": "reject-publish"},
+    {"x-dead-letter-routing-key": DEAD_LETTERS, "x-delivery-limit": 2, **AT_LEAST_ONCE},
+    {"x-dead-letter-routing-key": NOBODY, "x-delivery-limit": 2, "x-max-length": 60, **AT_LEAST_ONCE},
 )
 
 CONSUMED: tuple[dict[str, object], ...] = (

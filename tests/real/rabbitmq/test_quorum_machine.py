@@ -100,4 +100,5 @@ def shown(state: State) -> dict[str, Any]:
         "service": {priority: [*line] for priority, line in state.service.items() if line},
         "publishers": dict(state.publishers), "noted": noted,
         "delayed": dict(state.delayed.due), "deferred": dict(state.delayed.deferred), "next": state.delayed.first,
+        "discards": [*state.discards], "worker": repr(state.worker),
     }  # fmt: skip

@@ -84,10 +84,8 @@ def _enqueue_by_reply(machine: MachineV5, command: Command) -> None:
 
 def _modify(machine: MachineV5, command: Command) -> None:
     _, key, ids, failed, undeliverable, annotations = command.parts
-    if undeliverable == "true":
-        machine.discard(command.time, key, ids)
-    else:
-        machine.give_back(command.time, key, ids, Outcome(failed == "true", annotations))
+    how = Outcome(failed == "true", annotations)
+    (machine.discard if undeliverable == "true" else machine.give_back)(command.time, key, ids, how)
 
 
 def _requeue(machine: Machine, command: Command) -> None:

@@ -16,6 +16,7 @@ from storage_core.formats.rabbitmq.erlang.external_term import Opaque
 from storage_core.rabbitmq.quorum.machine.map_order import as_in_map
 from storage_core.rabbitmq.quorum.machine.message_facts import NORMAL_PRIORITY, MessageFacts
 from storage_core.rabbitmq.quorum.machine.state import (
+    FAILED,
     RETURNED,
     Consumer,
     ConsumerKey,
@@ -242,12 +243,15 @@ class Machine:
         self.completed()
         self.serve(now)
 
-    def discard(self, now: int, key: ConsumerKey, ids: list[int]) -> None:
+    def discard(self, now: int, key: ConsumerKey, ids: list[int], how: Outcome = FAILED) -> None:
         """Rejected messages leave, for the dead letters."""
         found = self.find(key)
         if found is None:
             return
         for index in self.complete(*found, ids):
+            if self.knows_priorities:
+                self.state.counts[index] = self.state.counts.get(index, 0) + 1
+            self.note(index, how)
             self.dead_letter(index, True)
         self.completed()
         self.serve(now)
@@ -274,13 +278,12 @@ class Machine:
         index = consumer.checked_out[number]
         count = state.counts.get(index, 0) + 1
         self.note(index, how)
-        state.sizes[index] = self.size(index)
+        state.sizes[index], state.counts[index] = self.size(index), count
         limit = state.settings.delivery_limit
         if limit is not None and count > limit:
             self.complete(key, consumer, [number])
             self.dead_letter(index, True)
             return
-        state.counts[index] = count
         consumer.take(number)
         if state.credit_by_message:
             give_credit(consumer, 1)

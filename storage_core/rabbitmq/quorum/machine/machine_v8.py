@@ -10,7 +10,14 @@ from typing import Any
 from storage_core.rabbitmq.quorum.machine.machine import give_credit
 from storage_core.rabbitmq.quorum.machine.machine_v5 import MachineV7
 from storage_core.rabbitmq.quorum.machine.priorities import Priorities
-from storage_core.rabbitmq.quorum.machine.state import ACKNOWLEDGED_WITHIN, RETURNED, Consumer, ConsumerKey, Outcome
+from storage_core.rabbitmq.quorum.machine.state import (
+    ACKNOWLEDGED_WITHIN,
+    FAILED,
+    RETURNED,
+    Consumer,
+    ConsumerKey,
+    Outcome,
+)
 
 SUSPECTED, LATE = "suspected_down", "timeout"
 DELIVERY_TIME, DEFERRAL_TOKEN = b"x-opt-delivery-time", b"x-opt-deferral-token"
@@ -69,10 +76,10 @@ class MachineV8(MachineV7):
         if self._is_heard(now, key, ids):
             super().settle(now, key, ids)
 
-    def discard(self, now: int, key: ConsumerKey, ids: list[int]) -> None:
+    def discard(self, now: int, key: ConsumerKey, ids: list[int], how: Outcome = FAILED) -> None:
         """Rejected messages leave, for the dead letters."""
         if self._is_heard(now, key, ids):
-            super().discard(now, key, ids)
+            super().discard(now, key, ids, how)
 
     def give_back(self, now: int, key: ConsumerKey, ids: list[int], how: Outcome = RETURNED) -> None:
         """Returned messages: each to the returns, to those that wait for their time, or away."""
