@@ -8,6 +8,7 @@ import pytest
 
 from storage_core.formats.rabbitmq.erlang import external_term
 from storage_core.rabbitmq.quorum.machine import dead_letters, map_order
+from storage_core.rabbitmq.quorum.machine.consumers import restart
 from storage_core.rabbitmq.quorum.machine.delayed import Delayed
 from storage_core.rabbitmq.quorum.machine.lanes import Lanes
 from storage_core.rabbitmq.quorum.machine.machine import AT_LEAST_ONCE
@@ -115,6 +116,21 @@ def test_what_is_held_for_the_dead_letter_worker(
     dead_letters.apply(machine, 0, ("settle", [0]))
     assert set(state.held()) == {2}
     assert 1 not in state.counts.keys() | state.failures.keys() | state.annotations.keys()
+
+
+@pytest.mark.parametrize(
+    ("version", "watched", "counts"), [(5, [b"a@h"], {1: 1, 2: 1, 3: 1}), (5, [], {1: 1}), (8, [], {1: 2, 2: 1, 3: 1})]
+)
+def test_a_consumer_that_was_giving_way(version: int, watched: list[bytes], counts: dict[int, int]) -> None:
+    """A start of version 5 makes it take messages again before it is gone. In 8 it comes back, and goes at the next."""
+    pid = external_term.Opaque(b"Xw\x03a@h" + bytes(12))
+    state = State(messages=Lanes([2, 3, 4])).upgraded(version, 0)
+    state.settings = Settings(single_active=True)
+    consumer = state.consumers[b"t", pid] = Consumer((b"t", pid), 2, "simple_prefetch", False, 0, prefetch=3, next_id=1)
+    consumer.status, consumer.checked_out[0] = "quiescing", 1
+    restart(MACHINES[version](state, lambda _: 10), 0, watched)
+    assert (state.consumers, state.waiting, state.counts) == ({}, [], counts)
+    assert ([*state.returns], [*state.messages]) == ([*counts], [each for each in (2, 3, 4) if each not in counts])
 
 
 def test_the_order_of_a_large_map() -> None:

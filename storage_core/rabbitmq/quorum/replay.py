@@ -26,6 +26,7 @@ from storage_core.rabbitmq.quorum.machine.commands import Command, apply, facts_
 from storage_core.rabbitmq.quorum.machine.machine import Machine
 from storage_core.rabbitmq.quorum.machine.machine_v5 import MachineV5, MachineV7
 from storage_core.rabbitmq.quorum.machine.machine_v8 import MachineV8
+from storage_core.rabbitmq.quorum.machine.map_order import node_of
 from storage_core.rabbitmq.quorum.machine.message_facts import (
     NORMAL_PRIORITY,
     MessageFacts,
@@ -53,11 +54,12 @@ class Replay:
     """The machine of one queue after the entries of `log` up to the index `stop`.
 
     `messages` says where those lie that the machine holds. `damages` are the one that ended the run early, and those
-    of the kind KEPT.
+    of the kind KEPT. `watched` are the nodes of the processes that were known when the entries up to `applied` were: a
+    node that starts becomes the leader then, and applies the others again (rabbitmq-quorum.md 11).
     """
 
-    def __init__(self, root: str, name: str, log: RaftLog, stop: int) -> None:
-        self.root, self.name, self.log = root, name, log
+    def __init__(self, root: str, name: str, log: RaftLog, stop: int, applied: int) -> None:
+        self.root, self.name, self.log, self._applied = root, name, log, applied
         self.messages = MessageTable()
         self._window = np.zeros(0, MESSAGE)
         self.damages: list[Damage] = []
@@ -66,6 +68,7 @@ class Replay:
         self.machine = self._first_machine()
         if self.machine.state.version >= STRICT:
             self._find_kept()
+        self.watched = self._nodes()
         self._run(stop)
 
     def _first_machine(self) -> Machine:
@@ -160,11 +163,17 @@ class Replay:
         reader = SpanReader(self.root, list(self.log.files))
         try:
             for chunk in self.log.chunks(last):
-                for start, stop in batch_ranges(chunk["size"]):
-                    if not self._read(reader, chunk[start:stop]):
-                        return
+                for part in np.split(chunk, np.searchsorted(chunk["index"], [self._applied + 1])):
+                    for start, stop in batch_ranges(part["size"]):
+                        if not self._read(reader, part[start:stop]):
+                            return
+                    if len(part) and part["index"][-1] <= self._applied:
+                        self.watched = self._nodes()
         finally:
             reader.close()
+
+    def _nodes(self) -> frozenset[bytes]:
+        return frozenset(map(node_of, self.machine.state.pids()))
 
     def _read(self, reader: SpanReader, rows: LogEntries) -> bool:
         """Reads and applies some entries; False at one that is damaged."""

@@ -63,7 +63,7 @@ def rows_of(replay: Replay, certain: int, as_of_ms: int | None, with_held: bool)
     held |= {index for _, consumer in state.waiting for index in consumer.checked_out.values()}
     due = [] if as_of_ms is None else state.delayed.take_due(as_of_ms)
     returned, waited, first = {*state.returns, *due}, set(state.delayed.due), state.delayed.first
-    restart(machine, 0)
+    restart(machine, 0, replay.watched)
     state.returns.extend(due)
     wait = state.delayed.due
     for index in wait.keys() - waited:

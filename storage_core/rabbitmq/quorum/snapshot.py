@@ -100,7 +100,7 @@ class QuorumSnapshot(Snapshot):
         log = read_log(self.root, queue.folder, self.wals)
         applied = max(self._applied.get(queue.uid, -1), log.snapshot_index)
         stop = applied if self.reading.applied else log.last_index
-        replay = Replay(self.root, queue.name[1], log, stop)
+        replay = Replay(self.root, queue.name[1], log, stop, applied)
         members = len(replay.members or queue.config.members)
         certain = log.last_index if members == 1 else min(applied, log.last_index)
         rows = rows_of(replay, certain, self.reading.as_of_ms, with_held)

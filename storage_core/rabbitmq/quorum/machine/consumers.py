@@ -6,10 +6,15 @@ of messages, and who is the active one, the machine's.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from storage_core.formats.rabbitmq.erlang.external_term import Opaque
 from storage_core.rabbitmq.quorum.machine.machine import Machine, give_credit
 from storage_core.rabbitmq.quorum.machine.map_order import node_of, pid_key
 from storage_core.rabbitmq.quorum.machine.state import FAILED, SERIALS, Consumer, ConsumerKey, Outcome
+
+STARTS = 3
+"""After so many none is left: who came back from the dead takes messages, and does not give way when it goes again."""
 
 
 def add_credit(machine: Machine, now: int, key: ConsumerKey, credit: int, count: int, drain: bool) -> None:
@@ -125,14 +130,18 @@ def purge_nodes(machine: Machine, now: int, nodes: list[str]) -> None:
             _take_down(machine, now, pid)
 
 
-def restart(machine: Machine, now: int) -> None:
-    """What a restart does: all processes are gone, one after the other in the order of their pids.
+def restart(machine: Machine, now: int, watched: Collection[bytes]) -> None:
+    """What a restart does: nodes that the new leader watches are back, and then all processes are gone, one after the
+    other in the order of their pids.
 
     On a node of 4.0 and later a consumer that was giving way may come back from the dead and hold up the queue until
     the next restart. Here that follows at once.
     """
-    state, before = machine.state, -1
-    while (pids := state.pids()) and (count := len(state.consumers) + len(state.waiting)) != before:
-        before = count
-        for pid in sorted(set(pids), key=pid_key):
+    state = machine.state
+    if machine.revives_quiescing:
+        giving_way = {node_of(each.id[1]) for each in state.consumers.values() if each.status == "quiescing"}
+        for node in sorted(giving_way.intersection(watched)):
+            node_back(machine, now, node)
+    for _ in range(STARTS):
+        for pid in sorted(set(state.pids()), key=pid_key):
             process_down(machine, now, pid)

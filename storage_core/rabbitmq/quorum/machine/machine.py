@@ -40,6 +40,8 @@ class Machine:
     """Whether the size of a message is that of its body and its metadata, not of its body alone."""
     drains_waiting = False
     """Whether a consumer that waits is drained, whatever its kind of credit."""
+    revives_quiescing = False
+    """Whether a consumer that was giving way takes messages again when its node is back."""
     activates_after_each = True
     """Whether the next one comes in after each consumer of a process that is gone, or after all of them."""
 

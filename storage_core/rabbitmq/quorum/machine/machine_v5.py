@@ -13,7 +13,7 @@ from storage_core.rabbitmq.quorum.machine.state import RETURNED, Consumer, Consu
 class MachineV5(Machine):
     """Consumers may be known by a number; one that is to give way to another is quiescing until it holds nothing."""
 
-    knows_priorities = True
+    knows_priorities = revives_quiescing = True
     active_statuses: tuple[Status, ...] = ("up", "quiescing")
     activates_after_each = False
 

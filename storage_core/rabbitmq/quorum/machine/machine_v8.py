@@ -30,6 +30,7 @@ class MachineV8(MachineV7):
 
     active_statuses = ("up", "quiescing", (SUSPECTED, "up"), (SUSPECTED, "quiescing"))
     counts_metadata = drains_waiting = True
+    revives_quiescing = False
 
     def timeout_of(self, meta: Any) -> int:
         """Within how many ms a consumer must settle a message, by the meta map of its checkout."""
