@@ -33,6 +33,7 @@ STREAMS: tuple[dict[str, object], ...] = (
 )
 HEADERS: tuple[dict[str, object] | None, ...] = (
     None, {"n": 1}, {"t": "x", "b": True}, {"long": -(1 << 40), "none": None}, {"kept": "k" * 300},
+    {"x-stream-filter-value": "red"}, {"x-stream-filter-value": "blue", "n": 2},
 )  # fmt: skip
 
 
