@@ -223,7 +223,9 @@ class _Writer:
         if self.store.light:
             found = {"light": "yes"}
             if r.random() < 0.5:
-                found["INNER_MULTI_DISPATCH"] = ",".join(r.sample(("%LMQ%a", "%LMQ%b", "%LMQ%c"), r.randrange(1, 4)))
+                # 5.x gives a queue offset to light queues alone, and its dispatcher stumbles over the others.
+                names = ("%LMQ%a", "%LMQ%b", "%LMQ%c", *(("copy", "orders") * (self.store.version == "493")))
+                found["INNER_MULTI_DISPATCH"] = ",".join(r.sample(names, r.randrange(1, 4)))
         elif r.random() < 0.12:
             return found
         if r.random() < 0.8:
