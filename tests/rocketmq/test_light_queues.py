@@ -100,6 +100,7 @@ def test_new_light_queues_are_followed(directory: Path, tmp_path: Path) -> None:
         ("T", "%LMQ%a", "3,4", [], None),
         ("T", "%LMQ%a", "", [], None),
         ("T", "%LMQ%a/b", "3", [], None),
+        ("T", "%LMQ%a\0b,..,.," + "x" * 256 + ",%LMQ%b", "3,4,5,6,7", [("%LMQ%b", 0, 7)], None),
         ("T", "", "3", [], None),
         ("%RETRY%g", "%LMQ%a", "3", [("%LMQ%a", 0, 3)], []),
         ("SCHEDULE_TOPIC_XXXX", "%LMQ%a", "3", [("%LMQ%a", 0, 3)], []),

@@ -12,18 +12,21 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.arrays import as_array, as_mask, as_numbers
+from storage_core.arrays import as_array, as_mask, as_numbers, text_array
 from storage_core.formats.byte_search import find_all
 from storage_core.formats.layout import Mask, Positions
 from storage_core.formats.rocketmq.message import Messages
 from storage_core.formats.rocketmq.paths import LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC
 from storage_core.formats.rocketmq.properties import MULTI_DISPATCH, MULTI_OFFSETS
+from storage_core.formats.spans import offsets_of
 
 SEPARATOR = ","
 ALONE_IN_5X = ("%RETRY%", "rmq_sys_", SCHEDULE_TOPIC)
 """How topics begin whose records 5.x lists in their own queue alone."""
-_NEEDLE = MULTI_OFFSETS.encode()
 QUEUE_OFFSET, FOLDER = "^[0-9]{1,18}$", r"^[^/\x00]+$"
+LONGEST_FOLDER = 255
+"""Bytes of a name, as file systems have it."""
+_NEEDLE = MULTI_OFFSETS.encode()
 
 
 @dataclass(frozen=True)
@@ -58,12 +61,16 @@ def queues_named_by(messages: Messages, listed: Mask, of_5x: bool) -> NamedQueue
     equal = counts == as_numbers(pc.list_value_length(offsets))
     rows = np.repeat(np.flatnonzero(given)[equal], counts[equal])
     topics, numbers = (lists.filter(as_array(equal)).flatten() for lists in (names, offsets))
-    good = as_mask(pc.match_substring_regex(numbers, "^[0-9]{1,18}$")) & as_mask(
-        pc.match_substring_regex(topics, "^[^/]+$")
-    )
+    good = as_mask(pc.match_substring_regex(numbers, QUEUE_OFFSET)) & _are_folders(topics)
     if not good.any():
         return None
     rows, topics = rows[good], topics.filter(as_array(good))
     light = as_mask(pc.starts_with(topics, LIGHT_QUEUE_PREFIX))
     queue_ids = np.where(light, 0, messages.column("queue_id")[rows]).astype(np.int32)
     return NamedQueues(rows, topics, queue_ids, as_numbers(numbers.filter(as_array(good)).cast(pa.int64())))
+
+
+def _are_folders(topics: pa.StringArray) -> Mask:
+    """Which names a queue's folder can have; of a half-written record anything may be one."""
+    fits = as_mask(pc.match_substring_regex(topics, FOLDER)) & (np.diff(offsets_of(topics)) <= LONGEST_FOLDER)
+    return fits & ~as_mask(pc.is_in(topics, text_array((".", ".."))))
