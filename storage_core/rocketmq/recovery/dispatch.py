@@ -82,7 +82,7 @@ def asked_entries(messages: Messages, of_5x: bool) -> AskedEntries:
     if named is None:
         return own
     numbers = {key: number for number, key in enumerate(keys)}
-    codes, others = _distinct(named.topics, named.queue_ids)
+    others, codes = _distinct(named.topics, named.queue_ids)
     known = np.array([numbers.setdefault(key, len(numbers)) for key in others], np.int32)
     rows = np.concatenate((own.rows, named.rows))
     order = np.argsort(rows, kind="stable")
@@ -167,19 +167,18 @@ def queue_keys(messages: Messages) -> tuple[tuple[QueueKey, ...], npt.NDArray[np
         pairs_of_few = list(zip(messages.topics().to_pylist(), messages.column("queue_id").tolist(), strict=True))
         numbers = {key: number for number, key in enumerate(dict.fromkeys(pairs_of_few))}
         return tuple(numbers), np.array([numbers[key] for key in pairs_of_few], np.int32)
-    codes, keys = _distinct(messages.topics(), messages.column("queue_id"))
-    return keys, codes
+    return _distinct(messages.topics(), messages.column("queue_id"))
 
 
 def _distinct(
     topics: pa.StringArray, queue_ids: npt.NDArray[np.int32]
-) -> tuple[npt.NDArray[np.int32], tuple[QueueKey, ...]]:
+) -> tuple[tuple[QueueKey, ...], npt.NDArray[np.int32]]:
     encoded = topics.dictionary_encode()
     codes = encoded.indices.to_numpy().astype(np.int64)
     pairs = as_array((codes << 32) | queue_ids.view(np.uint32)).dictionary_encode()
     names = encoded.dictionary.to_pylist()
     keys = tuple((names[pair >> 32], _signed(pair & 0xFFFFFFFF)) for pair in pairs.dictionary.to_pylist())
-    return pairs.indices.to_numpy(), keys
+    return keys, pairs.indices.to_numpy()
 
 
 def _signed(value: int) -> int:
