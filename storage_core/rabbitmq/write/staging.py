@@ -8,7 +8,7 @@ Source: commit-protocol.md 15, rabbitmq.md 1.6, 3, 6.1, 6.2, 8.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,7 +96,7 @@ class TaskWriter:
         below = self._settings.queue_index_embed_msgs_below
         embedded = (body_sizes < below) & (body_sizes + lengths(rows.properties) < below)
         stored = np.flatnonzero(~embedded)
-        if len(stored) == len(rows):
+        if len(stored) == len(rows):  # a selection would copy all of them
             self._store(ids, encode_records(raw_ids, terms))
         elif len(stored):
             chosen = as_array(stored)
@@ -138,10 +138,7 @@ class TaskWriter:
             names = []
             for suffix, data in _segment_files(pending.version, entries.slice(start, stop - start)):
                 names.append(f"{self._prefix}.{directory}.{len(pending.segments)}{suffix}")
-                file = AppendFile(f"{self._folder}/{names[-1]}")
-                self._whole.append(file)
-                file.append(data)
-                self._note(file)
+                self._write(names[-1], [data])
             pending.segments.append((names, stop - start, int(sizes[start:stop].sum())))
             start = stop
         pending.parts, pending.sizes = [entries.slice(start)], [sizes[start:]]
@@ -177,16 +174,25 @@ class TaskWriter:
             return
         self._message_file = None
         self._whole.append(file)
-        self._message_files.append(self._note(file))
+        staged = self._note(file)
+        self._message_files.append((staged.name, staged.size))
 
-    def _note(self, file: AppendFile) -> tuple[str, int]:
-        """Takes a whole file as staged, to be forced to the disk with others: its name and size."""
+    def _write(self, name: str, parts: Iterable[bytes]) -> None:
+        """Writes a file of these parts."""
+        file = AppendFile(f"{self._folder}/{name}")
+        self._whole.append(file)
+        for part in parts:
+            file.append(part)
+        self._note(file)
+
+    def _note(self, file: AppendFile) -> StagedFile:
+        """Takes a whole file as staged, to be forced to the disk with others."""
         file.flush()
-        name = file.path.rsplit("/", 1)[1]
-        self._files.append(StagedFile(name, file.size, file.crc))
+        staged = StagedFile(file.path.rsplit("/", 1)[1], file.size, file.crc)
+        self._files.append(staged)
         if len(self._whole) == FORCED_TOGETHER:
             self._force()
-        return name, file.size
+        return staged
 
     def _force(self) -> None:
         while self._whole:
@@ -200,11 +206,7 @@ class TaskWriter:
                 self._write_segments(pending, whole=False)
         self._close_message_file()
         index = f"{self._prefix}.index"
-        file = AppendFile(f"{self._folder}/{index}")
-        self._whole.append(file)
-        for rows in self._index:
-            file.append(rows.tobytes())
-        self._note(file)
+        self._write(index, (rows.tobytes() for rows in self._index))
         self._force()
         queues = {
             directory: {
