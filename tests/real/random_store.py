@@ -57,10 +57,12 @@ class RandomStore:
         return f"seed {self.seed}, {self.version}, {self.settings}: {'; '.join(self.story)}"
 
 
-def make(seed: int, directory: Path, intact: bool = False) -> RandomStore:
-    """Makes the store of a seed in `directory`, which must not exist; with `intact` nothing crashes or expires."""
+def make(seed: int, directory: Path, intact: bool = False, light: bool = False) -> RandomStore:
+    """Makes the store of a seed in `directory`, which must not exist; with `intact` nothing crashes or expires, with
+    `light` its records name light queues, as those of few other seeds do.
+    """
     r = random.Random(seed)
-    store = RandomStore(seed, r.choice(("493", "533")), directory, light=r.random() < 0.06, intact=intact)
+    store = RandomStore(seed, r.choice(("493", "533")), directory, light=r.random() < 0.06 or light, intact=intact)
     store.settings = _geometry(r, store)
     directory.mkdir(parents=True)
     writer = _Writer(r, store)

@@ -16,7 +16,7 @@ import pytest
 from storage_core import open_store
 from storage_core.store import Mode, Scan, ScanRequest
 from tests.golden import archive
-from tests.real import truth
+from tests.real import random_store, truth
 from tests.real.case import Variant, prepare
 from tests.real.oracle import Oracle, Settings
 from tests.reference.rocketmq_record import MAGIC_V2, Log
@@ -92,6 +92,27 @@ def test_what_is_served_after_a_repair(seed: int, tmp_path: Path) -> None:
     gone = deleted(case.variants[0])
     for number, variant in enumerate(case.variants[1:]):
         check(variant, case.made.settings, tmp_path / f"repaired-{number}", gone)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_light_queues_are_those_that_the_real_store_makes(seed: int, tmp_path: Path) -> None:
+    made = random_store.make(seed, tmp_path / "store", intact=True, light=True)
+    alone, target = tmp_path / "alone", tmp_path / "repaired"
+    shutil.copytree(made.directory / "commitlog", alone / "commitlog")
+    with open_store(str(made.directory)) as opened:
+        assert [finding for finding in opened.verify() if finding.queue is not None] == []
+    light = [folder.name for folder in (made.directory / "consumequeue").glob("%LMQ%*")]
+    for name in light:
+        shutil.rmtree(made.directory / "consumequeue" / name)
+    done = repaired(made.directory, made.settings, target)
+    with Oracle(made.version, alone, made.settings) as oracle:
+        oracle.ask(op="wait")
+    assert light_files(target) == light_files(alone), (made, done)
+    assert {name.split("/")[1] for name, _ in light_files(target)} == set(light)
+
+
+def light_files(store: Path) -> list[tuple[str, bytes]]:
+    return [(name, data) for name, data in drop_unused(contents(store, "consumequeue")) if "%LMQ%" in name]
 
 
 @pytest.mark.parametrize(

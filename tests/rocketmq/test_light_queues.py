@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from storage_core import open_store
 from storage_core.formats.rocketmq.message import decode
 from storage_core.rocketmq.recovery.light_queues import queues_named_by
-from tests.reference.rocketmq_model import Message, encode, properties_bytes
+from tests.reference.rocketmq_model import Message, ModelStore, encode, properties_bytes
 from tests.reference.served import AS_BROKER, Row, in_partitions, place, read
 from tests.rocketmq.growing_store import GrowingStore
 from tests.rocketmq.light_store import FIRST_MS, QUEUE_FILE_SIZE, make_light_store
@@ -88,6 +89,73 @@ def test_new_light_queues_are_followed(directory: Path, tmp_path: Path) -> None:
             stops = {key: stop for key, (_, stop) in tail.look().positions.items()}
             assert stops == {("T", 1): number + 1} | {(name, 0): count for name, count in listed.items() if count}
     assert sum(listed.values()) == len(rows)
+
+
+def found(directory: Path) -> list[tuple[str, str | None, str, str]]:
+    with open_store(str(directory)) as store:
+        return [(each.kind, each.queue, each.reason, each.effect) for each in store.verify()]
+
+
+def queue_bytes(directory: Path) -> dict[str, bytes]:
+    files = sorted((directory / "consumequeue").rglob("0*"))
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"), [(0, "queue offsets 0 to 16: 17 messages are"), (7, "queue offsets 7 to 16: 10 messages are")]
+)
+def test_what_a_light_queue_lacks_is_found_and_made_anew(directory: Path, tmp_path: Path, kept: int, said: str) -> None:
+    assert found(directory) == []
+    before = queue_bytes(directory)
+    lose(directory, kept)
+    shutil.copytree(directory, tmp_path / "killed")
+    (directory / "abort").unlink()
+    (directory / "checkpoint").write_bytes(bytes(4096))
+    kinds = "unlisted messages", f"{LIGHT[0]}/0", f"{said} in no queue file"
+    assert (*kinds, "never delivers them") in found(directory)
+    assert (*kinds, "lists them again at its start") in found(tmp_path / "killed")
+    for lacking in (directory, tmp_path / "killed"):
+        with open_store(str(lacking), indexSlots=5, indexEntries=40) as store:
+            done = list(store.repair())
+        assert [line for line in done if "LMQ" in line] == [
+            f"consumequeue/{name}/0: made anew from the log" for name in LIGHT
+        ]
+        assert found(lacking) == []
+        assert queue_bytes(lacking) == before
+
+
+def test_a_dispatcher_may_have_listed_the_last_message_in_its_own_queue_alone(directory: Path) -> None:
+    """Message 57 is in both light queues, and the last that a killed broker listed."""
+    (directory / "abort").touch()
+    for name, count in (("T/1", 58), ("%LMQ%a/0", 16), ("%LMQ%b/0", 23)):
+        for file in (directory / "consumequeue" / name).iterdir():
+            left = max(0, min(count * 20 - int(file.name), QUEUE_FILE_SIZE))
+            file.write_bytes(file.read_bytes()[:left].ljust(QUEUE_FILE_SIZE, b"\0"))
+    assert [each for each in found(directory) if each[0] == "unlisted messages"] == []
+    with (directory / "consumequeue" / "%LMQ%b" / "0" / f"{QUEUE_FILE_SIZE:020}").open("r+b") as file:
+        file.seek(40)
+        file.write(bytes(20))
+    reasons = {(each[1], each[2]) for each in found(directory) if each[0] == "unlisted messages"}
+    assert reasons == {("%LMQ%b/0", "queue offset 22: 1 message is in no queue file")}
+
+
+def test_numbers_that_4_9_gives_out_again_are_no_damage(tmp_path: Path) -> None:
+    """After a restart the light queue's numbers begin at 0: the first is listed, and none up to the old end."""
+    directory, store, listed = tmp_path / "store", ModelStore(8192, QUEUE_FILE_SIZE), list[bytes]()
+    for number, offset in enumerate((0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6)):
+        pairs = [("INNER_MULTI_DISPATCH", LIGHT[0]), ("INNER_MULTI_QUEUE_OFFSET", str(offset))]
+        store_ms = FIRST_MS + number
+        at, size = store.put(Message("T", 1, b"x", properties_bytes(pairs, True), store_ms, store_ms))
+        if offset == 0 or offset >= len(listed):
+            listed.append(struct.pack(">qiq", at, size, 0))
+    assert len(listed) == 7
+    store.save(directory)
+    queue = directory / "consumequeue" / LIGHT[0] / "0" / f"{0:020}"
+    queue.parent.mkdir(parents=True)
+    queue.write_bytes(b"".join(listed).ljust(QUEUE_FILE_SIZE, b"\0"))
+    assert found(directory) == []
+    queue.write_bytes(b"".join(listed[:-1]).ljust(QUEUE_FILE_SIZE, b"\0"))
+    assert [each[2] for each in found(directory)] == ["queue offset 6: 1 message is in no queue file"]
 
 
 @pytest.mark.parametrize(

@@ -63,13 +63,15 @@ class AppendedEntries:
 class AskedEntries:
     """Entries that records ask for, in log order: each for its own queue, and for those that it names besides.
 
-    Arrays have shape (n,). `queue` is an index into `keys`, `rows` are the numbers of the records.
+    Arrays have shape (n,). `queue` is an index into `keys`, `rows` are the numbers of the records, `named` tells the
+    entries of queues that records name besides their own.
     """
 
     keys: tuple[QueueKey, ...]
     queue: npt.NDArray[np.int32]
     queue_offsets: Positions
     rows: npt.NDArray[np.intp]
+    named: Mask
 
 
 def asked_entries(messages: Messages, of_5x: bool) -> AskedEntries:
@@ -77,7 +79,7 @@ def asked_entries(messages: Messages, of_5x: bool) -> AskedEntries:
     keys, queue = queue_keys(messages)
     listed = has_entry(messages.column("sys_flag"))
     rows = np.flatnonzero(listed)
-    own = AskedEntries(keys, queue[rows], messages.column("queue_offset")[rows], rows)
+    own = AskedEntries(keys, queue[rows], messages.column("queue_offset")[rows], rows, np.zeros(len(rows), bool))
     named = queues_named_by(messages, listed, of_5x)
     if named is None:
         return own
@@ -88,7 +90,7 @@ def asked_entries(messages: Messages, of_5x: bool) -> AskedEntries:
     order = np.argsort(rows, kind="stable")
     return AskedEntries(
         tuple(numbers), np.concatenate((own.queue, known[codes]))[order],
-        np.concatenate((own.queue_offsets, named.queue_offsets))[order], rows[order],
+        np.concatenate((own.queue_offsets, named.queue_offsets))[order], rows[order], order >= len(own.rows),
     )  # fmt: skip
 
 

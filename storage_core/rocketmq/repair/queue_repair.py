@@ -20,8 +20,8 @@ from storage_core.job import JobFolder
 from storage_core.repair.cut_bytes import CutBytes
 from storage_core.rocketmq.disk.commit_log import RecordRun
 from storage_core.rocketmq.disk.tags_code import tags_codes
-from storage_core.rocketmq.recovery.dispatch import has_entry, queue_keys
-from storage_core.rocketmq.recovery.recovery import dispatched_records
+from storage_core.rocketmq.recovery.dispatch import asked_entries
+from storage_core.rocketmq.recovery.recovery import Rules, dispatched_records
 from storage_core.rocketmq.verify.kinds import Subject
 from storage_core.rocketmq.verify.queues import began_at
 from storage_core.rocketmq.write.prepare import make_file
@@ -83,13 +83,12 @@ def without_beginning(subject: Subject, keys: Iterable[QueueKey]) -> set[QueueKe
         for run in dispatched_records(log, files, log.start, verdict.log_end, verdict.rules):
             if not wanted:
                 break
-            own, queue = queue_keys(run.messages)
-            listed, numbers = has_entry(run.messages.column("sys_flag")), run.messages.column("queue_offset")
-            for number in (number for number, key in enumerate(own) if key in wanted):
-                rows = np.flatnonzero(listed & (queue == number))
-                if len(rows):
-                    wanted.remove(own[number])
-                    headless |= {own[number]} if numbers[rows[0]] > 0 else set()
+            asked = asked_entries(run.messages, verdict.rules is Rules.V5)
+            for number in (number for number, key in enumerate(asked.keys) if key in wanted):
+                offsets = asked.queue_offsets[asked.queue == number]
+                if len(offsets):
+                    wanted.remove(asked.keys[number])
+                    headless |= {asked.keys[number]} if offsets[0] > 0 else set()
     return headless
 
 
@@ -131,15 +130,15 @@ class _Lists:
         self._writer.finish()
 
     def _add(self, run: RecordRun) -> None:
-        keys, queue = queue_keys(run.messages)
-        listed, codes = has_entry(run.messages.column("sys_flag")), tags_codes(run.messages)
-        for number in (number for number, key in enumerate(keys) if key in self._keys):
-            rows = np.flatnonzero(listed & (queue == number))
-            if not len(rows):
+        asked = asked_entries(run.messages, self._subject.verdict.rules is Rules.V5)
+        codes = tags_codes(run.messages)
+        for number in (number for number, key in enumerate(asked.keys) if key in self._keys):
+            mine = np.flatnonzero(asked.queue == number)
+            if not len(mine):
                 continue
-            key = keys[number]
+            key, rows = asked.keys[number], asked.rows[mine]
             if key not in self._next:
-                self._next[key] = self._begin(key, int(run.messages.column("queue_offset")[rows[0]]))
+                self._next[key] = self._begin(key, int(asked.queue_offsets[mine[0]]))
             entries = encode_entries(run.physical_offsets[rows], run.sizes[rows], codes[rows])
             store_ms = int(run.messages.column("store_ms")[rows[-1]])
             self._writer.write(key, self._next[key], entries, store_ms)

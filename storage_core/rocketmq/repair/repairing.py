@@ -148,18 +148,17 @@ class Repair:
     def _make_anew(self, subject: Subject, findings: list[Finding], cut: CutBytes) -> bool:
         kinds = {Kind(finding.kind) for finding in findings}
         queues = _queues_of(finding for finding in findings if Kind(finding.kind) in QUEUES)
-        light = {key for key in queues if key[0].startswith(paths.LIGHT_QUEUE_PREFIX)}
         settings = self._with_geometry()
         of_index = bool(kinds & INDEX) and settings.index_given
-        if not (queues - light) and not of_index and Kind.CHECKPOINT not in kinds:
+        if not queues and not of_index and Kind.CHECKPOINT not in kinds:
             return False
         listing = subject.listing
-        remember(listing, queues - light)
+        remember(listing, queues)
         self._start_over()
-        again = {key for key in queues - light if key in self._made} | without_beginning(subject, queues - light)
+        again = {key for key in queues if key in self._made} | without_beginning(subject, queues)
         if again:
             list_in_order(subject, again, cut)
-        for key in sorted(queues - light):
+        for key in sorted(queues):
             if key not in again:
                 empty_queue(subject, key, cut)
             said = "made anew, with every message in the order of the log" if key in again else "made anew from the log"

@@ -24,7 +24,8 @@ from storage_core.rocketmq.disk.commit_log import RecordRun, bad_delays
 from storage_core.rocketmq.disk.log_walk import Gap, LogSpan, SpanWalk
 from storage_core.rocketmq.disk.tags_code import tags_codes
 from storage_core.rocketmq.index.index_files import hashes_of
-from storage_core.rocketmq.recovery.dispatch import has_entry, queue_keys
+from storage_core.rocketmq.recovery.dispatch import AskedEntries, asked_entries
+from storage_core.rocketmq.recovery.recovery import Rules
 from storage_core.rocketmq.verify.index_chains import CheckedIndex
 from storage_core.rocketmq.verify.kinds import Subject
 from storage_core.rocketmq.verify.queues import CheckedQueue
@@ -38,7 +39,8 @@ LARGEST_EXT_CODE = -2_147_483_649
 class Expectations:
     """What all spans of one store are compared with.
 
-    Records below the addresses `listed_to` and `indexed_to` must be in a queue and in the index.
+    Records that end at `listed_to` or before must be in their queue, those that end at `named_to` in the queues that
+    they name besides (rocketmq.md 3.8), those below `indexed_to` in the index.
     """
 
     subject: Subject
@@ -46,6 +48,7 @@ class Expectations:
     indexes: Sequence[CheckedIndex]
     numbers: dict[QueueKey, int]
     listed_to: int
+    named_to: int
     indexed_to: int
     unlisted_topics: frozenset[str]
 
@@ -53,7 +56,7 @@ class Expectations:
 @dataclass(frozen=True)
 class Run:
     """Messages that lack something: `count` of one queue with queue offsets [first, stop) (None: of the index) between
-    two addresses.
+    two addresses. `named`: it is not their own queue.
 
     `opens`, `closes`: whether they are the first and the last of those with keys that were looked at together.
     """
@@ -64,6 +67,7 @@ class Run:
     start_address: int
     stop_address: int
     count: int
+    named: bool = False
     opens: bool = False
     closes: bool = False
 
@@ -221,27 +225,43 @@ def _rows_of(entries: _Entries, addresses: Positions) -> tuple[npt.NDArray[np.in
 
 def _check_queues(report: SpanReport, wanted: Expectations, run: RecordRun, entries: _Entries) -> None:
     messages, addresses = run.messages, run.physical_offsets
-    keys, code = queue_keys(messages)
-    numbers = np.array([wanted.numbers.get(key, -1) for key in keys], np.int64)
-    own = numbers[code]
-    expected = has_entry(messages.column("sys_flag"))
+    asked = asked_entries(messages, wanted.subject.verdict.rules is Rules.V5)
+    owners = np.array([wanted.numbers.get(key, -1) for key in asked.keys], np.int64)[asked.queue]
     rows, there = _rows_of(entries, addresses)
     _note(report.wrong_entries, entries, ~there, "no record begins where it points")
     _note(report.wrong_entries, entries, there & (entries.size != run.sizes[rows]), "its size is not the record's")
-    is_own = there & (own[rows] == entries.owner) & expected[rows]
+    is_own, listed = _paired(asked, owners, entries, rows, there)
     strange = there & ~is_own
     if strange.any():
         strange[strange] = ~_dispatched_to(wanted, messages, entries, rows, np.flatnonzero(strange))
         _note(report.wrong_entries, entries, strange, "the record there belongs to another queue, or to none")
-    listed = np.zeros(len(messages), bool)
-    listed[rows[is_own]] = True
     _check_tags(report, run, entries, rows, is_own)
-    missing = expected & ~listed & (addresses < wanted.listed_to)
+    ends = (addresses + run.sizes)[asked.rows]
+    due = np.where(asked.named, ends <= wanted.named_to, ends <= wanted.listed_to)
+    missing = due & ~listed
     if wanted.unlisted_topics and missing.any():
-        known = np.array([key[0] not in wanted.unlisted_topics for key in keys], bool)
-        missing &= known[code]
+        missing &= np.array([key[0] not in wanted.unlisted_topics for key in asked.keys], bool)[asked.queue]
     if missing.any():
-        report.unlisted += _unlisted_runs(run, keys, code, np.flatnonzero(missing))
+        report.unlisted += _unlisted_runs(run, asked, np.flatnonzero(missing))
+
+
+def _paired(
+    asked: AskedEntries, owners: npt.NDArray[np.int64], entries: _Entries, rows: npt.NDArray[np.intp], there: Mask
+) -> tuple[Mask, Mask]:
+    """Which entries their records ask for, and which of those asked for, of queues number `owners`, are there.
+
+    `rows` are the records that the entries point to, where one is `there`.
+    """
+    if asked.named.any():
+        expected, actual = asked.rows << 32 | owners, rows << 32 | entries.owner
+        is_own = there & _among(actual, expected)
+        return is_own, _among(expected, actual[is_own])
+    count = 1 + max(int(asked.rows[-1]) if len(asked.rows) else 0, int(rows.max(initial=0)))
+    own, listed = np.full(count, -1, np.int64), np.zeros(count, bool)
+    own[asked.rows] = owners
+    is_own = there & (own[rows] == entries.owner)
+    listed[rows[is_own]] = True
+    return is_own, listed[asked.rows]
 
 
 def _check_tags(report: SpanReport, run: RecordRun, entries: _Entries, rows: npt.NDArray[np.intp], own: Mask) -> None:
@@ -274,21 +294,17 @@ def _note(target: list[WrongEntry], entries: _Entries, rows: Mask, reason: str) 
         target += [WrongEntry(owner, number, address, reason) for owner, number, address in found]
 
 
-def _unlisted_runs(
-    run: RecordRun, keys: tuple[QueueKey, ...], code: npt.NDArray[np.int32], missing: Positions
-) -> list[Run]:
+def _unlisted_runs(run: RecordRun, asked: AskedEntries, missing: Positions) -> list[Run]:
     runs = []
-    offsets, addresses = run.messages.column("queue_offset"), run.physical_offsets
-    for number in np.unique(code[missing]).tolist():
-        rows = missing[code[missing] == number]
-        for part in np.split(rows, np.flatnonzero(np.diff(offsets[rows]) != 1) + 1):
-            first, last = int(part[0]), int(part[-1])
-            runs.append(
-                Run(
-                    keys[number], int(offsets[first]), int(offsets[last]) + 1, int(addresses[first]),
-                    int(addresses[last] + run.sizes[last]), len(part),
-                )
-            )  # fmt: skip
+    kind = asked.queue[missing] << 1 | asked.named[missing]
+    for number in np.unique(kind).tolist():
+        entries = missing[kind == number]
+        offsets, rows = asked.queue_offsets[entries], asked.rows[entries]
+        cuts = np.flatnonzero(np.diff(offsets) != 1) + 1
+        for part, numbers in zip(np.split(rows, cuts), np.split(offsets, cuts), strict=True):
+            start, stop = int(run.physical_offsets[part[0]]), int(run.physical_offsets[part[-1]] + run.sizes[part[-1]])
+            first, last = int(numbers[0]), int(numbers[-1])
+            runs.append(Run(asked.keys[number >> 1], first, last + 1, start, stop, len(part), bool(number & 1)))
     return runs
 
 
@@ -327,7 +343,7 @@ def _check_index(report: SpanReport, wanted: Expectations, run: RecordRun, entri
         first, last = int(missing[part[0]]), int(missing[part[-1]])
         opens, closes = bool(order[part[0]] == 0), bool(order[part[-1]] == len(with_keys) - 1)
         start, stop = int(addresses[first]), int(addresses[last] + run.sizes[last])
-        report.unindexed.append(Run(None, 0, 0, start, stop, len(part), opens, closes))
+        report.unindexed.append(Run(None, 0, 0, start, stop, len(part), opens=opens, closes=closes))
     if len(with_keys) and not len(missing):
         report.unindexed.append(None)
 

@@ -20,7 +20,8 @@ from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE, QUEUE_ENTRY
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.disk.record_reader import record_at
 from storage_core.rocketmq.disk.tags_code import tags_codes
-from storage_core.rocketmq.recovery.dispatch import has_entry
+from storage_core.rocketmq.recovery.dispatch import asked_entries
+from storage_core.rocketmq.recovery.recovery import Rules
 from storage_core.rocketmq.verify.kinds import Kind, Subject
 from storage_core.store import QueueKey
 
@@ -91,11 +92,12 @@ def began_at(subject: Subject, queue: ConsumeQueue) -> int:
         entry = queue.entries(files, 0, 1)
         address = int(entry["physical_offset"][0])
         record = record_at(subject.listing.log, files, address, subject.verdict.log_end)
-        if record is None or int(record.column("queue_offset")[0]) or not has_entry(record.column("sys_flag"))[0]:
+        if record is None:
             return -1
-        own = record.topics()[0].as_py(), int(record.column("queue_id")[0])
-        size, code = int(record.column("total_size")[0]), int(tags_codes(record)[0])
-    fits = own == (queue.topic, queue.queue_id) and (int(entry["size"][0]), int(entry["tags_code"][0])) == (size, code)
+        asked = asked_entries(record, subject.verdict.rules is Rules.V5)
+        begun = [asked.keys[number] for number in asked.queue[asked.queue_offsets == 0].tolist()]
+        told = int(record.column("total_size")[0]), int(tags_codes(record)[0])
+    fits = (queue.topic, queue.queue_id) in begun and (int(entry["size"][0]), int(entry["tags_code"][0])) == told
     return address if fits else -1
 
 
