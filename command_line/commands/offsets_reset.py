@@ -46,9 +46,9 @@ LONGEST_OFFSET = 12
 def command(store: str, group: str, target: str, really: bool, new_group: bool, as_json: bool, **given: Any) -> int:
     """Sets what a consumer group of a RocketMQ STORE has committed, and so what it reads next.
 
-    Shows the change; --apply writes it to config/consumerOffset.json, in the broker's own format. Refused while a
-    broker runs on the store: it would write its own offsets over these. Without --topic, the topics are those in which
-    the group has committed something.
+    Shows the change; --apply writes it to config/consumerOffset.json (with enableLmq: lmqConsumerOffset.json), in the
+    broker's own format. Refused while a broker runs on the store: it would write its own offsets over these. Without
+    --topic, the topics are those in which the group has committed something.
     """
     wanted = selection(given)
     with opened(store, "rocketmq", None, wanted.store_options) as stores, shown_progress() as progress:

@@ -1,4 +1,4 @@
-"""Sets what a consumer group has committed: `config/consumerOffset.json` rewritten as a broker writes it.
+"""Sets what a consumer group has committed: the broker's file of offsets, rewritten as a broker writes it.
 
 Source of the rules: rocketmq.md 1.5, 5.2. What was there before goes into the `.bak`, as a broker keeps it,
 unless it is broken: then the `.bak` was read.
@@ -15,11 +15,10 @@ from storage_core.files import system
 from storage_core.files.small_file import read_whole, write_whole
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.config_json import encode_offsets
-from storage_core.rocketmq.disk.config_files import config_problem, needed_config
+from storage_core.rocketmq.disk.config_files import config_problem, needed_config, offsets_file
 from storage_core.rocketmq.write.job import locked
 from storage_core.store import QueueKey
 
-FILE = "consumerOffset.json"
 ROCKSDB_OFFSETS = "consumerOffsets"
 WAIT_S = 5.0
 
@@ -28,7 +27,8 @@ def set_group_offsets(root: str, group: str, offsets: Mapping[QueueKey, int]) ->
     """Sets the next offset that a group reads of each queue named; the others stay.
 
     Raises StoreLockedError while a broker runs, which would write its own offsets over these, UnsupportedFormatError
-    where a broker keeps them in RocksDB, and what reading the file raises.
+    where a broker keeps them in RocksDB, MqStoreError for another queue than 0 of a group of light queues, and what
+    reading the file raises.
     """
     folder = os.path.join(root, paths.CONFIG)
     if system.is_folder(os.path.join(folder, ROCKSDB_OFFSETS)):
@@ -36,10 +36,10 @@ def set_group_offsets(root: str, group: str, offsets: Mapping[QueueKey, int]) ->
             f"{os.path.join(folder, ROCKSDB_OFFSETS)}: this broker keeps its offsets in RocksDB, which mqstore does "
             "not write; reset them on the running broker with mqadmin resetOffsetByTime"
         )
-    path = os.path.join(folder, FILE)
+    path = os.path.join(folder, name := offsets_file(root))
     try:
         with locked(root, WAIT_S):
-            content = needed_config(root, FILE)
+            content = needed_config(root, name)
             changed = encode_offsets(_with_offsets(content, group, offsets))
             system.make_folder(folder)
             before = read_whole(path) if config_problem(path) is None else None
@@ -51,6 +51,12 @@ def set_group_offsets(root: str, group: str, offsets: Mapping[QueueKey, int]) ->
 
 
 def _with_offsets(content: Mapping[str, Any], group: str, offsets: Mapping[QueueKey, int]) -> dict[str, Any]:
+    if "lmqOffsetTable" in content and group.startswith(paths.LIGHT_QUEUE_PREFIX):
+        others = sorted(f"{topic}/{queue_id}" for topic, queue_id in offsets if queue_id)
+        if others:
+            raise MqStoreError(f"{group} is a group of light queues, which reads queue 0 alone; leave out {others[0]}")
+        light = {f"{topic}@{group}": offset for (topic, _), offset in offsets.items()}
+        return {**content, "lmqOffsetTable": {**content["lmqOffsetTable"], **light}}
     table = content.get("offsetTable")
     changed = {name: dict(own) if isinstance(own, dict) else own
                for name, own in (table if isinstance(table, dict) else {}).items()}  # fmt: skip

@@ -180,7 +180,8 @@ def test_a_stopped_copy_is_begun_anew(tmp_path: Path) -> None:
             shutil.rmtree(target)
 
 
-def test_groups_stand_before_the_same_message(tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", ["consumerOffset.json", "lmqConsumerOffset.json"])
+def test_groups_stand_before_the_same_message(file: str, tmp_path: Path) -> None:
     name = "damaged-log-hole-4.9.3"
     store = archive.unpack(name, tmp_path)
     with open_store(str(store)) as opened:
@@ -190,9 +191,11 @@ def test_groups_stand_before_the_same_message(tmp_path: Path) -> None:
     later = max(offset for offset in own if offset < stop - 5)
     (store / "config").mkdir(exist_ok=True)
     table = {"orders@late": {"0": later}, "orders@done": {"0": stop}, "orders@new": {"0": 0}}
-    (store / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
+    content = {"offsetTable": table, "lmqOffsetTable": {"orders@%LMQ%g": later}}
+    (store / "config" / file).write_text(json.dumps(content))
     done = repair(store, name)
-    found = decode_config((store / "config" / "consumerOffset.json").read_bytes())["offsetTable"]
+    after = decode_config((store / "config" / file).read_bytes())
+    found = after["offsetTable"]
     with open_store(str(store)) as opened:
         (end,) = [queue.stop for queue in opened.queues() if (queue.topic, queue.queue_id) == ("orders", 0)]
     assert found["orders@new"] == {"0": 0}
@@ -202,6 +205,9 @@ def test_groups_stand_before_the_same_message(tmp_path: Path) -> None:
     now = {row["queueOffset"]: row["body"] for row in rows if (row["topic"], row["queueId"]) == ("orders", 0)}
     assert now[found["orders@late"]["0"]] == own[later]
     assert sum("group late" in line for line in done) == 1
+    if file == "lmqConsumerOffset.json":
+        assert after["lmqOffsetTable"] == {"orders@%LMQ%g": found["orders@late"]["0"]}
+        assert sum(f"config/{file}: group %LMQ%g in orders/0: {later} is" in line for line in done) == 1
 
 
 def begun_again(store: Path, topic: str = "orders", lost: int = 7) -> list[RecordPlace]:

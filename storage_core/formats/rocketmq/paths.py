@@ -12,6 +12,7 @@ ABORT_BACKUP = "abort.bak"
 COMPACTION = "compaction"
 LOCK = "lock"
 CONFIG = "config"
+GROUP_OFFSETS, LIGHT_GROUP_OFFSETS = "consumerOffset.json", "lmqConsumerOffset.json"
 MQSTORE = ".mqstore"
 
 DLEDGER_PREFIX = "dledger-"

@@ -6,9 +6,11 @@ Source of the rules: rocketmq.md 1.5; a file that is missing, empty or broken is
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Any
 
 from storage_core.errors import CorruptionError, FormatError, StoreNotFoundError
+from storage_core.files import system
 from storage_core.files.small_file import read_at
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.config_json import decode_config
@@ -17,6 +19,7 @@ from storage_core.store import QueueKey
 MAX_SIZE = 256 << 20
 """A million topics take as much; what is longer is not read."""
 FIRST_BYTES = 4096
+LEAD_NS = 10_000_000_000
 
 
 class _LongFileError(FormatError):
@@ -94,13 +97,37 @@ def topic_table(root: str) -> dict[str, dict[str, Any]]:
     return _dictionaries(read_config(root, "topics.json").get("topicConfigTable"))
 
 
+def offsets_file(root: str) -> str:
+    """The config file where the broker keeps what groups have committed: another one with `enableLmq`.
+
+    Where both are there, a broker has had both settings. It writes its own every five seconds, so the later one tells;
+    of a copy, whose files are equally old, the one of light queues.
+    """
+    light, plain = (_written_ns(root, name) for name in (paths.LIGHT_GROUP_OFFSETS, paths.GROUP_OFFSETS))
+    is_light = light is not None and (plain is None or plain - light <= LEAD_NS)
+    return paths.LIGHT_GROUP_OFFSETS if is_light else paths.GROUP_OFFSETS
+
+
+def _written_ns(root: str, name: str) -> int | None:
+    """When a config file, or else its `.bak`, was written; None when there is none."""
+    for file_name in (name, f"{name}.bak"):
+        with suppress(OSError):
+            return system.stat(os.path.join(root, paths.CONFIG, file_name)).stamp.mtime_ns
+    return None
+
+
 def committed_offsets(root: str) -> dict[str, dict[QueueKey, int]]:
     """What each consumer group has committed: the next offset to consume, by queue.
 
     Raises StoreNotFoundError, CorruptionError: an unreadable file is not a store without groups.
     """
     groups: dict[str, dict[QueueKey, int]] = {}
-    for name, offsets in _dictionaries(needed_config(root, "consumerOffset.json").get("offsetTable")).items():
+    content = needed_config(root, offsets_file(root))
+    light = content.get("lmqOffsetTable")
+    tables = [*_dictionaries(content.get("offsetTable")).items()]
+    # A group of light queues has one number a topic, that of queue 0.
+    tables += [(str(name), {"0": offset}) for name, offset in (light if isinstance(light, dict) else {}).items()]
+    for name, offsets in tables:
         topic, separator, group = name.partition("@")
         if not separator or "@" in group:
             continue

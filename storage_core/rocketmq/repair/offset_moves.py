@@ -17,13 +17,18 @@ from storage_core.files.small_file import remove_file, write_whole
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.config_json import encode_offsets
 from storage_core.job import JobFolder, read_json, write_json
-from storage_core.rocketmq.disk.config_files import committed_offsets, config_to_change, delay_offsets
+from storage_core.rocketmq.disk.config_files import (
+    committed_offsets,
+    config_to_change,
+    delay_offsets,
+    offsets_file,
+)
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.disk.directory import Listing
 from storage_core.store import QueueKey
 
 NOTE = "repair-offsets.json"
-GROUPS, DELAYS = "consumerOffset.json", "delayOffset.json"
+DELAYS = "delayOffset.json"
 
 
 def note_path(root: str) -> str:
@@ -75,9 +80,9 @@ def set_remembered(listing: Listing) -> list[str]:
     lines: list[str] = []
     if moved:
         contents = {}
-        for name, change in ((GROUPS, _moved_groups), (DELAYS, _moved_delays)):
+        for name, change in ((offsets_file(root), _moved_groups), (DELAYS, _moved_delays)):
             content = config_to_change(root, name)
-            said = list(change(content, moved))
+            said = [f"{paths.CONFIG}/{name}: {line}" for line in change(content, moved)]
             if said:
                 contents[name] = encode_offsets(content).decode()
                 lines += said
@@ -119,8 +124,15 @@ def _moved_groups(content: dict[str, Any], moved: dict[tuple[str, int, int], int
         for queue_id in list(offsets):
             new = moved.get((topic, int(queue_id), offsets[queue_id]))
             if new is not None:
-                yield f"config/{GROUPS}: group {group} in {topic}/{queue_id}: {offsets[queue_id]} is {new} now"
+                yield f"group {group} in {topic}/{queue_id}: {offsets[queue_id]} is {new} now"
                 offsets[queue_id] = new
+    light = content.get("lmqOffsetTable", {})
+    for name in list(light):
+        topic, _, group = name.partition("@")
+        new = moved.get((topic, 0, light[name]))
+        if new is not None:
+            yield f"group {group} in {topic}/0: {light[name]} is {new} now"
+            light[name] = new
 
 
 def _moved_delays(content: dict[str, Any], moved: dict[tuple[str, int, int], int]) -> Iterator[str]:
@@ -128,5 +140,5 @@ def _moved_delays(content: dict[str, Any], moved: dict[tuple[str, int, int], int
     for level in list(offsets):
         new = moved.get((paths.SCHEDULE_TOPIC, int(level) - 1, offsets[level])) if level.isdigit() else None
         if new is not None:
-            yield f"config/{DELAYS}: level {level}: {offsets[level]} is {new} now"
+            yield f"level {level}: {offsets[level]} is {new} now"
             offsets[level] = new

@@ -23,7 +23,9 @@ from storage_core.rocketmq.verify.kinds import IGNORES, REFUSES, REMOVES, Kind, 
 from storage_core.store import QueueKey
 
 GUARD = "mqstore-unfinished-write"
-CONFIG_FILES = ("topics.json", "consumerOffset.json", "subscriptionGroup.json", "delayOffset.json")
+CONFIG_FILES = (
+    "topics.json", paths.GROUP_OFFSETS, paths.LIGHT_GROUP_OFFSETS, "subscriptionGroup.json", "delayOffset.json",
+)  # fmt: skip
 
 
 def wrong_files(subject: Subject) -> Iterator[Finding]:

@@ -1,0 +1,60 @@
+"""Offsets of consumer groups: what a broker has noted is read, and where mqstore sets a group, its consumer goes on.
+
+With `enableLmq` the broker keeps them in another file, which 4.9.3 writes and cannot read.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage_core import open_store
+from tests.real.broker import Broker
+
+pytestmark = pytest.mark.real
+
+SMALL = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 2000}
+LIGHT = {"enableLmq": "true", "enableMultiDispatch": "true"}
+MESSAGES = [{"topic": "orders", "body": f"message {number}", "queueId": number % 2} for number in range(20)]
+
+
+def committed(store: Path) -> dict[tuple[str, str, int], int]:
+    with open_store(str(store)) as opened:
+        (batch,) = opened.view("offsets")
+    rows = batch.to_pylist()
+    return {(row["group"], row["topic"], row["queueId"]): row["committed"] for row in rows if row["topic"] == "orders"}
+
+
+@pytest.mark.parametrize(
+    ("version", "settings"),
+    [("493", SMALL), ("493", SMALL | LIGHT), ("533", SMALL | LIGHT)],
+    ids=["4.9.3", "4.9.3 enableLmq", "5.3.3 enableLmq"],
+)
+def test_a_group_goes_on_where_mqstore_set_it(version: str, settings: dict[str, object], tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with Broker(version, store, settings) as broker:
+        broker.ask(op="topic", topic="orders", queues=2, perm=6)
+        broker.ask(op="produce", group="producers", messages=MESSAGES)
+        assert len(broker.consume("billing", ["orders"])) == 20
+        if "enableLmq" in settings:
+            broker.ask(op="commit", group="%LMQ%billing", topic="orders", queueId=0, offset=3)
+    expected = {("billing", "orders", 0): 10, ("billing", "orders", 1): 10}
+    if "enableLmq" in settings:
+        expected["%LMQ%billing", "orders", 0] = 3
+        assert (store / "config" / "lmqConsumerOffset.json").exists()
+        # What a broker that had not set it yet would have left, long ago.
+        (store / "config" / "consumerOffset.json").write_text('{"offsetTable":{"orders@older":{0:1}}}')
+    assert committed(store) == expected
+    with open_store(str(store)) as opened:
+        opened.set_group_offsets("billing", {("orders", 0): 4, ("orders", 1): 9})
+        if "enableLmq" in settings:
+            opened.set_group_offsets("%LMQ%billing", {("orders", 0): 6})
+            expected["%LMQ%billing", "orders", 0] = 6
+    with Broker(version, store, settings) as broker:
+        again = [(message["queueId"], message["queueOffset"]) for message in broker.consume("billing", ["orders"])]
+    if version == "493" and "enableLmq" in settings:
+        assert len(again) == 20
+        return
+    assert sorted(again) == [(0, offset) for offset in range(4, 10)] + [(1, 9)]
+    assert committed(store) == expected
