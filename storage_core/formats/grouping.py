@@ -1,4 +1,4 @@
-"""Rows that belong to groups: the number of each in its group, and all rows group by group.
+"""Rows that belong to groups: which groups there are, the number of each row in its own, all rows group by group.
 
 What a group is belongs to the callers.
 """
@@ -36,3 +36,15 @@ def numbered(
     values[order] = np.arange(len(order)) - np.repeat(first, counts) + np.repeat(following[groups], counts)
     following[groups] += counts
     return values, order, groups, bounds
+
+
+def distinct_below(limit: int, values: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The distinct ones of some numbers in [0, limit), ascending, and which of them each number is."""
+    if limit > 4 * len(values):
+        distinct, inverse = np.unique(values, return_inverse=True)
+        return distinct, inverse
+    numbers = np.zeros(limit, np.int64)
+    numbers[values] = 1
+    distinct = np.flatnonzero(numbers)
+    numbers[distinct] = np.arange(len(distinct))
+    return distinct, numbers[values]

@@ -24,7 +24,8 @@ SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("MQSTORE_COPIES", "3")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_copies_of_random_stores_are_equal(seed: int, tmp_path: Path) -> None:
     r = random.Random(f"copy {seed}")
-    made = random_store.make(seed, tmp_path / "made" / "store", intact=(intact := r.random() < 0.7))
+    intact, light = r.random() < 0.7, r.random() < 0.3
+    made = random_store.make(seed, tmp_path / "made" / "store", intact, light)
     copy_log(made.directory, tmp_path / "copy", write_options(made.settings), r.choice((1, 3)))
     problems = []
     kinds = ["commitlog"] + (["consumequeue", "index"] if intact else [])
@@ -32,8 +33,8 @@ def test_copies_of_random_stores_are_equal(seed: int, tmp_path: Path) -> None:
         kinds = [kind for kind in kinds if kind != "index"]
     for kind in kinds:
         ours, theirs = contents(tmp_path / "copy", kind), drop_unused(contents(made.directory, kind))
-        # Light queues are not copied (docs/commit-protocol.md).
-        theirs = [(name, data) for name, data in theirs if "%LMQ%" not in name]
+        if kind == "consumequeue" and made.light and (made.upgraded or made.version == "493"):
+            ours, theirs = entries_by_queue(ours), entries_by_queue(theirs)
         if [n for n, _ in ours] != [n for n, _ in theirs]:
             names = {n for n, _ in ours} ^ {n for n, _ in theirs}
             problems.append(f"{kind}: only one has {sorted(names)}")
@@ -42,3 +43,15 @@ def test_copies_of_random_stores_are_equal(seed: int, tmp_path: Path) -> None:
                 f"{kind} {place}" for (place, mine), (_, wanted) in zip(ours, theirs, strict=True) if mine != wanted
             ]
     assert not problems, (str(made), problems)
+
+
+def entries_by_queue(files: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+    """The entries of each queue, but for empty ones: 4.9 leaves one at the start of a file that it made for a message
+    of a light queue and then ignored, once it was started again (rocketmq.md 3.8).
+    """
+    queues: dict[str, bytes] = {}
+    for name, data in files:
+        entries = (data[at : at + 20].ljust(20, b"\0") for at in range(0, len(data), 20))
+        folder = name.rpartition("/")[0]
+        queues[folder] = queues.get(folder, b"") + b"".join(entry for entry in entries if any(entry))
+    return list(queues.items())

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from storage_core import open_store
 from storage_core.errors import MqStoreError
+from storage_core.rocketmq.write import commit_plan
 from tests.faults import Died, stopped_at
 from tests.golden import archive
+from tests.rocketmq.light_store import QUEUE_FILE_SIZE, make_light_store
 from tests.support.rocketmq_copies import contents, copy_log, drop_unused, write_options
 from tests.support.rocketmq_visits import served, visit
-from tests.support.rocketmq_writes import commit_point, rows
+from tests.support.rocketmq_writes import GEOMETRY, commit_point, rows
 
 INTACT = [name for name in archive.names() if not name.startswith(("damaged-", "broker-killed", "expired"))]
 LOG_ONLY = [name for name in archive.names() if name.startswith(("broker-killed", "expired"))]
@@ -37,6 +40,38 @@ def test_the_log_of_other_stores_is_copied_byte_for_byte(name: str, partitions: 
     source = archive.unpack(name, tmp_path / "source")
     copy_log(source, tmp_path / "copy", write_options(archive.info(name)["settings"]), partitions)
     assert contents(tmp_path / "copy", "commitlog") == drop_unused(contents(source, "commitlog"))
+
+
+LIGHT_OPTIONS = {**GEOMETRY, "commitLogFileSize": 8192, "consumeQueueFileEntries": QUEUE_FILE_SIZE // 20}
+
+
+@pytest.mark.parametrize("chunk", [1 << 16, 7])
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_queues_that_records_name_are_copied(
+    partitions: int, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = make_light_store(tmp_path / "source")
+    monkeypatch.setattr(commit_plan, "CHUNK_COUNT", chunk)
+    copy_log(source, tmp_path / "copy", LIGHT_OPTIONS, partitions)
+    assert contents(tmp_path / "copy", "consumequeue") == contents(source, "consumequeue")
+    assert sorted(json.loads((tmp_path / "copy" / "config" / "topics.json").read_text())["topicConfigTable"]) == ["T"]
+    with open_store(str(tmp_path / "copy")) as store:
+        assert list(store.verify()) == []
+
+
+def test_a_stopped_copy_is_finished_with_the_queues_that_records_name(tmp_path: Path) -> None:
+    source = make_light_store(tmp_path / "source")
+    with stopped_at(None) as clock:
+        copy_log(source, tmp_path / "whole" / "store", LIGHT_OPTIONS)
+    wanted = contents(tmp_path / "whole" / "store", "consumequeue")
+    assert wanted == contents(source, "consumequeue")
+    for last in range(commit_point(clock.log) + 1, clock.count, 3):
+        store = tmp_path / str(last) / "store"
+        with pytest.raises(Died), stopped_at(last):
+            copy_log(source, store, LIGHT_OPTIONS)
+        with open_store(str(store), **LIGHT_OPTIONS) as opened:
+            list(opened.repair())
+        assert contents(store, "consumequeue") == wanted
 
 
 @pytest.mark.parametrize("queues_in_place", [False, True])

@@ -17,7 +17,7 @@ from storage_core.formats.byte_search import find_all
 from storage_core.formats.layout import Mask, Positions
 from storage_core.formats.rocketmq.message import Messages
 from storage_core.formats.rocketmq.paths import LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC
-from storage_core.formats.rocketmq.properties import MULTI_DISPATCH, MULTI_OFFSETS
+from storage_core.formats.rocketmq.properties import MULTI_DISPATCH, MULTI_OFFSETS, PropertyColumn
 from storage_core.formats.spans import offsets_of
 
 SEPARATOR = ","
@@ -47,11 +47,16 @@ def queues_named_by(messages: Messages, listed: Mask, of_5x: bool) -> NamedQueue
     starts, sizes = messages.properties_start, messages.properties_size
     if not len(starts) or not len(find_all(messages.buffer[starts.min() : (starts + sizes).max()], _NEEDLE)):
         return None
-    columns = [messages.property_column().values(name) for name in (MULTI_DISPATCH, MULTI_OFFSETS)]
-    given = listed & as_mask(columns[0].is_valid()) & as_mask(columns[1].is_valid())
     if of_5x:
         for start in ALONE_IN_5X:
-            given &= ~as_mask(pc.starts_with(messages.topics(), start))
+            listed = listed & ~as_mask(pc.starts_with(messages.topics(), start))
+    return named_queues(messages.property_column(), messages.column("queue_id"), listed)
+
+
+def named_queues(properties: PropertyColumn, queue_ids: npt.NDArray[np.int32], listed: Mask) -> NamedQueues | None:
+    """The same of records with these properties and queue ids, whatever their topics."""
+    columns = [properties.values(name) for name in (MULTI_DISPATCH, MULTI_OFFSETS)]
+    given = listed & as_mask(columns[0].is_valid()) & as_mask(columns[1].is_valid())
     # Java's split leaves out what is empty at the end.
     names, offsets = (
         pc.split_pattern(pc.utf8_rtrim(column.take(as_array(np.flatnonzero(given))), SEPARATOR), SEPARATOR)
@@ -66,8 +71,8 @@ def queues_named_by(messages: Messages, listed: Mask, of_5x: bool) -> NamedQueue
         return None
     rows, topics = rows[good], topics.filter(as_array(good))
     light = as_mask(pc.starts_with(topics, LIGHT_QUEUE_PREFIX))
-    queue_ids = np.where(light, 0, messages.column("queue_id")[rows]).astype(np.int32)
-    return NamedQueues(rows, topics, queue_ids, as_numbers(numbers.filter(as_array(good)).cast(pa.int64())))
+    ids = np.where(light, 0, queue_ids[rows]).astype(np.int32)
+    return NamedQueues(rows, topics, ids, as_numbers(numbers.filter(as_array(good)).cast(pa.int64())))
 
 
 def _are_folders(topics: pa.StringArray) -> Mask:

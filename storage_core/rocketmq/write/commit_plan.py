@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,12 +24,13 @@ from storage_core.rocketmq.recovery.dispatch import has_entry
 from storage_core.rocketmq.write.placement import (
     Blank,
     Numbering,
+    Placement,
     number,
     number_preserved,
     placement_of,
     preserved_placement,
 )
-from storage_core.rocketmq.write.staging import DISPATCH, PRESERVED_OFFSETS
+from storage_core.rocketmq.write.staging import DISPATCH, NAMED_ENTRY, PRESERVED_OFFSETS
 from storage_core.rocketmq.write.store_end import Ends, ends_from_json, ends_to_json
 from storage_core.store import QueueKey, StagedPart
 
@@ -130,7 +131,8 @@ class Chunk:
 
     `position` is where the first one begins in the staged file `records`, which is not there when rows were kept;
     `next_queue_offsets` are those of the queues before this chunk; `preserved` has the numbers of records that bring
-    their own.
+    their own. Where records name queues besides their own, the numbering is one of entries, and `entry_rows` has the
+    record of each.
     """
 
     records: str
@@ -147,6 +149,7 @@ class Chunk:
     hashes: npt.NDArray[np.int32]
     stop: int
     preserved: tuple[Numbering, Positions] | None = None
+    entry_rows: npt.NDArray[np.int64] | None = None
 
     @cached_property
     def numbering(self) -> Numbering:
@@ -198,7 +201,8 @@ class Course:
 
     def _part(self, part: StagedPart) -> Iterator[Chunk]:
         names = {file.name.rpartition(".")[2]: os.path.join(self._folder, file.name) for file in part.files}
-        numbers = self._queue_numbers(part)
+        numbers, of_named = (self._queue_numbers(part, which) for which in ("queues", "named"))
+        named = _NamedEntries(names.get("named"), len(of_named))
         position = key_position = 0
         for start in range(0, part.rows, CHUNK_COUNT):
             count = min(CHUNK_COUNT, part.rows - start)
@@ -206,55 +210,103 @@ class Course:
             sizes, key_counts = (dispatch[name].astype(np.int64) for name in ("size", "key_count"))
             key_count = int(key_counts.sum())
             hashes = _structs(names["keys"], np.dtype("<i4"), key_position, key_count)
-            own = _structs(names["preserved"], PRESERVED_OFFSETS.dtype, start, count) if self._plan.preserve else None
-            yield self._chunk(names.get("records", ""), position, sizes, dispatch, key_counts, hashes, own, numbers)
+            staged = _Staged(
+                names.get("records", ""), position, sizes, dispatch["sys_flag"].astype(np.int32),
+                numbers[dispatch["queue"]], dispatch["tags_code"].astype(np.int64), key_counts, hashes,
+            )  # fmt: skip
+            if self._plan.preserve:
+                own = _structs(names["preserved"], PRESERVED_OFFSETS.dtype, start, count)
+                rows, queue, offsets = named.of(start, start + count)
+                yield self._preserved(staged, own, (rows, of_named[queue], offsets))
+            else:
+                yield self._numbered(staged)
             position, key_position = position + int(sizes.sum()), key_position + key_count
 
-    def _chunk(
-        self,
-        records: str,
-        position: int,
-        sizes: Positions,
-        dispatch: npt.NDArray[Any],
-        key_counts: npt.NDArray[np.int64],
-        hashes: npt.NDArray[np.int32],
-        own: npt.NDArray[Any] | None,
-        numbers: npt.NDArray[np.int64],
+    def _numbered(self, staged: _Staged) -> Chunk:
+        """Records that get their address, queue offset and store time here."""
+        placed = placement_of(staged.sizes, self.stop, self._plan.ends.log_file_size)
+        before, flags = self.next_queue_offsets, staged.sys_flags
+        listed = staged.queue[has_entry(flags)] if flags.any() else staged.queue
+        self.next_queue_offsets = before + np.bincount(listed, minlength=len(before))
+        store_ms = np.broadcast_to(np.int64(self._plan.store_ms), len(staged.sizes))
+        return self._chunk(staged, placed, store_ms, before)
+
+    def _preserved(
+        self, staged: _Staged, own: npt.NDArray[Any], named: tuple[Positions, npt.NDArray[np.int64], Positions]
     ) -> Chunk:
-        flags = dispatch["sys_flag"].astype(np.int32)
-        queue = numbers[dispatch["queue"]]
-        file_size = self._plan.ends.log_file_size
-        before, preserved = self.next_queue_offsets, None
-        if own is None:
-            placed = placement_of(sizes, self.stop, file_size)
-            store_ms = np.broadcast_to(np.int64(self._plan.store_ms), len(sizes))
-            listed = queue[has_entry(flags)] if flags.any() else queue
-            self.next_queue_offsets = before + np.bincount(listed, minlength=len(before))
-        else:
-            placed = preserved_placement(own["physical_offset"].astype(np.int64), sizes, self.stop, file_size)
-            offsets = own["queue_offset"].astype(np.int64)
-            store_ms = own["store_ms"].astype(np.int64)
-            numbering = number_preserved(
-                queue, has_entry(flags), offsets, placed.physical_offsets + sizes, self.next_queue_offsets, self.firsts
-            )
-            preserved = numbering, offsets
+        """Records that bring theirs. `named` are rows, queues and queue offsets of what they name besides."""
+        physical_offsets, offsets = (own[name].astype(np.int64) for name in ("physical_offset", "queue_offset"))
+        placed = preserved_placement(physical_offsets, staged.sizes, self.stop, self._plan.ends.log_file_size)
+        ends = placed.physical_offsets + staged.sizes
+        listed, queue, asked, rows = has_entry(staged.sys_flags), staged.queue, offsets, None
+        if len(named[0]):
+            # In the order of the log, each record's own queue first: as a dispatcher goes.
+            own_rows = np.flatnonzero(listed)
+            rows = np.concatenate((own_rows, named[0]))
+            order = np.argsort(rows, kind="stable")
+            rows = rows[order]
+            queue = np.concatenate((queue[own_rows], named[1]))[order]
+            asked = np.concatenate((offsets[own_rows], named[2]))[order]
+            listed, ends = np.ones(len(rows), bool), ends[rows]
+        before = self.next_queue_offsets
+        numbering = number_preserved(queue, listed, asked, ends, before, self.firsts)
+        chunk = self._chunk(staged, placed, own["store_ms"].astype(np.int64), before)
+        return replace(chunk, preserved=(numbering, offsets), entry_rows=rows)
+
+    def _chunk(self, staged: _Staged, placed: Placement, store_ms: Positions, before: Positions) -> Chunk:
         self.stop = placed.stop
         return Chunk(
-            records, position, sizes, flags, placed.physical_offsets, placed.blanks, queue, before,
-            dispatch["tags_code"].astype(np.int64), store_ms, key_counts, hashes,
-            placed.stop, preserved,
+            staged.records, staged.position, staged.sizes, staged.sys_flags, placed.physical_offsets, placed.blanks,
+            staged.queue, before, staged.tags_codes, store_ms, staged.key_counts, staged.hashes, placed.stop,
         )  # fmt: skip
 
-    def _queue_numbers(self, part: StagedPart) -> npt.NDArray[np.int64]:
-        """The course's number of each queue in the part's list; new queues start at 0, or where `preserve` says."""
-        fresh = -1 if self._plan.preserve else 0
-        for topic, queue_id in part.detail["queues"]:
+    def _queue_numbers(self, part: StagedPart, which: str) -> npt.NDArray[np.int64]:
+        """The course's number of each queue in a list of the part; new ones start at 0, or where `preserve` says."""
+        fresh, keys = -1 if self._plan.preserve else 0, part.detail.get(which, [])
+        for topic, queue_id in keys:
             if (topic, queue_id) not in self._numbers:
                 self._numbers[topic, queue_id] = len(self.keys)
                 self.keys.append((topic, queue_id))
         missing = len(self.keys) - len(self.next_queue_offsets)
         self.next_queue_offsets = np.concatenate((self.next_queue_offsets, np.full(missing, fresh, np.int64)))
-        return np.array([self._numbers[topic, queue_id] for topic, queue_id in part.detail["queues"]], np.int64)
+        return np.array([self._numbers[topic, queue_id] for topic, queue_id in keys], np.int64)
+
+
+@dataclass(frozen=True)
+class _Staged:
+    """What the staged files say of some records that follow each other; `queue` are the course's numbers."""
+
+    records: str
+    position: int
+    sizes: Positions
+    sys_flags: npt.NDArray[np.int32]
+    queue: npt.NDArray[np.int64]
+    tags_codes: Positions
+    key_counts: npt.NDArray[np.int64]
+    hashes: npt.NDArray[np.int32]
+
+
+class _NamedEntries:
+    """The staged entries of queues that records name, read once from front to back."""
+
+    def __init__(self, path: str | None, queues: int) -> None:
+        """`queues`: how many are named; none means that there are no entries."""
+        self._path, self._at = path if queues else None, 0
+        self._read = np.empty(0, NAMED_ENTRY.dtype)
+
+    def of(self, start: int, stop: int) -> tuple[Positions, npt.NDArray[np.int64], Positions]:
+        """Of the task's records [start, stop): their numbers from `start` on, the queues and the queue offsets."""
+        while self._path is not None and not (len(self._read) and self._read["row"][-1] >= stop):
+            position = self._at * NAMED_ENTRY.size
+            more = read_at(self._path, CHUNK_COUNT * NAMED_ENTRY.size, position)
+            if not more:
+                break
+            self._read = np.concatenate((self._read, np.frombuffer(more, NAMED_ENTRY.dtype)))
+            self._at += len(more) // NAMED_ENTRY.size
+        count = int(np.searchsorted(self._read["row"], stop))
+        found, self._read = self._read[:count], self._read[count:]
+        rows, queue, offsets = (found[name].astype(np.int64) for name in ("row", "queue", "queue_offset"))
+        return rows - start, queue, offsets
 
 
 def _structs(path: str, dtype: np.dtype[Any], start: int, count: int) -> npt.NDArray[Any]:

@@ -198,11 +198,12 @@ class Publisher:
                 first = course.firsts[number]
                 writer.fill(course.keys[number], first // size * size, first)
         order = numbering.order
-        entries = encode_entries(chunk.physical_offsets, chunk.sizes, chunk.tags_codes, order)
+        rows = order if chunk.entry_rows is None else chunk.entry_rows[order]
+        entries = encode_entries(chunk.physical_offsets, chunk.sizes, chunk.tags_codes, rows)
         bounds = numbering.bounds.tolist()
         for queue, start, stop in zip(numbering.queues.tolist(), bounds[:-1], bounds[1:], strict=True):
             first = int(numbering.values[order[start]])
-            writer.write(course.keys[queue], first, entries[start:stop], int(chunk.store_ms[order[stop - 1]]))
+            writer.write(course.keys[queue], first, entries[start:stop], int(chunk.store_ms[rows[stop - 1]]))
 
     def _write_missing(self, store: StoreState, writer: QueueWriter) -> None:
         for key, verdict in store.verdict.queues.items():

@@ -2,8 +2,8 @@
 
 Addresses, queue offsets and the store time are left open (zero) for `publish`; `preserve` keeps those of the rows.
 The staged files: `.records` (records one after another), `.dispatch` (one struct a record), `.keys` (one hash a key, in
-index order), and with preserve `.preserved`. Rows that are committed by the process that has them in memory need no
-`.records`: `KeptRows` makes their records where the log gets them.
+index order), and with preserve `.preserved` and `.named`. Rows that are committed by the process that has them in
+memory need no `.records`: `KeptRows` makes their records where the log gets them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,15 +25,19 @@ from storage_core.arrays import as_mask
 from storage_core.errors import shorten
 from storage_core.files import system
 from storage_core.files.append_file import AppendFile
+from storage_core.formats.byte_search import find_all
+from storage_core.formats.grouping import distinct_below
 from storage_core.formats.java_hash import java_hashes
 from storage_core.formats.layout import struct
 from storage_core.formats.rocketmq.delay_levels import delay_ms
 from storage_core.formats.rocketmq.encode import Encoded, Rows, encode, lengths
 from storage_core.formats.rocketmq.message import BLANK
 from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
-from storage_core.formats.rocketmq.properties import KEYS, TAGS, UNIQ_KEY, PropertyColumn
+from storage_core.formats.rocketmq.properties import KEYS, MULTI_OFFSETS, TAGS, UNIQ_KEY, PropertyColumn
 from storage_core.formats.rocketmq.property_pairs import Stored, index_keys, stored
 from storage_core.formats.spans import data_of, offsets_of
+from storage_core.rocketmq.recovery.dispatch import has_entry
+from storage_core.rocketmq.recovery.light_queues import named_queues
 from storage_core.rocketmq.write.input_rows import (
     BORN_HOST,
     PRESERVED,
@@ -66,6 +70,15 @@ PRESERVED_OFFSETS = struct(
     size=24,
 )
 
+NAMED_ENTRY = struct(
+    "entry of a named queue",
+    ("row", "<i8", "number of the record in the task"),
+    ("queue_offset", "<i8", "the offset that the record gives for this queue"),
+    ("queue", "<i4", "number of the queue in the task's list of named queues"),
+    size=20,
+)
+"""What a record that names queues besides its own asks for (rocketmq.md 3.8)."""
+
 RECORDS = "records"
 """The staged file that is not forced to the disk: before the commit point its bytes are forced into the log."""
 
@@ -86,6 +99,7 @@ class Batch:
     queues: npt.NDArray[np.int32]
     key_counts: npt.NDArray[np.int64]
     hashes: npt.NDArray[np.int32]
+    named: npt.NDArray[Any] | None = None
 
 
 class KeptRows:
@@ -143,6 +157,7 @@ class Task:
     partition: int
     log_file_size: int
     numbers: dict[QueueKey, int] = field(default_factory=dict)
+    named: dict[QueueKey, int] = field(default_factory=dict)
     turns: dict[str, int] = field(default_factory=dict)
     row: int = 0
     nulls: int = 0
@@ -152,8 +167,8 @@ class Task:
         if not self.row:
             check_columns(batch.schema.names, self.settings)
         given = Given(batch, self.row)
-        self.row += batch.num_rows
         made = self._preserved(given) if self.settings.preserve else self._plain(given)
+        self.row += batch.num_rows
         self.nulls += given.nulls
         limit = min(MAX_RECORD_SIZE, self.log_file_size - BLANK.size)
         if self.settings.preserve:
@@ -217,7 +232,18 @@ class Task:
         )
         counts, hashes = index_keys(topics, read.values(UNIQ_KEY), read.values(KEYS), rows.sys_flag)
         codes = java_hashes(read.values(TAGS)).astype(np.int64)
-        return self._batch(given, rows, Stored(raw, counts, hashes, codes), read.values("DELAY"))
+        made = self._batch(given, rows, Stored(raw, counts, hashes, codes), read.values("DELAY"))
+        return replace(made, named=self._named(read, rows) if len(find_all(data, MULTI_OFFSETS.encode())) else None)
+
+    def _named(self, properties: PropertyColumn, rows: Rows) -> npt.NDArray[Any] | None:
+        found = named_queues(properties, rows.queue_id, has_entry(rows.sys_flags))
+        if found is None:
+            return None
+        entries = np.empty(len(found.rows), NAMED_ENTRY.dtype)
+        keys = zip(found.topics.to_pylist(), found.queue_ids.tolist(), strict=True)
+        entries["queue"] = [self.named.setdefault(key, len(self.named)) for key in keys]
+        entries["row"], entries["queue_offset"] = self.row + found.rows, found.queue_offsets
+        return entries
 
     def _batch(self, given: Given, rows: Rows, made: Stored, delays: pa.StringArray) -> Batch:
         counts, codes = made.key_counts, made.tags_codes
@@ -276,7 +302,7 @@ class Task:
         least = int(queue_ids.min(initial=0))
         width = int(queue_ids.max(initial=0)) - least + 1
         pairs = topics.indices.to_numpy().astype(np.int64) * width + (queue_ids - np.int64(least))
-        distinct, inverse = _distinct(pairs, len(names) * width)
+        distinct, inverse = distinct_below(len(names) * width, pairs)
         numbers = np.empty(len(distinct), np.int32)
         for at, pair in enumerate(distinct.tolist()):
             key = (names[pair // width], pair % width + least)
@@ -287,18 +313,6 @@ class Task:
 def _rows_of(topics: pa.DictionaryArray, name: str) -> list[int]:
     names = topics.dictionary.to_pylist()
     return np.flatnonzero(topics.indices.to_numpy() == names.index(name)).tolist() if name in names else []
-
-
-def _distinct(values: npt.NDArray[np.int64], limit: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The distinct values of numbers in [0, limit), ascending, and which of them each number is."""
-    if limit > 4 * len(values):
-        distinct, inverse = np.unique(values, return_inverse=True)
-        return distinct, inverse
-    numbers = np.zeros(limit, np.int64)
-    numbers[values] = 1
-    distinct = np.flatnonzero(numbers)
-    numbers[distinct] = np.arange(len(distinct))
-    return distinct, numbers[values]
 
 
 def stage_task(
@@ -313,7 +327,7 @@ def stage_task(
 
     `kept` gets the rows in place of the file of records, unless they are too many.
     """
-    kinds = ["dispatch", "keys", *(["preserved"] if task.settings.preserve else [])]
+    kinds = ["dispatch", "keys", *(["preserved", "named"] if task.settings.preserve else [])]
     files: dict[str, AppendFile] = {}
     first: int | None = None
 
@@ -348,7 +362,8 @@ def stage_task(
         for file in files.values():
             file.close()
     staged = tuple(StagedFile(os.path.basename(file.path), file.size, file.crc) for file in files.values())
-    detail = {"queues": [list(key) for key in task.numbers], "first": first, "nulls": task.nulls}
+    queues, named = ([list(key) for key in keys] for keys in (task.numbers, task.named))
+    detail = {"queues": queues, "named": named, "first": first, "nulls": task.nulls}
     return StagedPart(partition, task.row, staged, detail)
 
 
@@ -381,3 +396,5 @@ def _append(files: dict[str, AppendFile], made: Batch) -> None:
         )
         preserved["store_ms"] = made.rows.store_ms
         files["preserved"].append(preserved.data)
+    if made.named is not None:
+        files["named"].append(made.named.data)
