@@ -52,6 +52,7 @@ class RandomStore:
     story: list[str] = field(default_factory=list)
     light: bool = False
     intact: bool = False
+    upgraded: bool = False
 
     def __str__(self) -> str:
         return f"seed {self.seed}, {self.version}, {self.settings}: {'; '.join(self.story)}"
@@ -66,13 +67,24 @@ def make(seed: int, directory: Path, intact: bool = False, light: bool = False) 
     store.settings = _geometry(r, store)
     directory.mkdir(parents=True)
     writer = _Writer(r, store)
-    for number in range(r.choice((1, 1, 2, 2, 3, 4))):
+    sessions = r.choice((1, 1, 2, 2, 3, 4))
+    upgrade = _upgrade(seed, sessions) if store.version == "493" else sessions
+    for number in range(sessions):
         if number and r.random() < 0.4 and not intact:
             _expire(r, store)
+        if number == upgrade:
+            store.version, store.upgraded = "533", True
+            store.story.append("5.3.3 goes on")
         writer.session()
     if r.random() < 0.3 and not intact:
         _expire(r, store)
     return store
+
+
+def _upgrade(seed: int, sessions: int) -> int:
+    """Which session of a store that 4.9.3 began is the first of 5.3.3."""
+    r = random.Random(f"upgrade of {seed}")
+    return r.randrange(1, sessions) if sessions > 1 and r.random() < 0.3 else sessions
 
 
 def _geometry(r: random.Random, store: RandomStore) -> dict[str, Any]:
