@@ -6,6 +6,7 @@ Source of the rules: rocketmq.md 1.5; a file that is missing, empty or broken is
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -95,6 +96,12 @@ def config_problem(path: str) -> str | None:
 def topic_table(root: str) -> dict[str, dict[str, Any]]:
     """Topics of topics.json by name."""
     return _dictionaries(read_config(root, "topics.json").get("topicConfigTable"))
+
+
+def is_compacted(topic: Mapping[str, Any]) -> bool:
+    """Whether an entry of the topic table says that the broker keeps the last message of each key (rocketmq.md 3.9)."""
+    attributes = topic.get("attributes")
+    return isinstance(attributes, dict) and attributes.get("cleanup.policy") == "COMPACTION"
 
 
 def offsets_file(root: str) -> str:

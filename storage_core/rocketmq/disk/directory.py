@@ -39,6 +39,7 @@ class Listing:
     says_5x: bool
     rocksdb_queues: bool
     batch_queues: tuple[str, ...]
+    compacted: tuple[str, ...]
 
     @cached_property
     def signature(self) -> Signature:
@@ -113,6 +114,7 @@ def _marks(root: str) -> dict[str, Any]:
         "says_5x": _says_5x(root, checkpoint),
         "rocksdb_queues": system.exists(os.path.join(root, paths.CONSUME_QUEUE, paths.ROCKSDB_MARK)),
         "batch_queues": tuple(names_in(os.path.join(root, paths.BATCH_CONSUME_QUEUE))),
+        "compacted": tuple(names_in(os.path.join(root, paths.COMPACTION_LOG))),
     }
 
 

@@ -11,11 +11,12 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from storage_core.errors import OptionError, UnsupportedFormatError
+from storage_core.errors import OptionError, UnsupportedFormatError, listing
 from storage_core.files.open_files import OpenFiles
 from storage_core.files.window import Window
 from storage_core.formats.rocketmq.message import BLANK
 from storage_core.formats.rocketmq.record_walk import Stop
+from storage_core.rocketmq.disk.config_files import is_compacted, topic_table
 from storage_core.rocketmq.disk.directory import Listing
 from storage_core.rocketmq.read.few_messages import few_messages
 from storage_core.rocketmq.read.key_search import parts_to_read
@@ -106,6 +107,14 @@ class RocketSnapshot(Snapshot):
                 f"{self._store_name}: {len(self._listing.batch_queues)} batch queues (BatchCQ) are not read through "
                 "their queues; option scan=log reads their records"
             )
+        if self._listing.compacted:
+            known = topic_table(self._listing.root)
+            compacted = [name for name in self._listing.compacted if is_compacted(known.get(name, {}))]
+            if compacted:
+                lines.append(
+                    f"{self._store_name}: of compacted topics ({listing(compacted)}) every message that the log still "
+                    "has is read; a broker serves the last one of each key"
+                )
         return lines
 
     def bytes_after_end(self) -> int:
