@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,38 @@ def test_null_properties_are_left_out_and_counted(tmp_path: Path) -> None:
     assert found == [{"b": "c"}, {}, {}]
     (line,) = job.warnings
     assert "2 properties had a null name or value and were not written" in line
+
+
+def properties(*pairs: tuple[str, str]) -> pa.Array:
+    """The properties of two messages; only the second has any."""
+    return pa.array([[], list(pairs)], pa.map_(pa.string(), pa.string()))
+
+
+def test_the_checksum_of_another_record_is_dropped(tmp_path: Path) -> None:
+    found = append(tmp_path / "s", {"properties": properties(("a", "b"), ("__CRC32#", "1234567890"), ("c", "d"))})
+    assert sorted(sorted(dict(row["properties"]).items()) for row in found) == [[], [("a", "b"), ("c", "d")]]
+
+
+@pytest.mark.parametrize(
+    ("pair", "said"),
+    [
+        (
+            ("INNER_MULTI_DISPATCH", "%LMQ%a"),
+            "'INNER_MULTI_DISPATCH' is '%LMQ%a': messages of several queues or batches",
+        ),
+        (("INNER_NUM", "3"), "'INNER_NUM' is '3': messages of several queues or batches are only copied"),
+        (("", "b"), "'properties' is empty: a property's name must not be empty"),
+        (("a", ""), "'a' is empty: a property's value must not be empty"),
+        (("a\1", "b"), r"'properties' is 'a\x01': the bytes 0x01 and 0x02 separate properties"),
+        (("a", "\2"), r"'a' is '\x02': the bytes 0x01 and 0x02 separate properties"),
+    ],
+)
+def test_properties_that_no_reader_would_find_again_are_refused(
+    tmp_path: Path, pair: tuple[str, str], said: str
+) -> None:
+    with pytest.raises(RowError, match=f"row 1 of its task: column {re.escape(said)}") as told:
+        append(tmp_path / "s", {"properties": properties(("x", "y"), pair)})
+    assert "\n" not in str(told.value)
 
 
 @pytest.mark.parametrize("column", ["queueId", "reconsumeTimes"])

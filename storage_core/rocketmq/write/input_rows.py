@@ -288,7 +288,8 @@ def _check_pairs(given: Given, pairs: PairColumn) -> None:
         at = np.flatnonzero(pairs.named(name))
         if len(at):
             value = shorten(repr(pairs.values[int(at[0])].as_py()))
-            raise given.error(name, rows[at[0]], value, "messages of several queues or batches are not written")
+            rule = "messages of several queues or batches are only copied, with preserve=true; leave the property out"
+            raise given.error(name, rows[at[0]], value, rule)
     for texts, what in ((pairs.names, "a property's name"), (pairs.values, "a property's value")):
         empty = np.flatnonzero(lengths(texts) == 0)
         if len(empty):
