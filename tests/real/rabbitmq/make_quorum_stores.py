@@ -1,5 +1,5 @@
 """Makes the fixtures `v8_random`, `v5_random` and `v3_random` of quorum queues, random histories on nodes of 4.3, 4.0
-and 3.12, killed, and `v8_returned`.
+and 3.12, killed, `v8_returned`, and `v5_giving_way` and `v8_giving_way`.
 
 `python -m tests.real.rabbitmq.make_quorum_stores` writes anew what the tests read.
 """
@@ -7,15 +7,15 @@ and 3.12, killed, and `v8_returned`.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import tarfile
 import time
+from collections.abc import Sequence
 
-from storage_core.formats.rabbitmq.amqp import properties
 from tests.rabbitmq import quorum_golden as golden
-from tests.real.rabbitmq.amqp import Client
+from tests.real.rabbitmq.giving_way import NOTED_S, give_way, started
 from tests.real.rabbitmq.node_4 import Node4, Node43, Node312
+from tests.real.rabbitmq.quorum_compared import drained
 from tests.real.rabbitmq.quorum_history import SETTLE_S, SMALL_LOG, SNAPSHOTS, TINY_LOG, History, snapshot_often
 from tests.real.rabbitmq.returned import a_consumer, modify
 
@@ -40,21 +40,25 @@ def make(name: str, kind: type[Node4], seed: int, log: str = SMALL_LOG) -> None:
         history.run(STEPS)
         node.kill()
         history.abandon()
-        with tarfile.open(golden.FOLDER / f"{name}.tar.gz", "w:gz") as archive:
-            archive.add(node.vhosts.parents[1] / "quorum", "quorum")
+        keep(name, node)
         node.start()
         time.sleep(SETTLE_S)
-        lines = [{"scenario": name, "note": NOTE, "end": "kill", "rabbitmq": node.ctl("version")}]
-        for queue in history.queues:
-            with Client(node.port) as client:
-                for each in client.consume(queue):
-                    listed = golden.as_delivered(
-                        hashlib.sha256(each.body).hexdigest(), len(each.body), properties.decode(each.properties),
-                        each.exchange, each.routing_key, each.redelivered,
-                    )  # fmt: skip
-                    lines.append({"vhost": "/", "queue": queue, **listed})
+        tell(name, NOTE, node, history.queues)
     finally:
         node.remove()
+
+
+def keep(name: str, node: Node4) -> None:
+    """Writes the folder of the node's quorum queues, as a killed node left it."""
+    with tarfile.open(golden.FOLDER / f"{name}.tar.gz", "w:gz") as archive:
+        archive.add(node.vhosts.parents[1] / "quorum", "quorum")
+
+
+def tell(name: str, note: str, node: Node4, queues: Sequence[str]) -> None:
+    """Writes what the running node delivers of each queue."""
+    lines = [{"scenario": name, "note": note, "end": "kill", "rabbitmq": node.ctl("version")}]
+    found = drained(node, list(queues))
+    lines += [{"vhost": vhost, "queue": queue, **each} for (vhost, queue), rows in found.items() for each in rows]
     data = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines).encode()
     (golden.FOLDER / f"{name}.truth.jsonl.gz").write_bytes(gzip.compress(data, mtime=0))
 
@@ -70,8 +74,20 @@ def make_returned() -> None:
             node.eval(SNAPSHOTS)
             time.sleep(1)
             modify(node, [2], False, '#{<<"x-opt-delivery-time">> => 2000000000000}')
-        with tarfile.open(golden.FOLDER / "v8_returned.tar.gz", "w:gz") as archive:
-            archive.add(node.vhosts.parents[1] / "quorum", "quorum")
+        keep("v8_returned", node)
+    finally:
+        node.remove()
+
+
+def make_giving_way(name: str, kind: type[Node4], starts: int) -> None:
+    """A single active consumer gives way while its node is killed; what is delivered after so many starts."""
+    node = kind()
+    try:
+        node.start()
+        give_way(node, NOTED_S)
+        keep(name, node)
+        started(node, starts)
+        tell(name, f"a single active consumer that gives way when the node is killed; start {starts}", node, ["q"])
     finally:
         node.remove()
 
@@ -81,3 +97,5 @@ if __name__ == "__main__":
     make("v8_random", Node43, 8, TINY_LOG)
     make("v5_random", Node4, 5)
     make("v3_random", Node312, 3)
+    make_giving_way("v5_giving_way", Node4, 1)
+    make_giving_way("v8_giving_way", Node43, 2)

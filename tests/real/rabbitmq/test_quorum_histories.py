@@ -11,13 +11,12 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
-import pika
 import pytest
 
 from tests.rabbitmq import quorum_golden as golden
+from tests.real.rabbitmq.giving_way import NOTED_S, give_way, started
 from tests.real.rabbitmq.node import Node
 from tests.real.rabbitmq.node_4 import LATER, ROUNDS, Node4, Node43, Node312
 from tests.real.rabbitmq.quorum_compared import STEPS, compare, differing, drained
@@ -28,8 +27,6 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(0)]
 SEED = int(os.environ.get("MQSTORE_SEED", "20261123"))
 HISTORIES = int(os.environ.get("MQSTORE_HISTORIES", "2"))
 OF_ONE_NODE = 10
-NOTED_S = 12.0
-"""A queue's node notes what was applied every 5 s, and writes that to the disk every 5 s."""
 
 
 def compared(make: Callable[[Path], Node], count: int, consumers: bool, folder: Path) -> int:
@@ -79,36 +76,12 @@ def test_a_consumer_that_was_giving_way(
     node = kind()
     try:
         node.start()
-        where = pika.ConnectionParameters("127.0.0.1", node.port, heartbeat=0)
-        connections = [pika.BlockingConnection(where) for _ in range(3)]
-        first, second, publisher = (connection.channel() for connection in connections)
-        arguments = {"x-queue-type": "quorum", "x-single-active-consumer": True}
-        publisher.queue_declare("q", durable=True, arguments=arguments)
-        publisher.confirm_delivery()
-        time.sleep(SETTLE_S)
-        publisher.basic_publish("", "q", b"held")
-        first.basic_qos(prefetch_count=6)
-        first.basic_consume("q", lambda *_: None)
-        first.connection.process_data_events(0.5)
-        tag = second.basic_consume("q", lambda *_: None, arguments={"x-priority": 1})
-        second.basic_cancel(tag)
-        for number in range(20):
-            publisher.basic_publish("", "q", str(number).encode(), pika.BasicProperties(priority=number % 7))
-        time.sleep(wait_s)
-        node.kill()
-        for connection in connections:
-            with suppress(pika.exceptions.AMQPError):
-                connection.close()
+        give_way(node, wait_s)
         shutil.copytree(node.vhosts.parents[1] / "quorum", tmp_path / "copy", symlinks=True)
         (folder,) = (tmp_path / "copy").iterdir()
         found = golden.delivered(golden.rows(folder))
         assert sum(row["redelivered"] for row in found["/", "q"]) == delivered
-        node.start()
-        time.sleep(SETTLE_S)
-        for _ in range(starts - 1):
-            node.kill()
-            node.start()
-            time.sleep(SETTLE_S)
+        started(node, starts)
         assert differing(found, drained(node, ["q"])) == []
     finally:
         node.remove()
