@@ -51,12 +51,13 @@ def set_group_offsets(root: str, group: str, offsets: Mapping[QueueKey, int]) ->
 
 
 def _with_offsets(content: Mapping[str, Any], group: str, offsets: Mapping[QueueKey, int]) -> dict[str, Any]:
-    if "lmqOffsetTable" in content and group.startswith(paths.LIGHT_QUEUE_PREFIX):
+    known = content.get("lmqOffsetTable")
+    if isinstance(known, dict) and group.startswith(paths.LIGHT_QUEUE_PREFIX):
         others = sorted(f"{topic}/{queue_id}" for topic, queue_id in offsets if queue_id)
         if others:
             raise MqStoreError(f"{group} is a group of light queues, which reads queue 0 alone; leave out {others[0]}")
         light = {f"{topic}@{group}": offset for (topic, _), offset in offsets.items()}
-        return {**content, "lmqOffsetTable": {**content["lmqOffsetTable"], **light}}
+        return {**content, "lmqOffsetTable": {**known, **light}}
     table = content.get("offsetTable")
     changed = {name: dict(own) if isinstance(own, dict) else own
                for name, own in (table if isinstance(table, dict) else {}).items()}  # fmt: skip

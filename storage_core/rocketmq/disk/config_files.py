@@ -21,6 +21,7 @@ MAX_SIZE = 256 << 20
 """A million topics take as much; what is longer is not read."""
 FIRST_BYTES = 4096
 LEAD_NS = 10_000_000_000
+"""Files that were written within so many nanoseconds may have been copied together: their times tell nothing."""
 
 
 class _LongFileError(FormatError):

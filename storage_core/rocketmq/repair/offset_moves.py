@@ -126,7 +126,7 @@ def _moved_groups(content: dict[str, Any], moved: dict[tuple[str, int, int], int
             if new is not None:
                 yield f"group {group} in {topic}/{queue_id}: {offsets[queue_id]} is {new} now"
                 offsets[queue_id] = new
-    light = content.get("lmqOffsetTable", {})
+    light = content.get("lmqOffsetTable") or {}
     for name in list(light):
         topic, _, group = name.partition("@")
         new = moved.get((topic, 0, light[name]))
