@@ -28,7 +28,7 @@ from storage_core.files.append_file import AppendFile
 from storage_core.formats.byte_search import find_all
 from storage_core.formats.grouping import distinct_below
 from storage_core.formats.java_hash import java_hashes
-from storage_core.formats.layout import struct
+from storage_core.formats.layout import Positions, struct
 from storage_core.formats.rocketmq.delay_levels import delay_ms
 from storage_core.formats.rocketmq.encode import Encoded, Rows, encode, lengths
 from storage_core.formats.rocketmq.message import BLANK
@@ -96,7 +96,7 @@ class Batch:
 
     rows: Rows
     tags_codes: npt.NDArray[np.int64]
-    queues: npt.NDArray[np.int32]
+    queues: Positions
     key_counts: npt.NDArray[np.int64]
     hashes: npt.NDArray[np.int32]
     named: npt.NDArray[Any] | None = None
@@ -240,8 +240,7 @@ class Task:
         if found is None:
             return None
         entries = np.empty(len(found.rows), NAMED_ENTRY.dtype)
-        keys = zip(found.topics.to_pylist(), found.queue_ids.tolist(), strict=True)
-        entries["queue"] = [self.named.setdefault(key, len(self.named)) for key in keys]
+        entries["queue"] = _queue_numbers(found.topics.dictionary_encode(), found.queue_ids, self.named)
         entries["row"], entries["queue_offset"] = self.row + found.rows, found.queue_offsets
         return entries
 
@@ -257,7 +256,7 @@ class Task:
                 raise given.error("DELAY", row, value, "it must be a whole number, a broker's log ends there otherwise")
             if delay:
                 codes[row] = int(np.asarray(rows.store_ms)[row]) + delay
-        return Batch(rows, codes, self._queue_numbers(rows.topics, rows.queue_id), counts, made.hashes)
+        return Batch(rows, codes, _queue_numbers(rows.topics, rows.queue_id, self.numbers), counts, made.hashes)
 
     def _choose(self, given: Given, message: Message) -> npt.NDArray[np.int32]:
         """Queue of each row: its own, else by key as RocketMQ does it, else round robin (interface.md 15, 17)."""
@@ -297,17 +296,16 @@ class Task:
             rule = f"the topic would get more than {limit} queues; if that is meant, give option queues"
             raise given.error("queueId", wrong[0], str(int(queue_ids[wrong[0]])), rule)
 
-    def _queue_numbers(self, topics: pa.DictionaryArray, queue_ids: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-        names = topics.dictionary.to_pylist()
-        least = int(queue_ids.min(initial=0))
-        width = int(queue_ids.max(initial=0)) - least + 1
-        pairs = topics.indices.to_numpy().astype(np.int64) * width + (queue_ids - np.int64(least))
-        distinct, inverse = distinct_below(len(names) * width, pairs)
-        numbers = np.empty(len(distinct), np.int32)
-        for at, pair in enumerate(distinct.tolist()):
-            key = (names[pair // width], pair % width + least)
-            numbers[at] = self.numbers.setdefault(key, len(self.numbers))
-        return numbers[inverse]
+
+def _queue_numbers(topics: pa.DictionaryArray, queue_ids: npt.NDArray[Any], known: dict[QueueKey, int]) -> Positions:
+    """The number of each row's queue among the known ones, which get the new ones."""
+    names = topics.dictionary.to_pylist()
+    least = int(queue_ids.min(initial=0))
+    width = int(queue_ids.max(initial=0)) - least + 1
+    pairs = topics.indices.to_numpy().astype(np.int64) * width + (queue_ids - np.int64(least))
+    distinct, inverse = distinct_below(len(names) * width, pairs)
+    keys = ((names[pair // width], pair % width + least) for pair in distinct.tolist())
+    return np.array([known.setdefault(key, len(known)) for key in keys], np.int64)[inverse]
 
 
 def _rows_of(topics: pa.DictionaryArray, name: str) -> list[int]:
