@@ -126,27 +126,36 @@ _PLAIN = (
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """Records that follow each other in one staged file, with all that the plan gives them. Arrays have shape (n,).
+class StagedRecords:
+    """What the staged files say of records that follow each other in one of them. Arrays have shape (n,).
 
     `position` is where the first one begins in the staged file `records`, which is not there when rows were kept;
-    `next_queue_offsets` are those of the queues before this chunk; `preserved` has the numbers of records that bring
-    their own. Where records name queues besides their own, the numbering is one of entries, and `entry_rows` has the
-    record of each.
+    `queue` are numbers of the course.
     """
 
     records: str
     position: int
     sizes: Positions
     sys_flags: npt.NDArray[np.int32]
-    physical_offsets: Positions
-    blanks: tuple[Blank, ...]
     queue: npt.NDArray[np.int64]
-    next_queue_offsets: Positions
     tags_codes: Positions
-    store_ms: Positions
     key_counts: npt.NDArray[np.int64]
     hashes: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Chunk(StagedRecords):
+    """Staged records with all that the plan gives them. Arrays have shape (n,).
+
+    `next_queue_offsets` are those of the queues before this chunk; `preserved` has the numbers of records that bring
+    their own. Where records name queues besides their own, the numbering is one of entries, and `entry_rows` has the
+    record of each.
+    """
+
+    physical_offsets: Positions
+    blanks: tuple[Blank, ...]
+    next_queue_offsets: Positions
+    store_ms: Positions
     stop: int
     preserved: tuple[Numbering, Positions] | None = None
     entry_rows: npt.NDArray[np.int64] | None = None
@@ -210,7 +219,7 @@ class Course:
             sizes, key_counts = (dispatch[name].astype(np.int64) for name in ("size", "key_count"))
             key_count = int(key_counts.sum())
             hashes = _structs(names["keys"], np.dtype("<i4"), key_position, key_count)
-            staged = _Staged(
+            staged = StagedRecords(
                 names.get("records", ""), position, sizes, dispatch["sys_flag"].astype(np.int32),
                 numbers[dispatch["queue"]], dispatch["tags_code"].astype(np.int64), key_counts, hashes,
             )  # fmt: skip
@@ -222,7 +231,7 @@ class Course:
                 yield self._numbered(staged)
             position, key_position = position + int(sizes.sum()), key_position + key_count
 
-    def _numbered(self, staged: _Staged) -> Chunk:
+    def _numbered(self, staged: StagedRecords) -> Chunk:
         """Records that get their address, queue offset and store time here."""
         placed = placement_of(staged.sizes, self.stop, self._plan.ends.log_file_size)
         before, flags = self.next_queue_offsets, staged.sys_flags
@@ -232,7 +241,7 @@ class Course:
         return self._chunk(staged, placed, store_ms, before)
 
     def _preserved(
-        self, staged: _Staged, own: npt.NDArray[Any], named: tuple[Positions, npt.NDArray[np.int64], Positions]
+        self, staged: StagedRecords, own: npt.NDArray[Any], named: tuple[Positions, npt.NDArray[np.int64], Positions]
     ) -> Chunk:
         """Records that bring theirs. `named` are rows, queues and queue offsets of what they name besides."""
         physical_offsets, offsets = (own[name].astype(np.int64) for name in ("physical_offset", "queue_offset"))
@@ -253,11 +262,11 @@ class Course:
         chunk = self._chunk(staged, placed, own["store_ms"].astype(np.int64), before)
         return replace(chunk, preserved=(numbering, offsets), entry_rows=rows)
 
-    def _chunk(self, staged: _Staged, placed: Placement, store_ms: Positions, before: Positions) -> Chunk:
+    def _chunk(self, staged: StagedRecords, placed: Placement, store_ms: Positions, before: Positions) -> Chunk:
         self.stop = placed.stop
         return Chunk(
-            staged.records, staged.position, staged.sizes, staged.sys_flags, placed.physical_offsets, placed.blanks,
-            staged.queue, before, staged.tags_codes, store_ms, staged.key_counts, staged.hashes, placed.stop,
+            **vars(staged), physical_offsets=placed.physical_offsets, blanks=placed.blanks, next_queue_offsets=before,
+            store_ms=store_ms, stop=placed.stop,
         )  # fmt: skip
 
     def _queue_numbers(self, part: StagedPart, which: str) -> npt.NDArray[np.int64]:
@@ -270,20 +279,6 @@ class Course:
         missing = len(self.keys) - len(self.next_queue_offsets)
         self.next_queue_offsets = np.concatenate((self.next_queue_offsets, np.full(missing, fresh, np.int64)))
         return np.array([self._numbers[topic, queue_id] for topic, queue_id in keys], np.int64)
-
-
-@dataclass(frozen=True)
-class _Staged:
-    """What the staged files say of some records that follow each other; `queue` are the course's numbers."""
-
-    records: str
-    position: int
-    sizes: Positions
-    sys_flags: npt.NDArray[np.int32]
-    queue: npt.NDArray[np.int64]
-    tags_codes: Positions
-    key_counts: npt.NDArray[np.int64]
-    hashes: npt.NDArray[np.int32]
 
 
 class _NamedEntries:
