@@ -77,7 +77,7 @@ def command(
             shown = rows if by == "queue" else _totals(rows, KEYS[by])
             print_table(_columns(shown, by), shown, _total(rows))
         if not rows and stores.stores and at is None:
-            say("no consumer group has committed an offset of these queues (config/consumerOffset.json)")
+            say("no consumer group has committed an offset of these queues (the broker's files in config/)")
         wanted.warn(stores)
     return stores.code(bool(rows))
 

@@ -55,7 +55,10 @@ def _with_offsets(content: Mapping[str, Any], group: str, offsets: Mapping[Queue
     if isinstance(known, dict) and group.startswith(paths.LIGHT_QUEUE_PREFIX):
         others = sorted(f"{topic}/{queue_id}" for topic, queue_id in offsets if queue_id)
         if others:
-            raise MqStoreError(f"{group} is a group of light queues, which reads queue 0 alone; leave out {others[0]}")
+            raise MqStoreError(
+                f"{group} is a group of light queues, which has one offset a topic, that of queue 0; leave {others[0]} "
+                "out, and set queue 0 alone"
+            )
         light = {f"{topic}@{group}": offset for (topic, _), offset in offsets.items()}
         return {**content, "lmqOffsetTable": {**known, **light}}
     table = content.get("offsetTable")
