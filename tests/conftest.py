@@ -1,5 +1,5 @@
 """What all tests share: one Spark session for the whole run, started by the first test that asks; a disk that nobody
-waits for; which tests start a JVM, and which of them share a process.
+waits for; no deadline for generated cases; which tests start a JVM, and which of them share a process.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 from pyspark_mqstore import ensure_java
 from storage_core.compiled import loading
@@ -38,6 +39,8 @@ def pytest_configure(config: pytest.Config) -> None:
         _forget_stale_loops()
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = SEED
+    settings.register_profile("mqstore", deadline=None)
+    settings.load_profile("mqstore")
     try:
         found = os.statvfs(MEMORY)
     except OSError:
