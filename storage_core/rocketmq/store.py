@@ -85,7 +85,8 @@ class RocketStore(FollowedStore):
         while (after := last_jobs(self.path)) != jobs:
             jobs, listing = after, self._listing(after)
             verdict = cached_verdict(listing, self._rules)
-        if self._served is None or not self._served.are_of(listing, verdict):
+        # A broker compacts a queue without a change of anything else.
+        if self._served is None or self._served.compacted or not self._served.are_of(listing, verdict):
             self._served = served_queues(listing, verdict)
         return self._served
 

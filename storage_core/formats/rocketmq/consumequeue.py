@@ -24,6 +24,19 @@ QUEUE_ENTRY = struct(
     size=20,
 )
 
+COMPACTED_ENTRY = struct(
+    "compacted queue entry",
+    ("physical_offset", ">i8", "address of the record in the queue's compaction log; -1 in an entry that ends a file"),
+    ("size", ">i4", "TOTALSIZE of the record"),
+    ("tags_code", ">i8", "Java hash of TAGS"),
+    ("store_ms", ">i8", "STORETIMESTAMP of the record"),
+    ("queue_offset", ">i8", "QUEUEOFFSET of the record"),
+    ("count", ">i2", "messages in the record: 1"),
+    ("compacted_offset", ">i4", "-1"),
+    ("reserved", ">i4", "0"),
+    size=46,
+)
+
 BLANK_SIZE = 0x7FFFFFFF
 KEY_BITS = 63
 """Address and number of an entry, in one integer that is not negative, have fewer bits."""
@@ -40,6 +53,13 @@ def decode_entries(data: Bytes | bytes) -> npt.NDArray[Any]:
 def leading_valid(entries: npt.NDArray[Any]) -> int:
     """How many entries, from the first on, have offset >= 0 and size > 0 (rocketmq.md 3.4)."""
     invalid = (entries["physical_offset"].astype(np.int64) < 0) | (entries["size"].astype(np.int32) <= 0)
+    return int(invalid.argmax()) if invalid.any() else len(entries)
+
+
+def leading_compacted(entries: npt.NDArray[Any]) -> int:
+    """How many entries of a compacted queue, from the first on, name a record (rocketmq.md 3.9)."""
+    invalid = (entries["physical_offset"].astype(np.int64) < 0) | (entries["queue_offset"].astype(np.int64) < 0)
+    invalid |= (entries["size"].astype(np.int32) <= 0) | (entries["count"].astype(np.int16) <= 0)
     return int(invalid.argmax()) if invalid.any() else len(entries)
 
 

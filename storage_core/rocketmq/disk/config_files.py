@@ -6,7 +6,6 @@ Source of the rules: rocketmq.md 1.5; a file that is missing, empty or broken is
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -99,10 +98,14 @@ def topic_table(root: str) -> dict[str, dict[str, Any]]:
     return _dictionaries(read_config(root, "topics.json").get("topicConfigTable"))
 
 
-def is_compacted(topic: Mapping[str, Any]) -> bool:
-    """Whether an entry of the topic table says that the broker keeps the last message of each key (rocketmq.md 3.9)."""
-    attributes = topic.get("attributes")
-    return isinstance(attributes, dict) and attributes.get("cleanup.policy") == "COMPACTION"
+def compacted_topics(root: str) -> frozenset[str]:
+    """Topics of which a broker keeps and serves the last message of each key (rocketmq.md 3.9)."""
+    names = set()
+    for name, topic in topic_table(root).items():
+        attributes = topic.get("attributes")
+        if isinstance(attributes, dict) and attributes.get("cleanup.policy") == "COMPACTION":
+            names.add(name)
+    return frozenset(names)
 
 
 def offsets_file(root: str) -> str:

@@ -39,7 +39,7 @@ class Listing:
     says_5x: bool
     rocksdb_queues: bool
     batch_queues: tuple[str, ...]
-    compacted: tuple[str, ...]
+    has_compaction: bool
 
     @cached_property
     def signature(self) -> Signature:
@@ -108,13 +108,14 @@ def without_deleted(listing: Listing) -> Listing:
 def _marks(root: str) -> dict[str, Any]:
     """What the directory says beside its log and queues."""
     checkpoint = _checkpoint(root)
+    has_compaction = system.is_folder(os.path.join(root, paths.COMPACTION))
     return {
         "abort": system.exists(os.path.join(root, paths.ABORT)),
         "checkpoint": checkpoint,
-        "says_5x": _says_5x(root, checkpoint),
+        "says_5x": has_compaction or _says_5x(root, checkpoint),
         "rocksdb_queues": system.exists(os.path.join(root, paths.CONSUME_QUEUE, paths.ROCKSDB_MARK)),
         "batch_queues": tuple(names_in(os.path.join(root, paths.BATCH_CONSUME_QUEUE))),
-        "compacted": tuple(names_in(os.path.join(root, paths.COMPACTION_LOG))),
+        "has_compaction": has_compaction,
     }
 
 
@@ -151,7 +152,7 @@ def _list_queues(root: str) -> dict[QueueKey, ConsumeQueue]:
 
 def _says_5x(root: str, checkpoint: Checkpoint) -> bool:
     """Marks that only a 5.x broker leaves (interface.md 8); V2 records are the log's to show."""
-    if system.exists(os.path.join(root, paths.ABORT_BACKUP)) or system.is_folder(os.path.join(root, paths.COMPACTION)):
+    if system.exists(os.path.join(root, paths.ABORT_BACKUP)):
         return True
     if checkpoint.master_flushed_offset or checkpoint.confirm_offset:
         return True

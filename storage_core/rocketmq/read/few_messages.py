@@ -28,9 +28,9 @@ from storage_core.rocketmq.index.few_keys import few_records
 from storage_core.rocketmq.index.index_cache import cached_index
 from storage_core.rocketmq.read.key_search import asked_topics, tell
 from storage_core.rocketmq.read.predicates import terms_of
-from storage_core.rocketmq.read.pull_gaps import ENTRIES_PER_PULL
 from storage_core.rocketmq.read.queue_search import NEAR
 from storage_core.rocketmq.read.selection import Selection
+from storage_core.rocketmq.recovery.pull_gaps import ENTRIES_PER_PULL
 from storage_core.rocketmq.recovery.queue_ranges import ServedQueues
 from storage_core.rocketmq.schema import message_schema
 from storage_core.store import Mode, QueueKey, Scan, ScanRequest

@@ -30,15 +30,15 @@ from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.disk.entry_ranges import read_ranges
 from storage_core.rocketmq.read.batch_builder import FIRST_ROWS, ROWS, BatchBuilder, batch_bounds
 from storage_core.rocketmq.read.columns import QueueEntries, Queues, joined
-from storage_core.rocketmq.read.pull_gaps import (
+from storage_core.rocketmq.read.ranges import NO_RANGES, QueueRanges
+from storage_core.rocketmq.read.row_filter import may_have_tag
+from storage_core.rocketmq.recovery.pull_gaps import (
     ENTRIES_PER_PULL,
     first_pulled,
     jumped_over,
     jumped_over_fillers,
     left_open,
 )
-from storage_core.rocketmq.read.ranges import NO_RANGES, QueueRanges
-from storage_core.rocketmq.read.row_filter import may_have_tag
 from storage_core.rocketmq.recovery.recovery import Verdict
 from storage_core.rocketmq.recovery.redispatch import redispatched
 from storage_core.store import ScanPartition, ScanRequest

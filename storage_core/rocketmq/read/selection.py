@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from weakref import WeakKeyDictionary
 
@@ -18,18 +18,30 @@ import numpy.typing as npt
 from storage_core.errors import DataLossError, OffsetOutOfRangeError, OptionError, choices, listing
 from storage_core.files.open_files import OpenFiles
 from storage_core.formats.layout import Positions
+from storage_core.rocketmq.disk.compacted_queue import CompactedQueue
 from storage_core.rocketmq.disk.config_files import committed_offsets
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.read.predicates import bounds_of, may_hold
-from storage_core.rocketmq.read.ranges import QueueRanges
+from storage_core.rocketmq.read.ranges import NO_RANGES, QueueRanges
 from storage_core.rocketmq.read.time_search import TimeSearch
 from storage_core.rocketmq.recovery.queue_ranges import ServedQueues
-from storage_core.rocketmq.recovery.recovery import QueueVerdict
+from storage_core.rocketmq.recovery.recovery import QueueVerdict, first_after_crash
 from storage_core.store import EARLIEST, LATEST, OffsetBound, QueueInfo, QueueKey, ScanRequest
 
 UNBOUNDED = (0, (1 << 63) - 1)
 FROM_THE_FIRST, TO_THE_LAST = OffsetBound(EARLIEST), OffsetBound(LATEST)
 NOTHING_CHOSEN = (None,) * 5
+
+
+@dataclass(frozen=True)
+class CompactedRange:
+    """The selected queue offsets [start, stop) of a compacted queue: those before `listed_stop` in its own files."""
+
+    info: QueueInfo
+    queue: CompactedQueue
+    start: int
+    stop: int
+    listed_stop: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +50,7 @@ class Selection:
     them in the queue's files, the rest in the log, but for stale ones.
 
     One element a queue, in the order of the store; queues are numbered by it. `is_whole`: all that the store serves.
+    `compacted`: the same of queues that a broker serves from files of their own.
     """
 
     infos: Sequence[QueueInfo]
@@ -46,6 +59,13 @@ class Selection:
     start: Positions
     stop: Positions
     is_whole: bool
+    compacted: tuple[CompactedRange, ...] = ()
+
+    @cached_property
+    def starts(self) -> dict[QueueKey, int]:
+        """The first selected queue offset of every queue."""
+        own = dict(zip(self.numbers, self.start.tolist(), strict=True))
+        return own | {(one.info.topic, one.info.queue_id): one.start for one in self.compacted}
 
     @cached_property
     def numbers(self) -> Mapping[QueueKey, int]:
@@ -110,7 +130,7 @@ def selected_queues(request: ScanRequest, served: ServedQueues, files: OpenFiles
         stop = np.array([info.stop for info in served.infos], np.int64)
         for number in np.flatnonzero(start > stop).tolist():
             bounded(served.infos[number], request, {}, {})
-        whole = _wholes[served] = _selection(served, served.infos, start, stop)
+        whole = _wholes[served] = _selection(served, served.infos, start, stop, files)
     return whole
 
 
@@ -143,15 +163,53 @@ def _narrowed(request: ScanRequest, served: ServedQueues, files: OpenFiles) -> S
     low, high = bounds_of(request.predicates, "queueOffset")
     start = np.array([max(start, low) for start, _ in ranges], np.int64)
     stop = np.array([min(stop, high) for _, stop in ranges], np.int64)
-    return _selection(served, infos, start, np.maximum(start, stop))
+    return _selection(served, infos, start, np.maximum(start, stop), files)
 
 
-def _selection(served: ServedQueues, infos: Sequence[QueueInfo], start: Positions, stop: Positions) -> Selection:
-    keys = [(info.topic, info.queue_id) for info in infos]
+def _selection(
+    served: ServedQueues, infos: Sequence[QueueInfo], start: Positions, stop: Positions, files: OpenFiles
+) -> Selection:
     spans = [(info.start, info.stop) for info in infos]
     is_whole = len(infos) == len(served.infos) and spans == list(zip(start.tolist(), stop.tolist(), strict=True))
+    if not served.compacted:
+        return _of_queues(served, infos, start, stop, is_whole)
+    compacted = np.array([(info.topic, info.queue_id) in served.compacted for info in infos], bool)
+    apart = [(infos[row], int(start[row]), int(stop[row])) for row in np.flatnonzero(compacted).tolist()]
+    own = np.flatnonzero(~compacted)
+    return replace(
+        _of_queues(served, [infos[row] for row in own.tolist()], start[own], stop[own], False),
+        compacted=tuple(_compacted_range(served, *one, files) for one in apart),
+    )
+
+
+def _of_queues(
+    served: ServedQueues, infos: Sequence[QueueInfo], start: Positions, stop: Positions, is_whole: bool
+) -> Selection:
+    keys = [(info.topic, info.queue_id) for info in infos]
     queues = tuple(served.files_of(key) for key in keys)
     return Selection(infos, queues, [served.verdict.queues[key] for key in keys], start, stop, is_whole)
+
+
+def _compacted_range(served: ServedQueues, info: QueueInfo, start: int, stop: int, files: OpenFiles) -> CompactedRange:
+    queue = served.compacted[info.topic, info.queue_id]
+    return CompactedRange(info, queue, start, stop, queue.stop(files))
+
+
+def unlisted_of_compacted(
+    selection: Selection, served: ServedQueues, files: OpenFiles
+) -> tuple[Selection, QueueRanges]:
+    """What is selected of compacted queues and lies in none of their files, as a start dispatches it to them; and which
+    of it the consume queues list: after a crash all from the log file on at which recovery begins.
+    """
+    ranges = [one for one in selection.compacted if one.listed_stop < one.stop]
+    start = np.array([max(one.start, one.listed_stop) for one in ranges], np.int64)
+    stop = np.array([one.stop for one in ranges], np.int64)
+    found = _of_queues(served, [one.info for one in ranges], start, stop, False)
+    found = replace(found, bounds=[replace(bounds, stale=None) for bounds in found.bounds])
+    if not ranges or not served.listing.abort:
+        return found, NO_RANGES
+    first = served.listing.log.files[first_after_crash(served.listing, files, served.verdict.rules)]
+    return found, found.on_disk.cut(found.queues, np.array([first.base_offset]), files)[1]
 
 
 def _group_offsets(option: str, bound: OffsetBound, root: str) -> Mapping[QueueKey, int] | None:

@@ -7,6 +7,7 @@ What a broker would serve is decided by `recovery`. A plan is made in three step
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import pyarrow as pa
@@ -16,15 +17,18 @@ from storage_core.files.open_files import OpenFiles
 from storage_core.files.window import Window
 from storage_core.formats.rocketmq.message import BLANK
 from storage_core.formats.rocketmq.record_walk import Stop
-from storage_core.rocketmq.disk.config_files import is_compacted, topic_table
 from storage_core.rocketmq.disk.directory import Listing
+from storage_core.rocketmq.read.compacted_partition import compacted_partitions
 from storage_core.rocketmq.read.few_messages import few_messages
 from storage_core.rocketmq.read.key_search import parts_to_read
 from storage_core.rocketmq.read.partitioning import log_partitions, queue_partitions
-from storage_core.rocketmq.read.selection import selected_queues
+from storage_core.rocketmq.read.selection import selected_queues, unlisted_of_compacted
 from storage_core.rocketmq.recovery.queue_ranges import ServedQueues
 from storage_core.rocketmq.schema import message_schema
-from storage_core.store import QueueInfo, QueueKey, Scan, ScanPartition, ScanRequest, Snapshot
+from storage_core.store import Predicate, QueueInfo, QueueKey, Scan, ScanPartition, ScanRequest, Snapshot
+
+HAS_KEYS = Predicate("key", "not in", ("", " "))
+"""What a broker asks of a message before it puts it into the log of a compacted queue."""
 
 
 class RocketSnapshot(Snapshot):
@@ -61,7 +65,13 @@ class RocketSnapshot(Snapshot):
         with OpenFiles() as files:
             selection = selected_queues(request, served, files)
             looked_up = parts_to_read(request, served, selection, files)
-            return queue_partitions(request, served, selection, looked_up, store_name, files)
+            partitions = queue_partitions(request, served, selection, looked_up, store_name, files)
+            if selection.compacted:
+                partitions += compacted_partitions(request, selection.compacted, store_name, files)
+                unlisted, listed = unlisted_of_compacted(selection, served, files)
+                keyed = replace(request, predicates=(*request.predicates, HAS_KEYS))
+                partitions += queue_partitions(keyed, served, unlisted, listed, store_name, files)
+            return partitions
 
     def read(self, request: ScanRequest) -> Iterator[pa.RecordBatch]:
         """The rows of `plan`; those of a lookup that finds few messages without one."""
@@ -71,7 +81,7 @@ class RocketSnapshot(Snapshot):
             with OpenFiles() as files:
                 selection = selected_queues(request, self.served, files)
                 name = request.store_name or self._store_name
-                found = few_messages(request, self.served, selection, name, files)
+                found = None if selection.compacted else few_messages(request, self.served, selection, name, files)
             if found is not None:
                 if found.num_rows:
                     yield found
@@ -90,7 +100,7 @@ class RocketSnapshot(Snapshot):
         self._check_queues()
         with OpenFiles() as files:
             selection = selected_queues(request, self.served, files)
-        return dict(zip(selection.numbers, selection.start.tolist(), strict=True))
+        return selection.starts
 
     def warnings(self) -> Sequence[str]:
         """What a read through the queues leaves out, in bytes, and queues of a kind that is not read."""
@@ -107,14 +117,11 @@ class RocketSnapshot(Snapshot):
                 f"{self._store_name}: {len(self._listing.batch_queues)} batch queues (BatchCQ) are not read through "
                 "their queues; option scan=log reads their records"
             )
-        if self._listing.compacted:
-            known = topic_table(self._listing.root)
-            compacted = [name for name in self._listing.compacted if is_compacted(known.get(name, {}))]
-            if compacted:
-                lines.append(
-                    f"{self._store_name}: of compacted topics ({listing(compacted)}) every message that the log still "
-                    "has is read; a broker serves the last one of each key"
-                )
+        if compacted := sorted({topic for topic, _ in self.served.compacted}):
+            lines.append(
+                f"{self._store_name}: of compacted topics ({listing(compacted)}) the rows are those that a broker "
+                "serves, without messages whose key came again; option scan=log reads every message of the log"
+            )
         return lines
 
     def bytes_after_end(self) -> int:

@@ -33,9 +33,15 @@ class TimeSearch:
 
         def search(info: QueueInfo, files: OpenFiles) -> tuple[int, int]:
             key = (info.topic, info.queue_id)
-            disk_stop = min(self._served.verdict.queues[key].disk_stop, info.stop)
+            start, bounds = info.start, self._served.verdict.queues.get(key)
+            if (compacted := self._served.compacted.get(key)) is not None:
+                start = compacted.stop(files)
+                found = compacted.first_since(files, time_ms)
+                if found is not None or bounds is None:
+                    return start, start if found is None else found
+            disk_stop = 0 if bounds is None else min(bounds.disk_stop, info.stop)
             searched = TimeSearch(self._served, files)
-            return disk_stop, searched.lower_bound(self._served.files_of(key), info.start, disk_stop, time_ms)
+            return disk_stop, searched.lower_bound(self._served.files_of(key), start, disk_stop, time_ms)
 
         found = side_by_side(search, queues, self._files, self._served.listing.root)
         for row, (info, (disk_stop, at)) in enumerate(zip(queues, found, strict=True)):

@@ -274,18 +274,22 @@ def _scan_start(run: _Simulation, overall: int) -> int:
     if run.resume is not None:
         return run.listing.log.index_at(run.resume) or 0
     if run.listing.abort:
-        limit = run.listing.checkpoint.recover_ms
-        matched = (i for i in range(len(files) - 1, -1, -1) if 0 < _first_store_ms(run, files[i]) <= limit)
-        return next(matched, 0)
+        return first_after_crash(run.listing, run.files, run.rules)
     if run.rules is Rules.V4:
         return max(0, len(files) - LOG_FILES_SCANNED)
     return max((i for i, file in enumerate(files) if file.base_offset <= overall), default=0)
 
 
-def _first_store_ms(run: _Simulation, file: ChainFile) -> int:
-    """Store time of a file's first record; 0 when the file does not begin with one."""
-    head = head_at(run.listing.log, run.files, file.base_offset)
-    return head.store_ms if head is not None and head.magic in known_magics(run.rules) else 0
+def first_after_crash(listing: Listing, files: OpenFiles, rules: Rules) -> int:
+    """Number of the log file with which a start after a crash begins to dispatch (rocketmq.md 5.4)."""
+
+    def first_store_ms(file: ChainFile) -> int:
+        head = head_at(listing.log, files, file.base_offset)
+        return head.store_ms if head is not None and head.magic in known_magics(rules) else 0
+
+    log, limit = listing.log.files, listing.checkpoint.recover_ms
+    matched = (index for index in range(len(log) - 1, -1, -1) if 0 < first_store_ms(log[index]) <= limit)
+    return next(matched, 0)
 
 
 def known_magics(rules: Rules) -> tuple[int, ...]:

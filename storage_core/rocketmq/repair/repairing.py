@@ -33,6 +33,7 @@ from storage_core.rocketmq.write.job import complete, locked
 from storage_core.rocketmq.write.options import WriteSettings
 from storage_core.rocketmq.write.redo import finish_pending
 from storage_core.rocketmq.write.store_end import log_folders
+from storage_core.rocketmq.write.truncate import refuse_lost_dispatch
 from storage_core.store import QueueKey
 
 MOST_ROUNDS = 8
@@ -96,6 +97,7 @@ class Repair:
             before: list[Finding] = []
             for _ in range(MOST_ROUNDS):
                 subject = self._subject()
+                refuse_lost_dispatch(subject.listing, subject.verdict)
                 findings = [finding for finding in verified(subject) if Kind(finding.kind) is not Kind.UNFINISHED]
                 if not findings or findings == before:
                     break

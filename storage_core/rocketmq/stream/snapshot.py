@@ -49,7 +49,7 @@ class RocketStreamSnapshot(RocketSnapshot, StreamSnapshot):
         )
         with OpenFiles() as files:
             selection = selected_queues(request, self.served, files)
-        return dict(zip(selection.numbers, selection.start.tolist(), strict=True))
+        return selection.starts
 
     def count(self, key: QueueKey, start: int, stop: int) -> int:
         """Queue offsets between; every one counts, also a filler's."""
@@ -65,7 +65,8 @@ class RocketStreamSnapshot(RocketSnapshot, StreamSnapshot):
         """By the sizes in the queue's entries. Those that only the log has count as large as the last one that is
         listed.
         """
-        queue, on_disk = self.served.files_of(key), self.served.verdict.queues[key].disk_stop
+        queue, bounds = self.served.files_of(key), self.served.verdict.queues.get(key)
+        on_disk = 0 if bounds is None else bounds.disk_stop
         taken, one = 0, 0
         with OpenFiles() as files:
             while start < min(stop, on_disk):

@@ -10,10 +10,12 @@ import numpy as np
 from storage_core.files.open_files import OpenFiles
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE
+from storage_core.rocketmq.disk.compacted_queue import CompactedQueue
 from storage_core.rocketmq.disk.record_reader import store_ms_at
-from storage_core.rocketmq.read.pull_gaps import ENTRIES_PER_PULL
 from storage_core.rocketmq.read.queue_partition import QueuePartition
+from storage_core.rocketmq.read.selection import takes
 from storage_core.rocketmq.read.snapshot import RocketSnapshot
+from storage_core.rocketmq.recovery.pull_gaps import ENTRIES_PER_PULL
 from storage_core.store import Mode, QueueKey, ScanRequest
 
 ENTRIES_AT_ONCE = 1 << 16
@@ -26,7 +28,7 @@ Columns = tuple[Positions, Positions]
 
 @dataclass
 class QueueTotal:
-    """Readable messages of one queue; `first` and `last` are physical offsets."""
+    """Readable messages of one queue; `first` and `last` are physical offsets in the commit log, -1 for none there."""
 
     messages: int = 0
     size: int = 0
@@ -49,16 +51,28 @@ def queue_totals(snapshot: RocketSnapshot, request: ScanRequest) -> dict[QueueKe
     )
     totals: dict[QueueKey, QueueTotal] = {}
     with OpenFiles() as files:
+        for key, queue in snapshot.served.compacted.items():
+            if takes(request, key):
+                _add_compacted(totals.setdefault(key, QueueTotal()), queue, files)
         for partition in snapshot.plan(entries_only):
             if isinstance(partition, QueuePartition):
                 for number, columns in _by_queue(partition, files):
                     _add(totals, partition, number, columns)
+        log = snapshot.served.listing.log
         for total in totals.values():
-            total.first_ms, total.last_ms = (
-                store_ms_at(snapshot.served.listing.log, files, physical_offset)
-                for physical_offset in (total.first, total.last)
-            )
-    return totals
+            total.first_ms = store_ms_at(log, files, total.first) if total.first >= 0 else total.first_ms
+            total.last_ms = store_ms_at(log, files, total.last) if total.last >= 0 else total.last_ms
+    return {key: total for key, total in totals.items() if total.messages}
+
+
+def _add_compacted(total: QueueTotal, queue: CompactedQueue, files: OpenFiles) -> None:
+    """The entries of a compacted queue state the store times themselves."""
+    for entries in queue.every(files):
+        if len(entries):
+            total.first_ms = int(entries["store_ms"][0]) if total.first_ms is None else total.first_ms
+            total.last_ms = int(entries["store_ms"][-1])
+            total.messages += len(entries)
+            total.size += int(entries["size"].astype(np.int64).sum())
 
 
 def _by_queue(partition: QueuePartition, files: OpenFiles) -> Iterator[tuple[int, Columns]]:

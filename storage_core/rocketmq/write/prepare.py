@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from storage_core.errors import CorruptionError, MqStoreError, UnsupportedFormatError
+from storage_core.errors import CorruptionError, MqStoreError, UnsupportedFormatError, listing
 from storage_core.files import system
 from storage_core.files.open_files import OpenFiles
 from storage_core.files.small_file import names_in, read_at
@@ -27,7 +27,7 @@ from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.formats.rocketmq.index_insert import room
 from storage_core.formats.rocketmq.indexfile import ENTRY, HEADER, SLOT, Geometry, decode_header
 from storage_core.job import JobFolder
-from storage_core.rocketmq.disk.config_files import config_to_change
+from storage_core.rocketmq.disk.config_files import compacted_topics, config_to_change
 from storage_core.rocketmq.disk.directory import looks_like_store
 from storage_core.rocketmq.index.geometry import noted_geometry
 from storage_core.rocketmq.index.index_files import index_paths, open_index
@@ -38,7 +38,7 @@ from storage_core.rocketmq.write.commit_plan import Course, Plan
 from storage_core.rocketmq.write.options import DEFAULT_LOG_FILE_SIZE, WriteSettings
 from storage_core.rocketmq.write.queue_writer import file_parts, queue_file
 from storage_core.rocketmq.write.store_end import Ends, log_path, trusted_ends
-from storage_core.rocketmq.write.truncate import cut, refuse_intact_records, refuse_stale_entries
+from storage_core.rocketmq.write.truncate import cut, refuse_intact_records, refuse_lost_dispatch, refuse_stale_entries
 from storage_core.store import QueueKey, StagedPart
 
 HARMLESS = frozenset({".mqstore", "lock"})
@@ -55,6 +55,18 @@ def check_directory(root: str) -> None:
         raise MqStoreError(
             f"{root} is not empty and no RocketMQ store (it holds {', '.join(others[:5])}); "
             "write into an empty or new directory"
+        )
+
+
+def refuse_compacted(root: str, parts: Sequence[StagedPart]) -> None:
+    """Refuses rows of a topic that a broker serves from files which only its own dispatcher fills (rocketmq.md 3.9)."""
+    if not system.is_folder(os.path.join(root, paths.COMPACTION)):
+        return
+    written = {topic for part in parts for topic, _ in part.detail["queues"]}
+    if refused := sorted(written & compacted_topics(root)):
+        raise MqStoreError(
+            f"{root}: {listing(refused)} is compacted (cleanup.policy=COMPACTION in topics.json): a broker would not "
+            "serve messages that it did not get itself; write them to another topic, or send them to the broker"
         )
 
 
@@ -86,6 +98,7 @@ def store_ends(
             )
         return Ends(0, 0, 0, {}, settings.log_file_size, entries, settings.index, 0), None
     store = find_store(root, folders)
+    refuse_lost_dispatch(store.listing, store.verdict)
     refuse_intact_records(store)
     refuse_stale_entries(store)
     log, verdict = store.listing.log, store.verdict

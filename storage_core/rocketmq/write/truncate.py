@@ -10,7 +10,8 @@ import os
 import re
 from collections.abc import Iterator
 
-from storage_core.errors import CorruptionError
+from storage_core.errors import CorruptionError, MqStoreError
+from storage_core.errors import listing as listed
 from storage_core.files import system
 from storage_core.files.file_chain import ChainFile
 from storage_core.files.open_files import OpenFiles
@@ -18,7 +19,10 @@ from storage_core.files.small_file import read_at
 from storage_core.files.undo_log import Changes
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.formats.rocketmq.message import BLANK, MAGIC_BLANK
+from storage_core.rocketmq.disk.directory import Listing
 from storage_core.rocketmq.disk.record_reader import record_at
+from storage_core.rocketmq.recovery.queue_ranges import awaits_start
+from storage_core.rocketmq.recovery.recovery import Verdict
 from storage_core.rocketmq.recovery.unfinished import StoreState
 
 _MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
@@ -44,6 +48,17 @@ def cut(store: StoreState, changes: Changes, folder: str) -> None:
                 move_away(root, file.path, changes, folder)
             elif file.end > stop:
                 _zero(root, file, stop - file.base_offset, changes, folder)
+
+
+def refuse_lost_dispatch(listing: Listing, verdict: Verdict) -> None:
+    """Raises MqStoreError where a broker's start has messages of compacted topics to dispatch: with complete queues, as
+    every write and repair leaves them, it would not (rocketmq.md 3.9).
+    """
+    if topics := awaits_start(listing, verdict):
+        raise MqStoreError(
+            f"{listing.root}: the broker was killed before it had put all messages of compacted topics "
+            f"({listed(topics)}) where it serves them from, which only its next start does; start it and stop it first"
+        )
 
 
 def refuse_intact_records(store: StoreState) -> None:

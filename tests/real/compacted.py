@@ -1,0 +1,71 @@
+"""Stores with compacted topics that a real broker of 5.3.3 made, and what its consumer gets of them."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.real.broker import Broker
+
+VERSION = "5.3.3"
+TOPICS = ("latest", "settings", "plain")
+SMALL = {
+    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 2000, "maxHashSlotNum": 101, "maxIndexNum": 400,
+    "compactionThreadNum": 2,
+}  # fmt: skip
+ENTRY_SIZE = 46
+FILES_OF_ENTRIES = 5
+"""A file of a compaction log has room for so many times as many bytes as one of its entries, at least."""
+OFTEN_MS, NEVER_MS = 2_000, 3_600_000
+
+
+@dataclass
+class Story:
+    """One store's life: visits of a broker that compacts or does not, stops cleanly or is killed."""
+
+    store: Path
+    r: random.Random
+
+    def __post_init__(self) -> None:
+        entries = self.r.randrange(5, 40)
+        self.sizes = SMALL | {
+            "compactionCqMappedFileSize": ENTRY_SIZE * entries,
+            "compactionMappedFileSize": ENTRY_SIZE * entries * FILES_OF_ENTRIES,
+        }
+        self.visits = 0
+
+    def visit(self, interval_ms: int, kill: bool) -> None:
+        """Adds some messages, with time to compact them where the broker does."""
+        with self.broker(interval_ms) as broker:
+            for topic in TOPICS if not self.visits else ():
+                attributes = {} if topic == "plain" else {"+cleanup.policy": "COMPACTION"}
+                broker.ask(op="topic", topic=topic, queues=2, perm=6, attributes=attributes)
+            for _ in range(self.r.randrange(1, 4)):
+                broker.ask(op="produce", group="producers", messages=self._messages(), quiet=True)
+                if interval_ms != NEVER_MS:
+                    time.sleep(self.r.uniform(0, 3 * interval_ms / 1000))
+            if kill:
+                broker.kill()
+        self.visits += 1
+
+    def broker(self, interval_ms: int) -> Broker:
+        """A broker on the store, which compacts that often."""
+        return Broker(VERSION.replace(".", ""), self.store, self.sizes | {"compactionScheduleInternal": interval_ms})
+
+    def consumed(self) -> list[dict[str, Any]]:
+        """What a new group gets of a broker that compacts nothing."""
+        with self.broker(NEVER_MS) as broker:
+            return broker.consume(f"group{self.visits}", list(TOPICS))
+
+    def _messages(self) -> list[dict[str, Any]]:
+        r = self.r
+        return [
+            {
+                "topic": r.choice(TOPICS), "queueId": r.randrange(2), "body": "x" * r.randrange(60) + f" {number}",
+                "keys": f"key-{r.randrange(12)}" + " other" * r.randrange(2), "tags": r.choice(("red", "green")),
+            }
+            for number in range(r.randrange(20, 120))
+        ]  # fmt: skip

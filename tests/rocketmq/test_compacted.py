@@ -1,0 +1,218 @@
+"""Compacted topics: the rows are what a consumer of the broker got that made the store, whatever is asked of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from storage_core import open_store
+from storage_core.errors import CorruptionError, MqStoreError
+from storage_core.store import EARLIEST, LATEST, Mode, OffsetBound, Predicate, Scan, ScanRequest
+from tests.golden import archive
+from tests.reference.consumed import got, told
+from tests.reference.served import AS_BROKER, Row, in_partitions, partition_rows, place, read
+from tests.support.compacted_store import files_of, lose_entries
+from tests.support.memory_bucket import Bucket, served
+from tests.support.remote_answers import Twins
+
+ENGINE = "rocketmq/compacted"
+TOPICS = ("latest", "plain", "settings")
+NAMES = archive.names(ENGINE)
+
+
+@pytest.fixture(params=NAMES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def directory(name: str, tmp_path: Path) -> Path:
+    return archive.unpack(name, tmp_path, ENGINE)
+
+
+def rows_of(directory: Path, partitions: int = 1, **asked: Any) -> list[Row]:
+    options = {"topics": TOPICS} | asked
+    return sorted(read(directory, in_partitions(partitions, **options, **AS_BROKER)), key=place)
+
+
+def logged(directory: Path) -> list[Row]:
+    return rows_of(directory, scan=Scan.LOG)
+
+
+def test_rows_are_what_a_consumer_got(name: str, directory: Path) -> None:
+    before = archive.fingerprint(directory)
+    truth = [got(message) for message in archive.truth(name, ENGINE)]
+    for partitions in (1, 5):
+        assert [told(row) for row in rows_of(directory, partitions)] == truth
+    assert archive.fingerprint(directory) == before
+    assert len(logged(directory)) > len(truth)
+
+
+ASKED: list[tuple[dict[str, Any], Callable[[Row], bool]]] = [
+    ({"keys": ("key-3",)}, lambda row: "key-3" in row["keys"]),
+    ({"tags": ("red",)}, lambda row: row["tags"] == "red"),
+    ({"topics": ("latest",)}, lambda row: row["topic"] == "latest"),
+    ({"topics": None, "assign": (("settings", 1),)}, lambda row: place(row)[:2] == ("settings", 1)),
+    ({"predicates": (Predicate("queueOffset", ">=", 30),)}, lambda row: row["queueOffset"] >= 30),
+    ({"predicates": (Predicate("physicalOffset", "<", 2000),)}, lambda row: row["physicalOffset"] < 2000),
+    ({"predicates": (Predicate("key", "=", "key-5"),)}, lambda row: row["key"] == "key-5"),
+    ({"max_records_per_partition": 7}, lambda row: True),
+    ({"columns": ("topic", "queueId", "queueOffset", "physicalOffset", "size")}, lambda row: True),
+]
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=lambda asked: "-".join(asked[0]))
+def test_a_request_leaves_what_it_asks_for(
+    directory: Path, asked: tuple[dict[str, Any], Callable[[Row], bool]]
+) -> None:
+    request, is_asked = asked
+    whole = [row for row in rows_of(directory) if is_asked(row)]
+    for partitions in (1, 5):
+        rows = rows_of(directory, partitions, **request)
+        assert rows
+        assert rows == [{column: row[column] for column in rows[0]} for row in whole]
+
+
+def test_times_and_offsets(directory: Path) -> None:
+    rows = rows_of(directory)
+    middle = sorted(row["storeTimestamp"] for row in rows)[len(rows) // 2]
+    assert rows_of(directory, start_ms=middle) == [row for row in rows if row["storeTimestamp"] >= middle]
+    assert rows_of(directory, stop_ms=middle) == [row for row in rows if row["storeTimestamp"] < middle]
+    own = [row for row in rows if place(row)[:2] == ("latest", 0)]
+    first, last = own[2]["queueOffset"], own[-2]["queueOffset"]
+    start, stop = OffsetBound(EARLIEST, {("latest", 0): first}), OffsetBound(LATEST, {("latest", 0): last})
+    asked = {"topics": None, "assign": (("latest", 0),), "start": start, "stop": stop}
+    assert rows_of(directory, **asked) == own[2:-2]
+    with open_store(str(directory)) as store:
+        found = store.snapshot().offsets_at(ScanRequest(topics=("latest",), start_ms=middle))
+    late = [row["queueOffset"] for row in own if row["storeTimestamp"] >= middle]
+    assert found["latest", 0] == min(late, default=own[-1]["queueOffset"] + 1)
+
+
+def test_message_ids(directory: Path) -> None:
+    rows = rows_of(directory)
+    wanted = (rows[3]["msgId"], rows[-1]["msgId"])
+    found = rows_of(directory, message_ids=wanted)
+    assert found == [row for row in rows if row["msgId"] in wanted]
+
+
+def test_views_count_what_is_served(directory: Path) -> None:
+    rows = rows_of(directory)
+    with open_store(str(directory)) as store:
+        queues = pa.Table.from_batches(store.view("queues")).to_pylist()
+        (line,) = store.snapshot().warnings()
+    assert line == (
+        "store: of compacted topics (latest, settings) the rows are those that a broker serves, without messages whose "
+        "key came again; option scan=log reads every message of the log"
+    )
+    for queue in queues:
+        own = [row for row in rows if place(row)[:2] == (queue["topic"], queue["queueId"])]
+        assert (queue["messages"], queue["bytes"]) == (len(own), sum(row["size"] for row in own))
+        assert queue["maxOffset"] == own[-1]["queueOffset"] + 1
+        edges = [round(queue[edge].timestamp() * 1000) for edge in ("firstStoreTimestamp", "lastStoreTimestamp")]
+        assert edges == [own[0]["storeTimestamp"], own[-1]["storeTimestamp"]]
+
+
+def test_without_compaction_the_queues_count(directory: Path) -> None:
+    every = logged(directory)
+    with open_store(str(directory), recovery="4.9") as store:
+        assert sum(batch.num_rows for batch in store.snapshot().read(ScanRequest(topics=TOPICS))) == len(every)
+    shutil.rmtree(directory / "compaction")
+    assert rows_of(directory) == every
+
+
+def test_a_topic_that_was_never_compacted(directory: Path) -> None:
+    """Its messages came before it was made compacted: no consumer gets them any more."""
+    before = rows_of(directory)
+    path = directory / "config" / "topics.json"
+    path.write_text(path.read_text().replace('"topicName":"plain"', '"topicName":"plain","order":false'))
+    topics = json.loads(path.read_text())
+    topics["topicConfigTable"]["plain"]["attributes"] = {"cleanup.policy": "COMPACTION"}
+    path.write_text(json.dumps(topics))
+    rows = rows_of(directory)
+    assert [row for row in rows if row["topic"] != "plain"] == [row for row in before if row["topic"] != "plain"]
+    if not (directory / "abort").exists():
+        assert rows_of(directory, topics=("plain",)) == []
+
+
+@pytest.mark.parametrize("also_queues", [False, True])
+def test_after_a_crash_a_start_dispatches_what_is_missing(tmp_path: Path, also_queues: bool) -> None:
+    directory = archive.unpack("killed-5.3.3", tmp_path, ENGINE)
+    before, every = rows_of(directory), {place(row): row for row in logged(directory)}
+    lost = lose_entries(directory, 3, also_queues)
+    assert len(lost) > 4
+    rows = rows_of(directory)
+    assert rows == [every[place(row)] if place(row) in lost else row for row in before]
+    late = sorted(row["storeTimestamp"] for row in rows)[-3]
+    assert rows_of(directory, start_ms=late) == [row for row in rows if row["storeTimestamp"] >= late]
+    assert rows_of(directory, keys=("key-1",)) == [row for row in rows if "key-1" in row["keys"]]
+
+
+def test_after_a_clean_stop_it_does_not(tmp_path: Path) -> None:
+    directory = archive.unpack("stopped-5.3.3", tmp_path, ENGINE)
+    before = rows_of(directory)
+    lost = lose_entries(directory, 3, also_queues=False)
+    assert rows_of(directory) == [row for row in before if place(row) not in lost]
+
+
+def test_damage_is_told(directory: Path) -> None:
+    row = next(row for row in rows_of(directory) if place(row)[:2] == ("latest", 0))
+    path = files_of(directory, "compactionLog", "latest", 0)[0]
+    data = bytearray(path.read_bytes())
+    data[data.index(row["body"])] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptionError, match=rf"{path}.*body") as told_of, open_store(str(directory)) as store:
+        list(store.snapshot().read(ScanRequest(topics=("latest",))))
+    assert "mode=DROPMALFORMED" in str(told_of.value)
+    path.unlink()
+    with pytest.raises(CorruptionError, match="no such file"), open_store(str(directory)) as store:
+        list(store.snapshot().read(ScanRequest(topics=("latest",), mode=Mode.FAILFAST)))
+
+
+def test_nothing_is_written_to_a_compacted_topic(directory: Path) -> None:
+    rows = {"topic": ["plain", "latest"], "body": [b"1", b"2"]}
+    (directory / "abort").unlink(missing_ok=True)
+    before = rows_of(directory)
+    with open_store(str(directory)) as store:
+        with pytest.raises(MqStoreError, match=r"latest is compacted \(cleanup.policy=COMPACTION in topics.json\)"):
+            store.append(pa.table(rows))
+        assert rows_of(directory) == before
+        assert store.append(pa.table({"topic": ["plain"], "body": [b"1"]})) == 1
+    assert len(rows_of(directory)) == len(before) + 1
+
+
+def test_a_write_or_a_repair_takes_no_message_from_a_consumer(tmp_path: Path) -> None:
+    """With complete queues a start would not dispatch what the compacted topics lack."""
+    directory = archive.unpack("killed-5.3.3", tmp_path, ENGINE)
+    lose_entries(directory, 3, also_queues=False)
+    before = archive.fingerprint(directory)
+    with open_store(str(directory)) as store:
+        for change in (lambda: store.append(pa.table({"topic": ["plain"], "body": [b"1"]})), store.repair):
+            with pytest.raises(MqStoreError, match=r"topics \(latest, settings\).*start it and stop it first"):
+                change()
+            after = archive.fingerprint(directory)
+            assert [name for name in before if before[name][1:] != after[name][1:]] == []
+
+
+def test_a_stream_gets_the_same(directory: Path) -> None:
+    with open_store(str(directory)) as store:
+        tail = store.follow()
+        snapshot = tail.look()
+        plan = snapshot.plan_ranges(ScanRequest(), snapshot.positions)
+        tail.close()
+    expected = rows_of(directory, topics=None)
+    assert sorted((row for piece in plan for row in partition_rows(piece)), key=place) == expected
+
+
+def test_from_a_bucket(directory: Path) -> None:
+    with served(Bucket()) as bucket:
+        bucket.add_folder(directory, "nightly/store")
+        twins = Twins(directory, "memory://backups/nightly/store")
+        twins.assert_same(lambda store: pa.Table.from_batches(store.snapshot().read(ScanRequest(topics=TOPICS))))
+        twins.assert_same(lambda store: pa.Table.from_batches(store.view("queues")))
