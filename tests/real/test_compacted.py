@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.real.compacted import NEVER_MS, OFTEN_MS, TOPICS, Story
+from storage_core import open_store
+from tests.golden import archive
+from tests.real.broker import Broker, BrokerError
+from tests.real.compacted import NEVER_MS, OFTEN_MS, SMALL, TOPICS, Story
 from tests.reference.consumed import got, told
 from tests.reference.served import AS_BROKER, Row, in_partitions, place, read
-from tests.support.compacted_store import lose_entries
+from tests.support.compacted_store import files_of, lose_entries
 
 pytestmark = pytest.mark.real
 
@@ -41,6 +44,28 @@ def test_rows_are_what_a_consumer_gets(seed: int, tmp_path: Path) -> None:
 
 def in_order(rows: list[Row]) -> list[Row]:
     return sorted(rows, key=place)
+
+
+@pytest.mark.parametrize("kind", ["compactionLog", "compactionCq"])
+def test_a_broker_does_not_load_half_of_a_queue(kind: str, tmp_path: Path) -> None:
+    """As `verify` says of a file that is in one of the two folders only, also of a topic that is compacted no more."""
+    store = archive.unpack("stopped-5.3.3", tmp_path, "rocketmq/compacted")
+    log, entries = (files_of(store, name, "settings", 1)[0] for name in ("compactionLog", "compactionCq"))
+    entries_size = entries.stat().st_size
+    # A broker gives a log file one entry file's length more than it is told, where that is a multiple of it.
+    settings = SMALL | {
+        "compactionCqMappedFileSize": entries_size, "compactionMappedFileSize": log.stat().st_size - entries_size,
+    }  # fmt: skip
+    with Broker("533", store, settings):
+        pass
+    topics = store / "config" / "topics.json"
+    topics.write_text(topics.read_text().replace("COMPACTION", "DELETE"))
+    (log if kind == "compactionLog" else entries).unlink()
+    with open_store(str(store)) as opened:
+        (finding,) = opened.verify()
+    assert (finding.kind, finding.effect) == ("wrong compaction file", "does not load the store")
+    with pytest.raises(BrokerError, match="did not start"):
+        Broker("533", store, settings)
 
 
 def shown(row: Row, lost: set[tuple[str, int, int]]) -> Row:

@@ -175,6 +175,28 @@ def test_damage_is_told(directory: Path) -> None:
         list(store.snapshot().read(ScanRequest(topics=("latest",), mode=Mode.FAILFAST)))
 
 
+def test_verify_tells_what_is_wrong(directory: Path) -> None:
+    def findings() -> list[dict[str, Any]]:
+        with open_store(str(directory)) as store:
+            told = list(store.verify())
+        assert not any(finding.repairable for finding in told)
+        return [{name: getattr(finding, name) for name in ("file", "position", "kind", "queue")} for finding in told]
+
+    assert findings() == []
+    entries, log = (files_of(directory, kind, "latest", 0)[0] for kind in ("compactionCq", "compactionLog"))
+    body = rows_of(directory)[0]["body"]
+    data = bytearray(log.read_bytes())
+    data[data.index(body)] ^= 1
+    log.write_bytes(data)
+    name = str(entries.relative_to(directory))
+    damaged = {"file": name, "position": 0, "kind": "wrong compacted entry", "queue": "latest/0"}
+    assert findings() == [damaged]
+    with open_store(str(directory)) as store:
+        assert store.repair() == []
+    log.unlink()
+    assert findings() == [damaged | {"kind": "wrong compaction file"}]
+
+
 def test_nothing_is_written_to_a_compacted_topic(directory: Path) -> None:
     rows = {"topic": ["plain", "latest"], "body": [b"1", b"2"]}
     (directory / "abort").unlink(missing_ok=True)

@@ -56,6 +56,8 @@ PLANNED = {
     Kind.TORN: "cut it",
     Kind.AFTER_END: "serve them again",
     Kind.CHECKPOINT: "write it anew",
+    Kind.COMPACTION_FILE: "nothing; restore the file, or move both folders of the queue out of compaction/",
+    Kind.COMPACTED_ENTRY: "nothing; a compaction of the broker drops it",
     **dict.fromkeys(QUEUES, "make the queue anew from the log"),
     **dict.fromkeys(INDEX, "make the index anew from the log"),
 }

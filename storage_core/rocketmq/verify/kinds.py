@@ -31,6 +31,8 @@ class Kind(Enum):
     ENTRY = "wrong queue entry"
     PAST_END = "queue entries past the end"
     UNLISTED = "unlisted messages"
+    COMPACTION_FILE = "wrong compaction file"
+    COMPACTED_ENTRY = "wrong compacted entry"
     INDEX_LOST = "missing index"
     INDEX_FILE = "unusable index file"
     INDEX_ENTRY = "wrong index entry"
@@ -61,6 +63,8 @@ EFFECTS: dict[Kind, tuple[str, str]] = {
     Kind.ENTRY: ("skips the message, or serves other bytes", "skips the message, or serves other bytes"),
     Kind.PAST_END: ("drops them", "drops them"),
     Kind.UNLISTED: ("never delivers them", "never delivers them"),
+    Kind.COMPACTION_FILE: (IGNORES, REFUSES),
+    Kind.COMPACTED_ENTRY: (IGNORES, "serves the bytes as they are"),
     Kind.INDEX_LOST: ("finds no message by key", "finds no message by key"),
     Kind.INDEX_FILE: ("misses messages by key, without a word", "misses messages by key, without a word"),
     Kind.INDEX_ENTRY: ("misses messages by key, or finds others", "misses messages by key, or finds others"),

@@ -27,6 +27,7 @@ from storage_core.formats.rocketmq.record_walk import Stop
 from storage_core.progress import report as report_progress
 from storage_core.rocketmq.disk.log_walk import Gap, LogSpan
 from storage_core.rocketmq.recovery.redispatch import redispatched
+from storage_core.rocketmq.verify.compacted import wrong_compacted
 from storage_core.rocketmq.verify.folders import wrong_files, wrong_small_files
 from storage_core.rocketmq.verify.index_chains import CheckedIndex, checked_indexes, index_finding
 from storage_core.rocketmq.verify.kinds import ENDS_HERE, LISTS_AGAIN, Kind, Subject, counted
@@ -50,6 +51,7 @@ def verified(subject: Subject) -> Iterator[Finding]:
             "queues cannot be compared; option scan=log reads every message of the commit log"
         )
     yield from wrong_files(subject)
+    yield from wrong_compacted(subject)
     yield from _Verification(subject).findings()
 
 

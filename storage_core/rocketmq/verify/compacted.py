@@ -1,0 +1,80 @@
+"""The files of compacted topics: which there are, and whether each entry has its record.
+
+A broker loads them by folder, whatever topics.json says. Source of the rules: rocketmq.md 3.9.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from storage_core.files.file_chain import FileChain
+from storage_core.files.open_files import OpenFiles
+from storage_core.files.small_file import names_in
+from storage_core.finding import Finding
+from storage_core.formats.rocketmq import paths
+from storage_core.formats.rocketmq.consumequeue import COMPACTED_ENTRY
+from storage_core.formats.rocketmq.message import FLAWS, Flaw
+from storage_core.rocketmq.disk.compacted_queue import CompactedQueue, compacted_queues
+from storage_core.rocketmq.disk.record_reader import RecordReader
+from storage_core.rocketmq.verify.kinds import Kind, Subject
+from storage_core.store import QueueKey
+
+
+def wrong_compacted(subject: Subject) -> Iterator[Finding]:
+    """Findings of the logs and entries of compacted topics; none for 4.9, which ignores them."""
+    root = subject.listing.root
+    if subject.is_4_9 or not subject.listing.has_compaction:
+        return
+    for topic in names_in(os.path.join(root, paths.COMPACTION_QUEUE)):
+        for key, queue in compacted_queues(root, topic).items():
+            yield from _wrong_files(subject, key, queue)
+            with OpenFiles() as files:
+                for index, file in enumerate(queue.entry_files.files):
+                    if file.base_offset in queue.log.bases:
+                        yield from _wrong_entries(subject, key, queue, index, files)
+
+
+def _wrong_files(subject: Subject, key: QueueKey, queue: CompactedQueue) -> Iterator[Finding]:
+    for chain, other, missing in (
+        (queue.log, queue.entry_files, "no file of entries has its name"),
+        (queue.entry_files, queue.log, "no file of the log has its name"),
+    ):
+        common = _common_size(chain)
+        for file in chain.files:
+            if file.base_offset not in other.bases:
+                yield _of_file(subject, key, file.path, missing)
+            elif file.size != common:
+                yield _of_file(subject, key, file.path, f"it has {file.size:,} bytes, the others {common:,}")
+
+
+def _common_size(chain: FileChain) -> int:
+    return Counter(file.size for file in chain.files).most_common(1)[0][0] if chain.files else 0
+
+
+def _of_file(subject: Subject, key: QueueKey, path: str, reason: str) -> Finding:
+    return subject.finding(Kind.COMPACTION_FILE, path, 0, 0, reason, queue=key, repairable=False)
+
+
+def _wrong_entries(
+    subject: Subject, key: QueueKey, queue: CompactedQueue, index: int, files: OpenFiles
+) -> Iterator[Finding]:
+    entries = queue.entries(files, index)
+    addresses = entries["physical_offset"].astype(np.int64)
+    reader = RecordReader(queue.log, files, queue.log.stop)
+    for first, messages in reader.records(addresses):
+        part = entries[first : first + len(messages)]
+        messages.mark((messages.flaws == 0) & messages.wrong_bodies(), Flaw.CRC)
+        other = messages.column("queue_offset") != part["queue_offset"].astype(np.int64)
+        other |= messages.column("queue_id") != key[1]
+        other |= np.array(messages.topics().to_pylist(), object) != key[0]
+        messages.mark((messages.flaws == 0) & other, Flaw.QUEUE)
+        for row in np.flatnonzero(messages.flaws).tolist():
+            reason = f"it points to {addresses[first + row]}: {FLAWS[messages.flaws[row]].value}"
+            path, position = queue.entry_files.files[index].path, (first + row) * COMPACTED_ENTRY.size
+            yield subject.finding(
+                Kind.COMPACTED_ENTRY, path, position, COMPACTED_ENTRY.size, reason, queue=key, repairable=False
+            )
