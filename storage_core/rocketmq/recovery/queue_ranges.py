@@ -5,7 +5,7 @@ Where the log and each queue end comes from `recovery`. Source of the rules: roc
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,11 +16,11 @@ from storage_core.files.open_files import OpenFiles
 from storage_core.formats.layout import Mask
 from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE
 from storage_core.formats.rocketmq.paths import LIGHT_QUEUE_PREFIX
-from storage_core.rocketmq.disk.compacted_queue import NO_FILES, CompactedQueue, compacted_queues
-from storage_core.rocketmq.disk.config_files import compacted_topics
+from storage_core.rocketmq.disk.compacted_queue import CompactedQueue
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.disk.directory import Listing
 from storage_core.rocketmq.disk.record_reader import queue_offsets_at
+from storage_core.rocketmq.recovery.compacted import compacted_infos, served_compacted
 from storage_core.rocketmq.recovery.recovery import QueueVerdict, Rules, Verdict
 from storage_core.store import QueueInfo, QueueKey
 
@@ -82,7 +82,7 @@ def served_queues(listing: Listing, verdict: Verdict) -> ServedQueues:
         key, bounds = found
         return QueueInfo(*key, _first_readable(listing, verdict, key, bounds, files), bounds.stop)
 
-    compacted = _compacted(listing, verdict)
+    compacted = served_compacted(listing, verdict)
     filled = [
         (key, bounds) for key, bounds in sorted(verdict.queues.items()) if bounds.stop > 0 and key not in compacted
     ]
@@ -99,7 +99,7 @@ def served_after(
     """
     same_start = verdict.log_start == before.verdict.log_start
     known = {(info.topic, info.queue_id): info for info in before.infos}
-    compacted = _compacted(listing, verdict)
+    compacted = served_compacted(listing, verdict)
     infos = []
     with OpenFiles() as files:
         for key, bounds in sorted(verdict.queues.items()):
@@ -123,51 +123,10 @@ def _served(
     files: OpenFiles,
 ) -> ServedQueues:
     if compacted:
-        infos = [*infos, *_compacted_infos(listing, verdict, compacted, files)]
+        infos = [*infos, *compacted_infos(listing, verdict, compacted, files)]
         infos.sort(key=lambda info: (info.topic, info.queue_id))
     topics = sorted({topic for topic, _ in verdict.queues.keys() | compacted.keys()})
     return ServedQueues(listing, verdict, tuple(infos), tuple(topics), compacted)
-
-
-def _compacted(listing: Listing, verdict: Verdict) -> dict[QueueKey, CompactedQueue]:
-    """The queues of compacted topics; 4.9 knows none, and a store without their files is read from its queues."""
-    if not listing.has_compaction or verdict.rules is Rules.V4:
-        return {}
-    topics = compacted_topics(listing.root)
-    found = {key: NO_FILES for key in verdict.queues if key[0] in topics}
-    for topic in topics:
-        found.update(compacted_queues(listing.root, topic))
-    return found
-
-
-def _compacted_infos(
-    listing: Listing, verdict: Verdict, compacted: Mapping[QueueKey, CompactedQueue], files: OpenFiles
-) -> Iterator[QueueInfo]:
-    """A broker serves the next message for every queue offset below the end, however many are gone."""
-    for key, queue in compacted.items():
-        stop, bounds = queue.stop(files), verdict.queues.get(key)
-        if bounds is not None and (queue is NO_FILES or _is_dispatched_to(listing, bounds)):
-            stop = max(stop, bounds.stop)
-        yield QueueInfo(*key, 0, stop)
-
-
-def _is_dispatched_to(listing: Listing, bounds: QueueVerdict) -> bool:
-    """Whether a start dispatches messages of a queue from the log, and so to its compaction log too."""
-    return listing.abort or bounds.stop > bounds.disk_stop
-
-
-def awaits_start(listing: Listing, verdict: Verdict) -> list[str]:
-    """Compacted topics with messages that only a broker's start puts where it serves them from."""
-    with OpenFiles() as files:
-        return sorted(
-            {
-                key[0]
-                for key, queue in _compacted(listing, verdict).items()
-                if (bounds := verdict.queues.get(key)) is not None
-                and _is_dispatched_to(listing, bounds)
-                and queue.stop(files) < bounds.stop
-            }
-        )
 
 
 def _first_readable(listing: Listing, verdict: Verdict, key: QueueKey, bounds: QueueVerdict, files: OpenFiles) -> int:

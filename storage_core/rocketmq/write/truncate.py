@@ -21,7 +21,7 @@ from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.formats.rocketmq.message import BLANK, MAGIC_BLANK
 from storage_core.rocketmq.disk.directory import Listing
 from storage_core.rocketmq.disk.record_reader import record_at
-from storage_core.rocketmq.recovery.queue_ranges import awaits_start
+from storage_core.rocketmq.recovery.compacted import awaits_start
 from storage_core.rocketmq.recovery.recovery import Verdict
 from storage_core.rocketmq.recovery.unfinished import StoreState
 
