@@ -89,6 +89,11 @@ def test_times_and_offsets(directory: Path) -> None:
     start, stop = OffsetBound(EARLIEST, {("latest", 0): first}), OffsetBound(LATEST, {("latest", 0): last})
     asked = {"topics": None, "assign": (("latest", 0),), "start": start, "stop": stop}
     assert rows_of(directory, **asked) == own[2:-2]
+    for count in (0, 1, 5, len(own), 1_000):
+        last = {"topics": None, "assign": (("latest", 0),), "start": OffsetBound(EARLIEST, last=count)}
+        assert rows_of(directory, **last) == own[max(0, len(own) - count) :]
+        before = last | {"start": OffsetBound(EARLIEST), "stop": OffsetBound(LATEST, last=count)}
+        assert rows_of(directory, **before) == own[: max(0, len(own) - count)]
     with open_store(str(directory)) as store:
         found = store.snapshot().offsets_at(ScanRequest(topics=("latest",), start_ms=middle))
     late = [row["queueOffset"] for row in own if row["storeTimestamp"] >= middle]
@@ -152,6 +157,10 @@ def test_after_a_crash_a_start_dispatches_what_is_missing(tmp_path: Path, also_q
     late = sorted(row["storeTimestamp"] for row in rows)[-3]
     assert rows_of(directory, start_ms=late) == [row for row in rows if row["storeTimestamp"] >= late]
     assert rows_of(directory, keys=("key-1",)) == [row for row in rows if "key-1" in row["keys"]]
+    own = [row for row in rows if place(row)[:2] == ("settings", 1)]
+    for count in range(1, 7):
+        last = OffsetBound(EARLIEST, last=count)
+        assert rows_of(directory, topics=None, assign=(("settings", 1),), start=last) == own[-count:]
 
 
 def test_after_a_clean_stop_it_does_not(tmp_path: Path) -> None:

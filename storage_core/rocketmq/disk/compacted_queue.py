@@ -67,6 +67,15 @@ class CompactedQueue:
                 return int(entries["queue_offset"][-1]) + 1
         return 0
 
+    def last_from(self, files: OpenFiles, count: int) -> int:
+        """The queue offset of the first of the last `count` entries; 0 where there are fewer."""
+        for index in range(len(self.entry_files.files) - 1, -1, -1):
+            entries = self.entries(files, index)
+            if 0 < count <= len(entries):
+                return int(entries["queue_offset"][-count])
+            count -= len(entries)
+        return 0
+
     def first_since(self, files: OpenFiles, time_ms: int) -> int | None:
         """The queue offset of the first message that was stored at a time or later; None without one."""
         for entries in self.every(files):

@@ -152,7 +152,7 @@ def _narrowed(request: ScanRequest, served: ServedQueues, files: OpenFiles) -> S
         if committed is not None:
             topics = {topic for topic, _ in committed}
             infos = [info for info in infos if info.topic in topics]
-    ranges = [bounded(info, request, starts or {}, stops or {}) for info in infos]
+    ranges = [bounded(info, _counted(request, info, served, files), starts or {}, stops or {}) for info in infos]
     search = TimeSearch(served, files)
     if request.start_ms is not None:
         times = search.offsets_at(infos, request.start_ms)
@@ -210,6 +210,23 @@ def unlisted_of_compacted(
         return found, NO_RANGES
     first = served.listing.log.files[first_after_crash(served.listing, files, served.verdict.rules)]
     return found, found.on_disk.cut(found.queues, np.array([first.base_offset]), files)[1]
+
+
+def _counted(request: ScanRequest, info: QueueInfo, served: ServedQueues, files: OpenFiles) -> ScanRequest:
+    """The request, with the last so many messages counted where queue offsets have holes: in a compacted queue."""
+    key = (info.topic, info.queue_id)
+    queue = served.compacted.get(key)
+    if queue is None or request.start.last is request.stop.last is None:
+        return request
+    unlisted = info.stop - queue.stop(files)
+
+    def of(bound: OffsetBound) -> OffsetBound:
+        if bound.last is None:
+            return bound
+        before = bound.last - unlisted
+        return OffsetBound(offsets={key: queue.last_from(files, before) if before > 0 else info.stop - bound.last})
+
+    return replace(request, start=of(request.start), stop=of(request.stop))
 
 
 def _group_offsets(option: str, bound: OffsetBound, root: str) -> Mapping[QueueKey, int] | None:
