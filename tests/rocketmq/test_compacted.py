@@ -231,6 +231,24 @@ def test_a_write_or_a_repair_takes_no_message_from_a_consumer(tmp_path: Path) ->
             assert [name for name in before if before[name][1:] != after[name][1:]] == []
 
 
+def test_a_repair_that_has_begun_is_finished(tmp_path: Path) -> None:
+    """Messages after damage, which a broker would cut: none of them awaits its start until the damage is mended."""
+    directory = archive.unpack("killed-5.3.3", tmp_path, ENGINE)
+    lost = lose_entries(directory, 3, also_queues=False)
+    every = logged(directory)
+    at = min(row["physicalOffset"] for row in every if place(row) in lost)
+    damaged = max((row for row in every if row["physicalOffset"] < at), key=lambda row: row["physicalOffset"])
+    path = directory / "commitlog" / ("0" * 20)
+    data = bytearray(path.read_bytes())
+    data[data.index(damaged["body"], damaged["physicalOffset"])] ^= 1
+    path.write_bytes(data)
+    with open_store(str(directory)) as store:
+        assert any("checksum" in line for line in store.repair())
+        assert [finding.kind for finding in store.verify()] == []
+    assert [path.name for path in (directory / "commitlog").iterdir()] == ["0" * 20]
+    assert len(logged(directory)) == len(every)
+
+
 def test_a_stream_gets_the_same(directory: Path) -> None:
     with open_store(str(directory)) as store:
         tail = store.follow()

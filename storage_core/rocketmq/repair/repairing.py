@@ -99,7 +99,8 @@ class Repair:
             before: list[Finding] = []
             for _ in range(MOST_ROUNDS):
                 subject = self._subject()
-                refuse_lost_dispatch(subject.listing, subject.verdict)
+                if not before:  # later on it would leave a store that no broker loads
+                    refuse_lost_dispatch(subject.listing, subject.verdict)
                 findings = [finding for finding in verified(subject) if Kind(finding.kind) is not Kind.UNFINISHED]
                 if not findings or findings == before:
                     break

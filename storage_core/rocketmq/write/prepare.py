@@ -98,7 +98,6 @@ def store_ends(
             )
         return Ends(0, 0, 0, {}, settings.log_file_size, entries, settings.index, 0), None
     store = find_store(root, folders)
-    refuse_lost_dispatch(store.listing, store.verdict)
     refuse_intact_records(store)
     refuse_stale_entries(store)
     log, verdict = store.listing.log, store.verdict
@@ -147,11 +146,14 @@ def prepare(
 ) -> Plan:  # fmt: skip
     """The plan of a job, with all files and bytes that it needs made or reserved.
 
-    `visited`: a broker worked on the store while the job was unfinished, so nothing noted is believed, and what the
-    index files lack is put in. Raises MqStoreError; the caller takes `changes` back then.
+    `visited`: a broker worked on the store while the job was unfinished, so nothing noted is believed, what the index
+    files lack is put in, and no message that awaits a start of the broker holds the job up. Raises MqStoreError; the
+    caller takes `changes` back then.
     """
     folders = settings.commit_log_path or (os.path.join(root, paths.COMMIT_LOG),)
     ends, store = store_ends(root, settings, folders, trusting=not visited)
+    if store is not None and not visited:
+        refuse_lost_dispatch(store.listing, store.verdict)
     parts = sorted(parts, key=lambda part: part.detail["first"] or 0 if settings.preserve else part.partition)
     parts = [part for part in parts if part.rows]
     if settings.preserve and parts and not ends.log_end:
