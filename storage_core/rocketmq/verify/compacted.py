@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
+import pyarrow.compute as pc
 
+from storage_core.arrays import as_mask
 from storage_core.files.file_chain import FileChain
 from storage_core.files.open_files import OpenFiles
 from storage_core.files.small_file import names_in
@@ -67,11 +69,11 @@ def _wrong_entries(
     reader = RecordReader(queue.log, files, queue.log.stop)
     for first, messages in reader.records(addresses):
         part = entries[first : first + len(messages)]
-        messages.mark((messages.flaws == 0) & messages.wrong_bodies(), Flaw.CRC)
+        messages.mark(messages.wrong_bodies(), Flaw.CRC)
         other = messages.column("queue_offset") != part["queue_offset"].astype(np.int64)
         other |= messages.column("queue_id") != key[1]
-        other |= np.array(messages.topics().to_pylist(), object) != key[0]
-        messages.mark((messages.flaws == 0) & other, Flaw.QUEUE)
+        other |= ~as_mask(pc.equal(messages.topics(), key[0]))
+        messages.mark(other, Flaw.QUEUE)
         for row in np.flatnonzero(messages.flaws).tolist():
             reason = f"it points to {addresses[first + row]}: {FLAWS[messages.flaws[row]].value}"
             path, position = queue.entry_files.files[index].path, (first + row) * COMPACTED_ENTRY.size
