@@ -99,11 +99,11 @@ class Repair:
             before: list[Finding] = []
             for _ in range(MOST_ROUNDS):
                 subject = self._subject()
-                if not before:  # later on it would leave a store that no broker loads
-                    refuse_lost_dispatch(subject.listing, subject.verdict)
                 findings = [finding for finding in verified(subject) if Kind(finding.kind) is not Kind.UNFINISHED]
                 if not findings or findings == before:
                     break
+                if not before:  # later on it would leave a store that no broker loads
+                    refuse_lost_dispatch(subject.listing, subject.verdict)
                 before = findings
                 if not self._mend(subject, findings, cut):
                     break
