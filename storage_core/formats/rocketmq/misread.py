@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from storage_core.formats.rocketmq.delay_levels import delay_ms
 from storage_core.formats.rocketmq.message import (
     BORN_HOST_V6,
     HEADER,
@@ -15,7 +14,7 @@ from storage_core.formats.rocketmq.message import (
     STORE_HOST_V6,
 )
 from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
-from storage_core.formats.rocketmq.properties import property_of
+from storage_core.formats.rocketmq.properties import delay_ms, property_of
 
 Read = Callable[[int, int], bytes]
 """(position from the record's first byte, size) → bytes, fewer where the file ends."""

@@ -30,6 +30,8 @@ TAGS = "TAGS"
 UNIQ_KEY = "UNIQ_KEY"
 MULTI_DISPATCH, MULTI_OFFSETS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
 
+_LEVELS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+
 _loops = CompiledLoops("storage_core.formats.rocketmq.compiled.property_loops")
 
 
@@ -347,3 +349,18 @@ def with_nulls(values: pa.StringArray, valid: npt.NDArray[np.bool_]) -> pa.Strin
         return values
     bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(values.type, len(values), [bitmap, *values.buffers()[1:]])
+
+
+def delay_ms(level: str | None) -> int | None:
+    """The delay of a DELAY property in milliseconds (rocketmq.md 3.2): 0 without one or a level; None where that is no
+    number.
+    """
+    if level is None:
+        return 0
+    try:
+        number = int(level)
+    except ValueError:
+        return None
+    if not -(1 << 31) <= number < 1 << 31 or level != level.strip() or "_" in level:
+        return None
+    return 0 if number <= 0 else _LEVELS_S[min(number, len(_LEVELS_S)) - 1] * 1000

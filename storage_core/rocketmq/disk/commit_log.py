@@ -14,7 +14,6 @@ from storage_core.files.file_chain import ChainFile, FileChain
 from storage_core.files.open_files import OpenFiles
 from storage_core.files.window import Window
 from storage_core.formats.layout import Mask, Positions
-from storage_core.formats.rocketmq.delay_levels import delay_ms
 from storage_core.formats.rocketmq.message import (
     BLANK,
     MAGIC_V1,
@@ -24,7 +23,7 @@ from storage_core.formats.rocketmq.message import (
     decode,
 )
 from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
-from storage_core.formats.rocketmq.properties import property_of
+from storage_core.formats.rocketmq.properties import delay_ms, property_of
 from storage_core.formats.rocketmq.record_walk import Stop, walk
 
 WINDOW_SIZE = 8 << 20

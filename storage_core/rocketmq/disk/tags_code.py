@@ -8,10 +8,9 @@ import pyarrow.compute as pc
 
 from storage_core.arrays import as_mask
 from storage_core.formats.java_hash import java_hashes
-from storage_core.formats.rocketmq.delay_levels import delay_ms
 from storage_core.formats.rocketmq.message import Messages
 from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
-from storage_core.formats.rocketmq.properties import TAGS
+from storage_core.formats.rocketmq.properties import TAGS, delay_ms
 
 
 def tags_codes(messages: Messages) -> npt.NDArray[np.int64]:

@@ -29,11 +29,10 @@ from storage_core.formats.byte_search import find_all
 from storage_core.formats.grouping import distinct_below
 from storage_core.formats.java_hash import java_hashes
 from storage_core.formats.layout import Positions, struct
-from storage_core.formats.rocketmq.delay_levels import delay_ms
 from storage_core.formats.rocketmq.encode import Encoded, Rows, encode, lengths
 from storage_core.formats.rocketmq.message import BLANK
 from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
-from storage_core.formats.rocketmq.properties import KEYS, MULTI_OFFSETS, TAGS, UNIQ_KEY, PropertyColumn
+from storage_core.formats.rocketmq.properties import KEYS, MULTI_OFFSETS, TAGS, UNIQ_KEY, PropertyColumn, delay_ms
 from storage_core.formats.rocketmq.property_pairs import Stored, index_keys, stored
 from storage_core.formats.spans import data_of, offsets_of
 from storage_core.rocketmq.recovery.dispatch import has_entry
