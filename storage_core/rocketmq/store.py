@@ -23,9 +23,9 @@ from storage_core.rocketmq.group_offsets import set_group_offsets
 from storage_core.rocketmq.read.snapshot import RocketSnapshot
 from storage_core.rocketmq.recovery.directory_cache import cached_listing
 from storage_core.rocketmq.recovery.queue_ranges import ServedQueues, served_queues
-from storage_core.rocketmq.recovery.recovery import Rules
 from storage_core.rocketmq.recovery.recovery_cache import cached_verdict
 from storage_core.rocketmq.recovery.unfinished import LastJobs, as_before, last_jobs
+from storage_core.rocketmq.recovery.verdict import Rules
 from storage_core.rocketmq.repair.copying import copy_store
 from storage_core.rocketmq.repair.repairing import Repair, planned
 from storage_core.rocketmq.stream.tail import RocketTail

@@ -17,8 +17,8 @@ from storage_core.files import system
 from storage_core.rocketmq.disk.directory import list_store
 from storage_core.rocketmq.recovery import directory_cache
 from storage_core.rocketmq.recovery.directory_cache import cached_listing
-from storage_core.rocketmq.recovery.recovery import Rules
 from storage_core.rocketmq.recovery.recovery_cache import cached_verdict
+from storage_core.rocketmq.recovery.verdict import Rules
 from tests.support.rocketmq_orders import orders_store
 
 TICK_S = 0.02

@@ -10,8 +10,9 @@ import pytest
 from storage_core import open_store
 from storage_core.rocketmq.disk.directory import list_store
 from storage_core.rocketmq.recovery import recovery
-from storage_core.rocketmq.recovery.recovery import Verdict, recover
+from storage_core.rocketmq.recovery.recovery import recover
 from storage_core.rocketmq.recovery.recovery_cache import cached_verdict
+from storage_core.rocketmq.recovery.verdict import Verdict
 from storage_core.store import ScanRequest
 from tests.golden.archive import unpack
 from tests.support.bytes_read import counted_reads

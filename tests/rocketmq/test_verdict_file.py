@@ -14,7 +14,8 @@ import pytest
 from storage_core.files.stamp import Stamp
 from storage_core.rocketmq.disk.directory import list_store
 from storage_core.rocketmq.recovery import recovery, recovery_cache, verdict_file
-from storage_core.rocketmq.recovery.recovery import Rules, Verdict, recover
+from storage_core.rocketmq.recovery.recovery import recover
+from storage_core.rocketmq.recovery.verdict import Rules, Verdict
 from tests.golden.archive import GOLDEN, fingerprint, names, unpack
 from tests.support.replaced_stores import REPLACED, crashed_store
 

@@ -26,7 +26,7 @@ from storage_core.rocketmq.read.ranges import QueueRanges
 from storage_core.rocketmq.read.selection import Selection, log_selection
 from storage_core.rocketmq.recovery.queue_ranges import ServedQueues
 from storage_core.rocketmq.recovery.queue_scan import NOTHING_SEEN, SeenEntries
-from storage_core.rocketmq.recovery.recovery import Rules
+from storage_core.rocketmq.recovery.verdict import Rules
 from storage_core.store import ScanPartition, ScanRequest
 
 SLICE_SIZE = 64 << 20

@@ -39,8 +39,8 @@ from storage_core.rocketmq.recovery.pull_gaps import (
     jumped_over_fillers,
     left_open,
 )
-from storage_core.rocketmq.recovery.recovery import Verdict
 from storage_core.rocketmq.recovery.redispatch import redispatched
+from storage_core.rocketmq.recovery.verdict import Verdict
 from storage_core.store import ScanPartition, ScanRequest
 
 GAP = 64 << 10

@@ -25,7 +25,8 @@ from storage_core.rocketmq.read.predicates import bounds_of, may_hold
 from storage_core.rocketmq.read.ranges import NO_RANGES, QueueRanges
 from storage_core.rocketmq.read.time_search import TimeSearch
 from storage_core.rocketmq.recovery.queue_ranges import ServedQueues
-from storage_core.rocketmq.recovery.recovery import QueueVerdict, first_after_crash
+from storage_core.rocketmq.recovery.recovery import first_after_crash
+from storage_core.rocketmq.recovery.verdict import QueueVerdict
 from storage_core.store import EARLIEST, LATEST, OffsetBound, QueueInfo, QueueKey, ScanRequest
 
 UNBOUNDED = (0, (1 << 63) - 1)

@@ -11,7 +11,7 @@ from storage_core.files.open_files import OpenFiles
 from storage_core.rocketmq.disk.compacted_queue import NO_FILES, CompactedQueue, compacted_queues
 from storage_core.rocketmq.disk.config_files import compacted_topics
 from storage_core.rocketmq.disk.directory import Listing
-from storage_core.rocketmq.recovery.recovery import QueueVerdict, Rules, Verdict
+from storage_core.rocketmq.recovery.verdict import QueueVerdict, Rules, Verdict
 from storage_core.store import QueueInfo, QueueKey
 
 

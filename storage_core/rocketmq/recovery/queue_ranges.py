@@ -21,7 +21,7 @@ from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.disk.directory import Listing
 from storage_core.rocketmq.disk.record_reader import queue_offsets_at
 from storage_core.rocketmq.recovery.compacted import compacted_infos, served_compacted
-from storage_core.rocketmq.recovery.recovery import QueueVerdict, Rules, Verdict
+from storage_core.rocketmq.recovery.verdict import QueueVerdict, Rules, Verdict
 from storage_core.store import QueueInfo, QueueKey
 
 

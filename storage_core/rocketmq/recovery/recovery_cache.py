@@ -19,7 +19,8 @@ from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.formats.rocketmq.message import BLANK
 from storage_core.rocketmq.disk.directory import Listing
 from storage_core.rocketmq.recovery import verdict_file
-from storage_core.rocketmq.recovery.recovery import Rules, Verdict, recover
+from storage_core.rocketmq.recovery.recovery import recover
+from storage_core.rocketmq.recovery.verdict import Rules, Verdict
 
 MOST_STORES = 64
 LARGEST_RECORD = 8 << 20

@@ -13,7 +13,8 @@ from storage_core.files.file_chain import FileChain
 from storage_core.files.open_files import OpenFiles
 from storage_core.rocketmq.disk.commit_log import RecordRun
 from storage_core.rocketmq.recovery.dispatch import AppendedEntries, Dispatcher
-from storage_core.rocketmq.recovery.recovery import Rules, Verdict, dispatched_records
+from storage_core.rocketmq.recovery.recovery import dispatched_records
+from storage_core.rocketmq.recovery.verdict import Rules, Verdict
 
 
 def redispatched(log: FileChain, verdict: Verdict, files: OpenFiles) -> Iterator[tuple[RecordRun, AppendedEntries]]:

@@ -20,7 +20,8 @@ from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.job import JobFolder, pending_intent, read_json
 from storage_core.rocketmq.disk.directory import Listing, list_store
 from storage_core.rocketmq.recovery.directory_cache import MOST_STORES, is_settled
-from storage_core.rocketmq.recovery.recovery import Verdict, recover
+from storage_core.rocketmq.recovery.recovery import recover
+from storage_core.rocketmq.recovery.verdict import Verdict
 
 
 @dataclass(frozen=True)

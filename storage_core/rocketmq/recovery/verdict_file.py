@@ -25,7 +25,7 @@ from storage_core.rocketmq.disk.directory import Listing
 from storage_core.rocketmq.recovery.directory_cache import SETTLED_NS
 from storage_core.rocketmq.recovery.dispatch import QueueTail
 from storage_core.rocketmq.recovery.queue_scan import StaleEntries
-from storage_core.rocketmq.recovery.recovery import QueueVerdict, Replay, Rules, Verdict
+from storage_core.rocketmq.recovery.verdict import QueueVerdict, Replay, Rules, Verdict
 from storage_core.store import QueueKey
 
 FOLDER = "mqstore"

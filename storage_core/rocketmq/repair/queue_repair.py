@@ -21,7 +21,8 @@ from storage_core.repair.cut_bytes import CutBytes
 from storage_core.rocketmq.disk.commit_log import RecordRun
 from storage_core.rocketmq.disk.tags_code import tags_codes
 from storage_core.rocketmq.recovery.dispatch import asked_entries
-from storage_core.rocketmq.recovery.recovery import Rules, dispatched_records
+from storage_core.rocketmq.recovery.recovery import dispatched_records
+from storage_core.rocketmq.recovery.verdict import Rules
 from storage_core.rocketmq.verify.kinds import Subject
 from storage_core.rocketmq.verify.queues import began_at
 from storage_core.rocketmq.write.prepare import make_file

@@ -22,7 +22,8 @@ from storage_core.repair.cut_bytes import CutBytes
 from storage_core.rocketmq.disk.directory import list_store
 from storage_core.rocketmq.index.geometry import noted_geometry
 from storage_core.rocketmq.index.index_files import described, index_paths
-from storage_core.rocketmq.recovery.recovery import Rules, recover
+from storage_core.rocketmq.recovery.recovery import recover
+from storage_core.rocketmq.recovery.verdict import Rules
 from storage_core.rocketmq.repair.log_repair import LogRepair
 from storage_core.rocketmq.repair.offset_moves import finish_moves, is_set, remember, set_remembered
 from storage_core.rocketmq.repair.queue_repair import empty_queue, list_in_order, without_beginning

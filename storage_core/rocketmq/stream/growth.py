@@ -27,7 +27,8 @@ from storage_core.rocketmq.recovery.dispatch import has_entry, queue_keys
 from storage_core.rocketmq.recovery.light_queues import queues_named_by
 from storage_core.rocketmq.recovery.queue_ranges import ServedQueues, served_after
 from storage_core.rocketmq.recovery.queue_scan import NOTHING_SEEN
-from storage_core.rocketmq.recovery.recovery import QueueVerdict, Rules, known_magics
+from storage_core.rocketmq.recovery.recovery import known_magics
+from storage_core.rocketmq.recovery.verdict import QueueVerdict, Rules
 from storage_core.store import QueueKey
 
 WINDOW_SIZE = 1 << 20

@@ -21,8 +21,9 @@ from storage_core.job import JobFolder
 from storage_core.rocketmq.disk.directory import Listing, list_store, with_log, with_queues, without_deleted
 from storage_core.rocketmq.read.snapshot import RocketSnapshot
 from storage_core.rocketmq.recovery.queue_ranges import ServedQueues, served_after, served_queues
-from storage_core.rocketmq.recovery.recovery import QueueVerdict, Rules, Verdict, chosen_rules
+from storage_core.rocketmq.recovery.recovery import chosen_rules
 from storage_core.rocketmq.recovery.unfinished import last_jobs
+from storage_core.rocketmq.recovery.verdict import QueueVerdict, Rules, Verdict
 from storage_core.rocketmq.stream.growth import Growth
 from storage_core.rocketmq.stream.snapshot import RocketStreamSnapshot
 from storage_core.rocketmq.write.store_end import Ends, trusted_ends

@@ -8,7 +8,7 @@ from enum import Enum
 
 from storage_core.finding import Finding
 from storage_core.rocketmq.disk.directory import Listing
-from storage_core.rocketmq.recovery.recovery import Rules, Verdict
+from storage_core.rocketmq.recovery.verdict import Rules, Verdict
 from storage_core.store import QueueKey
 
 

@@ -25,7 +25,7 @@ from storage_core.rocketmq.disk.log_walk import Gap, LogSpan, SpanWalk
 from storage_core.rocketmq.disk.tags_code import tags_codes
 from storage_core.rocketmq.index.index_files import hashes_of
 from storage_core.rocketmq.recovery.dispatch import AskedEntries, asked_entries
-from storage_core.rocketmq.recovery.recovery import Rules
+from storage_core.rocketmq.recovery.verdict import Rules
 from storage_core.rocketmq.verify.index_chains import CheckedIndex
 from storage_core.rocketmq.verify.kinds import Subject
 from storage_core.rocketmq.verify.queues import CheckedQueue

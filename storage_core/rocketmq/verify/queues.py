@@ -21,7 +21,7 @@ from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.disk.record_reader import record_at
 from storage_core.rocketmq.disk.tags_code import tags_codes
 from storage_core.rocketmq.recovery.dispatch import asked_entries
-from storage_core.rocketmq.recovery.recovery import Rules
+from storage_core.rocketmq.recovery.verdict import Rules
 from storage_core.rocketmq.verify.kinds import Kind, Subject
 from storage_core.store import QueueKey
 

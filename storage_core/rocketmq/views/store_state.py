@@ -14,7 +14,7 @@ from storage_core.formats.rocketmq import paths
 from storage_core.rocketmq.disk.config_files import delay_offsets
 from storage_core.rocketmq.disk.directory import Listing
 from storage_core.rocketmq.read.snapshot import RocketSnapshot
-from storage_core.rocketmq.recovery.recovery import Rules
+from storage_core.rocketmq.recovery.verdict import Rules
 from storage_core.rocketmq.verify.folders import wrong_files
 from storage_core.rocketmq.verify.kinds import Subject
 from storage_core.store import StoreState

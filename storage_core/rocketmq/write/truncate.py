@@ -22,8 +22,8 @@ from storage_core.formats.rocketmq.message import BLANK, MAGIC_BLANK
 from storage_core.rocketmq.disk.directory import Listing
 from storage_core.rocketmq.disk.record_reader import record_at
 from storage_core.rocketmq.recovery.compacted import awaits_start
-from storage_core.rocketmq.recovery.recovery import Verdict
 from storage_core.rocketmq.recovery.unfinished import StoreState
+from storage_core.rocketmq.recovery.verdict import Verdict
 
 _MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 SEARCH_SIZE = 8 << 20

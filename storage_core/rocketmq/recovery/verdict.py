@@ -1,0 +1,81 @@
+"""The recovery verdict: what a broker would serve of a store that it opened, as an end of the log and bounds of each
+queue, never entries.
+
+`recovery` finds it. Source of the rules: interface.md 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from storage_core.formats.rocketmq.record_walk import Stop
+from storage_core.rocketmq.recovery.dispatch import QueueTail
+from storage_core.rocketmq.recovery.queue_scan import NOTHING_SEEN, SeenEntries, StaleEntries
+from storage_core.store import QueueKey
+
+DEFAULT_ENTRIES_PER_FILE = 300_000
+
+
+class Rules(Enum):
+    """Whose rules say what a store serves."""
+
+    V4 = "4.9"
+    V5 = "5.x"
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class QueueVerdict:
+    """One queue after a broker's start: entries [.., disk_stop) are in its files, [disk_stop, stop) only in the log,
+    but for the `stale` ones among these, which are in its last file.
+
+    `first` is the first queue offset that is no filler; from `filler` on the start itself would write filler entries.
+    `head` (physical offset and size of the first entry) and `last_physical_offset` (of the last entry before
+    `disk_stop`) save reading them again, where recovery saw them.
+    """
+
+    disk_stop: int
+    stop: int
+    filler: int = 0
+    first: int = 0
+    head: tuple[int, int] | None = None
+    last_physical_offset: int = -1
+    stale: StaleEntries | None = None
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A part of the log [start, stop) that is dispatched again, and the queues' tails when the dispatcher enters it.
+
+    What it appends to the queues in `void` is cut again before the start is over.
+    """
+
+    start: int
+    stop: int
+    tails: Mapping[QueueKey, QueueTail]
+    void: frozenset[QueueKey] = frozenset()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result of recovery. The log is [log_start, log_end).
+
+    `replays` are the parts of the log that are dispatched again, in the order in which that happens. `reason` says why
+    the log ends at `log_end`. `seen` are addresses of entries that recovery has read: a plan need not do so again.
+    """
+
+    rules: Rules
+    log_start: int
+    log_end: int
+    queues: Mapping[QueueKey, QueueVerdict]
+    replays: tuple[Replay, ...] = ()
+    reason: Stop = Stop.END
+    entries_per_file: int = DEFAULT_ENTRIES_PER_FILE
+    seen: SeenEntries = field(default=NOTHING_SEEN, compare=False, repr=False)
+
+    @property
+    def jumps_over_new_fillers(self) -> bool:
+        """Whether a pull stumbles over fillers that this start wrote: 4.9 with a log from 0 (rocketmq.md 3.3)."""
+        return self.rules is Rules.V4 and self.log_start == 0
