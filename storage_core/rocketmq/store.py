@@ -18,7 +18,8 @@ from storage_core.job import drop_staged_by
 from storage_core.options.option import Option, parsed
 from storage_core.options.values import choice
 from storage_core.repair.copying import finish_copy
-from storage_core.rocketmq.disk.directory import Listing
+from storage_core.rocketmq.disk.directory import Listing, find_log, log_folders
+from storage_core.rocketmq.disk.ledger import refuse_ledger
 from storage_core.rocketmq.group_offsets import set_group_offsets
 from storage_core.rocketmq.read.snapshot import RocketSnapshot
 from storage_core.rocketmq.recovery.directory_cache import cached_listing
@@ -37,7 +38,6 @@ from storage_core.rocketmq.views.views import DAMAGE_VIEW, view_batches, view_sc
 from storage_core.rocketmq.write.job import begin
 from storage_core.rocketmq.write.options import WRITE_OPTIONS, write_settings
 from storage_core.rocketmq.write.shards import begin_shards, drop_orphan_shards
-from storage_core.rocketmq.write.store_end import log_folders
 from storage_core.store import Definitions, QueueKey, ScanRequest, StoreState, WriteJob
 from storage_core.stream.tail import FollowedStore
 
@@ -144,9 +144,11 @@ class RocketStore(FollowedStore):
         """Mends the store, or a copy of it at `target`, which must be new; `dry_run` only says what would be done.
 
         Options of a write say the geometry of a lost index. What is cut is kept below `.mqstore/cut`. Stopped anywhere,
-        it can be called again. Raises StoreLockedError while a broker works on the store, MqStoreError.
+        it can be called again. Raises StoreLockedError while a broker works on the store, UnsupportedFormatError for a
+        DLedger log, MqStoreError.
         """
         self._check_open()
+        refuse_ledger(self.path, find_log(self.path, log_folders(self.path, self._log_paths)))
         if dry_run:
             return list(planned(self.verify()))
         settings = write_settings(self._write_options)

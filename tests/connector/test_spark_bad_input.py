@@ -161,13 +161,18 @@ def test_queues_in_rocksdb(load, tmp_path: Path, golden) -> None:
     assert load(str(tmp_path / "store"), scan="log").count() == 150
 
 
-def test_a_dledger_log(load, tmp_path: Path, golden) -> None:
-    shutil.copytree(golden("delay-4.9.3"), tmp_path / "store")
-    (tmp_path / "store" / "dledger-n0" / "data").mkdir(parents=True)
-    shutil.rmtree(tmp_path / "store" / "commitlog")
-    text = failure(lambda: load(str(tmp_path / "store")).count())
+def test_dledger_logs(spark, load, tmp_path: Path) -> None:
+    store = archive.unpack("killed-5.3.3", tmp_path, "rocketmq/ledger")
+    read = load(str(store), subscribePattern="orders|events")
+    assert read.count() == len(archive.truth("killed-5.3.3", "rocketmq/ledger"))
+    rows = spark.createDataFrame([("orders", "x")], "topic string, body string")
+    text = failure(lambda: rows.write.format("mqstore").mode("append").save(str(store)))
     assert text.startswith("UnsupportedFormatError: ")
-    assert "DLedger" in text
+    assert "a DLedger log, which mqstore reads and does not change" in text
+    (store / "dledger-n1").mkdir()
+    text = failure(lambda: load(str(store)).count())
+    assert text.startswith("UnsupportedFormatError: ")
+    assert "dledger-n0 and dledger-n1" in text
 
 
 def test_queues_without_a_commit_log_name_the_option(load, tmp_path: Path, golden) -> None:

@@ -17,6 +17,7 @@ GROUP_OFFSETS, LIGHT_GROUP_OFFSETS = "consumerOffset.json", "lmqConsumerOffset.j
 MQSTORE = ".mqstore"
 
 DLEDGER_PREFIX = "dledger-"
+DLEDGER_DATA, DLEDGER_INDEX, DLEDGER_CHECKPOINT = "data", "index", "checkpoint"
 ROCKSDB_MARK = "CURRENT"
 
 LIGHT_QUEUE_PREFIX = "%LMQ%"

@@ -13,7 +13,8 @@ import numpy as np
 from storage_core.files.file_chain import ChainFile, FileChain
 from storage_core.files.open_files import OpenFiles
 from storage_core.files.window import Window
-from storage_core.formats.layout import Mask, Positions
+from storage_core.formats.layout import Bytes, Mask, Positions
+from storage_core.formats.rocketmq.ledger import walk_ledger
 from storage_core.formats.rocketmq.message import (
     BLANK,
     MAGIC_V1,
@@ -24,7 +25,8 @@ from storage_core.formats.rocketmq.message import (
 )
 from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
 from storage_core.formats.rocketmq.properties import delay_ms, property_of
-from storage_core.formats.rocketmq.record_walk import Stop, walk
+from storage_core.formats.rocketmq.record_walk import Stop, Walk, walk
+from storage_core.rocketmq.disk.ledger import header_size
 
 WINDOW_SIZE = 8 << 20
 
@@ -96,7 +98,7 @@ class FileWalk:
             if self.end_offset < likely_end < stop:
                 stop, likely_end = min(likely_end + BLANK.size, stop), 0
             buffer = window.load(self.end_offset, stop)
-            records = walk(buffer, guesses=self._guesses(self.end_offset, stop))
+            records = self._records(buffer, stop)
             self.reason = records.reason
             messages = decode(buffer, records.starts, records.sizes, Wanted(crcs=self.checks.crc))
             run = RecordRun(messages, records.sizes, self.end_offset)
@@ -112,6 +114,11 @@ class FileWalk:
                 return
             # A record larger than the window: read on with a larger one.
             size = self.window_size if valid else size * 4
+
+    def _records(self, buffer: Bytes, stop: int) -> Walk:
+        if header_size(self.chain, self.file):
+            return walk_ledger(buffer)
+        return walk(buffer, guesses=self._guesses(self.end_offset, stop))
 
     def _guesses(self, start: int, stop: int) -> Positions | None:
         if self.guesses is None:

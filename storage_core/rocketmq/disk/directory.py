@@ -18,6 +18,7 @@ from storage_core.files.small_file import names_in, read_start
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.checkpoint import FILE_SIZE, Checkpoint, decode_checkpoint
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
+from storage_core.rocketmq.disk.ledger import LedgerState, as_ledger, ledger_of, ledger_state
 from storage_core.store import QueueKey
 
 Signature = tuple[object, ...]
@@ -40,13 +41,14 @@ class Listing:
     rocksdb_queues: bool
     batch_queues: tuple[str, ...]
     has_compaction: bool
+    ledger: LedgerState | None
 
     @cached_property
     def signature(self) -> Signature:
         """Equal for two listings between which no file came, went, or was written through the file system."""
         chains = [self.log, *(queue.chain for queue in self.queues.values())]
         files = tuple((f.path, f.size, *f.stamp) for chain in chains for f in chain.files)
-        return self.abort, self.checkpoint, self.says_5x, tuple(self.queues), files
+        return self.abort, self.checkpoint, self.says_5x, self.ledger, tuple(self.queues), files
 
 
 def looks_like_store(root: str) -> bool:
@@ -59,14 +61,22 @@ def looks_like_store(root: str) -> bool:
     return any(name in marks or name.startswith(paths.DLEDGER_PREFIX) for name in names)
 
 
+def log_folders(root: str, commit_log_paths: Sequence[str] = ()) -> list[str]:
+    """The folders in which the log of a store lies: those given, else the broker's default ones."""
+    if commit_log_paths:
+        return list(commit_log_paths)
+    folders, ledger = [os.path.join(root, paths.COMMIT_LOG)], ledger_of(root)
+    return folders if ledger is None else [*folders, os.path.join(ledger, paths.DLEDGER_DATA)]
+
+
 def list_store(root: str, commit_log_paths: Sequence[str] = ()) -> Listing:
     """Lists a store directory.
 
-    Raises StoreNotFoundError when there is none, UnsupportedFormatError for a DLedger log, and for queues without a
-    commit log (interface.md 44).
+    Raises StoreNotFoundError when there is none, UnsupportedFormatError for queues without a commit log, and for
+    DLedger logs of several nodes (interface.md 44).
     """
-    folders = list(commit_log_paths) or [os.path.join(root, paths.COMMIT_LOG)]
-    log = find_chain(folders)
+    folders = log_folders(root, commit_log_paths)
+    log = find_log(root, folders)
     if not log.files:
         _refuse_missing_log(root, folders)
     return Listing(root, tuple(folders), log, _list_queues(os.path.join(root, paths.CONSUME_QUEUE)), **_marks(root))
@@ -78,14 +88,16 @@ def with_checkpoint(listing: Listing) -> Listing:
     For a directory whose files and folders have the stamps that they had: a broker writes the checkpoint through a map,
     so that is read.
     """
-    if _checkpoint(listing.root) == listing.checkpoint:
+    if _checkpoint(listing.root) == listing.checkpoint and (
+        listing.ledger is None or ledger_state(listing.root) == listing.ledger
+    ):
         return listing
     return replace(listing, **_marks(listing.root))
 
 
 def with_log(listing: Listing, folders: Sequence[str]) -> Listing:
     """The same queues with the log files that are there now."""
-    return replace(listing, log=find_chain(folders))
+    return replace(listing, log=find_log(listing.root, folders))
 
 
 def with_queues(listing: Listing, keys: Iterable[QueueKey]) -> Listing:
@@ -105,6 +117,20 @@ def without_deleted(listing: Listing) -> Listing:
     return listing if len(queues) == len(listing.queues) else replace(listing, queues=queues)
 
 
+def find_log(root: str, folders: Sequence[str]) -> FileChain:
+    """The log in the folders. With a ledger in the store directory the last folder is that of its records; it does not
+    count where the log without headers goes on behind its first record: then the broker has left DLedger.
+    """
+    ledger = ledger_of(root)
+    if ledger is None:
+        return find_chain(folders)
+    plain, data = find_chain(folders[:-1]), find_chain(folders[-1:])
+    if not data.files or plain.stop > data.start:
+        return plain
+    whole = find_chain(folders)
+    return as_ledger(whole, data.start)
+
+
 def _marks(root: str) -> dict[str, Any]:
     """What the directory says beside its log and queues."""
     checkpoint = _checkpoint(root)
@@ -116,6 +142,7 @@ def _marks(root: str) -> dict[str, Any]:
         "rocksdb_queues": system.exists(os.path.join(root, paths.CONSUME_QUEUE, paths.ROCKSDB_MARK)),
         "batch_queues": tuple(names_in(os.path.join(root, paths.BATCH_CONSUME_QUEUE))),
         "has_compaction": has_compaction,
+        "ledger": ledger_state(root),
     }
 
 
@@ -126,12 +153,6 @@ def _checkpoint(root: str) -> Checkpoint:
 def _refuse_missing_log(root: str, folders: list[str]) -> None:
     if not looks_like_store(root):
         raise StoreNotFoundError(f"{root}: there is no store here yet; write to it first, or check the path")
-    ledgers = [name for name in names_in(root) if name.startswith(paths.DLEDGER_PREFIX)]
-    if ledgers:
-        raise UnsupportedFormatError(
-            f"{os.path.join(root, ledgers[0])}: a DLedger commit log, which mqstore does not "
-            "read; read the store of a broker without enableDLegerCommitLog"
-        )
     if not any(system.is_folder(folder) for folder in folders):
         raise UnsupportedFormatError(
             f"{folders[0]}: there is no commit log here, but queues that point into one; if it lies elsewhere (the "

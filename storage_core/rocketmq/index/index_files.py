@@ -32,8 +32,10 @@ from storage_core.formats.rocketmq.indexfile import (
     key_hash,
     key_hashes,
 )
+from storage_core.formats.rocketmq.ledger import BLANK_END
 from storage_core.formats.rocketmq.message import BLANK, MAGIC_BLANK, Messages
 from storage_core.formats.rocketmq.properties import KEYS, UNIQ_KEY, parse
+from storage_core.rocketmq.disk.ledger import header_size
 from storage_core.rocketmq.disk.record_reader import record_at
 from storage_core.rocketmq.index.geometry import found_geometry
 from storage_core.rocketmq.index.joined_reads import FILES_AT_ONCE, read_ends
@@ -269,11 +271,15 @@ def uncovered(covered: list[Span], log: FileChain, files: OpenFiles, log_start: 
 
 
 def _is_blank(log: FileChain, files: OpenFiles, start: int, stop: int) -> bool:
-    """Whether [start, stop) is the blank record at the end of a file, or lies in no file."""
+    """Whether [start, stop) is the blank record at the end of a file, a header of DLedger's, or lies in no file."""
     file = log.file_at(start)
     if file is None:
         return all(each.base_offset >= stop or each.end <= start for each in log.files)
+    if stop - start <= header_size(log, file):
+        return True
     if stop != file.end or stop - start < BLANK.size:
         return False
     head = system.pread(files.descriptor(file.path), BLANK.size, start - file.base_offset)
+    if header_size(log, file):
+        return int.from_bytes(head[:4], "big", signed=True) == BLANK_END
     return int.from_bytes(head[4:8], "big") == MAGIC_BLANK

@@ -112,6 +112,13 @@ class RocketSnapshot(Snapshot):
                 f"{self.served.verdict.log_end} on are not served, as a broker would cut them; option scan=log reads "
                 "what is right in them"
             )
+        first, stop = self.served.verdict.unlisted
+        if first < stop:
+            lines.append(
+                f"{self._store_name}: the messages between physical offsets {first} and {stop} are not served, as a "
+                "start of a 5.x broker with DLedger after a crash takes them out of their queues; option scan=log "
+                "reads them"
+            )
         if self._listing.batch_queues:
             lines.append(
                 f"{self._store_name}: {len(self._listing.batch_queues)} batch queues (BatchCQ) are not read through "

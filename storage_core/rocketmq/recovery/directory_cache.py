@@ -16,7 +16,7 @@ from storage_core.files import system
 from storage_core.files.small_file import names_in
 from storage_core.files.stamp import Stamp
 from storage_core.formats.rocketmq import paths
-from storage_core.rocketmq.disk.directory import MARKS, Listing, list_store, with_checkpoint
+from storage_core.rocketmq.disk.directory import MARKS, Listing, list_store, log_folders, with_checkpoint
 
 MOST_STORES = 64
 SETTLED_NS = 2_000_000_000
@@ -72,7 +72,8 @@ def _settled(stamps: Iterable[tuple[str, Stamp]]) -> Stamps:
 
 def _stamps(root: str, commit_log_paths: Sequence[str]) -> Iterator[tuple[str, Stamp]]:
     """Every folder and name that a listing depends on, each folder before what lies in it."""
-    for folder in commit_log_paths or [os.path.join(root, paths.COMMIT_LOG)]:
+    yield from _below(root, 0)
+    for folder in log_folders(root, commit_log_paths):
         yield from _below(folder, 1)
     yield from _below(os.path.join(root, paths.CONSUME_QUEUE), 3)
     for name in MARKS:

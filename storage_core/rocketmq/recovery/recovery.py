@@ -1,7 +1,7 @@
 """Simulates a broker's start-up recovery: what it would serve after it opened this directory. Read-only.
 
 The result is a `Verdict`. Applying it before a write belongs to `truncate` and `backfill`. Source of the rules:
-rocketmq.md 3.4, 3.5, 5.4, 5.5 and interface.md 8.
+rocketmq.md 2.11, 3.4, 3.5, 5.4, 5.5 and interface.md 8.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from storage_core.formats.rocketmq.message import BLANK, MAGIC_V1, MAGIC_V2
 from storage_core.formats.rocketmq.record_walk import Stop, is_guided, walking
 from storage_core.rocketmq.disk.commit_log import Checks, FileWalk, RecordRun
 from storage_core.rocketmq.disk.directory import Listing
+from storage_core.rocketmq.disk.ledger import LedgerChain, first_record_offset, header_size
 from storage_core.rocketmq.disk.record_reader import head_at
 from storage_core.rocketmq.recovery.dispatch import Dispatcher, QueueTail
 from storage_core.rocketmq.recovery.dispatch_walk import DispatchWalk
+from storage_core.rocketmq.recovery.ledger import LedgerEnd, ledger_end
 from storage_core.rocketmq.recovery.queue_scan import (
     NOTHING_SEEN,
     QueueState,
@@ -55,6 +57,7 @@ class _Simulation:
     states: dict[QueueKey, QueueState] = field(default_factory=dict)
     log_end: int = 0
     reason: Stop = Stop.END
+    first_cut: int = -1
     replays: list[Replay] = field(default_factory=list)
     seen: SeenEntries = field(default_factory=SeenEntries)
 
@@ -94,7 +97,9 @@ def _magic(files: OpenFiles, file: ChainFile, position: int) -> int:
 
 def _ends_at_v2(listing: Listing, files: OpenFiles, log_end: int) -> bool:
     file = listing.log.file_at(log_end)
-    return file is not None and _magic(files, file, log_end - file.base_offset) == MAGIC_V2
+    if file is None:
+        return False
+    return _magic(files, file, log_end - file.base_offset + header_size(listing.log, file)) == MAGIC_V2
 
 
 def chosen_rules(listing: Listing, files: OpenFiles) -> Rules:
@@ -104,7 +109,8 @@ def chosen_rules(listing: Listing, files: OpenFiles) -> Rules:
     """
     if listing.says_5x or any(len(topic) > MOST_V1_TOPIC_CHARS for topic, _ in listing.queues):
         return Rules.V5
-    magics = side_by_side(lambda file, own: _magic(own, file, 0), listing.log.files, files, listing.root)
+    log = listing.log
+    magics = side_by_side(lambda file, own: _magic(own, file, header_size(log, file)), log.files, files, listing.root)
     return Rules.V5 if any(magic == MAGIC_V2 for magic in magics) else Rules.V4
 
 
@@ -117,22 +123,31 @@ def _recover_log(run: _Simulation, overall: int) -> Verdict:
     # 4.9 dispatches from where the queues end when the scan is over; all but its clean start dispatch while they scan.
     threshold = -1 if listing.abort else overall
     during = listing.abort or run.rules is Rules.V5
-    first = _scan_start(run, overall)
-    with walking(max(0, overall - max(listing.log.files[first].base_offset, run.resume or 0))):
-        for records in _scan(run, first, overall):
-            if during:
-                _dispatch(run, dispatcher, records, threshold)
+    ledger = _ledger_end(run)
+    if ledger is None:
+        first = _scan_start(run, overall)
+        with walking(max(0, overall - max(listing.log.files[first].base_offset, run.resume or 0))):
+            for records in _scan(run, first, overall):
+                if during:
+                    _dispatch(run, dispatcher, records, threshold)
+    elif _scans_ledger(run):
+        _dispatch_ledger(run, dispatcher, overall)
     if overall >= run.log_end:
         went = side_by_side(
             lambda item, own: _truncate(run, *item, dispatcher, own), run.states.items(), run.files, listing.root
         )
         cut = [key for key, gone in zip(run.states, went, strict=True) if gone]
         run.replays = [replace(replay, void=frozenset(cut)) for replay in run.replays]
+    if ledger is not None:
+        run.log_end, run.reason = ledger.end_offset, ledger.reason
     if run.rules is Rules.V4:
-        _dispatch_after_scan(run, dispatcher)
+        _dispatch_after_scan(run, dispatcher, max([0, *(tail.reach for tail in dispatcher.tails.values())]))
+    elif ledger is not None:
+        _dispatch_after_scan(run, dispatcher, ledger.committed_offset)
     queues = {key: _queue_verdict(run.states.get(key), tail) for key, tail in dispatcher.tails.items()}
     return Verdict(
         run.rules, listing.log.start, run.log_end, queues, tuple(run.replays), run.reason, entries_per_file,
+        (0, 0) if ledger is None else _unlisted(run, ledger),
         run.seen if run.seen.count <= MOST_SEEN else NOTHING_SEEN,
     )  # fmt: skip
 
@@ -220,12 +235,17 @@ def first_after_crash(listing: Listing, files: OpenFiles, rules: Rules) -> int:
     """Number of the log file with which a start after a crash begins to dispatch (rocketmq.md 5.4)."""
 
     def first_store_ms(file: ChainFile) -> int:
-        head = head_at(listing.log, files, file.base_offset)
-        return head.store_ms if head is not None and head.magic in known_magics(rules) else 0
+        head = head_at(log, files, first_record_offset(log, file))
+        return head.store_ms if head is not None and head.magic in magics else 0
 
-    log, limit = listing.log.files, listing.checkpoint.recover_ms
-    matched = (index for index in range(len(log) - 1, -1, -1) if 0 < first_store_ms(log[index]) <= limit)
-    return next(matched, 0)
+    log, limit = listing.log, listing.checkpoint.recover_ms
+    magics, first = known_magics(rules), 0
+    if isinstance(log, LedgerChain):
+        magics, first = (MAGIC_V1,), next(number for number, file in enumerate(log.files) if log.is_ledger(file))
+    matched = (
+        index for index in range(len(log.files) - 1, first - 1, -1) if 0 < first_store_ms(log.files[index]) <= limit
+    )
+    return next(matched, first)
 
 
 def known_magics(rules: Rules) -> tuple[int, ...]:
@@ -248,12 +268,14 @@ def _scan(run: _Simulation, index: int, likely_end: int) -> Iterator[RecordRun]:
         walk = FileWalk(
             chain, run.files, file, max(file.base_offset, resume), checks, guesses=guesses, likely_end=likely_end
         )
+        headers = 0
         for records in walk:
             if likely_end < records.end_offset and asked_to < chain.stop:
                 _ask_ahead(run, scanned, max(asked_to, records.end_offset), chain.stop)
                 asked_to = chain.stop
             yield records
-        run.log_end, run.reason = walk.end_offset, walk.reason
+            headers += header_size(chain, file) * len(records.sizes)
+        run.log_end, run.reason = walk.end_offset - headers, walk.reason
         if walk.reason is not Stop.BLANK:
             break
 
@@ -275,6 +297,43 @@ def _ask_ahead(run: _Simulation, files: Sequence[ChainFile], start: int, stop: i
         for file in files
         if file.base_offset < stop and file.end > start
     )
+
+
+def _ledger_end(run: _Simulation) -> LedgerEnd | None:
+    """Where DLedger ends the log; that is its end until a scan finds another. None for a log without DLedger."""
+    listing = run.listing
+    if not isinstance(listing.log, LedgerChain) or listing.ledger is None:
+        return None
+    found = ledger_end(listing.root, listing.log, listing.ledger.committed, run.files, run.resume)
+    run.log_end, run.reason = found.end_offset, found.reason
+    return found
+
+
+def _scans_ledger(run: _Simulation) -> bool:
+    """Whether a start scans the records of a ledger: 5.x after a crash, and not while a broker runs."""
+    listing = run.listing
+    return listing.ledger is not None and run.rules is Rules.V5 and listing.abort and not listing.ledger.is_open
+
+
+def _dispatch_ledger(run: _Simulation, dispatcher: Dispatcher, overall: int) -> None:
+    """The scan of a ledger. It counts no headers, so it ends too early, and that is where queues are cut: also what it
+    has just dispatched (rocketmq.md 2.11).
+    """
+    first = first_after_crash(run.listing, run.files, run.rules)
+    for _ in _scan(run, first, overall):
+        pass
+    limit = run.log_end if overall >= run.log_end else run.listing.log.stop
+    for records in _scan(run, first, overall):
+        count = int(np.searchsorted(records.physical_offsets, limit))
+        if count:
+            _dispatch(run, dispatcher, records.part(0, count), -1)
+        if count < len(records.sizes) and run.first_cut < 0:
+            run.first_cut = int(records.physical_offsets[count])
+
+
+def _unlisted(run: _Simulation, ledger: LedgerEnd) -> tuple[int, int]:
+    """Addresses of the records that were cut from the queues and are known to be committed: nothing dispatches them."""
+    return (run.first_cut, ledger.committed_offset) if 0 <= run.first_cut < ledger.committed_offset else (0, 0)
 
 
 def _dispatch(
@@ -308,11 +367,12 @@ def _replay_size(run: _Simulation) -> int:
     return max(REPLAY_SIZE, (log.stop - log.start) // max(count, 1))
 
 
-def _dispatch_after_scan(run: _Simulation, dispatcher: Dispatcher) -> None:
-    """4.9's start: everything after the furthest queue is dispatched, without checking CRCs (rocketmq.md 5.5)."""
+def _dispatch_after_scan(run: _Simulation, dispatcher: Dispatcher, start: int) -> None:
+    """4.9's start: everything after the furthest queue is dispatched, without checking CRCs (rocketmq.md 5.5). 5.x does
+    so with a ledger, from what is known to be committed (2.11).
+    """
     chain = run.listing.log
-    start = max([chain.start, *(tail.reach for tail in dispatcher.tails.values())])
-    walk = dispatched_records(chain, run.files, start, run.log_end, run.rules)
+    walk = dispatched_records(chain, run.files, max(start, chain.start), run.log_end, run.rules)
     for records in walk:
         _dispatch(run, dispatcher, records, -1, walk.misread_at)
 

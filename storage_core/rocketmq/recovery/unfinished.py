@@ -19,6 +19,7 @@ from storage_core.formats.rocketmq.checkpoint import Checkpoint
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.job import JobFolder, pending_intent, read_json
 from storage_core.rocketmq.disk.directory import Listing, list_store
+from storage_core.rocketmq.disk.ledger import refuse_ledger
 from storage_core.rocketmq.recovery.directory_cache import MOST_STORES, is_settled
 from storage_core.rocketmq.recovery.recovery import recover
 from storage_core.rocketmq.recovery.verdict import Verdict
@@ -80,7 +81,7 @@ class StoreState:
 def find_store(root: str, folders: Sequence[str], intent: Mapping[str, Any] | None = None) -> StoreState:
     """Lists a store and runs recovery on it; with an intent, as the store was before that job.
 
-    Raises UnsupportedFormatError when the queues are in RocksDB.
+    Raises UnsupportedFormatError when the queues are in RocksDB, and for a DLedger log.
     """
     listing = list_store(root, folders)
     if listing.rocksdb_queues:
@@ -88,6 +89,7 @@ def find_store(root: str, folders: Sequence[str], intent: Mapping[str, Any] | No
             f"{root}/consumequeue: the queues are in RocksDB, which mqstore does not write; "
             "read with scan=log and write a new store"
         )
+    refuse_ledger(root, listing.log)
     if intent is not None:
         listing = as_before(listing, intent)
     return StoreState(listing, recover(listing))

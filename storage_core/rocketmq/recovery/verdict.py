@@ -63,7 +63,9 @@ class Verdict:
     """The result of recovery. The log is [log_start, log_end).
 
     `replays` are the parts of the log that are dispatched again, in the order in which that happens. `reason` says why
-    the log ends at `log_end`. `seen` are addresses of entries that recovery has read: a plan need not do so again.
+    the log ends at `log_end`. Messages of the log between the addresses `unlisted` are in no queue any more, as a start
+    takes them out (rocketmq.md 2.11). `seen` are addresses of entries that recovery has read: a plan need not do
+    so again.
     """
 
     rules: Rules
@@ -73,6 +75,7 @@ class Verdict:
     replays: tuple[Replay, ...] = ()
     reason: Stop = Stop.END
     entries_per_file: int = DEFAULT_ENTRIES_PER_FILE
+    unlisted: tuple[int, int] = (0, 0)
     seen: SeenEntries = field(default=NOTHING_SEEN, compare=False, repr=False)
 
     @property

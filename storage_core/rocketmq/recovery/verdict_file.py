@@ -149,7 +149,7 @@ def _drop_oldest(folder: str) -> None:
 def _as_json(verdict: Verdict) -> dict[str, Any]:
     return {
         "rules": verdict.rules.value,
-        "log": [verdict.log_start, verdict.log_end, verdict.reason.value, verdict.entries_per_file],
+        "log": [verdict.log_start, verdict.log_end, verdict.reason.value, verdict.entries_per_file, *verdict.unlisted],
         "queues": [[*key, *vars(bounds).values()] for key, bounds in verdict.queues.items()],
         "replays": [
             [replay.start, replay.stop, _tails_as_json(replay.tails), sorted(replay.void)] for replay in verdict.replays
@@ -166,7 +166,7 @@ def _tails_as_json(tails: Mapping[QueueKey, QueueTail]) -> list[list[Any]]:
 
 
 def _verdict(kept: Mapping[str, Any]) -> Verdict:
-    log_start, log_end, reason, entries_per_file = kept["log"]
+    log_start, log_end, reason, entries_per_file, first, stop = kept["log"]
     queues = {
         (topic, queue_id): QueueVerdict(
             disk_stop, stop, filler, first, None if head is None else (*head,), last, stale and StaleEntries(*stale)
@@ -182,4 +182,6 @@ def _verdict(kept: Mapping[str, Any]) -> Verdict:
         )
         for start, stop, tails, void in kept["replays"]
     )
-    return Verdict(Rules(kept["rules"]), log_start, log_end, queues, replays, Stop(reason), entries_per_file)
+    return Verdict(
+        Rules(kept["rules"]), log_start, log_end, queues, replays, Stop(reason), entries_per_file, (first, stop)
+    )

@@ -11,8 +11,9 @@ from storage_core.files.lock import FileLock
 from storage_core.formats.rocketmq import paths
 from storage_core.job import FOLDER
 from storage_core.repair.copying import Copies, copy_files, files_below, is_copied, own_parts
+from storage_core.rocketmq.disk.directory import log_folders
+from storage_core.rocketmq.disk.ledger import ledger_of
 from storage_core.rocketmq.write.commit_point import raise_guard
-from storage_core.rocketmq.write.store_end import log_folders
 
 LOCK = paths.LOCK
 
@@ -32,7 +33,8 @@ def copy_store(root: str, log_paths: Sequence[str], target: str) -> None:
 
 def parts_of(root: str, log_paths: Sequence[str]) -> Iterator[tuple[str, str]]:
     """The files and folders of a store and the name of each in a copy, the log first; no lock."""
-    folders = log_folders(root, log_paths)
+    # A ledger is copied with the rest: nothing says that it would be one in another folder.
+    folders = [folder for folder in log_folders(root, log_paths) if ledger_of(root) != os.path.dirname(folder)]
     yield from ((folder, paths.COMMIT_LOG) for folder in folders)
     for entry in sorted(system.entries(root), key=lambda entry: entry.name):
         path = os.path.join(root, entry.name)

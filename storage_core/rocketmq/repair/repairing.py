@@ -19,7 +19,7 @@ from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.checkpoint import FILE_SIZE, encode_times
 from storage_core.job import new_job_id
 from storage_core.repair.cut_bytes import CutBytes
-from storage_core.rocketmq.disk.directory import list_store
+from storage_core.rocketmq.disk.directory import list_store, log_folders
 from storage_core.rocketmq.index.geometry import noted_geometry
 from storage_core.rocketmq.index.index_files import described, index_paths
 from storage_core.rocketmq.recovery.recovery import recover
@@ -33,7 +33,6 @@ from storage_core.rocketmq.write.commit_point import raise_guard, remove_guard
 from storage_core.rocketmq.write.job import complete, locked
 from storage_core.rocketmq.write.options import WriteSettings
 from storage_core.rocketmq.write.redo import finish_pending
-from storage_core.rocketmq.write.store_end import log_folders
 from storage_core.rocketmq.write.truncate import refuse_lost_dispatch
 from storage_core.store import QueueKey
 

@@ -8,6 +8,7 @@ from enum import Enum
 
 from storage_core.finding import Finding
 from storage_core.rocketmq.disk.directory import Listing
+from storage_core.rocketmq.disk.ledger import LedgerChain
 from storage_core.rocketmq.recovery.verdict import Rules, Verdict
 from storage_core.store import QueueKey
 
@@ -105,10 +106,11 @@ class Subject:
         self, kind: Kind, path: str, position: int, length: int, reason: str,
         effect: str | None = None, queue: QueueKey | None = None, repairable: bool = True,
     ) -> Finding:  # fmt: skip
-        """A finding; `effect` where it depends on the place."""
+        """A finding; `effect` where it depends on the place. A ledger's is not repairable."""
         said = EFFECTS[kind][0 if self.is_4_9 else 1] if effect is None else effect
         name = None if queue is None else f"{queue[0]}/{queue[1]}"
-        return Finding(self.name(path), position, length, kind.value, reason, said, repairable, name)
+        mends = repairable and not isinstance(self.listing.log, LedgerChain)
+        return Finding(self.name(path), position, length, kind.value, reason, said, mends, name)
 
     def log_finding(self, kind: Kind, start: int, stop: int, reason: str, effect: str | None = None) -> Finding:
         """A finding at the addresses [start, stop) of the log."""

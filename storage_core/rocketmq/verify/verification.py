@@ -103,6 +103,10 @@ class _Verification:
                 done += report.span.stop - report.span.start
                 report_progress(WORK, done, total)
         yield from self._at_the_end()
+        first, stop = self.subject.verdict.unlisted
+        if first < stop:
+            reason = "messages from here on, which a start after a crash takes out of their queues"
+            yield self.subject.log_finding(Kind.UNLISTED, first, stop, reason, "does not serve them after this start")
 
     def _expectations(self) -> Expectations:
         subject, listing = self.subject, self.subject.listing

@@ -13,6 +13,7 @@ from storage_core.files.open_files import OpenFiles
 from storage_core.formats.rocketmq import paths
 from storage_core.rocketmq.disk.config_files import delay_offsets
 from storage_core.rocketmq.disk.directory import Listing
+from storage_core.rocketmq.disk.ledger import LedgerChain
 from storage_core.rocketmq.read.snapshot import RocketSnapshot
 from storage_core.rocketmq.recovery.verdict import Rules
 from storage_core.rocketmq.verify.folders import wrong_files
@@ -37,7 +38,8 @@ def store_state(snapshot: RocketSnapshot, unfinished_write: bool) -> StoreState:
         unfinished_write=unfinished_write,
         delay_offsets=delayed_to,
         due_ms=dict(_due(listing, snapshot, delayed_to)),
-        repairable=bool(cut) or any(finding.repairable for finding in wrong_files(Subject(listing, verdict))),
+        repairable=(bool(cut) and not isinstance(listing.log, LedgerChain))
+        or any(finding.repairable for finding in wrong_files(Subject(listing, verdict))),
     )
 
 

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from storage_core.errors import MqStoreError, StoreLockedError
 from storage_core.files import system
-from storage_core.files.file_chain import find_chain
 from storage_core.files.lock import FileLock
 from storage_core.files.small_file import remove_empty_folder
 from storage_core.files.undo_log import Changes
@@ -30,7 +29,8 @@ from storage_core.job import (
     open_staging,
     read_json,
 )
-from storage_core.rocketmq.disk.directory import looks_like_store
+from storage_core.rocketmq.disk.directory import find_log, log_folders, looks_like_store
+from storage_core.rocketmq.disk.ledger import refuse_ledger
 from storage_core.rocketmq.write.commit_plan import Plan
 from storage_core.rocketmq.write.commit_point import GUARD, carry_out, commit, raise_guard, text_of
 from storage_core.rocketmq.write.input_rows import check_columns
@@ -38,7 +38,6 @@ from storage_core.rocketmq.write.options import WriteSettings
 from storage_core.rocketmq.write.prepare import check_directory, known_queues, prepare, refuse_compacted
 from storage_core.rocketmq.write.redo import finish_pending
 from storage_core.rocketmq.write.staging import KeptRows, Task, stage_task
-from storage_core.rocketmq.write.store_end import log_folders
 from storage_core.store import StagedPart
 from storage_core.stream.streamed_job import StreamedJob
 
@@ -168,7 +167,9 @@ def begin(
             finish_pending(root, settings)
     else:
         _look_for_broker(root)
-    size = find_chain(folders).file_size or settings.log_file_size
+    log = find_log(root, folders)
+    refuse_ledger(root, log)
+    size = log.file_size or settings.log_file_size
     job = RocketWriteJob(root, settings, new_job_id(), known_queues(root), size, not system.exists(root))
     try:
         open_staging(job_folder, job.job, application)

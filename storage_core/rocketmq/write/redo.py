@@ -28,6 +28,7 @@ from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE
 from storage_core.formats.rocketmq.encode import own_addresses
 from storage_core.formats.rocketmq.indexfile import HEADER, Geometry, decode_header
 from storage_core.job import JobFolder, check_staged, drop_staging, pending_intent, read_json, write_json
+from storage_core.rocketmq.disk.directory import log_folders
 from storage_core.rocketmq.index.index_files import index_paths
 from storage_core.rocketmq.recovery.dispatch import has_entry
 from storage_core.rocketmq.recovery.unfinished import StoreState, find_store
@@ -46,7 +47,7 @@ from storage_core.rocketmq.write.options import WriteSettings
 from storage_core.rocketmq.write.prepare import prepare
 from storage_core.rocketmq.write.publish import Buffers, Publisher, patched, runs
 from storage_core.rocketmq.write.staging import DISPATCH, PRESERVED_OFFSETS, RECORDS
-from storage_core.rocketmq.write.store_end import log_folders, log_path
+from storage_core.rocketmq.write.store_end import log_path
 from storage_core.rocketmq.write.truncate import move_away
 from storage_core.store import QueueKey, StagedFile, StagedPart
 

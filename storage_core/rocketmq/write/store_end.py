@@ -60,11 +60,6 @@ def ends_from_json(noted: Mapping[str, Any]) -> Ends:
     return Ends(queues=queues, index=index, **rest)
 
 
-def log_folders(root: str, given: Sequence[str]) -> list[str]:
-    """The directories of the commit log."""
-    return list(given) or [os.path.join(root, paths.COMMIT_LOG)]
-
-
 def log_path(folders: Sequence[str], base_offset: int, file_size: int) -> str:
     """The log file that begins at an address: where it lies, or where it is to be made."""
     name = paths.chain_name(base_offset)

@@ -1,4 +1,4 @@
-"""Records of a commit log found, and the parts of one checked. The rules stand at `message.decode`."""
+"""Records of a log found, and the parts of one checked. The rules stand at `message.decode`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from numba import njit, types
 from storage_core.compiled.calls import int16_at, int32_at
 from storage_core.compiled.span_loops import BYTES, OUT_POSITIONS
 from storage_core.formats.layout import Bytes, Positions
+from storage_core.formats.rocketmq.ledger import LEDGER_HEADER
 from storage_core.formats.rocketmq.message import (
     BLANK,
     BORN_HOST_V6,
@@ -29,7 +30,7 @@ MAGIC_AT, FLAGS_AT = HEADER.field("magic").offset, HEADER.field("sys_flag").offs
 HOSTS_AT = HEADER.size
 BODY_AT = HEADER_V4.size - 2 * HOST_V4
 AROUND = MIN_SIZE - 2 * HOST_V4
-BLANK_SIZE = BLANK.size
+BLANK_SIZE, LEDGER_HEADER_SIZE = BLANK.size, LEDGER_HEADER.size
 NONE, TOO_SHORT, MAGIC, SIZE, LENGTHS = (
     FLAWS.index(flaw) for flaw in (Flaw.NONE, Flaw.TOO_SHORT, Flaw.MAGIC, Flaw.SIZE, Flaw.LENGTHS)
 )
@@ -55,6 +56,34 @@ def _walk(buffer: Bytes, position: int, starts: Positions, sizes: Positions) -> 
         starts[count], sizes[count] = position, size
         count += 1
         position += size
+    return count, position
+
+
+def walk_ledger(buffer: Bytes, start: int) -> tuple[Positions, Positions, int]:
+    """`ledger.walk_ledger`: starts and sizes of the records, and where the next header would be."""
+    found = np.empty((2, max(len(buffer) - start, 0) // MIN_SIZE + 1), np.int64)
+    count, stop = _walk_ledger(buffer, start, *found)
+    return found[0, :count], found[1, :count], stop
+
+
+@njit(
+    types.UniTuple(types.int64, 2)(BYTES, types.int64, OUT_POSITIONS, OUT_POSITIONS),
+    nogil=True, cache=True, _nrt=False,
+)  # fmt: skip
+def _walk_ledger(buffer: Bytes, position: int, starts: Positions, sizes: Positions) -> tuple[int, int]:
+    count, last = 0, len(buffer) - BLANK_SIZE
+    while position <= last and count < len(starts):
+        at = position
+        if int32_at(buffer, position + MAGIC_AT) & 0xFFFFFFFF not in (MAGIC_V1, MAGIC_V2):
+            at += LEDGER_HEADER_SIZE
+            if at > last:
+                break
+        size, magic = int32_at(buffer, at), int32_at(buffer, at + MAGIC_AT) & 0xFFFFFFFF
+        if magic not in (MAGIC_V1, MAGIC_V2) or size < MIN_SIZE or size > len(buffer) - at:
+            break
+        starts[count], sizes[count] = at, size
+        count += 1
+        position = at + size
     return count, position
 
 

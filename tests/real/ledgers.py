@@ -1,0 +1,70 @@
+"""Stores with a DLedger log that a real broker made, alone in its group, and what its consumer gets of them."""
+
+from __future__ import annotations
+
+import random
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.real.broker import Broker
+
+VERSIONS = ("4.9.3", "5.3.3")
+TOPICS = ("orders", "events")
+PATIENCE_MS = 6_000
+
+
+@dataclass
+class Story:
+    """One store's life: visits of a broker that stops cleanly or is killed, the first ones perhaps without DLedger."""
+
+    version: str
+    store: Path
+    r: random.Random
+
+    def __post_init__(self) -> None:
+        self.sizes = {
+            "mappedFileSizeCommitLog": self.r.choice((16 << 10, 64 << 10, 1 << 20)), "mappedFileSizeConsumeQueue": 2000,
+            "maxHashSlotNum": 101, "maxIndexNum": 400, "maxMessageSize": 8 << 10,
+        }  # fmt: skip
+        self.visits = 0
+
+    def visit(self, with_ledger: bool, kill: bool, pause_s: float = 0) -> None:
+        """Adds some messages; a node notes every three seconds what is committed."""
+        with self.broker(with_ledger) as broker:
+            for topic in TOPICS if not self.visits else ():
+                broker.ask(op="topic", topic=topic, queues=2, perm=6)
+            broker.ask(op="produce", group="producers", messages=self._messages(), quiet=True)
+            time.sleep(pause_s)
+            if kill:
+                broker.kill()
+        self.visits += 1
+
+    def broker(self, with_ledger: bool = True) -> Broker:
+        """A broker on the store, the only node of its group."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        ledger = {
+            "enableDLegerCommitLog": "true", "dLegerGroup": "group", "dLegerSelfId": "n0",
+            "dLegerPeers": f"n0-127.0.0.1:{port}",
+        }  # fmt: skip
+        return Broker(self.version.replace(".", ""), self.store, self.sizes | (ledger if with_ledger else {}))
+
+    def consumed(self) -> list[dict[str, Any]]:
+        """What a new group gets of the next start."""
+        with self.broker() as broker:
+            return broker.consume(f"group{self.visits}", list(TOPICS), PATIENCE_MS)
+
+    def _messages(self) -> list[dict[str, Any]]:
+        r = self.r
+        largest = r.choice((50, 500, 4000))  # a client compresses longer ones, and shows that in one version only
+        return [
+            {
+                "topic": r.choice(TOPICS), "queueId": r.randrange(2), "body": "x" * r.randrange(largest) + f" {number}",
+                "keys": f"key-{r.randrange(12)}" + " other" * r.randrange(2), "tags": r.choice(("red", "green")),
+            }
+            for number in range(r.randrange(1, 400))
+        ]  # fmt: skip

@@ -1,0 +1,232 @@
+"""DLedger logs: the rows are what a consumer of the broker got that made the store, whatever is asked of them."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from storage_core import open_store
+from storage_core.errors import CorruptionError, UnsupportedFormatError
+from storage_core.formats.rocketmq.ledger import LEDGER_HEADER
+from storage_core.store import Predicate, Scan, ScanRequest
+from tests.golden import archive
+from tests.reference.consumed import got, told
+from tests.reference.served import AS_BROKER, Row, in_partitions, partition_rows, place, read
+from tests.support.ledger_store import HARMS, headers, log_files
+from tests.support.memory_bucket import Bucket, served
+from tests.support.remote_answers import Twins
+
+ENGINE = "rocketmq/ledger"
+TOPICS = ("events", "orders")
+NAMES = archive.names(ENGINE)
+KILLED, STOPPED = "killed-5.3.3", "stopped-4.9.3"
+
+
+@pytest.fixture(params=NAMES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def directory(name: str, tmp_path: Path) -> Path:
+    return archive.unpack(name, tmp_path, ENGINE)
+
+
+def rows_of(directory: Path, partitions: int = 1, **asked: Any) -> list[Row]:
+    options = {name: asked.pop(name) for name in ("recovery", "commitLogPath") if name in asked}
+    wanted = {"topics": TOPICS} | asked
+    return sorted(read(directory, in_partitions(partitions, **wanted, **AS_BROKER), **options), key=place)
+
+
+def logged(directory: Path) -> list[Row]:
+    return rows_of(directory, scan=Scan.LOG)
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+def test_rows_are_what_a_consumer_got(name: str, directory: Path) -> None:
+    before = archive.fingerprint(directory)
+    truth = [got(message) for message in archive.truth(name, ENGINE)]
+    for partitions in (1, 5):
+        assert [told(row) for row in rows_of(directory, partitions)] == truth
+    assert archive.fingerprint(directory) == before
+
+
+ASKED: list[tuple[dict[str, Any], Callable[[Row], bool]]] = [
+    ({"keys": ("key-3",)}, lambda row: "key-3" in row["keys"]),
+    ({"tags": ("red",)}, lambda row: row["tags"] == "red"),
+    ({"topics": None, "assign": (("orders", 1),)}, lambda row: place(row)[:2] == ("orders", 1)),
+    ({"predicates": (Predicate("queueOffset", ">=", 30),)}, lambda row: row["queueOffset"] >= 30),
+    ({"predicates": (Predicate("physicalOffset", ">", 60_000),)}, lambda row: row["physicalOffset"] > 60_000),
+    ({"max_records_per_partition": 7}, lambda row: True),
+    ({"columns": ("topic", "queueId", "queueOffset", "physicalOffset", "size")}, lambda row: True),
+]
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=lambda asked: "-".join(asked[0]))
+def test_a_request_leaves_what_it_asks_for(
+    directory: Path, asked: tuple[dict[str, Any], Callable[[Row], bool]]
+) -> None:
+    request, is_asked = asked
+    for scan in Scan:
+        whole = [row for row in rows_of(directory, scan=scan) if is_asked(row)]
+        for partitions in (1, 5):
+            rows = rows_of(directory, partitions, scan=scan, **request)
+            assert rows
+            assert rows == [{column: row[column] for column in rows[0]} for row in whole]
+
+
+def test_times(directory: Path) -> None:
+    rows = rows_of(directory)
+    middle = sorted(row["storeTimestamp"] for row in rows)[len(rows) // 2]
+    assert rows_of(directory, start_ms=middle) == [row for row in rows if row["storeTimestamp"] >= middle]
+    assert rows_of(directory, stop_ms=middle) == [row for row in rows if row["storeTimestamp"] < middle]
+
+
+@pytest.mark.parametrize("with_index", [True, False])
+def test_lookups(directory: Path, with_index: bool) -> None:
+    rows = rows_of(directory)
+    if not with_index:
+        shutil.rmtree(directory / "index")
+    for row in (rows[3], rows[-1]):
+        for wanted in (row["msgId"], row["offsetMsgId"]):
+            assert rows_of(directory, message_ids=(wanted,)) == [row]
+        with open_store(str(directory)) as store:
+            found = pa.Table.from_batches(store.find(row["keys"][0]))["physicalOffset"].to_pylist()
+        expected = [each["physicalOffset"] for each in rows if row["keys"][0] in each["keys"]]
+        assert sorted(found) == sorted(expected)
+
+
+def test_what_a_start_after_a_crash_takes_out_of_the_queues(tmp_path: Path) -> None:
+    directory = archive.unpack(KILLED, tmp_path, ENGINE)
+    rows, every = rows_of(directory), logged(directory)
+    served_addresses = {row["physicalOffset"] for row in rows}
+    gone = [row["physicalOffset"] for row in every if row["physicalOffset"] not in served_addresses]
+    assert gone
+    assert len(rows_of(directory, recovery="4.9")) == len(every)
+    with open_store(str(directory)) as store:
+        (line,) = store.snapshot().warnings()
+        (finding,) = store.verify()
+    assert f"between physical offsets {gone[0]} and " in line
+    assert "scan=log" in line
+    assert (finding.kind, finding.repairable) == ("unlisted messages", False)
+    (directory / "abort").unlink()
+    assert rows_of(directory) == every
+    with open_store(str(directory)) as store:
+        assert (list(store.snapshot().warnings()), list(store.verify())) == ([], [])
+
+
+def test_a_damaged_header_ends_the_log_and_a_damaged_record_does_not(tmp_path: Path) -> None:
+    directory = archive.unpack(STOPPED, tmp_path, ENGINE)
+    rows = rows_of(directory)
+    file = log_files(directory)[-1]
+    starts = headers(file)
+    number = len(starts) // 2
+    at = int(file.name) + starts[number]
+    shutil.copytree(directory, tmp_path / "other")
+    flip(file, starts[number] + LEDGER_HEADER.field("number").offset + 7)
+    assert rows_of(directory) == [row for row in rows if row["physicalOffset"] < at]
+    assert len(logged(directory)) == len(rows)
+    with open_store(str(directory)) as store:
+        assert "records after the end" in {finding.kind for finding in store.verify()}
+        assert store.state().cut_offset == at
+        assert not store.state().repairable
+    other = log_files(tmp_path / "other")[-1]
+    flip(other, starts[number] + LEDGER_HEADER.size + 100)
+    assert len(rows_of(tmp_path / "other")) >= len(rows) - 1
+
+
+@pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_harm_is_told_and_every_way_of_reading_agrees(
+    directory: Path, harm: Callable[[Path, random.Random], None], seed: int
+) -> None:
+    harm(directory, random.Random(seed))
+    rows = rows_of(directory)
+    assert rows_of(directory, 5) == rows
+    addresses = {row["physicalOffset"] for row in logged(directory)}
+    assert {row["physicalOffset"] for row in rows} <= addresses
+    with open_store(str(directory)) as store:
+        assert not any(finding.repairable for finding in store.verify())
+        assert not store.state().repairable
+
+
+def test_nothing_changes_a_ledger(directory: Path, tmp_path: Path) -> None:
+    (directory / "abort").unlink(missing_ok=True)
+    before = archive.fingerprint(directory)
+    with open_store(str(directory)) as store:
+        for change in (
+            lambda: store.append(pa.table({"topic": ["orders"], "body": [b"1"]})), store.repair,
+            lambda: store.repair(str(tmp_path / "copy")), lambda: store.repair(dry_run=True),
+        ):  # fmt: skip
+            with pytest.raises(UnsupportedFormatError, match="a DLedger log, which mqstore reads and does not change"):
+                change()
+    after = archive.fingerprint(directory)
+    assert [name for name in before if before[name][1:] != after[name][1:]] == []
+    assert not (tmp_path / "copy").exists()
+
+
+def test_logs_of_several_nodes(directory: Path) -> None:
+    (directory / "dledger-n1" / "data").mkdir(parents=True)
+    with pytest.raises(UnsupportedFormatError, match="dledger-n0 and dledger-n1 are DLedger logs of different nodes"):
+        rows_of(directory)
+
+
+def test_a_ledger_in_another_folder(tmp_path: Path) -> None:
+    directory = archive.unpack(KILLED, tmp_path, ENGINE)
+    rows = rows_of(directory)
+    shutil.move(directory / "dledger-n0" / "data", tmp_path / "elsewhere")
+    assert [told(row) for row in rows_of(directory, commitLogPath=str(tmp_path / "elsewhere"))] == [
+        told(row) for row in rows
+    ]
+
+
+def test_a_broker_that_has_left_dledger(tmp_path: Path) -> None:
+    """Its log without headers goes on where the ledger was."""
+    directory = archive.unpack("shop-4.9.3", tmp_path)
+    rows = rows_of(directory, topics=None)
+    ledger = archive.unpack(KILLED, tmp_path / "other", ENGINE) / "dledger-n0"
+    shutil.move(ledger, directory / "dledger-n0")
+    assert rows_of(directory, topics=None) == rows
+
+
+def test_damage_is_told(directory: Path) -> None:
+    row = next(row for row in rows_of(directory) if row["physicalOffset"] > 70_000)
+    path = next(file for file in reversed(log_files(directory)) if int(file.name) < row["physicalOffset"])
+    flip(path, row["physicalOffset"] - int(path.name) + 90)
+    with pytest.raises(CorruptionError, match=f"{path}.*") as told_of, open_store(str(directory)) as store:
+        list(store.snapshot().read(ScanRequest(topics=TOPICS)))
+    assert "mode=DROPMALFORMED" in str(told_of.value)
+
+
+def test_a_stream_gets_the_same(directory: Path) -> None:
+    with open_store(str(directory)) as store:
+        tail = store.follow()
+        snapshot = tail.look()
+        plan = snapshot.plan_ranges(ScanRequest(), snapshot.positions)
+        tail.close()
+    rows = [row for piece in plan for row in partition_rows(piece) if row["topic"] in TOPICS]
+    assert sorted(rows, key=place) == rows_of(directory)
+
+
+def test_from_a_bucket(directory: Path) -> None:
+    with served(Bucket()) as bucket:
+        bucket.add_folder(directory, "nightly/store")
+        twins = Twins(directory, "memory://backups/nightly/store")
+        for scan in Scan:
+            twins.assert_same(
+                lambda store, scan=scan: pa.Table.from_batches(
+                    store.snapshot().read(ScanRequest(topics=TOPICS, scan=scan))
+                )
+            )
+        twins.assert_same(lambda store: pa.Table.from_batches(store.view("queues")))
