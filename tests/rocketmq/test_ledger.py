@@ -200,6 +200,26 @@ def test_a_broker_that_has_left_dledger(tmp_path: Path) -> None:
     assert rows_of(directory, topics=None) == rows
 
 
+def test_the_view_of_files(directory: Path) -> None:
+    rows = {row["physicalOffset"]: row for row in logged(directory)}
+    with open_store(str(directory)) as store:
+        found = pa.Table.from_batches(store.view("segments")).to_pylist()
+    for file in (each for each in found if each["kind"] == "commitlog"):
+        base = file["baseOffset"]
+        own = [row for at, row in sorted(rows.items()) if base <= at < base + file["bytes"]]
+        assert (directory / file["file"]).stat().st_size == file["bytes"]
+        assert round(file["firstStoreTimestamp"].timestamp() * 1000) == own[0]["storeTimestamp"]
+        assert file["messages"] <= len(own)
+
+
+def test_a_missing_file_has_the_name_that_it_would_have(tmp_path: Path) -> None:
+    directory = archive.unpack(STOPPED, tmp_path, ENGINE)
+    with open_store(str(directory)) as store:
+        log = store.snapshot().served.listing.log
+    assert log.name_of(1).endswith("/commitlog/" + "0" * 20)
+    assert log.name_of(1 << 20).endswith(f"/dledger-n0/data/{1 << 20:020d}")
+
+
 def test_damage_is_told(directory: Path) -> None:
     row = next(row for row in rows_of(directory) if row["physicalOffset"] > 70_000)
     path = next(file for file in reversed(log_files(directory)) if int(file.name) < row["physicalOffset"])

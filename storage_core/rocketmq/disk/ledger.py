@@ -32,6 +32,11 @@ class LedgerChain(FileChain):
         """Pickled as a chain is."""
         return as_ledger, (FileChain(self.files, self.file_size), self.divided_offset)
 
+    def name_of(self, offset: int) -> str:
+        """As of a chain, in the folder of the ledger or of the log before it."""
+        in_ledger = offset >= self.divided_offset
+        return FileChain(tuple(f for f in self.files if self.is_ledger(f) == in_ledger), self.file_size).name_of(offset)
+
     def is_ledger(self, file: ChainFile) -> bool:
         """Whether the records of a file have headers."""
         return file.base_offset >= self.divided_offset

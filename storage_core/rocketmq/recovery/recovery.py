@@ -319,6 +319,7 @@ def _dispatch_ledger(run: _Simulation, dispatcher: Dispatcher, overall: int) -> 
     """The scan of a ledger. It counts no headers, so it ends too early, and that is where queues are cut: also what it
     has just dispatched (rocketmq.md 2.11).
     """
+    run.resume = None
     first = first_after_crash(run.listing, run.files, run.rules)
     for _ in _scan(run, first, overall):
         pass

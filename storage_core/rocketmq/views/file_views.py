@@ -22,6 +22,7 @@ from storage_core.finding import FINDINGS, Finding
 from storage_core.formats.columns import TIMESTAMP, YEAR_10000_MS, timestamps
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.formats.rocketmq.indexfile import ENTRY, HEADER, SLOT
+from storage_core.rocketmq.disk.ledger import first_record_offset
 from storage_core.rocketmq.disk.record_reader import store_ms_at
 from storage_core.rocketmq.index.index_files import IndexFile, described, index_paths
 from storage_core.rocketmq.read.snapshot import RocketSnapshot
@@ -86,8 +87,8 @@ def _log_rows(snapshot: RocketSnapshot, files: OpenFiles) -> Iterator[_Row]:
             last[number] = max(last[number], queue.physical_offset(files, int(at[number + 1]) - 1))
     for number, file in enumerate(log.files):
         used = max(0, min(file.end, end) - file.base_offset)
-        first_ms = store_ms_at(snapshot.served.listing.log, files, file.base_offset) if used else None
-        last_ms = store_ms_at(snapshot.served.listing.log, files, int(last[number])) if last[number] >= 0 else None
+        first_ms = store_ms_at(log, files, first_record_offset(log, file)) if used else None
+        last_ms = store_ms_at(log, files, int(last[number])) if last[number] >= 0 else None
         name = _name(snapshot, file.path)
         yield name, "commitlog", file.base_offset, file.size, used, int(counts[number]), first_ms, last_ms
 
