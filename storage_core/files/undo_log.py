@@ -5,6 +5,7 @@ Which changes belong together, and when they are final, is for the callers.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 
@@ -46,9 +47,19 @@ class Changes:
             system.sync_folder(os.path.dirname(each))
 
     def move(self, source: str, target: str) -> None:
-        """Renames a file, on the disk when this returns; the target's folder must be there."""
-        system.rename(source, target)
-        self._undo.append(lambda: system.rename(target, source))
+        """Renames a file, or copies it to another disk; on the disk when this returns. The target's folder must be
+        there.
+        """
+        try:
+            system.rename(source, target)
+            self._undo.append(lambda: system.rename(target, source))
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            self.create(target)
+            _copy_file(source, target)
+            self._undo.append(lambda: _copy_file(target, source))
+            system.unlink(source)
         for folder in (os.path.dirname(target), os.path.dirname(source)):
             system.sync_folder(folder)
 
@@ -155,6 +166,21 @@ def _copy(source: int, target: str, parts: list[tuple[int, int, int]]) -> None:
         system.fsync(descriptor)
     finally:
         system.close(descriptor)
+
+
+def _copy_file(source: str, target: str) -> None:
+    """Copies what a file holds, its length and its time; holes stay holes."""
+    found = system.stat(source)
+    descriptor, copy = system.open_read(source), system.open_write(target, create=True)
+    try:
+        system.truncate(copy, found.size)
+        spans = system.data_spans(descriptor, 0, found.size)
+        _copy(descriptor, target, [(start, start, stop - start) for start, stop in spans])
+        system.fsync(copy)
+    finally:
+        system.close(descriptor)
+        system.close(copy)
+    system.set_times(target, found.stamp.mtime_ns, found.stamp.mtime_ns)
 
 
 def _copy_back(source: str, target: str, parts: list[tuple[int, int, int]]) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pickle
 import shutil
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 
 from storage_core import find_stores, open_store
 from storage_core.errors import MqStoreError
 from storage_core.rabbitmq import open_store as open_vhost
+from storage_core.rocketmq.write import prepare
 from storage_core.rocketmq.write.commit_point import GUARD
 from tests.crashes.work import State, Work
 from tests.faults import Died, stopped_at
@@ -56,6 +58,16 @@ def append(kind: str) -> Work:
 
 def _append(folder: Path, kind: str) -> None:
     write(_store(folder), NEW_ROWS, **options_of(kind))
+
+
+def other_disk() -> Work:
+    """A write whose log files are made in their place, as on another disk."""
+
+    def do(folder: Path) -> None:
+        with patch.object(prepare, "device_of", lambda path: "commitlog" in path):
+            _append(folder, "new")
+
+    return Work("append on two disks", lambda folder: None, do, _bodies, _one_more)
 
 
 def redo() -> Work:
@@ -227,7 +239,7 @@ WORKS = {
     work.name: work
     for work in (
         append("new"), append("own"), append("damaged-torn-tail-abort-4.9.3"),
-        redo(), shards(), micro_batch(), repair(), repair_of_a_copy(), offsets(), bulk_write("clean"),
+        other_disk(), redo(), shards(), micro_batch(), repair(), repair_of_a_copy(), offsets(), bulk_write("clean"),
         bulk_write("killed"), bulk_write("new"),
     )
 }  # fmt: skip

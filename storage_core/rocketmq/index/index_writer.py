@@ -6,12 +6,15 @@ slots: a slot above the header's count would hide an old key from a broker.
 
 from __future__ import annotations
 
+import datetime
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from storage_core.errors import CorruptionError
 from storage_core.files import system
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.index_insert import (
@@ -25,6 +28,7 @@ from storage_core.formats.rocketmq.index_insert import (
     room,
 )
 from storage_core.formats.rocketmq.indexfile import ENTRY, HEADER, SLOT, Geometry, IndexHeader
+from storage_core.rocketmq.index.index_files import index_paths
 
 PAGE_SLOTS = 1024
 RUN_SLOTS = 1 << 18
@@ -242,3 +246,25 @@ def slot_runs(slots: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     cuts = np.flatnonzero(np.diff(slots) > PAGE_SLOTS) + 1
     starts, ends = np.append(0, cuts), np.append(cuts, len(slots)) - 1
     yield from zip(slots[starts].tolist(), (slots[ends] + 1).tolist(), strict=True)
+
+
+def new_index_names(root: str, count: int) -> Iterator[str]:
+    """Names of new index files: now in local time, as a broker's, but after the last one (interface.md 50)."""
+    there = index_paths(root)
+    last = os.path.basename(there[-1]) if there else ""
+    now = datetime.datetime.now()  # noqa: DTZ005 - the broker names its files in local time
+    for _ in range(count):
+        name = now.strftime("%Y%m%d%H%M%S") + f"{now.microsecond // 1000:03d}"
+        if last and name <= last:
+            now = _time_of(last) + datetime.timedelta(milliseconds=1)
+            name = now.strftime("%Y%m%d%H%M%S") + f"{now.microsecond // 1000:03d}"
+        yield name
+        last = name
+
+
+def _time_of(name: str) -> datetime.datetime:
+    try:
+        seconds = datetime.datetime.strptime(name[:14], "%Y%m%d%H%M%S")  # noqa: DTZ007 - local time
+    except ValueError:
+        raise CorruptionError(name, 0, "the name of an index file is no time; rename or remove the file") from None
+    return seconds + datetime.timedelta(milliseconds=int(name[14:17] or "0"))

@@ -6,7 +6,6 @@ Source of the rules: commit-protocol.md 2.
 
 from __future__ import annotations
 
-import datetime
 import os
 import time
 import uuid
@@ -16,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from storage_core.errors import CorruptionError, MqStoreError, UnsupportedFormatError, listing
+from storage_core.errors import MqStoreError, UnsupportedFormatError, listing
 from storage_core.files import system
 from storage_core.files.open_files import OpenFiles
 from storage_core.files.small_file import names_in, read_at
@@ -28,16 +27,16 @@ from storage_core.formats.rocketmq.index_insert import room
 from storage_core.formats.rocketmq.indexfile import ENTRY, HEADER, SLOT, Geometry, decode_header
 from storage_core.job import JobFolder
 from storage_core.rocketmq.disk.config_files import compacted_topics, config_to_change
-from storage_core.rocketmq.disk.directory import looks_like_store
+from storage_core.rocketmq.disk.directory import find_log, looks_like_store
 from storage_core.rocketmq.index.geometry import noted_geometry
 from storage_core.rocketmq.index.index_files import index_paths, open_index
-from storage_core.rocketmq.index.index_writer import PAGE_SLOTS, FileNeeds
+from storage_core.rocketmq.index.index_writer import PAGE_SLOTS, FileNeeds, new_index_names
 from storage_core.rocketmq.recovery.unfinished import StoreState, find_store, noted_state
 from storage_core.rocketmq.write.backfill import last_store_ms, unindexed
 from storage_core.rocketmq.write.commit_plan import Course, Plan
 from storage_core.rocketmq.write.options import DEFAULT_LOG_FILE_SIZE, WriteSettings
 from storage_core.rocketmq.write.queue_writer import file_parts, queue_file
-from storage_core.rocketmq.write.store_end import Ends, log_path, trusted_ends
+from storage_core.rocketmq.write.store_end import Ends, device_of, log_path, trusted_ends
 from storage_core.rocketmq.write.truncate import cut, refuse_intact_records, refuse_lost_dispatch, refuse_stale_entries
 from storage_core.store import QueueKey, StagedPart
 
@@ -89,7 +88,7 @@ def store_ends(
     trusted = trusted_ends(root, folders) if trusting else None
     if trusted is not None:
         return trusted, None
-    if not any(_log_names(folder) for folder in folders):
+    if not find_log(root, folders).files:
         entries = settings.queue_entries
         if looks_like_store(root) and any(_log_names(os.path.join(root, paths.CONSUME_QUEUE))):
             raise MqStoreError(
@@ -284,7 +283,7 @@ class _Room:
                 entries = (geometry.entries_position + ENTRY.size * first, ENTRY.size * fit)
                 self._make(path, geometry.file_size, [*runs, entries])
             left -= fit
-        names = tuple(_index_names(self._root, self._needs.new_files))
+        names = tuple(new_index_names(self._root, self._needs.new_files))
         for name in names:
             fit = min(left, geometry.entries - 1)
             entries = (geometry.entries_position, ENTRY.size * (fit + 1))
@@ -308,14 +307,26 @@ class _Room:
         self._has_keys[(numbers - numbers // count * count) // np.uint32(PAGE_SLOTS)] = True
 
     def _make(self, path: str, length: int, parts: list[tuple[int, int]]) -> None:
-        """Reserves parts of a file; one that does not exist is made in the staging folder."""
+        """Reserves parts of a file; one that does not exist is made in the staging folder, and where that is on another
+        disk in its place, where a broker takes it for one made ahead.
+        """
+        elsewhere = device_of(path) != device_of(self._staging)
         if system.exists(path):
             if system.stat(path).size:
                 for position, size in parts:
                     self._changes.reserve(path, position, size)
                 return
             # A crash leaves such a file between creating and sizing it. No broker starts on one that is too short.
-            self._changes.move(path, os.path.join(self._staging, f"empty-{len(self._files)}"))
+            if elsewhere:
+                system.unlink(path)
+            else:
+                self._changes.move(path, os.path.join(self._staging, f"empty-{len(self._files)}"))
+        if elsewhere:
+            self._changes.folder(os.path.dirname(path))
+            self._changes.create(path)
+            fill_file(path, length, parts)
+            system.sync_folder(os.path.dirname(path))
+            return
         target = os.path.relpath(path, self._root)
         target = path if target.startswith("..") else target
         name = os.path.join(self._new, str(len(self._files)))
@@ -325,7 +336,13 @@ class _Room:
 
 def make_file(path: str, length: int, parts: Sequence[tuple[int, int]] = ()) -> None:
     """A new file of zeros at full length, sparse but for the parts that will be written."""
-    descriptor = system.open_write(path, create=True, exclusive=True)
+    system.close(system.open_write(path, create=True, exclusive=True))
+    fill_file(path, length, parts)
+
+
+def fill_file(path: str, length: int, parts: Sequence[tuple[int, int]]) -> None:
+    """Gives an empty file its length, and room for the parts."""
+    descriptor = system.open_write(path)
     try:
         system.truncate(descriptor, length)
         for position, size in parts:
@@ -342,25 +359,3 @@ def slot_runs_of_pages(pages: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]
     cuts = np.flatnonzero(np.diff(pages) > 1) + 1
     for run in np.split(pages, cuts):
         yield int(run[0]), int(run[-1]) + 1
-
-
-def _index_names(root: str, count: int) -> Iterator[str]:
-    """Names of new index files: now in local time, as a broker's, but after the last one (interface.md 50)."""
-    there = index_paths(root)
-    last = os.path.basename(there[-1]) if there else ""
-    now = datetime.datetime.now()  # noqa: DTZ005 - the broker names its files in local time
-    for _ in range(count):
-        name = now.strftime("%Y%m%d%H%M%S") + f"{now.microsecond // 1000:03d}"
-        if last and name <= last:
-            now = _time_of(last) + datetime.timedelta(milliseconds=1)
-            name = now.strftime("%Y%m%d%H%M%S") + f"{now.microsecond // 1000:03d}"
-        yield name
-        last = name
-
-
-def _time_of(name: str) -> datetime.datetime:
-    try:
-        seconds = datetime.datetime.strptime(name[:14], "%Y%m%d%H%M%S")  # noqa: DTZ007 - local time
-    except ValueError:
-        raise CorruptionError(name, 0, "the name of an index file is no time; rename or remove the file") from None
-    return seconds + datetime.timedelta(milliseconds=int(name[14:17] or "0"))

@@ -1,0 +1,70 @@
+"""A log that lies on another disk than the rest of the store (commitLogPath), as brokers often have it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from storage_core import open_store
+from storage_core.store import ScanRequest
+from tests.support.rocketmq_writes import GEOMETRY, NEW_ROWS
+
+DISKS = ("/dev/shm", "/tmp", "/var/tmp", str(Path(__file__).parent))
+"""At least one of these is on another disk than a test's folder: one keeps files in memory, the last one does not."""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Path]:
+    """A folder for the log that is on another disk than `tmp_path`."""
+    disk = next(each for each in DISKS if Path(each).stat().st_dev != tmp_path.stat().st_dev)
+    folder = Path(tempfile.mkdtemp(dir=disk, prefix="mqstore-other-disk-"))
+    yield folder / "commitlog"
+    shutil.rmtree(folder)
+
+
+def write(store: Path, log: Path) -> int:
+    with open_store(str(store), engine="rocketmq", commitLogPath=str(log), **GEOMETRY) as opened:
+        return opened.append(NEW_ROWS)
+
+
+def test_a_new_store_is_written_and_appended_to(tmp_path: Path, log: Path) -> None:
+    store = tmp_path / "store"
+    for count in (1, 2, 3):
+        assert write(store, log) == len(NEW_ROWS)
+        with open_store(str(store), commitLogPath=str(log)) as opened:
+            found = pa.Table.from_batches(opened.snapshot().read(ScanRequest()))
+            assert list(opened.verify()) == []
+        assert len(found) == count * len(NEW_ROWS)
+    assert not (store / "commitlog").exists()
+    assert sorted(path.name for path in (store / ".mqstore").iterdir()) == ["lock", "state.json"]
+
+
+def test_what_is_cut_of_the_log_is_kept(tmp_path: Path, log: Path) -> None:
+    """A file after the end of the log is moved to the folder of what was cut, on the disk of the store."""
+    store = tmp_path / "store"
+    write(store, log)
+    last = sorted(log.iterdir())[-1]
+    torn = last.read_bytes()[:200].ljust(last.stat().st_size, b"\0")
+    after = log / f"{int(last.name) + len(torn):020d}"
+    after.write_bytes(b"\7" * len(torn))
+    (store / ".mqstore" / "state.json").unlink()
+    assert write(store, log) == len(NEW_ROWS)
+    (kept,) = (path for path in (store / ".mqstore" / "cut").rglob(after.name))
+    assert kept.read_bytes() == b"\7" * len(torn)
+    with open_store(str(store), commitLogPath=str(log)) as opened:
+        assert list(opened.verify()) == []
+
+
+def test_a_first_file_without_a_length(tmp_path: Path, log: Path) -> None:
+    """A crash between making the first file of the log and giving it its length."""
+    log.mkdir()
+    (log / ("0" * 20)).touch()
+    assert write(tmp_path / "store", log) == len(NEW_ROWS)
+    with open_store(str(tmp_path / "store"), commitLogPath=str(log)) as opened:
+        assert sum(batch.num_rows for batch in opened.snapshot().read(ScanRequest())) == len(NEW_ROWS)
+        assert list(opened.verify()) == []
