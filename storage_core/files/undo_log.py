@@ -5,11 +5,11 @@ Which changes belong together, and when they are final, is for the callers.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable
 
 from storage_core.files import system
+from storage_core.files.sparse_write import copy_file, copy_parts, is_on_other_disk
 
 CHUNK_SIZE = 8 << 20
 
@@ -54,11 +54,11 @@ class Changes:
             system.rename(source, target)
             self._undo.append(lambda: system.rename(target, source))
         except OSError as error:
-            if error.errno != errno.EXDEV:
+            if not is_on_other_disk(error):
                 raise
             self.create(target)
-            _copy_file(source, target)
-            self._undo.append(lambda: _copy_file(target, source))
+            copy_file(source, target)
+            self._undo.append(lambda: copy_file(target, source))
             system.unlink(source)
         for folder in (os.path.dirname(target), os.path.dirname(source)):
             system.sync_folder(folder)
@@ -112,7 +112,7 @@ class Changes:
                 return 0
             self.folder(os.path.dirname(kept))
             self.create(kept)
-            _copy(descriptor, kept, [(a, a - start, b - a) for a, b in spans])
+            copy_parts(descriptor, kept, [(a, a - start, b - a) for a, b in spans])
             system.sync_folder(os.path.dirname(kept))
             self._undo.append(lambda: _copy_back(kept, path, [(a - start, a, b - a) for a, b in spans]))
             _zero(descriptor, spans)
@@ -156,36 +156,9 @@ def _write(path: str, position: int, data: bytes) -> None:
         system.close(descriptor)
 
 
-def _copy(source: int, target: str, parts: list[tuple[int, int, int]]) -> None:
-    descriptor = system.open_write(target)
-    try:
-        for position, to, size in parts:
-            for at in range(0, size, CHUNK_SIZE):
-                data = system.pread(source, min(CHUNK_SIZE, size - at), position + at)
-                system.pwrite(descriptor, data, to + at)
-        system.fsync(descriptor)
-    finally:
-        system.close(descriptor)
-
-
-def _copy_file(source: str, target: str) -> None:
-    """Copies what a file holds, its length and its time; holes stay holes."""
-    found = system.stat(source)
-    descriptor, copy = system.open_read(source), system.open_write(target, create=True)
-    try:
-        system.truncate(copy, found.size)
-        spans = system.data_spans(descriptor, 0, found.size)
-        _copy(descriptor, target, [(start, start, stop - start) for start, stop in spans])
-        system.fsync(copy)
-    finally:
-        system.close(descriptor)
-        system.close(copy)
-    system.set_times(target, found.stamp.mtime_ns, found.stamp.mtime_ns)
-
-
 def _copy_back(source: str, target: str, parts: list[tuple[int, int, int]]) -> None:
     descriptor = system.open_read(source)
     try:
-        _copy(descriptor, target, parts)
+        copy_parts(descriptor, target, parts)
     finally:
         system.close(descriptor)

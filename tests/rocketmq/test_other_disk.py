@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from storage_core import open_store
-from storage_core.store import ScanRequest
+from storage_core.store import Mode, ScanRequest
 from tests.support.rocketmq_writes import GEOMETRY, NEW_ROWS
 
 DISKS = ("/dev/shm", "/tmp", "/var/tmp", str(Path(__file__).parent))
@@ -68,3 +68,23 @@ def test_a_first_file_without_a_length(tmp_path: Path, log: Path) -> None:
     with open_store(str(tmp_path / "store"), commitLogPath=str(log)) as opened:
         assert sum(batch.num_rows for batch in opened.snapshot().read(ScanRequest())) == len(NEW_ROWS)
         assert list(opened.verify()) == []
+
+
+def test_a_repair_in_place(tmp_path: Path, log: Path) -> None:
+    """A file of the log is gone, and one is there that belongs to none: both are on the other disk."""
+    store = tmp_path / "store"
+    write(store, log)
+    first, second = sorted(log.iterdir())[:2]
+    second.unlink()
+    (log / "notes.txt").write_text("no file of the log")
+    with open_store(str(store), commitLogPath=str(log)) as opened:
+        before = pa.Table.from_batches(opened.snapshot().read(ScanRequest(mode=Mode.DROPMALFORMED)))
+        assert {finding.kind for finding in opened.verify()} >= {"missing log file", "unexpected file"}
+        opened.repair()
+        left = [finding.kind for finding in opened.verify()]
+        after = pa.Table.from_batches(opened.snapshot().read(ScanRequest()))
+    assert left == []
+    assert second.stat().st_size == first.stat().st_size
+    assert not (log / "notes.txt").exists()
+    assert 0 < len(before) < len(NEW_ROWS)
+    assert len(after) == len(before)
