@@ -192,12 +192,15 @@ def test_a_ledger_in_another_folder(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_has_left_dledger(tmp_path: Path) -> None:
-    """Its log without headers goes on where the ledger was."""
+    """Its log without headers goes on where the ledger was, in the default folder or in another one."""
     directory = archive.unpack("shop-4.9.3", tmp_path)
     rows = rows_of(directory, topics=None)
     ledger = archive.unpack(KILLED, tmp_path / "other", ENGINE) / "dledger-n0"
     shutil.move(ledger, directory / "dledger-n0")
     assert rows_of(directory, topics=None) == rows
+    elsewhere = tmp_path / "elsewhere"
+    shutil.move(directory / "commitlog", elsewhere)
+    assert rows_of(directory, topics=None, commitLogPath=str(elsewhere)) == rows
 
 
 def test_the_view_of_files(directory: Path) -> None:

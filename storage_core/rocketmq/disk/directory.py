@@ -18,7 +18,7 @@ from storage_core.files.small_file import names_in, read_start
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.checkpoint import FILE_SIZE, Checkpoint, decode_checkpoint
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
-from storage_core.rocketmq.disk.ledger import LedgerState, as_ledger, ledger_of, ledger_state
+from storage_core.rocketmq.disk.ledger import LedgerState, as_ledger, has_headers, ledger_of, ledger_state
 from storage_core.store import QueueKey
 
 Signature = tuple[object, ...]
@@ -118,8 +118,9 @@ def without_deleted(listing: Listing) -> Listing:
 
 
 def find_log(root: str, folders: Sequence[str]) -> FileChain:
-    """The log in the folders. With a ledger in the store directory the last folder is that of its records; it does not
-    count where the log without headers goes on behind its first record: then the broker has left DLedger.
+    """The log in the folders. With a ledger in the store directory the last folder is that of its records, unless they
+    have no headers; it does not count where the log in the others goes on behind its first record: then the broker has
+    left DLedger.
     """
     ledger = ledger_of(root)
     if ledger is None:
@@ -128,7 +129,7 @@ def find_log(root: str, folders: Sequence[str]) -> FileChain:
     if not data.files or plain.stop > data.start:
         return plain
     whole = find_chain(folders)
-    return as_ledger(whole, data.start)
+    return as_ledger(whole, data.start) if has_headers(data.files[0]) else whole
 
 
 def _marks(root: str) -> dict[str, Any]:

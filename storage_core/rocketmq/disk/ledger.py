@@ -16,6 +16,7 @@ from storage_core.files.lock import is_locked
 from storage_core.files.small_file import names_in, read_start
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.ledger import LEDGER_HEADER, committed_number
+from storage_core.formats.rocketmq.message import BLANK, MAGIC_V1, MAGIC_V2
 
 CHECKPOINT_SIZE = 4096
 
@@ -64,6 +65,12 @@ def refuse_ledger(root: str, log: FileChain) -> None:
             f"{root}: a DLedger log, which mqstore reads and does not change, as its records must be the same on every "
             "node of their group; write into a new directory, or send messages to the broker"
         )
+
+
+def has_headers(file: ChainFile) -> bool:
+    """Whether a file does not begin with a record of a log without headers."""
+    magic = read_start(file.path, BLANK.size)[BLANK.field("magic").offset :]
+    return int.from_bytes(magic, "big") not in (MAGIC_V1, MAGIC_V2)
 
 
 def first_record_offset(log: FileChain, file: ChainFile) -> int:
