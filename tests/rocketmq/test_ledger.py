@@ -11,13 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storage_core import open_store
+from storage_core import copy_store, open_store
 from storage_core.errors import CorruptionError, UnsupportedFormatError
 from storage_core.formats.rocketmq.ledger import LEDGER_HEADER
 from storage_core.store import Predicate, Scan, ScanRequest
 from tests.golden import archive
 from tests.reference.consumed import got, told
 from tests.reference.served import AS_BROKER, Row, in_partitions, partition_rows, place, read
+from tests.support.copied_stores import contents
 from tests.support.ledger_store import HARMS, headers, log_files
 from tests.support.memory_bucket import Bucket, served
 from tests.support.remote_answers import Twins
@@ -253,3 +254,12 @@ def test_from_a_bucket(directory: Path) -> None:
                 )
             )
         twins.assert_same(lambda store: pa.Table.from_batches(store.view("queues")))
+
+
+def test_a_copy_to_a_bucket_and_back(directory: Path, tmp_path: Path) -> None:
+    (directory / "abort").unlink(missing_ok=True)
+    with served(Bucket()):
+        copy_store(str(directory), "memory://backups/copied/store")
+        copy_store("memory://backups/copied/store", str(tmp_path / "back" / "store"))
+    assert contents(tmp_path / "back" / "store") == contents(directory)
+    assert rows_of(tmp_path / "back" / "store") == rows_of(directory)
