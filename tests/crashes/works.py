@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
@@ -11,8 +15,8 @@ import pyarrow as pa
 
 from storage_core import find_stores, open_store
 from storage_core.errors import MqStoreError
+from storage_core.files import system
 from storage_core.rabbitmq import open_store as open_vhost
-from storage_core.rocketmq.write import prepare
 from storage_core.rocketmq.write.commit_point import GUARD
 from tests.crashes.work import State, Work
 from tests.faults import Died, stopped_at
@@ -61,13 +65,31 @@ def _append(folder: Path, kind: str) -> None:
 
 
 def other_disk() -> Work:
-    """A write whose log files are made in their place, as on another disk."""
+    """A write into a store whose log is on another disk."""
 
     def do(folder: Path) -> None:
-        with patch.object(prepare, "device_of", lambda path: "commitlog" in path):
+        with log_on_other_disk():
             _append(folder, "new")
 
-    return Work("append on two disks", lambda folder: None, do, _bodies, _one_more)
+    def again(folder: Path) -> None:
+        with log_on_other_disk():
+            _one_more(folder)
+
+    return Work("append on two disks", lambda folder: None, do, _bodies, again)
+
+
+@contextmanager
+def log_on_other_disk() -> Iterator[None]:
+    """No rename leads into the folder of the log or out of it."""
+    rename = system.rename
+
+    def within_one_disk(source: str, target: str) -> None:
+        if ("/commitlog/" in source) != ("/commitlog/" in target):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), source, None, target)
+        rename(source, target)
+
+    with patch.object(system, "rename", within_one_disk):
+        yield
 
 
 def redo() -> Work:

@@ -36,7 +36,7 @@ from storage_core.rocketmq.write.backfill import last_store_ms, unindexed
 from storage_core.rocketmq.write.commit_plan import Course, Plan
 from storage_core.rocketmq.write.options import DEFAULT_LOG_FILE_SIZE, WriteSettings
 from storage_core.rocketmq.write.queue_writer import file_parts, queue_file
-from storage_core.rocketmq.write.store_end import Ends, device_of, log_path, trusted_ends
+from storage_core.rocketmq.write.store_end import Ends, log_path, trusted_ends
 from storage_core.rocketmq.write.truncate import cut, refuse_intact_records, refuse_lost_dispatch, refuse_stale_entries
 from storage_core.store import QueueKey, StagedPart
 
@@ -307,26 +307,14 @@ class _Room:
         self._has_keys[(numbers - numbers // count * count) // np.uint32(PAGE_SLOTS)] = True
 
     def _make(self, path: str, length: int, parts: list[tuple[int, int]]) -> None:
-        """Reserves parts of a file; one that does not exist is made in the staging folder, and where that is on another
-        disk in its place, where a broker takes it for one made ahead.
-        """
-        elsewhere = device_of(path) != device_of(self._staging)
+        """Reserves parts of a file; one that does not exist is made in the staging folder."""
         if system.exists(path):
             if system.stat(path).size:
                 for position, size in parts:
                     self._changes.reserve(path, position, size)
                 return
             # A crash leaves such a file between creating and sizing it. No broker starts on one that is too short.
-            if elsewhere:
-                system.unlink(path)
-            else:
-                self._changes.move(path, os.path.join(self._staging, f"empty-{len(self._files)}"))
-        if elsewhere:
-            self._changes.folder(os.path.dirname(path))
-            self._changes.create(path)
-            fill_file(path, length, parts)
-            system.sync_folder(os.path.dirname(path))
-            return
+            self._changes.move(path, os.path.join(self._staging, f"empty-{len(self._files)}"))
         target = os.path.relpath(path, self._root)
         target = path if target.startswith("..") else target
         name = os.path.join(self._new, str(len(self._files)))
@@ -336,13 +324,7 @@ class _Room:
 
 def make_file(path: str, length: int, parts: Sequence[tuple[int, int]] = ()) -> None:
     """A new file of zeros at full length, sparse but for the parts that will be written."""
-    system.close(system.open_write(path, create=True, exclusive=True))
-    fill_file(path, length, parts)
-
-
-def fill_file(path: str, length: int, parts: Sequence[tuple[int, int]]) -> None:
-    """Gives an empty file its length, and room for the parts."""
-    descriptor = system.open_write(path)
+    descriptor = system.open_write(path, create=True, exclusive=True)
     try:
         system.truncate(descriptor, length)
         for position, size in parts:

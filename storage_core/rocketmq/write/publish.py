@@ -20,6 +20,7 @@ from storage_core.errors import MqStoreError
 from storage_core.files import system
 from storage_core.files.open_files import OpenFiles
 from storage_core.files.small_file import read_start, write_whole
+from storage_core.files.sparse_write import copy_file, is_on_other_disk
 from storage_core.files.threads import both, one_behind
 from storage_core.formats.layout import Bytes
 from storage_core.formats.rocketmq import paths
@@ -262,25 +263,26 @@ class Publisher:
     def _resolve(self, target: str) -> str:
         """Where a file of the store lies now: in its place, or still in the staging folder. Made anew if it is gone."""
         path = os.path.join(self._root, target)
+        name, length = self._plan.files.get(target, (None, 0))
+        staged = None if name is None else os.path.join(self._staging, name)
+        if staged is not None and system.exists(staged):
+            return staged
         if system.exists(path):
             return path
-        name, length = self._plan.files.get(target, (None, 0))
-        if name is None:
+        if staged is None:
             raise FileNotFoundError(2, "the file vanished while the job was published", path)
-        staged = os.path.join(self._staging, name)
-        if not system.exists(staged):
-            system.make_folder(os.path.dirname(staged))
-            make_file(staged, length)
+        system.make_folder(os.path.dirname(staged))
+        make_file(staged, length)
         return staged
 
     def _rename_new(self, wanted: Callable[[str], bool]) -> None:
         for target, (name, _) in self._plan.files.items():
             path, staged = os.path.join(self._root, target), os.path.join(self._staging, name)
-            if wanted(target) and not system.exists(path) and system.exists(staged):
+            if wanted(target) and system.exists(staged):
                 folder = os.path.dirname(path)
                 self._note_folders(folder)
                 system.make_folder(folder)
-                system.rename(staged, path)
+                _put(staged, path)
                 self._folders.add(os.path.dirname(staged))
 
     def _note_folders(self, folder: str) -> None:
@@ -289,6 +291,18 @@ class Publisher:
         while folder.startswith(self._root + os.sep):
             folder = os.path.dirname(folder)
             self._folders.add(folder)
+
+
+def _put(staged: str, path: str) -> None:
+    """Renames a file, or copies it to another disk, where a stop leaves it in both places until it is whole."""
+    try:
+        system.rename(staged, path)
+    except OSError as error:
+        if not is_on_other_disk(error):
+            raise
+        copy_file(staged, path)
+        system.sync_folder(os.path.dirname(path))
+        system.unlink(staged)
 
 
 def _is_log(target: str) -> bool:

@@ -105,10 +105,3 @@ def _noted_times(root: str) -> str:
 
 def _has_file(folders: Sequence[str], base_offset: int) -> bool:
     return any(system.exists(os.path.join(folder, paths.chain_name(base_offset))) for folder in folders)
-
-
-def device_of(path: str) -> int:
-    """The disk on which a path lies or would lie."""
-    while not system.exists(path) and os.path.dirname(path) != path:
-        path = os.path.dirname(path)
-    return system.stamp(path).device
