@@ -10,7 +10,7 @@ from command_line.incoming import JSON, PARQUET, incoming
 from command_line.outcome import exit_code, say
 from command_line.output.progress import shown_progress
 from command_line.output.units import counted
-from command_line.parameters import BODIES
+from command_line.parameters import BODIES, switches
 from storage_core import open_store
 from storage_core.errors import MqStoreError, OptionError, RowError
 from storage_core.options.option import RABBITMQ, ROCKETMQ
@@ -38,10 +38,11 @@ Examples:
               help="How bodies are written in JSON lines.")  # fmt: skip
 @click.option("--set", "options", multiple=True, metavar="OPTION=VALUE", help="An option of a write: preserve=true.")
 @click.option("--dry-run", is_flag=True, help="Checks all rows, and writes nothing.")
+@switches("commitLogPath")
 @exit_code
 def command(
     file: str, store: str, engine: str | None, topic: str | None, format_: str | None, body: str,
-    options: tuple[str, ...], dry_run: bool,
+    options: tuple[str, ...], dry_run: bool, commit_log_path: str | None,
 ) -> int:  # fmt: skip
     """Writes the messages of FILE.parquet or FILE.jsonl, as `mqstore export` makes them, into STORE: all or none.
 
@@ -50,8 +51,8 @@ def command(
     kind = format_ or KINDS.get(os.path.splitext(file)[1].lower())
     if kind is None:
         raise OptionError("FILE", file, f"its name must end in {', '.join(KINDS)}, or add --format")
-    settings = _settings(options, topic)
-    with incoming(file, kind, body) as source, _opened(store, engine) as target, shown_progress() as line:
+    settings, where = _settings(options, topic), {} if commit_log_path is None else {"commitLogPath": commit_log_path}
+    with incoming(file, kind, body) as source, _opened(store, engine, where) as target, shown_progress() as line:
         job = target.begin_job(source.columns, "mqstore import", **settings)
         try:
             part = job.stage(source.batches(line))
@@ -83,13 +84,13 @@ def _settings(options: tuple[str, ...], topic: str | None) -> dict[str, str]:
     return settings if topic is None else {**settings, "topic": topic}
 
 
-def _opened(path: str, engine: str | None) -> Store:
+def _opened(path: str, engine: str | None, where: dict[str, str]) -> Store:
     if "://" in path:  # a new store and an old one are refused alike
-        return open_store(path, engine or ROCKETMQ)
+        return open_store(path, engine or ROCKETMQ, **where)
     free = not os.path.exists(path) or (os.path.isdir(path) and not os.listdir(path))
     if free and engine is None:
         raise OptionError("STORE", path, f"there is no store yet; add --engine {ROCKETMQ} or --engine {RABBITMQ}")
-    return open_store(path, engine)
+    return open_store(path, engine, **where)
 
 
 def _of_file(error: RowError, file: str) -> str:

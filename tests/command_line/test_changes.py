@@ -260,3 +260,15 @@ def test_what_cannot_be_followed(rocket: Path, rabbit: Path) -> None:
         done = run("cat", path, "--follow", *switches, code=2)
         assert done.stderr.startswith("mqstore: --follow")
         assert reason in done.stderr
+
+
+def test_a_log_in_another_folder(tmp_path: Path) -> None:
+    """What the error advises exists."""
+    store, log, file = tmp_path / "store", tmp_path / "disk" / "commitlog", tmp_path / "one.jsonl"
+    file.write_text('{"topic": "t", "body": "hello"}\n')
+    where = ("--commit-log-path", log)
+    run("import", file, store, "--engine", "rocketmq", *where)
+    assert "name the log with --commit-log-path" in run("import", file, store, code=2).stderr
+    run("import", file, store, *where)
+    assert run("cat", store, *where).stdout.count("hello") == 2
+    run("verify", store, *where)
