@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+from contextlib import suppress
 
 from storage_core.files import system
 
@@ -55,6 +57,23 @@ def copy_file(source: str, target: str) -> None:
     system.set_times(target, found.stamp.mtime_ns, found.stamp.mtime_ns)
 
 
-def is_on_other_disk(error: OSError) -> bool:
-    """Whether a rename failed because its two names are on different disks."""
-    return error.errno == errno.EXDEV
+def move_file(source: str, target: str) -> None:
+    """Renames a file; to another disk, where no rename leads, it is copied, and stays until the copy is on the disk.
+
+    The caller syncs the folders. Raises OSError: then `source` is as it was, and a begun copy is gone.
+    """
+    try:
+        system.rename(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+    else:
+        return
+    try:
+        copy_file(source, target)
+        system.sync_folder(os.path.dirname(target))
+    except OSError:
+        with suppress(OSError):
+            system.unlink(target)
+        raise
+    system.unlink(source)

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 
 from storage_core.files import system
-from storage_core.files.sparse_write import copy_file, copy_parts, is_on_other_disk
+from storage_core.files.sparse_write import copy_parts, move_file
 
 CHUNK_SIZE = 8 << 20
 
@@ -50,16 +50,8 @@ class Changes:
         """Renames a file, or copies it to another disk; on the disk when this returns. The target's folder must be
         there.
         """
-        try:
-            system.rename(source, target)
-            self._undo.append(lambda: system.rename(target, source))
-        except OSError as error:
-            if not is_on_other_disk(error):
-                raise
-            self.create(target)
-            copy_file(source, target)
-            self._undo.append(lambda: copy_file(target, source))
-            system.unlink(source)
+        move_file(source, target)
+        self._undo.append(lambda: move_file(target, source))
         for folder in (os.path.dirname(target), os.path.dirname(source)):
             system.sync_folder(folder)
 

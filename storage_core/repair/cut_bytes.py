@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from storage_core.files import system
 from storage_core.files.small_file import write_whole
-from storage_core.files.sparse_write import copy_file, is_on_other_disk
+from storage_core.files.sparse_write import move_file
 from storage_core.job import JobFolder
 
 CHUNK_SIZE = 8 << 20
@@ -32,13 +32,7 @@ class CutBytes:
     def move(self, path: str) -> None:
         """Moves a file or a folder away, to its own path below the folder."""
         target = self._free(path, "")
-        try:
-            system.rename(path, target)
-        except OSError as error:
-            if not is_on_other_disk(error):
-                raise
-            copy_file(path, target)
-            system.unlink(path)
+        move_file(path, target)
         system.sync_folder(os.path.dirname(target))
         system.sync_folder(os.path.dirname(path))
 

@@ -15,7 +15,7 @@ from storage_core.files import system
 from storage_core.files.file_chain import ChainFile, FileChain
 from storage_core.files.open_files import OpenFiles
 from storage_core.files.small_file import read_at
-from storage_core.files.sparse_write import copy_file, is_on_other_disk
+from storage_core.files.sparse_write import move_file
 from storage_core.finding import Finding
 from storage_core.formats.checksum import MASK
 from storage_core.formats.compression import InflateError, inflate
@@ -89,13 +89,7 @@ class LogRepair:
             system.fsync(descriptor)
         finally:
             system.close(descriptor)
-        try:
-            system.rename(staged, path)
-        except OSError as error:
-            if not is_on_other_disk(error):
-                raise
-            copy_file(staged, path)
-            system.unlink(staged)
+        move_file(staged, path)
         system.sync_folder(os.path.dirname(path))
         return "made anew, blank"
 

@@ -20,7 +20,7 @@ from storage_core.errors import MqStoreError
 from storage_core.files import system
 from storage_core.files.open_files import OpenFiles
 from storage_core.files.small_file import read_start, write_whole
-from storage_core.files.sparse_write import copy_file, is_on_other_disk
+from storage_core.files.sparse_write import move_file
 from storage_core.files.threads import both, one_behind
 from storage_core.formats.layout import Bytes
 from storage_core.formats.rocketmq import paths
@@ -282,7 +282,7 @@ class Publisher:
                 folder = os.path.dirname(path)
                 self._note_folders(folder)
                 system.make_folder(folder)
-                _put(staged, path)
+                move_file(staged, path)
                 self._folders.add(os.path.dirname(staged))
 
     def _note_folders(self, folder: str) -> None:
@@ -291,18 +291,6 @@ class Publisher:
         while folder.startswith(self._root + os.sep):
             folder = os.path.dirname(folder)
             self._folders.add(folder)
-
-
-def _put(staged: str, path: str) -> None:
-    """Renames a file, or copies it to another disk, where a stop leaves it in both places until it is whole."""
-    try:
-        system.rename(staged, path)
-    except OSError as error:
-        if not is_on_other_disk(error):
-            raise
-        copy_file(staged, path)
-        system.sync_folder(os.path.dirname(path))
-        system.unlink(staged)
 
 
 def _is_log(target: str) -> bool:
