@@ -30,7 +30,7 @@ MAGIC_AT, FLAGS_AT = HEADER.field("magic").offset, HEADER.field("sys_flag").offs
 HOSTS_AT = HEADER.size
 BODY_AT = HEADER_V4.size - 2 * HOST_V4
 AROUND = MIN_SIZE - 2 * HOST_V4
-BLANK_SIZE, LEDGER_HEADER_SIZE = BLANK.size, LEDGER_HEADER.size
+BLANK_SIZE = BLANK.size
 NONE, TOO_SHORT, MAGIC, SIZE, LENGTHS = (
     FLAWS.index(flaw) for flaw in (Flaw.NONE, Flaw.TOO_SHORT, Flaw.MAGIC, Flaw.SIZE, Flaw.LENGTHS)
 )
@@ -38,47 +38,34 @@ NONE, TOO_SHORT, MAGIC, SIZE, LENGTHS = (
 
 def walk(buffer: Bytes, start: int) -> tuple[Positions, Positions, int]:
     """`record_walk.walk`: starts and sizes of the records, and where the first byte lies that is of none."""
-    found = np.empty((2, max(len(buffer) - start, 0) // MIN_SIZE + 1), np.int64)
-    count, stop = _walk(buffer, start, *found)
-    return found[0, :count], found[1, :count], stop
-
-
-@njit(
-    types.UniTuple(types.int64, 2)(BYTES, types.int64, OUT_POSITIONS, OUT_POSITIONS),
-    nogil=True, cache=True, _nrt=False,
-)  # fmt: skip
-def _walk(buffer: Bytes, position: int, starts: Positions, sizes: Positions) -> tuple[int, int]:
-    count, last = 0, len(buffer) - BLANK_SIZE
-    while position <= last and count < len(starts):
-        size, magic = int32_at(buffer, position), int32_at(buffer, position + MAGIC_AT) & 0xFFFFFFFF
-        if magic not in (MAGIC_V1, MAGIC_V2) or size < MIN_SIZE or size > len(buffer) - position:
-            break
-        starts[count], sizes[count] = position, size
-        count += 1
-        position += size
-    return count, position
+    return _walked(buffer, start, 0)
 
 
 def walk_ledger(buffer: Bytes, start: int) -> tuple[Positions, Positions, int]:
     """`ledger.walk_ledger`: starts and sizes of the records, and where the next header would be."""
+    return _walked(buffer, start, LEDGER_HEADER.size)
+
+
+def _walked(buffer: Bytes, start: int, header_size: int) -> tuple[Positions, Positions, int]:
     found = np.empty((2, max(len(buffer) - start, 0) // MIN_SIZE + 1), np.int64)
-    count, stop = _walk_ledger(buffer, start, *found)
+    count, stop = _walk(buffer, start, header_size, *found)
     return found[0, :count], found[1, :count], stop
 
 
 @njit(
-    types.UniTuple(types.int64, 2)(BYTES, types.int64, OUT_POSITIONS, OUT_POSITIONS),
+    types.UniTuple(types.int64, 2)(BYTES, types.int64, types.int64, OUT_POSITIONS, OUT_POSITIONS),
     nogil=True, cache=True, _nrt=False,
 )  # fmt: skip
-def _walk_ledger(buffer: Bytes, position: int, starts: Positions, sizes: Positions) -> tuple[int, int]:
+def _walk(buffer: Bytes, position: int, header_size: int, starts: Positions, sizes: Positions) -> tuple[int, int]:
     count, last = 0, len(buffer) - BLANK_SIZE
     while position <= last and count < len(starts):
-        at = position
-        if int32_at(buffer, position + MAGIC_AT) & 0xFFFFFFFF not in (MAGIC_V1, MAGIC_V2):
-            at += LEDGER_HEADER_SIZE
-            if at > last:
+        at, magic = position, int32_at(buffer, position + MAGIC_AT) & 0xFFFFFFFF
+        if magic not in (MAGIC_V1, MAGIC_V2):
+            at += header_size
+            if not header_size or at > last:
                 break
-        size, magic = int32_at(buffer, at), int32_at(buffer, at + MAGIC_AT) & 0xFFFFFFFF
+            magic = int32_at(buffer, at + MAGIC_AT) & 0xFFFFFFFF
+        size = int32_at(buffer, at)
         if magic not in (MAGIC_V1, MAGIC_V2) or size < MIN_SIZE or size > len(buffer) - at:
             break
         starts[count], sizes[count] = at, size
