@@ -64,6 +64,11 @@ def read(directory: Path, request: ScanRequest, **options: Any) -> list[Row]:
         return [row for partition in partitions for row in partition_rows(pickle.loads(pickle.dumps(partition)))]
 
 
+def by_place(directory: Path, partitions: int, options: dict[str, Any] | None = None, **asked: Any) -> list[Row]:
+    """What a broker serves of a request, sorted by place; `options` are those of the store."""
+    return sorted(read(directory, in_partitions(partitions, **asked, **AS_BROKER), **(options or {})), key=place)
+
+
 def partition_rows(partition: ScanPartition) -> list[Row]:
     """The rows of one partition; times become epoch milliseconds, maps lists of pairs."""
     return [row for batch in partition.read() for row in table_rows(pa.Table.from_batches([batch]))]

@@ -16,7 +16,7 @@ from storage_core.errors import CorruptionError, MqStoreError
 from storage_core.store import EARLIEST, LATEST, Mode, OffsetBound, Predicate, Scan, ScanRequest
 from tests.golden import archive
 from tests.reference.consumed import got, told
-from tests.reference.served import AS_BROKER, Row, in_partitions, partition_rows, place, read
+from tests.reference.served import Row, by_place, partition_rows, place
 from tests.support.compacted_store import files_of, lose_entries
 from tests.support.memory_bucket import Bucket, served
 from tests.support.remote_answers import Twins
@@ -37,8 +37,7 @@ def directory(name: str, tmp_path: Path) -> Path:
 
 
 def rows_of(directory: Path, partitions: int = 1, **asked: Any) -> list[Row]:
-    options = {"topics": TOPICS} | asked
-    return sorted(read(directory, in_partitions(partitions, **options, **AS_BROKER)), key=place)
+    return by_place(directory, partitions, **{"topics": TOPICS} | asked)
 
 
 def logged(directory: Path) -> list[Row]:

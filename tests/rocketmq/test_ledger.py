@@ -17,7 +17,7 @@ from storage_core.formats.rocketmq.ledger import LEDGER_HEADER
 from storage_core.store import Predicate, Scan, ScanRequest
 from tests.golden import archive
 from tests.reference.consumed import got, told
-from tests.reference.served import AS_BROKER, Row, in_partitions, partition_rows, place, read
+from tests.reference.served import Row, by_place, partition_rows, place
 from tests.support.copied_stores import contents
 from tests.support.ledger_store import HARMS, headers, log_files
 from tests.support.memory_bucket import Bucket, served
@@ -41,8 +41,7 @@ def directory(name: str, tmp_path: Path) -> Path:
 
 def rows_of(directory: Path, partitions: int = 1, **asked: Any) -> list[Row]:
     options = {name: asked.pop(name) for name in ("recovery", "commitLogPath") if name in asked}
-    wanted = {"topics": TOPICS} | asked
-    return sorted(read(directory, in_partitions(partitions, **wanted, **AS_BROKER), **options), key=place)
+    return by_place(directory, partitions, options, **{"topics": TOPICS} | asked)
 
 
 def logged(directory: Path) -> list[Row]:
