@@ -13,6 +13,8 @@ from time import monotonic, sleep
 from types import TracebackType
 from typing import Self
 
+from tests.support.free_ports import free_ports
+
 HERE = Path(__file__).resolve().parent
 JARS = HERE.parent / ".cache" / "kafka"
 OF_SPARK = ("spark-sql-kafka-", "spark-token-provider-kafka-", "kafka-clients-", "commons-pool2-")
@@ -53,7 +55,7 @@ class KafkaBroker:
         if self.missing:
             return self
         self._folder.mkdir()
-        broker, controller = _free_ports(2)
+        broker, controller = free_ports(2)
         settings = self._folder / "server.properties"
         settings.write_text(SETTINGS.format(broker=broker, controller=controller, folder=self._folder))
         java = ["java", "-Xmx1g", "-cp", f"{JARS}/*"]
@@ -106,14 +108,6 @@ def _fetched() -> str:
         return f"Maven has not got the jars: {(found.stdout or found.stderr).strip().splitlines()[0]}"
     beside.rename(JARS)
     return ""
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def _last_line(path: Path) -> str:

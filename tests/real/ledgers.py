@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.real.broker import Broker
+from tests.support.free_ports import free_port
 
 VERSIONS = ("4.9.3", "5.3.3")
 TOPICS = ("orders", "events")
@@ -44,12 +44,9 @@ class Story:
 
     def broker(self, with_ledger: bool = True) -> Broker:
         """A broker on the store, the only node of its group."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
         ledger = {
             "enableDLegerCommitLog": "true", "dLegerGroup": "group", "dLegerSelfId": "n0",
-            "dLegerPeers": f"n0-127.0.0.1:{port}",
+            "dLegerPeers": f"n0-127.0.0.1:{free_port()}",
         }  # fmt: skip
         return Broker(self.version.replace(".", ""), self.store, self.sizes | (ledger if with_ledger else {}))
 

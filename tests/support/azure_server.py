@@ -19,6 +19,7 @@ from urllib.parse import urlencode
 
 from tests.support.cache import CACHE
 from tests.support.certificates import PASSWORD, Certificates
+from tests.support.free_ports import free_port
 
 PACKAGE = "azurite@3.37.0"
 FOLDER = CACHE / "azurite"
@@ -42,9 +43,7 @@ def azure_server(folder: Path, container: str, certificates: Certificates | None
         FOLDER.mkdir(parents=True, exist_ok=True)
         call = ["npm", "install", "--no-audit", "--no-fund", "--silent", "--prefix", str(FOLDER), PACKAGE]
         subprocess.run(call, check=True, timeout=300, cwd=FOLDER)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     call = ["node", str(PROGRAM), "--location", str(folder), "--blobPort", str(port), "--silent"]
     if certificates is not None:
         call += ["--cert", str(certificates.key_store), "--pwd", PASSWORD, "--oauth", "basic"]

@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from tests.support.cache import CACHE
-from tests.support.s3_server import free_ports
+from tests.support.free_ports import free_port
 
 MODULE = "github.com/fsouza/fake-gcs-server@v1.56.1"
 FOLDER = CACHE / "google"
@@ -57,7 +57,7 @@ def google_server(bucket: str) -> Iterator[GoogleServer]:
         FOLDER.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, "GOBIN": str(FOLDER)}
         subprocess.run(["go", "install", MODULE], check=True, timeout=600, env=environment)
-    (port,) = free_ports(1)
+    port = free_port()
     address = f"127.0.0.1:{port}"
     call = [
         str(PROGRAM), "-scheme", "http", "-backend", "memory", "-host", "127.0.0.1", "-port", str(port), "-public-host",

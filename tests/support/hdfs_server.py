@@ -14,6 +14,7 @@ from pathlib import Path
 import pyspark
 
 from tests.support.cache import maven_alone
+from tests.support.free_ports import free_port
 
 VERSION = "3.5.0"
 JARS = ("hadoop-client-minicluster", "hadoop-client-api", "hadoop-client-runtime")
@@ -43,17 +44,10 @@ def class_path(folder: Path) -> str:
     return ":".join([str(folder), *(str(folder / f"{name}-{VERSION}.jar") for name in JARS), *loggers])
 
 
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
-
-
 @contextmanager
 def hdfs_server(folder: Path) -> Iterator[HdfsServer]:
     """Runs while the block does."""
-    authority = f"127.0.0.1:{_free_port()}"
+    authority = f"127.0.0.1:{free_port()}"
     settings = {
         "fs.defaultFS": f"hdfs://{authority}", "dfs.replication": "1", "dfs.permissions.enabled": "false",
         "dfs.namenode.name.dir": str(folder / "name"), "dfs.datanode.data.dir": str(folder / "data"),

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.cache import CACHE, maven_alone
 from tests.support.certificates import PASSWORD
+from tests.support.free_ports import free_ports
 
 ARTIFACT = "org.gaul:s3proxy:4.1.0:jar:jar-with-dependencies"
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
@@ -87,15 +87,6 @@ def s3_server(root: Path, key_store: Path | None = None, wants_keys: bool = True
         finally:
             process.terminate()
             process.wait(30)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of this machine on which nobody listens."""
-    with ExitStack() as taken:
-        sockets = [taken.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def _wait(process: subprocess.Popen[bytes], port: int) -> None:

@@ -5,20 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
 
+from tests.support.free_ports import free_port
+
 BIN = Path("/usr/lib/rabbitmq/bin")
 LOOPBACK = "-kernel inet_dist_use_interface {127,0,0,1}"
-
-
-def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Node:
@@ -91,6 +85,7 @@ class Node:
         deadline = time.monotonic() + seconds
         while self._ctl("await_startup", "--timeout", "15").returncode:
             if self.process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
                 raise RuntimeError((self.folder / "stdout.log").read_text()[-3000:])
             time.sleep(0.5)
 

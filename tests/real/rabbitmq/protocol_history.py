@@ -15,7 +15,7 @@ from tests.rabbitmq import amqp10_random
 from tests.real.rabbitmq import amqp
 from tests.real.rabbitmq.amqp10_sender import Sender, to_exchange, to_queue
 from tests.real.rabbitmq.history_4 import EXCHANGE, QUEUES, VHOST, History
-from tests.real.rabbitmq.node import free_port
+from tests.support.free_ports import free_port
 
 PLUGINS = "[rabbitmq_mqtt]."
 BODY_SIZES = (0, 5, 100, 3000, 4090, 4096, 5000, 9000)

@@ -18,8 +18,9 @@ from storage_core.formats.rabbitmq.amqp import properties
 from tests.rabbitmq import amqp10
 from tests.rabbitmq.quorum_golden import Message, as_delivered
 from tests.real.rabbitmq.amqp import Delivery
-from tests.real.rabbitmq.node import Node, free_port
+from tests.real.rabbitmq.node import Node
 from tests.real.rabbitmq.stream_protocol import StreamClient
+from tests.support.free_ports import free_port
 
 SETTLE_S = 4.5
 """Declarations reach the node's disk within this time; a kill before it loses the queue."""
