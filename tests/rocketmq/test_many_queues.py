@@ -15,10 +15,9 @@ from storage_core.files import system
 from storage_core.files.file_chain import find_chain
 from storage_core.files.open_files import OpenFiles
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
-from storage_core.rocketmq.disk import queue_starts, record_reader
+from storage_core.rocketmq.disk import queue_starts
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.disk.queue_starts import valid_starts
-from storage_core.rocketmq.disk.record_reader import head_at, queue_offsets_at
 from storage_core.rocketmq.read import partitioning
 from storage_core.rocketmq.read import ranges as ranges_module
 from storage_core.rocketmq.read.ranges import QueueRanges
@@ -86,18 +85,6 @@ def test_many_queues_are_cut_where_each_is_cut(tmp_path: Path, monkeypatch: pyte
                 edges = [int(start[number]), *bounds, int(max(start[number], stop[number]))]
                 whole = [(low, high) for low, high in itertools.pairwise(edges) if high > low]
                 assert [(low, high) for (of, low), high in spans.items() if of == number] == whole
-
-
-def test_queue_offsets_of_many_records_are_those_of_each(tmp_path: Path) -> None:
-    root = orders_store(tmp_path / "store", 300, commitLogFileSize=20_000)
-    chain = find_chain([str(root / "commitlog")])
-    addresses = np.sort(np.random.default_rng(1).integers(-9, chain.stop + 90, 4 * record_reader.FEW))
-    with OpenFiles() as files:
-        heads = [head_at(chain, files, address) for address in addresses.tolist()]
-        told = queue_offsets_at(chain, files, addresses).tolist()
-    assert told == [-1 if head is None else head.queue_offset for head in heads]
-    assert None in heads
-    assert len(set(told)) > 5
 
 
 def test_a_plan_opens_a_queue_file_once_and_stats_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,7 +163,7 @@ def test_a_partition_of_a_terabyte_travels_light() -> None:
     numbers = np.arange(1000)
     partition = QueuePartition(
         log=chain_of("/store/commitlog", GIB, 1024), log_start=0, log_end=1024 * GIB, queues=queues,
-        renumbered=np.zeros(1000, bool), request=ScanRequest(), store_name="store",
+        request=ScanRequest(), store_name="store",
         ranges=QueueRanges(numbers.astype(np.int32), numbers * 1000, numbers * 1000 + 250),
         cuts=(10 * GIB, 11 * GIB, 12 * GIB), weight=256 << 20,
     )  # fmt: skip

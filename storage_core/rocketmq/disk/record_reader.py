@@ -10,17 +10,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from storage_core.files import system
-from storage_core.files.ahead import side_by_side
 from storage_core.files.file_chain import FileChain
 from storage_core.files.open_files import OpenFiles
-from storage_core.files.scattered_read import read_scattered
 from storage_core.files.window import Window
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.message import (
     HEAD_SIZE,
     HEADER_V4,
     MIN_SIZE,
-    QUEUE_OFFSET_AT,
     Flaw,
     Messages,
     RecordHead,
@@ -31,7 +28,6 @@ from storage_core.formats.rocketmq.message import (
 AT_ONCE, AT_ONCE_REMOTE = 1024, 256
 RECORD_AHEAD = 4096
 """Bytes that are read of a record before its size is known, where that is done for many at once."""
-FEW = 16
 
 
 def head_at(log: FileChain, files: OpenFiles, physical_offset: int) -> RecordHead | None:
@@ -61,27 +57,6 @@ def record_at(log: FileChain, files: OpenFiles, physical_offset: int, log_end: i
     messages = decode(window.load(physical_offset, physical_offset + size), np.zeros(1, np.int64), np.array([size]))
     wrong = messages.flaws[0] != 0 or int(messages.column("physical_offset")[0]) != physical_offset
     return None if wrong else messages
-
-
-def queue_offsets_at(log: FileChain, files: OpenFiles, physical_offsets: Positions) -> Positions:
-    """QUEUEOFFSET of the record at each address, unchecked, as `head_at` has it; -1 where it has none. Shape (n,)."""
-    path = log.files[0].path if log.files else ""
-    found = np.full(len(physical_offsets), -1, np.int64)
-    alone = np.ones(len(physical_offsets), bool)
-    if len(physical_offsets) > FEW and system.is_local(path):
-        whole = np.flatnonzero(log.contains(physical_offsets, physical_offsets + HEAD_SIZE))
-        file = np.searchsorted(log.base_array, physical_offsets[whole], "right") - 1
-        for number in set(file.tolist()):
-            rows = whole[file == number]
-            positions = physical_offsets[rows] - log.files[number].base_offset + QUEUE_OFFSET_AT
-            descriptor = files.descriptor(log.files[number].path)
-            read = read_scattered([descriptor], np.zeros(len(rows), np.int64), positions, 8)
-            found[rows] = read.view(">i8").ravel()
-        alone[whole] = False
-    rows = np.flatnonzero(alone)
-    heads = side_by_side(lambda at, own: head_at(log, own, at), physical_offsets[rows].tolist(), files, path)
-    found[rows] = [-1 if head is None else head.queue_offset for head in heads]
-    return found
 
 
 class RecordReader:

@@ -6,7 +6,7 @@ The columns are made by `columns`, the conditions by `row_filter`. Source of the
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -46,17 +46,29 @@ def batch_bounds(sizes: Positions, first_rows: int) -> Iterator[tuple[int, int]]
         start, rows = stop, ROWS
 
 
+def none_stands_right(entries: QueueEntries) -> Mask:
+    """Of a queue whose entries state QUEUEOFFSET themselves. Shape (n,)."""
+    return np.zeros(len(entries), bool)
+
+
 class BatchBuilder:
     """Turns entries and messages into record batches. Counts what it leaves out."""
 
-    def __init__(self, request: ScanRequest, queues: Queues, renumbered: Mask, log: FileChain, store_name: str) -> None:
-        """`renumbered`: by queue index, where queue offsets need not equal QUEUEOFFSET (interface.md 41)."""
+    def __init__(
+        self,
+        request: ScanRequest,
+        queues: Queues,
+        log: FileChain,
+        store_name: str,
+        stands_right: Callable[[QueueEntries], Mask] = none_stands_right,
+    ) -> None:
+        """`stands_right`: whether entries whose number is not QUEUEOFFSET are right nevertheless (interface.md 41)."""
         self.request = request
         self.schema = message_schema(request)
         self._filter = RowFilter(request)
         self._queues = queues
         self._wanted = self._wanted_of_records()
-        self._renumbered = renumbered
+        self._stands_right = stands_right
         self._log = log
         self._store_name = store_name
         self._left_out = 0
@@ -162,7 +174,9 @@ class BatchBuilder:
 
         messages.mark(differ(Difference.PHYSICAL_OFFSET), Flaw.PRESERVED)
         wrong = differ(Difference.QUEUE)
-        wrong |= differ(Difference.QUEUE_OFFSET) & ~self._renumbered[entries.queue]
+        renumbered = differ(Difference.QUEUE_OFFSET) & ~wrong
+        if renumbered.any():
+            wrong[renumbered] = ~self._stands_right(entries.take(renumbered))
         wrong &= messages.flaws == 0
         if wrong.any():
             rows = np.flatnonzero(wrong)

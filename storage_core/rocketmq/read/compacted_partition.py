@@ -18,8 +18,10 @@ from storage_core.errors import CorruptionError
 from storage_core.files.file_chain import FileChain
 from storage_core.files.open_files import OpenFiles
 from storage_core.files.window import vanished
+from storage_core.formats.layout import Mask
 from storage_core.rocketmq.disk.compacted_queue import CompactedQueue
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
+from storage_core.rocketmq.read.batch_builder import none_stands_right
 from storage_core.rocketmq.read.columns import QueueEntries
 from storage_core.rocketmq.read.queue_partition import QueuePartition
 from storage_core.rocketmq.read.row_filter import may_have_tag
@@ -73,6 +75,9 @@ class _Piece(QueuePartition):
             entries[name].astype(np.int64) for name in ("queue_offset", "physical_offset", "size")
         )
         yield QueueEntries(np.zeros(len(entries), np.int32), queue_offsets, physical_offsets, sizes)
+
+    def _stands_right(self, files: OpenFiles, entries: QueueEntries) -> Mask:
+        return none_stands_right(entries)
 
 
 @dataclass(frozen=True)
@@ -140,7 +145,6 @@ def _pieces(request: ScanRequest, wanted: CompactedRange, store_name: str, files
                 log_start=own.log.start,
                 log_end=own.log.stop,
                 queues=(ConsumeQueue(info.topic, info.queue_id, FileChain((), 0)),),
-                renumbered=np.zeros(1, bool),
                 request=request,
                 store_name=store_name,
                 weight=int(part["size"].astype(np.int64).sum()),

@@ -47,7 +47,7 @@ class LogPartition(ScanPartition):
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """The rows in log order, in batches of at most 16,000 rows and 16 MB. Raises CorruptionError."""
-        builder = BatchBuilder(self.selection.request, Queues([]), np.empty(0, bool), self.log, self.store_name)
+        builder = BatchBuilder(self.selection.request, Queues([]), self.log, self.store_name)
         rows = FIRST_ROWS
         with OpenFiles() as files:
             files.will_need(

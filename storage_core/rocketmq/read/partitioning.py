@@ -58,15 +58,11 @@ def queue_partitions(
     whole = looked_up is None and selection.is_whole
     weights = whole_log(verdict.log_start, verdict.log_end) if whole else sampled(ranges, queues, files)
     pieces = _pieces(request, queues, ranges, weights, verdict.seen, files)
-    renumbered = np.ones(len(queues), bool)
-    touched = ranges.queues.tolist()
-    renumbered[touched] = served.renumbered([queues[number] for number in touched], files)
     base = QueuePartition(
         log=served.listing.log,
         log_start=verdict.log_start,
         log_end=verdict.log_end,
         queues=queues,
-        renumbered=renumbered,
         request=request,
         store_name=store_name,
         bisects=verdict.rules is Rules.V5,
@@ -110,10 +106,7 @@ def _log_only_partitions(base: QueuePartition, served: ServedQueues, selection: 
         # The dispatcher takes each queue for itself: a partition needs the tails of its own queues only.
         tails = {key: whole.tails[key] for key in known if key in whole.tails}
         verdict = replace(served.verdict, queues=known, replays=(replace(whole, tails=tails),), seen=NOTHING_SEEN)
-        renumbered = np.ones(len(base.queues), bool)
-        partitions.append(
-            replace(base, wanted=wanted, verdict=verdict, renumbered=renumbered, weight=whole.stop - whole.start)
-        )
+        partitions.append(replace(base, wanted=wanted, verdict=verdict, weight=whole.stop - whole.start))
     return partitions
 
 
@@ -127,8 +120,8 @@ def _stale_partitions(
     keys = [(base.queues[number].topic, base.queues[number].queue_id) for number in ranges.queue.tolist()]
     known = {key: served.verdict.queues[key] for key in keys}
     verdict = replace(served.verdict, queues=known, replays=(), seen=NOTHING_SEEN)
-    renumbered, weight = np.ones(len(base.queues), bool), sampled(ranges, base.queues, files).total
-    return [narrowed(replace(base, ranges=ranges, verdict=verdict, renumbered=renumbered, weight=weight))]
+    weight = sampled(ranges, base.queues, files).total
+    return [narrowed(replace(base, ranges=ranges, verdict=verdict, weight=weight))]
 
 
 def narrowed(partition: QueuePartition) -> QueuePartition:
@@ -138,7 +131,7 @@ def narrowed(partition: QueuePartition) -> QueuePartition:
         return partition
     ranges = replace(partition.ranges, queue=np.searchsorted(used, partition.ranges.queue).astype(np.int32))
     queues = tuple(partition.queues[number] for number in used.tolist())
-    return replace(partition, queues=queues, renumbered=partition.renumbered[used], ranges=ranges)
+    return replace(partition, queues=queues, ranges=ranges)
 
 
 @dataclass(frozen=True)

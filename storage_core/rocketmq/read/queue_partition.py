@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from storage_core.formats.rocketmq.consumequeue import (
 )
 from storage_core.formats.rocketmq.message import Flaw
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
+from storage_core.rocketmq.disk.entry_order import stand_in_order
 from storage_core.rocketmq.disk.entry_ranges import read_ranges
 from storage_core.rocketmq.read.batch_builder import FIRST_ROWS, ROWS, BatchBuilder, batch_bounds
 from storage_core.rocketmq.read.columns import QueueEntries, Queues, joined
@@ -53,15 +55,13 @@ class QueuePartition(ScanPartition):
 
     `cuts` are the addresses at which the ranges are cut into slices of bounded size as they are read. For entries that
     only the log has `verdict` holds the part of the log to dispatch again, and `wanted` the selected queue offsets of
-    every queue; for stale entries it says where a start appends before them. `renumbered` marks queues whose queue
-    offsets need not equal QUEUEOFFSET. `bisects`: as 5.x does.
+    every queue; for stale entries it says where a start appends before them. `bisects`: as 5.x does.
     """
 
     log: FileChain
     log_start: int
     log_end: int
     queues: tuple[ConsumeQueue, ...]
-    renumbered: Mask
     request: ScanRequest
     store_name: str
     ranges: QueueRanges = NO_RANGES
@@ -96,8 +96,9 @@ class QueuePartition(ScanPartition):
     def read(self) -> Iterator[pa.RecordBatch]:
         """The rows in log order, in batches of at most 16,000 rows and 16 MB. Raises CorruptionError."""
         queues = Queues([(queue.topic, queue.queue_id) for queue in self.queues])
-        builder = BatchBuilder(self.request, queues, self.renumbered, self.log, self.store_name)
         with OpenFiles() as files:
+            stands_right = partial(self._stands_right, files)
+            builder = BatchBuilder(self.request, queues, self.log, self.store_name, stands_right)
             window = Window(self.log, files)
             rows = FIRST_ROWS
             slices = self._entries(files)
@@ -106,7 +107,17 @@ class QueuePartition(ScanPartition):
                     rows = ROWS
                     yield batch
                 del entries  # the next slice's take its place
-        builder.report()
+            builder.report()
+
+    def _stands_right(self, files: OpenFiles, entries: QueueEntries) -> Mask:
+        """Those that a start appends do, and what follows these; others where the queue file has them in order."""
+        if self.verdict is not None:
+            return np.ones(len(entries), bool)
+        right = np.zeros(len(entries), bool)
+        for number in set(entries.queue.tolist()):
+            own = entries.queue == number
+            right[own] = stand_in_order(self.queues[number], files, entries.queue_offsets[own], self.log_end)
+        return right
 
     def _ahead(
         self, slices: Iterator[QueueEntries], files: OpenFiles, window: Window, builder: BatchBuilder

@@ -5,21 +5,16 @@ Where the log and each queue end comes from `recovery`. Source of the rules: roc
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-
-import numpy as np
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from storage_core.files.ahead import side_by_side
 from storage_core.files.file_chain import FileChain
 from storage_core.files.open_files import OpenFiles
-from storage_core.formats.layout import Mask
 from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE
-from storage_core.formats.rocketmq.paths import LIGHT_QUEUE_PREFIX
 from storage_core.rocketmq.disk.compacted_queue import CompactedQueue
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.disk.directory import Listing
-from storage_core.rocketmq.disk.record_reader import queue_offsets_at
 from storage_core.rocketmq.recovery.compacted import compacted_infos, served_compacted
 from storage_core.rocketmq.recovery.verdict import QueueVerdict, Rules, Verdict
 from storage_core.store import QueueInfo, QueueKey
@@ -37,7 +32,6 @@ class ServedQueues:
     infos: tuple[QueueInfo, ...]
     topics: tuple[str, ...]
     compacted: Mapping[QueueKey, CompactedQueue]
-    _renumbered: dict[QueueKey, bool] = field(default_factory=dict, init=False, repr=False)
 
     def are_of(self, listing: Listing, verdict: Verdict) -> bool:
         """Whether these are the queues of this very listing and verdict."""
@@ -47,32 +41,6 @@ class ServedQueues:
         """The files of a queue; none when only the log has its entries."""
         queue = self.listing.queues.get(key)
         return queue if queue is not None else ConsumeQueue(*key, FileChain((), 0))
-
-    def renumbered(self, queues: Sequence[ConsumeQueue], files: OpenFiles) -> Mask:
-        """Whose queue offsets need not equal QUEUEOFFSET: those of light queues, and of queues whose last message shows
-        that a gap was closed up (rocketmq.md 3.3). Shape (n,).
-
-        A queue is looked at once.
-        """
-        wanted = [queue for queue in queues if (queue.topic, queue.queue_id) not in self._renumbered]
-        if wanted:
-            keys = ((queue.topic, queue.queue_id) for queue in wanted)
-            self._renumbered.update(zip(keys, self._looked_at(wanted, files).tolist(), strict=True))
-        return np.array([self._renumbered[queue.topic, queue.queue_id] for queue in queues], bool)
-
-    def _looked_at(self, queues: Sequence[ConsumeQueue], files: OpenFiles) -> Mask:
-        lasts = np.array(list(side_by_side(self._last, queues, files, self.listing.root)), np.int64)
-        stops = np.array([self.verdict.queues[queue.topic, queue.queue_id].disk_stop for queue in queues], np.int64)
-        empty = stops <= np.array([queue.start for queue in queues], np.int64)
-        light = np.array([queue.topic.startswith(LIGHT_QUEUE_PREFIX) for queue in queues], bool)
-        renumbered: Mask = light | (~empty & (queue_offsets_at(self.listing.log, files, lasts) != stops - 1))
-        return renumbered
-
-    def _last(self, queue: ConsumeQueue, files: OpenFiles) -> int:
-        """The address of the last record that the files of a queue list; -1 where they list none."""
-        bounds = self.verdict.queues[queue.topic, queue.queue_id]
-        known, stop = bounds.last_physical_offset, bounds.disk_stop
-        return known if known >= 0 or stop <= queue.start else queue.physical_offset(files, stop - 1)
 
 
 def served_queues(listing: Listing, verdict: Verdict) -> ServedQueues:
