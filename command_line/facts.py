@@ -24,7 +24,7 @@ def store_info(named: NamedStore) -> Row:
         "store": named.name, "path": store.path, "engine": store.engine, "version": state.version,
         "vhost": store.virtual_host, "running": state.running, "clean": state.clean,
         "unfinishedWrite": state.unfinished_write, "cutBytes": state.cut_bytes, "cutOffset": state.cut_offset,
-        "repairable": state.repairable and not state.running,
+        "repairable": state.repairable and not state.running, "replicated": state.replicated,
         **_messages(named), **_groups(named), **_files(store),
         "notes": [in_switches(text) for text in store.snapshot().warnings()],
     }  # fmt: skip

@@ -137,11 +137,10 @@ class Definitions:
 class StoreState:
     """How a store was left, and what its reader makes of that.
 
-    `version` says whose rules are followed; `running`: a broker has the store open; `clean`: it was stopped cleanly.
-    A broker's start would cut up to `cut_bytes` bytes of messages, from the address `cut_offset` of the log on.
-    `unfinished_write`: a job of mqstore is committed, and the next write finishes it. `delay_offsets` says for each
-    delay level the offset of the next message that the broker has still to deliver. `repairable`: there is damage that
-    a repair mends, as far as can be told without reading all of the store.
+    `version`: whose rules are followed; `running`: a broker has the store open; `clean`: it was stopped well. A start
+    would cut up to `cut_bytes` bytes of messages, from the address `cut_offset` of the log on. `unfinished_write`: the
+    next write finishes a committed job. `delay_offsets`: of the next message to deliver of each delay level.
+    `repairable`: a look without reading all sees what a repair mends. `replicated`: a group of nodes has the same log.
     """
 
     version: str
@@ -153,6 +152,7 @@ class StoreState:
     delay_offsets: Mapping[int, int] = field(default_factory=dict)
     repairable: bool = False
     due_ms: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    replicated: bool = False
 
 
 class ScanPartition(ABC):

@@ -25,6 +25,7 @@ def test_info(rocket: Path, damaged: Path, rabbit: Path, node: Path, both: Path)
     vhost = lines(run("info", rabbit, "--json"))[0]
     assert (vhost["vhost"], vhost["clean"], vhost["messages"], vhost["unacknowledged"]) == ("/", True, 182, 21)
     assert "groups" not in run("info", rabbit).stdout
+    assert not known["replicated"]
     assert [row["vhost"] for row in lines(run("info", node, "--json"))] == ["/", "other", None, None]
     assert run("info", both).stdout.count("\nengine ") == 2
 

@@ -140,7 +140,7 @@ def test_a_damaged_header_ends_the_log_and_a_damaged_record_does_not(tmp_path: P
     with open_store(str(directory)) as store:
         assert "records after the end" in {finding.kind for finding in store.verify()}
         assert store.state().cut_offset == at
-        assert not store.state().repairable
+        assert (store.state().repairable, store.state().replicated) == (False, True)
     other = log_files(tmp_path / "other")[-1]
     flip(other, starts[number] + LEDGER_HEADER.size + 100)
     assert len(rows_of(tmp_path / "other")) >= len(rows) - 1
@@ -158,7 +158,7 @@ def test_harm_is_told_and_every_way_of_reading_agrees(
     assert {row["physicalOffset"] for row in rows} <= addresses
     with open_store(str(directory)) as store:
         assert not any(finding.repairable for finding in store.verify())
-        assert not store.state().repairable
+        assert (store.state().repairable, store.state().replicated) == (False, True)
 
 
 def test_nothing_changes_a_ledger(directory: Path, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ def store_state(snapshot: RocketSnapshot, unfinished_write: bool) -> StoreState:
     """The state of the store of a snapshot. Walks the log as recovery does."""
     listing, verdict = snapshot.served.listing, snapshot.served.verdict
     cut, delayed_to = snapshot.bytes_after_end(), delay_offsets(listing.root)
+    replicated = isinstance(listing.log, LedgerChain)
     return StoreState(
         version=VERSIONS[verdict.rules],
         running=is_locked(os.path.join(listing.root, paths.LOCK)),
@@ -38,8 +39,9 @@ def store_state(snapshot: RocketSnapshot, unfinished_write: bool) -> StoreState:
         unfinished_write=unfinished_write,
         delay_offsets=delayed_to,
         due_ms=dict(_due(listing, snapshot, delayed_to)),
-        repairable=(bool(cut) and not isinstance(listing.log, LedgerChain))
+        repairable=(bool(cut) and not replicated)
         or any(finding.repairable for finding in wrong_files(Subject(listing, verdict))),
+        replicated=replicated,
     )
 
 
