@@ -8,6 +8,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,8 +56,9 @@ def _forget_stale_loops() -> None:
     core = ROOT / "storage_core"
     sources = [path.stat().st_mtime for part in ("formats", "compiled") for path in (core / part).rglob("*.py")]
     for kept in core.rglob("*.nb[ic]"):
-        if kept.stat().st_mtime < max(sources):
-            kept.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # another run removes it
+            if kept.stat().st_mtime < max(sources):
+                kept.unlink()
 
 
 def pytest_report_header() -> str:
