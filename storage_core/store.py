@@ -137,10 +137,10 @@ class Definitions:
 class StoreState:
     """How a store was left, and what its reader makes of that.
 
-    `version`: whose rules are followed; `running`: a broker has the store open; `clean`: it was stopped well. A start
-    would cut up to `cut_bytes` bytes of messages, from the address `cut_offset` of the log on. `unfinished_write`: the
-    next write finishes a committed job. `delay_offsets`: of the next message to deliver of each delay level.
-    `repairable`: a look without reading all sees what a repair mends. `replicated`: a group of nodes has the same log.
+    `version`: whose rules are followed; `running`: a broker has the store open; `clean`: it was stopped cleanly.
+    A broker's start would cut up to `cut_bytes` bytes of messages, from the address `cut_offset` of the log on.
+    `unfinished_write`: the next write finishes a committed job. `delay_offsets`: of each delay level's next message.
+    `repairable`: a first look finds damage that a repair mends. `replicated`: the nodes of a group share the log.
     """
 
     version: str

@@ -82,8 +82,8 @@ def _engine(facts: Row) -> str:
     if facts["engine"] == RABBITMQ:
         return f"RabbitMQ, {facts['version']}"
     rules = {"4.9": "no mark of 5.x, read as 4.9 reads it", "5.x": "marks of 5.x, read as 5.x reads it"}
-    log = " with a DLedger log, which mqstore only reads" if facts["replicated"] else ""
-    return f"RocketMQ{log}, {rules.get(facts['version'], 'queues as they are (--recovery none)')}"
+    log = "; its log is DLedger's, which mqstore does not change" if facts["replicated"] else ""
+    return f"RocketMQ, {rules.get(facts['version'], 'queues as they are (--recovery none)')}{log}"
 
 
 def _state(facts: Row) -> str:

@@ -30,6 +30,12 @@ def test_info(rocket: Path, damaged: Path, rabbit: Path, node: Path, both: Path)
     assert run("info", both).stdout.count("\nengine ") == 2
 
 
+def test_info_says_that_a_store_is_only_read(tmp_path: Path) -> None:
+    store = unpack("stopped-4.9.3", tmp_path, "rocketmq/ledger")
+    assert lines(run("info", store, "--json"))[0]["replicated"]
+    assert "read as 4.9 reads it; its log is DLedger's, which mqstore does not change\n" in run("info", store).stdout
+
+
 SEEN_BY_READING_ALL = {
     "damaged-checkpoint-lost-4.9.3", "damaged-flipped-body-4.9.3", "damaged-index-header-4.9.3",
     "damaged-index-lost-4.9.3", "damaged-queue-tail-lost-abort-4.9.3", "damaged-queues-lost-4.9.3",
