@@ -34,12 +34,12 @@ class StoreFile:
 
 def files_of(root: str, engine: str, log_paths: Sequence[str]) -> tuple[list[StoreFile], list[str]]:
     """The files of a store, messages first, and the names of its empty folders."""
-    parts = list(rocketmq.parts_of(root, log_paths) if engine == ROCKETMQ else rabbitmq.parts_of(root))
+    of_rocketmq = engine == ROCKETMQ
+    messages = rocketmq.MESSAGES if of_rocketmq else rabbitmq.MESSAGES
     files: list[StoreFile] = []
     folders: list[str] = []
-    for path, name in parts:
-        is_log = name == parts[0][1] or name.startswith(rabbitmq.MESSAGES)
-        _add(path, name, is_log, files, folders)
+    for path, name in rocketmq.parts_of(root, log_paths) if of_rocketmq else rabbitmq.parts_of(root):
+        _add(path, name, name.startswith(messages), files, folders)
     return files, folders
 
 

@@ -14,7 +14,9 @@ import pytest
 from storage_core import copy_store, open_store
 from storage_core.errors import CorruptionError, UnsupportedFormatError
 from storage_core.formats.rocketmq.ledger import LEDGER_HEADER
+from storage_core.options.option import ROCKETMQ
 from storage_core.store import Predicate, Scan, ScanRequest
+from storage_core.transfer.store_files import files_of
 from tests.golden import archive
 from tests.reference.consumed import got, told
 from tests.reference.served import Row, by_place, partition_rows, place
@@ -159,6 +161,14 @@ def test_harm_is_told_and_every_way_of_reading_agrees(
     with open_store(str(directory)) as store:
         assert not any(finding.repairable for finding in store.verify())
         assert (store.state().repairable, store.state().replicated) == (False, True)
+
+
+def test_a_copy_has_its_ledger_among_what_goes_first(directory: Path) -> None:
+    files, _ = files_of(str(directory), ROCKETMQ, ())
+    first = {file.name for file in files if file.is_log}
+    below = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
+    assert first == {name for name in below if name.startswith(("commitlog/", "dledger-n0/"))}
+    assert any(name.startswith("dledger-n0/data/") for name in first)
 
 
 def test_nothing_changes_a_ledger(directory: Path, tmp_path: Path) -> None:

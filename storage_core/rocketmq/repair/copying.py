@@ -16,6 +16,8 @@ from storage_core.rocketmq.disk.ledger import ledger_of
 from storage_core.rocketmq.write.commit_point import raise_guard
 
 LOCK = paths.LOCK
+MESSAGES = (paths.COMMIT_LOG, paths.DLEDGER_PREFIX)
+"""How the names of what holds messages begin."""
 
 
 def copy_store(root: str, log_paths: Sequence[str], target: str) -> None:
@@ -33,11 +35,10 @@ def copy_store(root: str, log_paths: Sequence[str], target: str) -> None:
 
 def parts_of(root: str, log_paths: Sequence[str]) -> Iterator[tuple[str, str]]:
     """The files and folders of a store and the name of each in a copy, the log first; no lock."""
-    # A ledger keeps its name: nothing says that it would be one in another folder.
-    ledger = ledger_of(root)
-    folders = [folder for folder in log_folders(root, log_paths) if ledger != os.path.dirname(folder)]
+    # A ledger is copied with the rest: nothing says that it would be one in another folder.
+    folders = [folder for folder in log_folders(root, log_paths) if ledger_of(root) != os.path.dirname(folder)]
     yield from ((folder, paths.COMMIT_LOG) for folder in folders)
-    for entry in sorted(system.entries(root), key=lambda entry: (ledger != os.path.join(root, entry.name), entry.name)):
+    for entry in sorted(system.entries(root), key=lambda entry: entry.name):
         path = os.path.join(root, entry.name)
         if entry.name not in (LOCK, FOLDER) and path not in folders:
             yield path, entry.name
