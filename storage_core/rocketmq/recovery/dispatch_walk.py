@@ -12,8 +12,7 @@ from storage_core.files import system
 from storage_core.files.file_chain import ChainFile, FileChain
 from storage_core.files.open_files import OpenFiles
 from storage_core.formats.rocketmq.message import MAGIC_V1
-from storage_core.formats.rocketmq.misread import misread_sizes
-from storage_core.formats.rocketmq.record_walk import Stop
+from storage_core.formats.rocketmq.record_walk import Stop, misread_sizes
 from storage_core.rocketmq.disk.commit_log import Checks, FileWalk, RecordRun
 
 
