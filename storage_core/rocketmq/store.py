@@ -86,7 +86,7 @@ class RocketStore(FollowedStore):
             jobs, listing = after, self._listing(after)
             verdict = cached_verdict(listing, self._rules)
         # A broker compacts a queue without a change of anything else.
-        if self._served is None or self._served.compacted or not self._served.are_of(listing, verdict):
+        if self._served is None or self._served.batched or not self._served.are_of(listing, verdict):
             self._served = served_queues(listing, verdict)
         return self._served
 

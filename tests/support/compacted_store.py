@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from storage_core.formats.rocketmq.consumequeue import COMPACTED_ENTRY, QUEUE_ENTRY
+from storage_core.formats.rocketmq.consumequeue import BATCH_ENTRY, QUEUE_ENTRY
 
 
 def files_of(directory: Path, kind: str, topic: str, queue_id: int) -> list[Path]:
@@ -24,14 +24,14 @@ def lose_entries(directory: Path, most: int, also_queues: bool) -> set[tuple[str
     for folder in sorted((directory / "compaction" / "compactionCq").glob("*/*")):
         topic, queue_id = folder.parent.name, int(folder.name)
         path = files_of(directory, "compactionCq", topic, queue_id)[-1]
-        entries = np.frombuffer(path.read_bytes(), COMPACTED_ENTRY.dtype).copy()
+        entries = np.frombuffer(path.read_bytes(), BATCH_ENTRY.dtype).copy()
         used = int((entries["count"] > 0).sum())
         gone = slice(max(0, used - most), used)
         for queue_offset in entries["queue_offset"][gone].tolist():
             lost.add((topic, queue_id, queue_offset))
             if also_queues:
                 _lose_entry(directory / "consumequeue" / topic / str(queue_id), queue_offset)
-        entries[gone] = np.zeros(1, COMPACTED_ENTRY.dtype)
+        entries[gone] = np.zeros(1, BATCH_ENTRY.dtype)
         path.write_bytes(entries.tobytes())
     return lost
 

@@ -24,14 +24,14 @@ QUEUE_ENTRY = struct(
     size=20,
 )
 
-COMPACTED_ENTRY = struct(
-    "compacted queue entry",
-    ("physical_offset", ">i8", "address of the record in the queue's compaction log; -1 in an entry that ends a file"),
+BATCH_ENTRY = struct(
+    "batch queue entry",
+    ("physical_offset", ">i8", "address of the record; -1 in an entry that ends a file of a compacted queue"),
     ("size", ">i4", "TOTALSIZE of the record"),
     ("tags_code", ">i8", "Java hash of TAGS"),
     ("store_ms", ">i8", "STORETIMESTAMP of the record"),
-    ("queue_offset", ">i8", "QUEUEOFFSET of the record"),
-    ("count", ">i2", "messages in the record: 1"),
+    ("queue_offset", ">i8", "queue offset of the record's first message"),
+    ("count", ">i2", "messages in the record"),
     ("compacted_offset", ">i4", "-1"),
     ("reserved", ">i4", "0"),
     size=46,
@@ -56,9 +56,12 @@ def leading_valid(entries: npt.NDArray[Any]) -> int:
     return int(invalid.argmax()) if invalid.any() else len(entries)
 
 
-def leading_compacted(entries: npt.NDArray[Any]) -> int:
-    """How many entries of a compacted queue, from the first on, name a record (rocketmq.md 3.9)."""
-    invalid = (entries["physical_offset"].astype(np.int64) < 0) | (entries["queue_offset"].astype(np.int64) < 0)
+def leading_batches(entries: npt.NDArray[Any], log_end: int) -> int:
+    """How many entries of a batch queue, from the first on, name a record that begins before `log_end` (rocketmq.md
+    3.7).
+    """
+    physical_offsets = entries["physical_offset"].astype(np.int64)
+    invalid = (physical_offsets < 0) | (physical_offsets >= log_end) | (entries["queue_offset"].astype(np.int64) < 0)
     invalid |= (entries["size"].astype(np.int32) <= 0) | (entries["count"].astype(np.int16) <= 0)
     return int(invalid.argmax()) if invalid.any() else len(entries)
 

@@ -100,10 +100,19 @@ def topic_table(root: str) -> dict[str, dict[str, Any]]:
 
 def compacted_topics(root: str) -> frozenset[str]:
     """Topics of which a broker keeps and serves the last message of each key (rocketmq.md 3.9)."""
+    return _topics_with(root, "cleanup.policy", "COMPACTION")
+
+
+def batch_topics(root: str) -> frozenset[str]:
+    """Topics that a broker keeps in batch queues (rocketmq.md 3.7)."""
+    return _topics_with(root, "queue.type", "BatchCQ")
+
+
+def _topics_with(root: str, attribute: str, value: str) -> frozenset[str]:
     names = set()
     for name, topic in topic_table(root).items():
         attributes = topic.get("attributes")
-        if isinstance(attributes, dict) and attributes.get("cleanup.policy") == "COMPACTION":
+        if isinstance(attributes, dict) and attributes.get(attribute) == value:
             names.add(name)
     return frozenset(names)
 

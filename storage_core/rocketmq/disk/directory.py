@@ -6,7 +6,7 @@ What a broker would make of it is for `recovery`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,13 +17,14 @@ from storage_core.files.file_chain import FileChain, find_chain
 from storage_core.files.small_file import names_in, read_start
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.checkpoint import FILE_SIZE, Checkpoint, decode_checkpoint
+from storage_core.rocketmq.disk.batch_queue import batch_queue_files
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.disk.ledger import LedgerState, as_ledger, has_headers, ledger_of, ledger_state
 from storage_core.store import QueueKey
 
 Signature = tuple[object, ...]
 
-MARKS = (paths.ABORT, paths.ABORT_BACKUP, paths.COMPACTION, paths.BATCH_CONSUME_QUEUE)
+MARKS = (paths.ABORT, paths.ABORT_BACKUP, paths.COMPACTION)
 """Names that say something of a store by being there, beside the checkpoint and what lies below log and queues."""
 
 
@@ -39,16 +40,17 @@ class Listing:
     checkpoint: Checkpoint
     says_5x: bool
     rocksdb_queues: bool
-    batch_queues: tuple[str, ...]
+    batch_queues: Mapping[QueueKey, FileChain]
     has_compaction: bool
     ledger: LedgerState | None
 
     @cached_property
     def signature(self) -> Signature:
         """Equal for two listings between which no file came, went, or was written through the file system."""
-        chains = [self.log, *(queue.chain for queue in self.queues.values())]
+        chains = [self.log, *(queue.chain for queue in self.queues.values()), *self.batch_queues.values()]
         files = tuple((f.path, f.size, *f.stamp) for chain in chains for f in chain.files)
-        return self.abort, self.checkpoint, self.says_5x, self.ledger, tuple(self.queues), files
+        keys = tuple(self.queues), tuple(self.batch_queues)
+        return self.abort, self.checkpoint, self.says_5x, self.ledger, keys, files
 
 
 def looks_like_store(root: str) -> bool:
@@ -136,12 +138,13 @@ def _marks(root: str) -> dict[str, Any]:
     """What the directory says beside its log and queues."""
     checkpoint = _checkpoint(root)
     has_compaction = system.is_folder(os.path.join(root, paths.COMPACTION))
+    batch_queues = batch_queue_files(root)
     return {
         "abort": system.exists(os.path.join(root, paths.ABORT)),
         "checkpoint": checkpoint,
-        "says_5x": has_compaction or _says_5x(root, checkpoint),
+        "says_5x": has_compaction or bool(batch_queues) or _says_5x(root, checkpoint),
         "rocksdb_queues": system.exists(os.path.join(root, paths.CONSUME_QUEUE, paths.ROCKSDB_MARK)),
-        "batch_queues": tuple(names_in(os.path.join(root, paths.BATCH_CONSUME_QUEUE))),
+        "batch_queues": batch_queues,
         "has_compaction": has_compaction,
         "ledger": ledger_state(root),
     }

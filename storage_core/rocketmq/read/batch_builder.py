@@ -91,40 +91,50 @@ class BatchBuilder:
         """The entries that the conditions on queue, queue offset and physical offset leave."""
         if not self._filter.entries or not len(entries):
             return entries
-        matching = all_hold(self._filter.entries, self._entry_columns(entries).column, len(entries))
+        matching = self.matching(entries)
         return entries if matching.all() else entries.take(matching)
+
+    def matching(self, entries: QueueEntries) -> Mask:
+        """Which of the entries these conditions leave. Shape (n,)."""
+        return all_hold(self._filter.entries, self._entry_columns(entries).column, len(entries))
 
     def from_entries(self, entries: QueueEntries) -> pa.RecordBatch:
         """Rows whose columns the consume queues answer alone."""
         columns = self._entry_columns(entries)
         return pa.RecordBatch.from_arrays([columns.column(name) for name in self.schema.names], schema=self.schema)
 
-    def from_queue(self, buffer: Bytes, positions: Positions, entries: QueueEntries) -> pa.RecordBatch | None:
+    def from_queue(
+        self, buffer: Bytes, positions: Positions, entries: QueueEntries, sizes: Positions | None = None
+    ) -> pa.RecordBatch | None:
         """Rows of the entries whose records begin at `positions` of `buffer`; None when their bytes match nothing.
 
-        Raises CorruptionError with FAILFAST.
+        `sizes`: those of the records, where they were made of what the entries point to. Raises CorruptionError with
+        FAILFAST.
         """
+        shown, entries = entries, entries if sizes is None else replace(entries, sizes=sizes)
         matching = self._filter.matching_bytes(buffer, positions, entries.sizes, entries.physical_offsets)
         if matching is not None:
-            positions, entries = positions[matching], entries.take(matching)
+            positions, entries, shown = positions[matching], entries.take(matching), shown.take(matching)
             if not len(entries):
                 return None
         expected = self._queues.expected(entries)
         messages = decode(buffer, positions, entries.sizes, replace(self._wanted, expected=expected))
         if messages.differences.any():
-            entries = self._checked(messages, entries)
+            checked = self._checked(messages, entries)
+            shown = checked if sizes is None else shown
         if (wrong := messages.wrong_ports()).any():
             messages.mark(wrong, Flaw.PORT)
-        physical_offsets, shown = entries.physical_offsets, self._entry_columns(entries)
+        columns = self._entry_columns(shown)
         return self._batch(
-            MessageColumns(messages, physical_offsets, self.request, self._store_name, shown),
+            MessageColumns(messages, shown.physical_offsets, self.request, self._store_name, columns),
             (self._filter.header, self._filter.properties),
             self._filter.last,
         )
 
-    def from_log(self, messages: Messages, physical_offsets: Positions) -> pa.RecordBatch | None:
-        """Rows of valid records; None when their bytes match nothing. Raises CorruptionError with FAILFAST."""
-        sizes = messages.column("total_size")
+    def from_log(self, messages: Messages, physical_offsets: Positions, sizes: Positions) -> pa.RecordBatch | None:
+        """Rows of valid records of these sizes; None when their bytes match nothing. Raises CorruptionError with
+        FAILFAST.
+        """
         matching = self._filter.matching_bytes(messages.buffer, messages.starts, sizes, physical_offsets)
         if matching is not None and not matching.all():
             messages, physical_offsets = messages.take(matching), physical_offsets[matching]

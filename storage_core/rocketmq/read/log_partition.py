@@ -1,6 +1,7 @@
 """One partition of a read of the log alone: every valid record whose first byte lies in its spans.
 
-It looks at no queue, abort file or checkpoint. Source of the rule: interface.md 4.
+It looks at no queue, abort file or checkpoint; inner batches are taken apart. Source of the rules: interface.md 4,
+rocketmq.md 2.8.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from storage_core.files.file_chain import FileChain
 from storage_core.files.open_files import OpenFiles
 from storage_core.files.window import Window
 from storage_core.formats.layout import Mask
-from storage_core.formats.rocketmq.message import BLANK, Messages
+from storage_core.formats.rocketmq.inner_batch import unwrapped
+from storage_core.formats.rocketmq.message import BLANK, Messages, decode
 from storage_core.formats.rocketmq.record_walk import Stop
 from storage_core.rocketmq.disk.commit_log import WINDOW_SIZE, RecordRun
 from storage_core.rocketmq.disk.log_walk import Gap, LogSpan, SpanWalk
@@ -77,11 +79,15 @@ class LogPartition(ScanPartition):
             return
         for start, stop in batch_bounds(item.sizes, first_rows):
             part = item.part(start, stop)
-            messages, physical_offsets = part.messages, part.physical_offsets
+            messages, physical_offsets, sizes = part.messages, part.physical_offsets, part.sizes
+            if (parts := unwrapped(messages, sizes, self.selection.request.verify_crc)) is not None:
+                shown, physical_offsets = sizes[parts.rows], physical_offsets[parts.rows]
+                messages, sizes = decode(parts.buffer, parts.starts, parts.sizes), parts.sizes
+                messages.replace("total_size", np.arange(len(shown)), shown)
             selected = self.selected(messages)
             if not selected.all():
-                messages, physical_offsets = messages.take(selected), physical_offsets[selected]
-            batch = builder.from_log(messages, physical_offsets)
+                messages, physical_offsets, sizes = messages.take(selected), physical_offsets[selected], sizes[selected]
+            batch = builder.from_log(messages, physical_offsets, sizes)
             if batch is not None and batch.num_rows:
                 yield batch
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from storage_core.files.file_chain import FileChain
 from storage_core.files.open_files import OpenFiles
 from storage_core.files.window import Window
-from storage_core.formats.layout import Mask, Positions
+from storage_core.formats.layout import Bytes, Mask, Positions
 from storage_core.formats.rocketmq.consumequeue import (
     BLANK_SIZE,
     QUEUE_ENTRY,
@@ -325,7 +325,7 @@ class QueuePartition(ScanPartition):
     def _batches(
         self, entries: QueueEntries, builder: BatchBuilder, window: Window, first_rows: int
     ) -> Iterator[pa.RecordBatch]:
-        entries = builder.selected(entries)
+        entries = self._selected(entries, builder)
         if not entries.readable and not (readable := self.readable(entries.physical_offsets, entries.sizes)).all():
             lost = entries.take(~readable)
             batch = builder.damage(lost, [Flaw.OUTSIDE.value] * len(lost))
@@ -337,14 +337,21 @@ class QueuePartition(ScanPartition):
             if batch is not None and batch.num_rows:
                 yield batch
 
+    def _selected(self, entries: QueueEntries, builder: BatchBuilder) -> QueueEntries:
+        """The entries that the request's conditions on what they state leave."""
+        return builder.selected(entries)
+
     def _batch(self, entries: QueueEntries, builder: BatchBuilder, window: Window) -> pa.RecordBatch | None:
         if not builder.needs_log:
             return builder.from_entries(entries)
+        return builder.from_queue(*self._loaded(entries, window), entries)
+
+    def _loaded(self, entries: QueueEntries, window: Window) -> tuple[Bytes, Positions]:
+        """A buffer with the records of entries, and where in it each begins."""
         starts, stops, run = runs(entries.physical_offsets, entries.sizes, self.log)
         buffer, run_positions = window.load_runs(starts, stops)
         behind = run_positions - starts
-        positions = entries.physical_offsets + (behind if len(behind) == 1 else behind[run])
-        return builder.from_queue(buffer, positions, entries)
+        return buffer, entries.physical_offsets + (behind if len(behind) == 1 else behind[run])
 
 
 def runs(physical_offsets: Positions, sizes: Positions, log: FileChain) -> tuple[Positions, Positions, Positions]:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from storage_core.errors import DataLossError, OffsetOutOfRangeError, OptionError, choices, listing
 from storage_core.files.open_files import OpenFiles
 from storage_core.formats.layout import Positions
-from storage_core.rocketmq.disk.compacted_queue import CompactedQueue
+from storage_core.rocketmq.disk.batch_queue import BatchQueue
 from storage_core.rocketmq.disk.config_files import committed_offsets
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.read.predicates import bounds_of, may_hold
@@ -35,11 +35,11 @@ NOTHING_CHOSEN = (None,) * 5
 
 
 @dataclass(frozen=True)
-class CompactedRange:
-    """The selected queue offsets [start, stop) of a compacted queue: those before `listed_stop` in its own files."""
+class BatchRange:
+    """The selected queue offsets [start, stop) of a batch queue: those before `listed_stop` in its own files."""
 
     info: QueueInfo
-    queue: CompactedQueue
+    queue: BatchQueue
     start: int
     stop: int
     listed_stop: int
@@ -51,7 +51,7 @@ class Selection:
     them in the queue's files, the rest in the log, but for stale ones.
 
     One element a queue, in the order of the store; queues are numbered by it. `is_whole`: all that the store serves.
-    `compacted`: the same of queues that a broker serves from files of their own.
+    `batched`: the same of batch queues.
     """
 
     infos: Sequence[QueueInfo]
@@ -60,13 +60,13 @@ class Selection:
     start: Positions
     stop: Positions
     is_whole: bool
-    compacted: tuple[CompactedRange, ...] = ()
+    batched: tuple[BatchRange, ...] = ()
 
     @cached_property
     def starts(self) -> dict[QueueKey, int]:
         """The first selected queue offset of every queue."""
         own = dict(zip(self.numbers, self.start.tolist(), strict=True))
-        return own | {(one.info.topic, one.info.queue_id): one.start for one in self.compacted}
+        return own | {(one.info.topic, one.info.queue_id): one.start for one in self.batched}
 
     @cached_property
     def numbers(self) -> Mapping[QueueKey, int]:
@@ -172,14 +172,14 @@ def _selection(
 ) -> Selection:
     spans = [(info.start, info.stop) for info in infos]
     is_whole = len(infos) == len(served.infos) and spans == list(zip(start.tolist(), stop.tolist(), strict=True))
-    if not served.compacted:
+    if not served.batched:
         return _of_queues(served, infos, start, stop, is_whole)
-    compacted = np.array([(info.topic, info.queue_id) in served.compacted for info in infos], bool)
-    apart = [(infos[row], int(start[row]), int(stop[row])) for row in np.flatnonzero(compacted).tolist()]
-    own = np.flatnonzero(~compacted)
+    batched = np.array([(info.topic, info.queue_id) in served.batched for info in infos], bool)
+    apart = [(infos[row], int(start[row]), int(stop[row])) for row in np.flatnonzero(batched).tolist()]
+    own = np.flatnonzero(~batched)
     return replace(
         _of_queues(served, [infos[row] for row in own.tolist()], start[own], stop[own], False),
-        compacted=tuple(_compacted_range(served, *one, files) for one in apart),
+        batched=tuple(_batch_range(served, *one, files) for one in apart),
     )
 
 
@@ -191,9 +191,9 @@ def _of_queues(
     return Selection(infos, queues, [served.verdict.queues[key] for key in keys], start, stop, is_whole)
 
 
-def _compacted_range(served: ServedQueues, info: QueueInfo, start: int, stop: int, files: OpenFiles) -> CompactedRange:
-    queue = served.compacted[info.topic, info.queue_id]
-    return CompactedRange(info, queue, start, stop, queue.stop(files))
+def _batch_range(served: ServedQueues, info: QueueInfo, start: int, stop: int, files: OpenFiles) -> BatchRange:
+    queue = served.batched[info.topic, info.queue_id]
+    return BatchRange(info, queue, start, stop, queue.stop(files))
 
 
 def unlisted_of_compacted(
@@ -202,7 +202,7 @@ def unlisted_of_compacted(
     """What is selected of compacted queues and lies in none of their files, as a start dispatches it to them; and which
     of it the consume queues list: after a crash all from the log file on at which recovery begins.
     """
-    ranges = [one for one in selection.compacted if one.listed_stop < one.stop]
+    ranges = [one for one in selection.batched if one.queue.is_compacted and one.listed_stop < one.stop]
     start = np.array([max(one.start, one.listed_stop) for one in ranges], np.int64)
     stop = np.array([one.stop for one in ranges], np.int64)
     found = _of_queues(served, [one.info for one in ranges], start, stop, False)
@@ -216,8 +216,8 @@ def unlisted_of_compacted(
 def _counted(request: ScanRequest, info: QueueInfo, served: ServedQueues, files: OpenFiles) -> ScanRequest:
     """The request, with the last so many messages counted where queue offsets have holes: in a compacted queue."""
     key = (info.topic, info.queue_id)
-    queue = served.compacted.get(key)
-    if queue is None or request.start.last is request.stop.last is None:
+    queue = served.batched.get(key)
+    if queue is None or not queue.is_compacted or request.start.last is request.stop.last is None:
         return request
     unlisted = info.stop - queue.stop(files)
 

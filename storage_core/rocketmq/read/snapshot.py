@@ -18,7 +18,7 @@ from storage_core.files.window import Window
 from storage_core.formats.rocketmq.message import BLANK
 from storage_core.formats.rocketmq.record_walk import Stop
 from storage_core.rocketmq.disk.directory import Listing
-from storage_core.rocketmq.read.compacted_partition import compacted_partitions
+from storage_core.rocketmq.read.batch_partition import batch_partitions
 from storage_core.rocketmq.read.few_messages import few_messages
 from storage_core.rocketmq.read.key_search import parts_to_read
 from storage_core.rocketmq.read.partitioning import log_partitions, queue_partitions
@@ -66,8 +66,8 @@ class RocketSnapshot(Snapshot):
             selection = selected_queues(request, served, files)
             looked_up = parts_to_read(request, served, selection, files)
             partitions = queue_partitions(request, served, selection, looked_up, store_name, files)
-            if selection.compacted:
-                partitions += compacted_partitions(request, selection.compacted, store_name, files)
+            if selection.batched:
+                partitions += batch_partitions(request, selection.batched, served, store_name, files)
                 unlisted, listed = unlisted_of_compacted(selection, served, files)
                 keyed = replace(request, predicates=(*request.predicates, HAS_KEYS))
                 partitions += queue_partitions(keyed, served, unlisted, listed, store_name, files)
@@ -81,7 +81,7 @@ class RocketSnapshot(Snapshot):
             with OpenFiles() as files:
                 selection = selected_queues(request, self.served, files)
                 name = request.store_name or self._store_name
-                found = None if selection.compacted else few_messages(request, self.served, selection, name, files)
+                found = None if selection.batched else few_messages(request, self.served, selection, name, files)
             if found is not None:
                 if found.num_rows:
                     yield found
@@ -103,7 +103,7 @@ class RocketSnapshot(Snapshot):
         return selection.starts
 
     def warnings(self) -> Sequence[str]:
-        """What a read through the queues leaves out, in bytes, and queues of a kind that is not read."""
+        """What a read through the queues leaves out, in bytes and of compacted topics."""
         lines = []
         left_out = self.bytes_after_end()
         if left_out:
@@ -119,12 +119,7 @@ class RocketSnapshot(Snapshot):
                 "start of a 5.x broker with DLedger after a crash takes them out of their queues; option scan=log "
                 "reads them"
             )
-        if self._listing.batch_queues:
-            lines.append(
-                f"{self._store_name}: {len(self._listing.batch_queues)} batch queues (BatchCQ) are not read through "
-                "their queues; option scan=log reads their records"
-            )
-        if compacted := sorted({topic for topic, _ in self.served.compacted}):
+        if compacted := sorted({topic for (topic, _), queue in self.served.batched.items() if queue.is_compacted}):
             lines.append(
                 f"{self._store_name}: of compacted topics ({listing(compacted)}) the rows are those that a broker "
                 "serves, without messages whose key came again; option scan=log reads every message of the log"

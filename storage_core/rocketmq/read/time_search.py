@@ -5,15 +5,19 @@ Source of the rule: rocketmq.md 6.3, interface.md 13. A bisection: where store t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 
 from storage_core.files.ahead import side_by_side
 from storage_core.files.open_files import OpenFiles
 from storage_core.formats.bisection import first_where
+from storage_core.rocketmq.disk.commit_log import RecordRun
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.disk.record_reader import head_at
+from storage_core.rocketmq.recovery.batch_queues import BatchEntries
+from storage_core.rocketmq.recovery.dispatch import AppendedEntries
 from storage_core.rocketmq.recovery.queue_ranges import ServedQueues
-from storage_core.rocketmq.recovery.redispatch import redispatched
+from storage_core.rocketmq.recovery.redispatch import redispatched, redispatched_batches
 from storage_core.store import QueueInfo, QueueKey
 
 UNKNOWN = -1
@@ -34,9 +38,9 @@ class TimeSearch:
         def search(info: QueueInfo, files: OpenFiles) -> tuple[int, int]:
             key = (info.topic, info.queue_id)
             start, bounds = info.start, self._served.verdict.queues.get(key)
-            if (compacted := self._served.compacted.get(key)) is not None:
-                start = compacted.stop(files)
-                found = compacted.first_since(files, time_ms)
+            if (batched := self._served.batched.get(key)) is not None:
+                start = batched.stop(files)
+                found = batched.first_since(files, time_ms)
                 if found is not None or bounds is None:
                     return start, start if found is None else found
             disk_stop = 0 if bounds is None else min(bounds.disk_stop, info.stop)
@@ -72,7 +76,10 @@ class TimeSearch:
         Queues without such an entry are absent.
         """
         firsts: dict[QueueKey, int] = {}
-        for run, entries in redispatched(self._served.listing.log, self._served.verdict, self._files):
+        where = self._served.listing.log, self._served.verdict, self._files
+        walks: list[Iterator[tuple[RecordRun, AppendedEntries | BatchEntries]]]
+        walks = [redispatched(*where), redispatched_batches(*where)]
+        for run, entries in chain.from_iterable(walks):
             late = run.messages.column("store_ms")[entries.rows] >= time_ms
             for number, queue_offset in zip(
                 entries.queue[late].tolist(), entries.queue_offsets[late].tolist(), strict=True
@@ -85,7 +92,9 @@ class TimeSearch:
 
     def _first_stale(self, key: QueueKey, time_ms: int) -> int:
         """The same of entries behind these in a queue's file, or the queue's end."""
-        bounds = self._served.verdict.queues[key]
+        bounds = self._served.verdict.queues.get(key)
+        if bounds is None:
+            return self._served.verdict.batches[key].stop
         if bounds.stale is None:
             return bounds.stop
         at = self.lower_bound(self._served.files_of(key), bounds.stale.start, bounds.stale.stop, time_ms)

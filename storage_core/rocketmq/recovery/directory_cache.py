@@ -75,7 +75,8 @@ def _stamps(root: str, commit_log_paths: Sequence[str]) -> Iterator[tuple[str, S
     yield from _below(root, 0)
     for folder in log_folders(root, commit_log_paths):
         yield from _below(folder, 1)
-    yield from _below(os.path.join(root, paths.CONSUME_QUEUE), 3)
+    for folder in (paths.CONSUME_QUEUE, paths.BATCH_CONSUME_QUEUE):
+        yield from _below(os.path.join(root, folder), 3)
     for name in MARKS:
         yield from _below(os.path.join(root, name), 0)
 

@@ -6,7 +6,7 @@ of records that keep their queue offsets. Source of the rules: rocketmq.md 3.3, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -97,8 +97,16 @@ def asked_entries(messages: Messages, of_5x: bool) -> AskedEntries:
 class Dispatcher:
     """Feeds records to queues; `tails` is always the state after the last record."""
 
-    def __init__(self, tails: Mapping[QueueKey, QueueTail], entries_per_file: int, of_5x: bool) -> None:
+    def __init__(
+        self,
+        tails: Mapping[QueueKey, QueueTail],
+        entries_per_file: int,
+        of_5x: bool,
+        is_batch: Callable[[str], bool],
+    ) -> None:
+        """`is_batch`: whether a topic without queues yet has batch queues instead (rocketmq.md 3.7)."""
         self.tails = dict(tails)
+        self._is_batch = is_batch
         self._of_5x = of_5x
         self._entries_per_file = max(entries_per_file, 1)
 
@@ -128,6 +136,8 @@ class Dispatcher:
         """Queue offsets that the records get in their queue, -1 for those that the rules ignore."""
         tail = self.tails.get(key, QueueTail())
         if not tail.has_files:
+            if self._is_batch(key[0]):
+                return np.full(len(offsets), -1, np.int64)
             first = int(offsets[0])
             base = first // self._entries_per_file * self._entries_per_file
             tail = replace(tail, queue_offset=first, has_files=True, filler=base, first=first)

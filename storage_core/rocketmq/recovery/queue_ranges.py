@@ -1,6 +1,6 @@
 """The queues of a store and their readable ranges: from the first entry that is no filler and not expired, to the end.
 
-Where the log and each queue end comes from `recovery`. Source of the rules: rocketmq.md 3.5, 3.9, interface.md 42.
+Where the log and each queue end comes from `recovery`. Source of the rules: rocketmq.md 3.5, 3.7, 3.9, interface.md 42.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from storage_core.files.ahead import side_by_side
 from storage_core.files.file_chain import FileChain
 from storage_core.files.open_files import OpenFiles
 from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE
-from storage_core.rocketmq.disk.compacted_queue import CompactedQueue
+from storage_core.rocketmq.disk.batch_queue import BatchQueue
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.disk.directory import Listing
-from storage_core.rocketmq.recovery.compacted import compacted_infos, served_compacted
+from storage_core.rocketmq.recovery.batch_queues import batched_infos, served_batched
 from storage_core.rocketmq.recovery.verdict import QueueVerdict, Rules, Verdict
 from storage_core.store import QueueInfo, QueueKey
 
@@ -24,14 +24,14 @@ from storage_core.store import QueueInfo, QueueKey
 class ServedQueues:
     """What a store serves: its files, the recovery verdict, the queues that hold an entry, all topics; sorted.
 
-    `compacted` are the queues that a broker serves from files of their own, and not from their consume queue.
+    `batched` are the queues whose entries a broker keeps elsewhere than in a consume queue.
     """
 
     listing: Listing
     verdict: Verdict
     infos: tuple[QueueInfo, ...]
     topics: tuple[str, ...]
-    compacted: Mapping[QueueKey, CompactedQueue]
+    batched: Mapping[QueueKey, BatchQueue]
 
     def are_of(self, listing: Listing, verdict: Verdict) -> bool:
         """Whether these are the queues of this very listing and verdict."""
@@ -50,13 +50,13 @@ def served_queues(listing: Listing, verdict: Verdict) -> ServedQueues:
         key, bounds = found
         return QueueInfo(*key, _first_readable(listing, verdict, key, bounds, files), bounds.stop)
 
-    compacted = served_compacted(listing, verdict)
-    filled = [
-        (key, bounds) for key, bounds in sorted(verdict.queues.items()) if bounds.stop > 0 and key not in compacted
-    ]
     with OpenFiles() as files:
+        batched = served_batched(listing, verdict, files)
+        filled = [
+            (key, bounds) for key, bounds in sorted(verdict.queues.items()) if bounds.stop > 0 and key not in batched
+        ]
         infos = list(side_by_side(info, filled, files, listing.root))
-        return _served(listing, verdict, infos, compacted, files)
+        return _served(listing, verdict, infos, batched, files)
 
 
 def served_after(
@@ -67,12 +67,12 @@ def served_after(
     """
     same_start = verdict.log_start == before.verdict.log_start
     known = {(info.topic, info.queue_id): info for info in before.infos}
-    compacted = served_compacted(listing, verdict)
     infos = []
     with OpenFiles() as files:
+        batched = served_batched(listing, verdict, files)
         for key, bounds in sorted(verdict.queues.items()):
             info = known.get(key)
-            if key in compacted:
+            if key in batched:
                 continue
             if info is not None and same_start and key not in changed:
                 infos.append(info)
@@ -80,21 +80,21 @@ def served_after(
                 infos.append(QueueInfo(*key, info.start, bounds.stop))
             elif bounds.stop > 0:
                 infos.append(QueueInfo(*key, _first_readable(listing, verdict, key, bounds, files), bounds.stop))
-        return _served(listing, verdict, infos, compacted, files)
+        return _served(listing, verdict, infos, batched, files)
 
 
 def _served(
     listing: Listing,
     verdict: Verdict,
     infos: list[QueueInfo],
-    compacted: Mapping[QueueKey, CompactedQueue],
+    batched: Mapping[QueueKey, BatchQueue],
     files: OpenFiles,
 ) -> ServedQueues:
-    if compacted:
-        infos = [*infos, *compacted_infos(listing, verdict, compacted, files)]
+    if batched:
+        infos = [*infos, *batched_infos(listing, verdict, batched, files)]
         infos.sort(key=lambda info: (info.topic, info.queue_id))
-    topics = sorted({topic for topic, _ in verdict.queues.keys() | compacted.keys()})
-    return ServedQueues(listing, verdict, tuple(infos), tuple(topics), compacted)
+    topics = sorted({topic for topic, _ in verdict.queues.keys() | batched.keys()})
+    return ServedQueues(listing, verdict, tuple(infos), tuple(topics), batched)
 
 
 def _first_readable(listing: Listing, verdict: Verdict, key: QueueKey, bounds: QueueVerdict, files: OpenFiles) -> int:

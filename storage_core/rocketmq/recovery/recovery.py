@@ -23,6 +23,7 @@ from storage_core.rocketmq.disk.commit_log import Checks, FileWalk, RecordRun
 from storage_core.rocketmq.disk.directory import Listing
 from storage_core.rocketmq.disk.ledger import LedgerChain, first_record_offset, header_size
 from storage_core.rocketmq.disk.record_reader import head_at
+from storage_core.rocketmq.recovery.batch_queues import BatchDispatcher
 from storage_core.rocketmq.recovery.dispatch import Dispatcher, QueueTail
 from storage_core.rocketmq.recovery.dispatch_walk import DispatchWalk
 from storage_core.rocketmq.recovery.ledger import LedgerEnd, ledger_end
@@ -61,6 +62,9 @@ class _Simulation:
     replays: list[Replay] = field(default_factory=list)
     seen: SeenEntries = field(default_factory=SeenEntries)
 
+    def __post_init__(self) -> None:
+        self.batches = BatchDispatcher(self.listing, self.files, self.rules)
+
 
 def recover(listing: Listing, rules: Rules | None = None, known: Verdict | None = None) -> Verdict:
     """The recovery verdict on a store, by the rules of 4.9.3, of 5.3.3, or of the version that the directory shows.
@@ -74,7 +78,7 @@ def recover(listing: Listing, rules: Rules | None = None, known: Verdict | None 
             return _trusting(run)
         states = scanned_queues(list(listing.queues.values()), files, listing.root, run.seen)
         run.states.update(zip(listing.queues, states, strict=True))
-        overall = max((state.tail.reach for state in run.states.values()), default=-1)
+        overall = max([run.batches.last_physical_offset, *(state.tail.reach for state in run.states.values())])
         if not listing.log.files:
             return Verdict(run.rules, 0, 0, {key: QueueVerdict(0, 0) for key in listing.queues})
         verdict = _recover_log(run, overall)
@@ -119,7 +123,7 @@ def _recover_log(run: _Simulation, overall: int) -> Verdict:
     listing = run.listing
     entries_per_file = _entries_per_file(listing)
     before = {key: state.tail for key, state in run.states.items()}
-    dispatcher = Dispatcher(before, entries_per_file, run.rules is Rules.V5)
+    dispatcher = Dispatcher(before, entries_per_file, run.rules is Rules.V5, run.batches.takes)
     # 4.9 dispatches from where the queues end when the scan is over; all but its clean start dispatch while they scan.
     threshold = -1 if listing.abort else overall
     during = listing.abort or run.rules is Rules.V5
@@ -147,7 +151,7 @@ def _recover_log(run: _Simulation, overall: int) -> Verdict:
     queues = {key: _queue_verdict(run.states.get(key), tail) for key, tail in dispatcher.tails.items()}
     return Verdict(
         run.rules, listing.log.start, run.log_end, queues, tuple(run.replays), run.reason, entries_per_file,
-        (0, 0) if ledger is None else _unlisted(run, ledger),
+        (0, 0) if ledger is None else _unlisted(run, ledger), run.batches.tails, run.batches.topics,
         run.seen if run.seen.count <= MOST_SEEN else NOTHING_SEEN,
     )  # fmt: skip
 
@@ -351,6 +355,7 @@ def _dispatch(
     before = dict(dispatcher.tails)
     physical_offset = int(records.physical_offsets[0])
     entries = dispatcher.feed(records)
+    run.batches.feed(records)
     last = run.replays[-1] if run.replays else None
     limit = last.start + _replay_size(run) if last is not None and misread_at is None else run.log_end
     if last is not None and last.stop <= physical_offset < limit:

@@ -59,13 +59,22 @@ class Replay:
 
 
 @dataclass(frozen=True)
+class BatchTail:
+    """What a start appends to one batch queue: queue offsets [start, stop), of records from an address on."""
+
+    first_physical_offset: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The result of recovery. The log is [log_start, log_end).
 
     `replays` are the parts of the log that are dispatched again, in the order in which that happens. `reason` says why
     the log ends at `log_end`. Messages of the log between the addresses `unlisted` are in no queue any more, as a start
-    takes them out (rocketmq.md 2.11). `seen` are addresses of entries that recovery has read: a plan need not do
-    so again.
+    takes them out (rocketmq.md 2.11). `batches` say what of batch queues only the log has; the topics of all of
+    these are `batch_topics`. `seen` are addresses of entries that recovery has read: a plan need not do so again.
     """
 
     rules: Rules
@@ -76,6 +85,8 @@ class Verdict:
     reason: Stop = Stop.END
     entries_per_file: int = DEFAULT_ENTRIES_PER_FILE
     unlisted: tuple[int, int] = (0, 0)
+    batches: Mapping[QueueKey, BatchTail] = field(default_factory=dict)
+    batch_topics: frozenset[str] = frozenset()
     seen: SeenEntries = field(default=NOTHING_SEEN, compare=False, repr=False)
 
     @property

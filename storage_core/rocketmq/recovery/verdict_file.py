@@ -25,7 +25,7 @@ from storage_core.rocketmq.disk.directory import Listing
 from storage_core.rocketmq.recovery.directory_cache import SETTLED_NS
 from storage_core.rocketmq.recovery.dispatch import QueueTail
 from storage_core.rocketmq.recovery.queue_scan import StaleEntries
-from storage_core.rocketmq.recovery.verdict import QueueVerdict, Replay, Rules, Verdict
+from storage_core.rocketmq.recovery.verdict import BatchTail, QueueVerdict, Replay, Rules, Verdict
 from storage_core.store import QueueKey
 
 FOLDER = "mqstore"
@@ -154,6 +154,8 @@ def _as_json(verdict: Verdict) -> dict[str, Any]:
         "replays": [
             [replay.start, replay.stop, _tails_as_json(replay.tails), sorted(replay.void)] for replay in verdict.replays
         ],
+        "batches": [[*key, *vars(tail).values()] for key, tail in verdict.batches.items()],
+        "batch_topics": sorted(verdict.batch_topics),
     }
 
 
@@ -182,6 +184,8 @@ def _verdict(kept: Mapping[str, Any]) -> Verdict:
         )
         for start, stop, tails, void in kept["replays"]
     )
+    batches = {(topic, queue_id): BatchTail(*tail) for topic, queue_id, *tail in kept["batches"]}
     return Verdict(
-        Rules(kept["rules"]), log_start, log_end, queues, replays, Stop(reason), entries_per_file, (first, stop)
-    )
+        Rules(kept["rules"]), log_start, log_end, queues, replays, Stop(reason), entries_per_file, (first, stop),
+        batches, frozenset(kept["batch_topics"]),
+    )  # fmt: skip

@@ -42,7 +42,7 @@ def as_listed(served: ServedQueues) -> ServedQueues:
         key: replace(bounds, stop=bounds.disk_stop, filler=0, first=min(bounds.first, bounds.disk_stop), stale=None)
         for key, bounds in served.verdict.queues.items()
     }
-    verdict = replace(served.verdict, queues=queues, replays=(), seen=NOTHING_SEEN)
+    verdict = replace(served.verdict, queues=queues, replays=(), batches={}, seen=NOTHING_SEEN)
     return served_after(served, served.listing, verdict, set(queues))
 
 
@@ -110,7 +110,7 @@ class Growth:
             self.since = time.monotonic()
         log_end = self.reach
         before = self.served
-        if changed or before.compacted or listing is not before.listing or log_end != before.verdict.log_end:
+        if changed or before.batched or listing is not before.listing or log_end != before.verdict.log_end:
             gone = before.listing.queues.keys() - listing.queues.keys()
             queues = {key: each for key, each in {**before.verdict.queues, **changed}.items() if key not in gone}
             unlisted = any(bounds.stop > bounds.disk_stop for bounds in queues.values())
@@ -152,8 +152,8 @@ class Growth:
             self.walked = last.start
             if last.is_plausible and not self._lists(last):
                 found[last.key] = last.end
-        found.pop(NO_QUEUE, None)
-        return listing, found
+        batch_topics = self.served.verdict.batch_topics  # batch queues are read anew each time
+        return listing, {key: end for key, end in found.items() if key != NO_QUEUE and key[0] not in batch_topics}
 
     def _lists(self, record: _Record) -> bool:
         bounds = self.served.verdict.queues.get(record.key)

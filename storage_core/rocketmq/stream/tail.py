@@ -103,7 +103,7 @@ class RocketTail(Tail):
     def _is_unchanged(self) -> bool:
         if self._growth is not None and (self._growth.waiting or self._growth.walked != self._watched):
             return False
-        if self._last is not None and self._last.served.compacted:
+        if self._last is not None and self._last.served.batched:
             return False  # their files change after the log has
         if not system.unchanged(self._stamps):
             return False

@@ -32,6 +32,8 @@ class Kind(Enum):
     ENTRY = "wrong queue entry"
     PAST_END = "queue entries past the end"
     UNLISTED = "unlisted messages"
+    QUEUE_TYPE = "queue of another type"
+    BATCH_ENTRY = "wrong batch entry"
     COMPACTION_FILE = "wrong compaction file"
     COMPACTED_ENTRY = "wrong compacted entry"
     INDEX_LOST = "missing index"
@@ -64,6 +66,8 @@ EFFECTS: dict[Kind, tuple[str, str]] = {
     Kind.ENTRY: ("skips the message, or serves other bytes", "skips the message, or serves other bytes"),
     Kind.PAST_END: ("drops them", "drops them"),
     Kind.UNLISTED: ("never delivers them", "never delivers them"),
+    Kind.QUEUE_TYPE: (IGNORES, REFUSES),
+    Kind.BATCH_ENTRY: (IGNORES, "serves the bytes as they are"),
     Kind.COMPACTION_FILE: (IGNORES, REFUSES),
     Kind.COMPACTED_ENTRY: (IGNORES, "serves the bytes as they are"),
     Kind.INDEX_LOST: ("finds no message by key", "finds no message by key"),

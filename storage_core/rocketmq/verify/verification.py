@@ -25,9 +25,10 @@ from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.formats.rocketmq.message import BLANK, MAGIC_BLANK
 from storage_core.formats.rocketmq.record_walk import Stop
 from storage_core.progress import report as report_progress
+from storage_core.rocketmq.disk.config_files import batch_topics
 from storage_core.rocketmq.disk.log_walk import Gap, LogSpan
 from storage_core.rocketmq.recovery.redispatch import redispatched
-from storage_core.rocketmq.verify.compacted import wrong_compacted
+from storage_core.rocketmq.verify.batch_queues import wrong_batched
 from storage_core.rocketmq.verify.folders import wrong_files, wrong_small_files
 from storage_core.rocketmq.verify.index_chains import CheckedIndex, checked_indexes, index_finding
 from storage_core.rocketmq.verify.kinds import ENDS_HERE, LISTS_AGAIN, Kind, Subject, counted
@@ -51,7 +52,7 @@ def verified(subject: Subject) -> Iterator[Finding]:
             "queues cannot be compared; option scan=log reads every message of the commit log"
         )
     yield from wrong_files(subject)
-    yield from wrong_compacted(subject)
+    yield from wrong_batched(subject)
     yield from _Verification(subject).findings()
 
 
@@ -121,7 +122,7 @@ class _Verification:
             indexed_to = min(listed_to, newest + 1)
         return Expectations(
             subject, self.queues, self.indexes, numbers, listed_to, named_to, indexed_to,
-            frozenset(listing.batch_queues),
+            batch_topics(listing.root) | {topic for topic, _ in listing.batch_queues},
         )  # fmt: skip
 
     # -- findings of one span

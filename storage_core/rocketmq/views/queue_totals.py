@@ -10,12 +10,14 @@ import numpy as np
 from storage_core.files.open_files import OpenFiles
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE
-from storage_core.rocketmq.disk.compacted_queue import CompactedQueue
+from storage_core.rocketmq.disk.batch_queue import BatchQueue
 from storage_core.rocketmq.disk.record_reader import store_ms_at
 from storage_core.rocketmq.read.queue_partition import QueuePartition
 from storage_core.rocketmq.read.selection import takes
 from storage_core.rocketmq.read.snapshot import RocketSnapshot
 from storage_core.rocketmq.recovery.pull_gaps import ENTRIES_PER_PULL
+from storage_core.rocketmq.recovery.queue_ranges import ServedQueues
+from storage_core.rocketmq.recovery.redispatch import redispatched_batches
 from storage_core.store import Mode, QueueKey, ScanRequest
 
 ENTRIES_AT_ONCE = 1 << 16
@@ -51,9 +53,11 @@ def queue_totals(snapshot: RocketSnapshot, request: ScanRequest) -> dict[QueueKe
     )
     totals: dict[QueueKey, QueueTotal] = {}
     with OpenFiles() as files:
-        for key, queue in snapshot.served.compacted.items():
-            if takes(request, key):
-                _add_compacted(totals.setdefault(key, QueueTotal()), queue, files)
+        for info in snapshot.served.infos:
+            queue = snapshot.served.batched.get(key := (info.topic, info.queue_id))
+            if queue is not None and takes(request, key):
+                _add_batched(totals.setdefault(key, QueueTotal()), queue, info.start, files)
+        _add_unlisted(totals, snapshot.served, files)
         for partition in snapshot.plan(entries_only):
             if isinstance(partition, QueuePartition):
                 for number, columns in _by_queue(partition, files):
@@ -65,14 +69,30 @@ def queue_totals(snapshot: RocketSnapshot, request: ScanRequest) -> dict[QueueKe
     return {key: total for key, total in totals.items() if total.messages}
 
 
-def _add_compacted(total: QueueTotal, queue: CompactedQueue, files: OpenFiles) -> None:
-    """The entries of a compacted queue state the store times themselves."""
+def _add_batched(total: QueueTotal, queue: BatchQueue, start: int, files: OpenFiles) -> None:
+    """The entries of a batch queue state the store times themselves. Those before queue offset `start` do not count."""
     for entries in queue.every(files):
+        entries = entries[entries["queue_offset"] >= start]
         if len(entries):
             total.first_ms = int(entries["store_ms"][0]) if total.first_ms is None else total.first_ms
             total.last_ms = int(entries["store_ms"][-1])
-            total.messages += len(entries)
+            total.messages += int(entries["count"].astype(np.int64).sum())
             total.size += int(entries["size"].astype(np.int64).sum())
+
+
+def _add_unlisted(totals: dict[QueueKey, QueueTotal], served: ServedQueues, files: OpenFiles) -> None:
+    """What only the log has of batch queues."""
+    listed = {key: served.batched[key].stop(files) for key in served.verdict.batches}
+    for run, entries in redispatched_batches(served.listing.log, served.verdict, files):
+        store_ms = run.messages.column("store_ms")
+        for number, key in enumerate(entries.keys):
+            own = np.flatnonzero((entries.queue == number) & (entries.queue_offsets >= listed.get(key, WHOLE)))
+            if len(own) and key in totals:
+                total = totals[key]
+                total.first_ms = int(store_ms[entries.rows[own[0]]]) if total.first_ms is None else total.first_ms
+                total.last_ms = int(store_ms[entries.rows[own[-1]]])
+                total.messages += int((entries.stops - entries.queue_offsets)[own].sum())
+                total.size += int(entries.sizes[own].sum())
 
 
 def _by_queue(partition: QueuePartition, files: OpenFiles) -> Iterator[tuple[int, Columns]]:

@@ -35,7 +35,7 @@ from storage_core.rocketmq.write.commit_plan import Plan
 from storage_core.rocketmq.write.commit_point import GUARD, carry_out, commit, raise_guard, text_of
 from storage_core.rocketmq.write.input_rows import check_columns
 from storage_core.rocketmq.write.options import WriteSettings
-from storage_core.rocketmq.write.prepare import check_directory, known_queues, prepare, refuse_compacted
+from storage_core.rocketmq.write.prepare import check_directory, known_queues, prepare, refuse_batched
 from storage_core.rocketmq.write.redo import finish_pending
 from storage_core.rocketmq.write.staging import KeptRows, Task, stage_task
 from storage_core.store import StagedPart
@@ -112,7 +112,7 @@ class RocketWriteJob(StreamedJob):
 
     def _pass_commit_point(self, parts: Sequence[StagedPart], locks: ExitStack, kept: KeptRows | None) -> Plan:
         """Prepare, guard, draft, log, intent. An error in between leaves every file as it was."""
-        refuse_compacted(self.root, parts)
+        refuse_batched(self.root, parts)
         changes = Changes()
         try:
             plan = prepare(self.root, self.settings, self.job, parts, changes)

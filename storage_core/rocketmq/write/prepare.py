@@ -26,7 +26,8 @@ from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.formats.rocketmq.index_insert import room
 from storage_core.formats.rocketmq.indexfile import ENTRY, HEADER, SLOT, Geometry, decode_header
 from storage_core.job import JobFolder
-from storage_core.rocketmq.disk.config_files import compacted_topics, config_to_change
+from storage_core.rocketmq.disk.batch_queue import batch_queue_files
+from storage_core.rocketmq.disk.config_files import batch_topics, compacted_topics, config_to_change
 from storage_core.rocketmq.disk.directory import find_log, looks_like_store
 from storage_core.rocketmq.index.geometry import noted_geometry
 from storage_core.rocketmq.index.index_files import index_paths, open_index
@@ -57,14 +58,19 @@ def check_directory(root: str) -> None:
         )
 
 
-def refuse_compacted(root: str, parts: Sequence[StagedPart]) -> None:
-    """Refuses rows of a topic that a broker serves from files which only its own dispatcher fills (rocketmq.md 3.9)."""
-    if not system.is_folder(os.path.join(root, paths.COMPACTION)):
-        return
+def refuse_batched(root: str, parts: Sequence[StagedPart]) -> None:
+    """Refuses rows of a topic that a broker serves from files which only its own dispatcher fills (rocketmq.md 3.7,
+    3.9). One in batch queues must not have others besides: no broker would start.
+    """
     written = {topic for part in parts for topic, _ in part.detail["queues"]}
-    if refused := sorted(written & compacted_topics(root)):
+    found, reason = frozenset[str](), "is in batch queues (queue.type=BatchCQ"
+    if any(not system.is_folder(os.path.join(root, paths.CONSUME_QUEUE, topic)) for topic in written):
+        found = batch_topics(root) | {topic for topic, _ in batch_queue_files(root)}
+    if not written & found and system.is_folder(os.path.join(root, paths.COMPACTION)):
+        found, reason = compacted_topics(root), "is compacted (cleanup.policy=COMPACTION"
+    if refused := sorted(written & found):
         raise MqStoreError(
-            f"{root}: {listing(refused)} is compacted (cleanup.policy=COMPACTION in topics.json): a broker would not "
+            f"{root}: {listing(refused)} {reason} in topics.json): a broker would not "
             "serve messages that it did not get itself; write them to another topic, or send them to the broker"
         )
 

@@ -21,7 +21,7 @@ from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.formats.rocketmq.message import BLANK, MAGIC_BLANK
 from storage_core.rocketmq.disk.directory import Listing
 from storage_core.rocketmq.disk.record_reader import record_at
-from storage_core.rocketmq.recovery.compacted import awaits_start
+from storage_core.rocketmq.recovery.batch_queues import awaits_start
 from storage_core.rocketmq.recovery.unfinished import StoreState
 from storage_core.rocketmq.recovery.verdict import Verdict
 
@@ -51,13 +51,14 @@ def cut(store: StoreState, changes: Changes, folder: str) -> None:
 
 
 def refuse_lost_dispatch(listing: Listing, verdict: Verdict) -> None:
-    """Raises MqStoreError where a broker's start has messages of compacted topics to dispatch: with complete queues, as
-    every write and repair leaves them, it would not (rocketmq.md 3.9).
+    """Raises MqStoreError where a broker's start has messages of compacted topics or batch queues to dispatch: with
+    complete queues, as every write and repair leaves them, it would not (rocketmq.md 3.7, 3.9).
     """
     if topics := awaits_start(listing, verdict):
         raise MqStoreError(
-            f"{listing.root}: the broker was killed before it had put all messages of compacted topics "
-            f"({listed(topics)}) where it serves them from, which only its next start does; start it and stop it first"
+            f"{listing.root}: the broker was killed before it had put all messages of topics that are compacted or in "
+            f"batch queues ({listed(topics)}) where it serves them from, which only its next start does; start it and "
+            "stop it first"
         )
 
 

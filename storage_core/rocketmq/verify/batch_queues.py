@@ -1,6 +1,6 @@
-"""The files of compacted topics: which there are, and whether each entry has its record.
+"""Batch queues and the files of compacted topics: which there are, and whether each entry has its record.
 
-A broker loads them by folder, whatever topics.json says. Source of the rules: rocketmq.md 3.9.
+A broker loads the latter by folder, whatever topics.json says. Source of the rules: rocketmq.md 3.7, 3.9.
 """
 
 from __future__ import annotations
@@ -18,19 +18,43 @@ from storage_core.files.open_files import OpenFiles
 from storage_core.files.small_file import names_in
 from storage_core.finding import Finding
 from storage_core.formats.rocketmq import paths
-from storage_core.formats.rocketmq.consumequeue import COMPACTED_ENTRY
+from storage_core.formats.rocketmq.consumequeue import BATCH_ENTRY
 from storage_core.formats.rocketmq.message import FLAWS, Flaw
-from storage_core.rocketmq.disk.compacted_queue import CompactedQueue, compacted_queues
+from storage_core.rocketmq.disk.batch_queue import BatchQueue, compacted_queues
+from storage_core.rocketmq.disk.config_files import batch_topics
 from storage_core.rocketmq.disk.record_reader import RecordReader
 from storage_core.rocketmq.verify.kinds import Kind, Subject
 from storage_core.store import QueueKey
 
 
-def wrong_compacted(subject: Subject) -> Iterator[Finding]:
-    """Findings of the logs and entries of compacted topics; none for 4.9, which ignores them."""
-    root = subject.listing.root
-    if subject.is_4_9 or not subject.listing.has_compaction:
+def wrong_batched(subject: Subject) -> Iterator[Finding]:
+    """Findings of batch queues, and of the logs and entries of compacted topics; none for 4.9, which ignores both."""
+    if subject.is_4_9:
         return
+    yield from _wrong_types(subject)
+    for key, chain in subject.listing.batch_queues.items():
+        queue = BatchQueue(subject.listing.log, chain, is_compacted=False, log_end=subject.verdict.log_end)
+        with OpenFiles() as files:
+            for index in range(len(chain.files)):
+                yield from _wrong_entries(subject, key, queue, index, files)
+    if subject.listing.has_compaction:
+        yield from _wrong_compacted(subject)
+
+
+def _wrong_types(subject: Subject) -> Iterator[Finding]:
+    """Queues in the folder of the other type than topics.json says."""
+    root, listing = subject.listing.root, subject.listing
+    said = batch_topics(root)
+    others = [(paths.BATCH_CONSUME_QUEUE, key) for key in listing.batch_queues if key[0] not in said]
+    others += [(paths.CONSUME_QUEUE, key) for key in listing.queues if key[0] in said]
+    for folder, key in others:
+        reason = "topics.json says that its topic has " + ("batch queues" if key[0] in said else "no batch queues")
+        path = os.path.join(root, folder, key[0], str(key[1]))
+        yield subject.finding(Kind.QUEUE_TYPE, path, 0, 0, reason, queue=key, repairable=False)
+
+
+def _wrong_compacted(subject: Subject) -> Iterator[Finding]:
+    root = subject.listing.root
     for topic in names_in(os.path.join(root, paths.COMPACTION_QUEUE)):
         for key, queue in compacted_queues(root, topic).items():
             yield from _wrong_files(subject, key, queue)
@@ -40,7 +64,7 @@ def wrong_compacted(subject: Subject) -> Iterator[Finding]:
                         yield from _wrong_entries(subject, key, queue, index, files)
 
 
-def _wrong_files(subject: Subject, key: QueueKey, queue: CompactedQueue) -> Iterator[Finding]:
+def _wrong_files(subject: Subject, key: QueueKey, queue: BatchQueue) -> Iterator[Finding]:
     for chain, other, missing in (
         (queue.log, queue.entry_files, "no file of entries has its name"),
         (queue.entry_files, queue.log, "no file of the log has its name"),
@@ -62,11 +86,12 @@ def _of_file(subject: Subject, key: QueueKey, path: str, reason: str) -> Finding
 
 
 def _wrong_entries(
-    subject: Subject, key: QueueKey, queue: CompactedQueue, index: int, files: OpenFiles
+    subject: Subject, key: QueueKey, queue: BatchQueue, index: int, files: OpenFiles
 ) -> Iterator[Finding]:
     entries = queue.entries(files, index)
     addresses = entries["physical_offset"].astype(np.int64)
-    reader = RecordReader(queue.log, files, queue.log.stop)
+    kind = Kind.COMPACTED_ENTRY if queue.is_compacted else Kind.BATCH_ENTRY
+    reader = RecordReader(queue.log, files, min(queue.log.stop, queue.log_end))
     for first, messages in reader.records(addresses):
         part = entries[first : first + len(messages)]
         messages.mark(messages.wrong_bodies(), Flaw.CRC)
@@ -76,7 +101,5 @@ def _wrong_entries(
         messages.mark(other, Flaw.QUEUE)
         for row in np.flatnonzero(messages.flaws).tolist():
             reason = f"it points to {addresses[first + row]}: {FLAWS[messages.flaws[row]].value}"
-            path, position = queue.entry_files.files[index].path, (first + row) * COMPACTED_ENTRY.size
-            yield subject.finding(
-                Kind.COMPACTED_ENTRY, path, position, COMPACTED_ENTRY.size, reason, queue=key, repairable=False
-            )
+            path, position = queue.entry_files.files[index].path, (first + row) * BATCH_ENTRY.size
+            yield subject.finding(kind, path, position, BATCH_ENTRY.size, reason, queue=key, repairable=False)

@@ -1,0 +1,131 @@
+"""One batch queue on disk: entries that state their queue offset, and the log that these point into. That is the commit
+log, or, of a compacted topic, a log of the queue's own, whose files have the names of those of the entries.
+
+Which topics have such queues is said by topics.json. Source of the rules: rocketmq.md 3.7, 3.9.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.files import system
+from storage_core.files.file_chain import FileChain, find_chain
+from storage_core.files.open_files import OpenFiles
+from storage_core.files.small_file import names_in
+from storage_core.files.window import vanished
+from storage_core.formats.layout import Positions
+from storage_core.formats.rocketmq import paths
+from storage_core.formats.rocketmq.consumequeue import BATCH_ENTRY, leading_batches
+from storage_core.store import QueueKey
+
+FIRST_CHUNK = 1_000 * BATCH_ENTRY.size
+GROWTH = 8
+UNBOUNDED = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class BatchQueue:
+    """The log with the records of one queue, and the files of its entries. Queue offsets rise from entry to entry;
+    those of a compacted queue have holes. In each file no entry counts from the first one on that points behind
+    `log_end`.
+    """
+
+    log: FileChain
+    entry_files: FileChain
+    is_compacted: bool
+    log_end: int
+
+    def entries(self, files: OpenFiles, index: int) -> npt.NDArray[Any]:
+        """The entries of file number `index` that name a record, in disk byte order. Shape (n,).
+
+        Raises CorruptionError when the file is gone.
+        """
+        file = self.entry_files.files[index]
+        parts, position, chunk = list[bytes](), 0, FIRST_CHUNK
+        while count := min(chunk, file.size - position) // BATCH_ENTRY.size:
+            found = self.entries_at(files, index, position // BATCH_ENTRY.size, count)
+            valid = leading_batches(found, self.log_end)
+            parts.append(found[:valid].tobytes())
+            if valid < count:
+                break
+            position, chunk = position + count * BATCH_ENTRY.size, chunk * GROWTH
+        return np.frombuffer(b"".join(parts), BATCH_ENTRY.dtype)
+
+    def entries_at(self, files: OpenFiles, index: int, first: int, count: int) -> npt.NDArray[Any]:
+        """`count` entries of file number `index` from number `first` on, whatever they hold; fewer where it ends.
+
+        Raises CorruptionError when the file is gone.
+        """
+        file = self.entry_files.files[index]
+        try:
+            descriptor = files.descriptor(file.path)
+        except FileNotFoundError:
+            raise vanished(file) from None
+        data = system.pread(descriptor, count * BATCH_ENTRY.size, first * BATCH_ENTRY.size)
+        return np.frombuffer(data, BATCH_ENTRY.dtype, len(data) // BATCH_ENTRY.size)
+
+    def every(self, files: OpenFiles) -> Iterator[npt.NDArray[Any]]:
+        """The entries of each file."""
+        for index in range(len(self.entry_files.files)):
+            yield self.entries(files, index)
+
+    def stop(self, files: OpenFiles) -> int:
+        """The queue offset after the last message; 0 without one."""
+        for index in range(len(self.entry_files.files) - 1, -1, -1):
+            entries = self.entries(files, index)
+            if len(entries):
+                return int(ends_of(entries)[-1])
+        return 0
+
+    def last_from(self, files: OpenFiles, count: int) -> int:
+        """The queue offset of the first of the last `count` entries; 0 where there are fewer."""
+        for index in range(len(self.entry_files.files) - 1, -1, -1):
+            entries = self.entries(files, index)
+            if 0 < count <= len(entries):
+                return int(entries["queue_offset"][-count])
+            count -= len(entries)
+        return 0
+
+    def first_since(self, files: OpenFiles, time_ms: int) -> int | None:
+        """The queue offset of the first message that was stored at a time or later; None without one."""
+        for entries in self.every(files):
+            late = entries["store_ms"] >= time_ms
+            if late.any():
+                return int(entries["queue_offset"][late.argmax()])
+        return None
+
+
+NO_FILES = BatchQueue(FileChain((), 0), FileChain((), 0), is_compacted=True, log_end=UNBOUNDED)
+
+
+def ends_of(entries: npt.NDArray[Any]) -> Positions:
+    """The queue offset after the last message of each entry. Shape (n,)."""
+    return entries["queue_offset"].astype(np.int64) + entries["count"].astype(np.int64)
+
+
+def batch_queue_files(root: str) -> dict[QueueKey, FileChain]:
+    """The files of entries in `batchconsumequeue/`, by topic and queue id."""
+    folder = os.path.join(root, paths.BATCH_CONSUME_QUEUE)
+    return {
+        (topic, int(name)): find_chain([os.path.join(folder, topic, name)])
+        for topic in names_in(folder)
+        for name in names_in(os.path.join(folder, topic))
+        if name.isascii() and name.isdigit()
+    }
+
+
+def compacted_queues(root: str, topic: str) -> dict[QueueKey, BatchQueue]:
+    """The queues of a compacted topic that have files, by topic and queue id."""
+    logs, entries = (os.path.join(root, folder, topic) for folder in (paths.COMPACTION_LOG, paths.COMPACTION_QUEUE))
+    found = {}
+    for name in names_in(entries):
+        if name.isascii() and name.isdigit():
+            chains = find_chain([os.path.join(logs, name)]), find_chain([os.path.join(entries, name)])
+            found[topic, int(name)] = BatchQueue(*chains, is_compacted=True, log_end=UNBOUNDED)
+    return found

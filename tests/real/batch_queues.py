@@ -1,0 +1,68 @@
+"""Stores with batch queues that a real broker of 5.3.3 made, and what its consumer gets of them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.real.broker import Broker
+
+VERSION = "5.3.3"
+TOPICS = ("bulk", "orders", "plain")
+BATCHED = TOPICS[:2]
+ENTRY_SIZE = 46
+SMALL = {
+    "mappedFileSizeCommitLog": 1 << 16, "mappedFileSizeConsumeQueue": 2000, "maxHashSlotNum": 101, "maxIndexNum": 400,
+}  # fmt: skip
+PATIENCE_MS = 12_000
+"""A client on a busy machine has been silent for four seconds with messages to come."""
+
+
+@dataclass
+class Story:
+    """One store's life: visits of a broker that stops cleanly or is killed."""
+
+    store: Path
+    r: random.Random
+
+    def __post_init__(self) -> None:
+        self.sizes = SMALL | {"mapperFileSizeBatchConsumeQueue": ENTRY_SIZE * self.r.randrange(3, 40)}
+        self.visits = 0
+
+    def visit(self, kill: bool) -> None:
+        """Adds some messages, one by one and in batches."""
+        with self.broker() as broker:
+            for topic in TOPICS if not self.visits else ():
+                attributes = {"+queue.type": "BatchCQ"} if topic in BATCHED else {}
+                broker.ask(op="topic", topic=topic, queues=2, perm=6, attributes=attributes)
+            for _ in range(self.r.randrange(1, 4)):
+                broker.ask(op="produce", group="producers", messages=self.some_messages(), quiet=True)
+            if kill:
+                broker.kill()
+        self.visits += 1
+
+    def broker(self) -> Broker:
+        """A broker on the store."""
+        return Broker(VERSION.replace(".", ""), self.store, self.sizes)
+
+    def consumed(self) -> list[dict[str, Any]]:
+        """What a new group gets of a broker."""
+        with self.broker() as broker:
+            return broker.consume(f"group{self.visits}", list(TOPICS), PATIENCE_MS)
+
+    def some_messages(self) -> list[dict[str, Any]]:
+        """Messages of every topic, in batches of one topic and queue and alone."""
+        r, messages = self.r, []
+        for number in range(r.randrange(5, 40)):
+            place = {"topic": r.choice(TOPICS), "queueId": r.randrange(2)}
+            size = r.choice((1, 1, r.randrange(2, 9), r.randrange(2, 60)))
+            kind = {"kind": "batch"} if size > 1 or r.random() < 0.2 else {}
+            for each in range(size):
+                own = {
+                    "body": "x" * r.randrange(60) + f" {number} {each}", "keys": f"key-{r.randrange(12)}",
+                    "flag": r.randrange(3),
+                } | ({"tags": r.choice(("red", "green"))} if r.random() < 0.7 else {})  # fmt: skip
+                messages.append(place | kind | own)
+        return messages

@@ -1,0 +1,98 @@
+"""Batch queues of 5.3.3: the rows are what a consumer of the real broker gets, whose client takes inner batches apart,
+also after the broker was killed, queues lost their last entries, or old files of the log went.
+
+`MQSTORE_BATCHED` says how many seeds (1; `make test-real-full` takes 8), `MQSTORE_SEED` where they start.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from base64 import b64encode
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from storage_core import open_store
+from tests.golden import archive
+from tests.real.batch_queues import SMALL, TOPICS, Story
+from tests.real.broker import Broker, BrokerError
+from tests.reference.batches import got, told
+from tests.reference.served import AS_BROKER, in_partitions, place, read
+from tests.support.batch_store import add_queue, lose_batch_entries
+from tests.support.stream_query import Query
+
+pytestmark = pytest.mark.real
+
+FIRST_SEED = int(os.environ.get("MQSTORE_SEED", "20261129"))
+SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("MQSTORE_BATCHED", "1")))
+VISITS = 2
+SETTLED_S = 3
+"""Longer than a stream waits for a broker to list a record."""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rows_are_what_a_consumer_gets(seed: int, tmp_path: Path) -> None:
+    r = random.Random(seed)
+    story = Story(tmp_path / "store", r)
+    for visit in range(VISITS):
+        kill = visit == VISITS - 1 or r.random() < 0.5
+        story.visit(kill)
+        if kill or r.random() < 0.5:
+            lose_batch_entries(story.store, lambda: r.choice((0, r.randrange(6))))
+        if r.random() < 0.4:
+            expire(story.store, r.randrange(1, 3))
+        rows = read(story.store, in_partitions(r.randrange(1, 5), topics=TOPICS, **AS_BROKER))
+        truth = [got(each) for each in sorted(story.consumed(), key=place)]
+        assert [told(row) for row in sorted(rows, key=place)] == truth
+    with open_store(str(story.store)) as opened:
+        assert opened.append(pa.table({"topic": ["plain"] * 9, "body": [b"%d" % number for number in range(9)]})) == 9
+    story.visits += 1
+    served = [(place(message), message["body64"]) for message in sorted(story.consumed(), key=place)]
+    rows = sorted(read(story.store, in_partitions(1, topics=TOPICS, **AS_BROKER)), key=place)
+    assert served == [(place(row), b64encode(row["body"]).decode()) for row in rows]
+
+
+def test_a_stream_beside_a_broker(tmp_path: Path) -> None:
+    """Each message comes once, also where a micro-batch ends inside of an inner batch."""
+    story = Story(tmp_path / "store", random.Random(FIRST_SEED))
+    story.visit(kill=False)
+    query = Query(story.store, {"topic": ",".join(TOPICS), "maxOffsetsPerTrigger": "13"})
+    query.start()
+    with story.broker() as broker:
+        for _ in range(4):
+            broker.ask(op="produce", group="producers", messages=story.some_messages(), quiet=True)
+            while query.trigger():
+                pass
+        time.sleep(SETTLED_S)
+        while query.trigger():
+            pass
+    query.stop()
+    rows = [row for table in query.tables for row in table.to_pylist()]
+    got = sorted((row["topic"], row["queueId"], row["queueOffset"], row["msgId"]) for row in rows)
+    assert got == sorted((*place(message), message["msgId"]) for message in story.consumed())
+
+
+def expire(store: Path, most: int) -> None:
+    """Deletes the first files of the log, as a broker does with old ones, but for the last."""
+    for file in sorted((store / "commitlog").iterdir())[:-1][:most]:
+        file.unlink()
+
+
+@pytest.mark.parametrize("change", ["a queue besides", "another type"])
+def test_a_broker_loads_no_other_queues_of_a_batch_topic(change: str, tmp_path: Path) -> None:
+    """Which is why mqstore writes nothing to one (rocketmq.md 3.7)."""
+    store = archive.unpack("stopped-5.3.3", tmp_path, "rocketmq/batched")
+    (file, *_) = (store / "batchconsumequeue" / "bulk" / "0").iterdir()
+    settings = SMALL | {"mapperFileSizeBatchConsumeQueue": file.stat().st_size}
+    with Broker("533", store, settings):
+        pass
+    if change == "another type":
+        topics = store / "config" / "topics.json"
+        topics.write_text(topics.read_text().replace("BatchCQ", "SimpleCQ"))
+    else:
+        add_queue(store, "bulk")
+    with pytest.raises(BrokerError, match="did not start"):
+        Broker("533", store, settings)

@@ -1,0 +1,32 @@
+"""Harm to the queues of batch topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from storage_core.formats.rocketmq.consumequeue import BATCH_ENTRY
+
+
+def lose_batch_entries(directory: Path, most: Callable[[], int]) -> int:
+    """Makes the last entries of the last file of each batch queue zeros, at most as many as it is told; how many."""
+    lost = 0
+    for folder in sorted((directory / "batchconsumequeue").glob("*/*")):
+        path = max(folder.iterdir())
+        entries = np.frombuffer(path.read_bytes(), BATCH_ENTRY.dtype).copy()
+        used = int((entries["count"] > 0).sum())
+        gone = slice(max(0, used - most()), used)
+        entries[gone] = np.zeros(1, BATCH_ENTRY.dtype)
+        path.write_bytes(entries.tobytes())
+        lost += gone.stop - gone.start
+    return lost
+
+
+def add_queue(directory: Path, topic: str) -> None:
+    """Adds an empty consume queue to a topic, as long as the others."""
+    other = min((directory / "consumequeue").glob("*/*/*"))
+    folder = directory / "consumequeue" / topic / "0"
+    folder.mkdir(parents=True)
+    (folder / other.name).write_bytes(bytes(other.stat().st_size))
