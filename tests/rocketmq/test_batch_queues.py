@@ -176,6 +176,12 @@ def test_after_a_clean_stop_it_does_not(tmp_path: Path) -> None:
     places = [place(row) for row in before]
     assert len(rows) < len(before)
     assert [place(row) for row in rows] == [at for at in places if at in {place(row) for row in rows}]
+    lost = Counter("/".join(map(str, at[:2])) for at in places if at not in {place(row) for row in rows})
+    with open_store(str(directory)) as store:
+        findings = list(store.verify())
+        assert store.repair() == []
+    assert {finding.kind for finding in findings} == {"unlisted batches"}
+    assert {finding.queue: int(finding.reason.split(": ")[1].split()[0]) for finding in findings} == lost
 
 
 def test_a_queue_that_no_broker_has_begun_yet(tmp_path: Path) -> None:
@@ -285,9 +291,11 @@ def test_entries_of_another_message_are_damage(directory: Path) -> None:
     with open_store(str(directory)) as store:
         with pytest.raises(CorruptionError, match="are not those of the queue"):
             list(store.snapshot().read(ScanRequest(topics=("bulk",))))
-        (finding,) = store.verify()
-    assert (finding.kind, finding.queue, finding.position) == ("wrong batch entry", "bulk/1", BATCH_ENTRY.size)
-    assert "are not those of the queue" in finding.reason
+        wrong, unlisted = store.verify()
+    assert (wrong.kind, wrong.queue, wrong.position) == ("wrong batch entry", "bulk/1", BATCH_ENTRY.size)
+    assert "are not those of the queue" in wrong.reason
+    assert (unlisted.kind, unlisted.queue) == ("unlisted batches", "bulk/1")
+    assert f" {len(gone)} message" in unlisted.reason
 
 
 @pytest.mark.parametrize("change", ["a queue besides", "another type"])

@@ -58,6 +58,7 @@ PLANNED = {
     Kind.CHECKPOINT: "write it anew",
     Kind.QUEUE_TYPE: "nothing; restore topics.json, or move the queue away if it holds nothing",
     Kind.BATCH_ENTRY: "nothing; option scan=log reads the messages of the log",
+    Kind.UNLISTED_BATCH: "nothing; option scan=log reads the messages of the log",
     Kind.COMPACTION_FILE: "nothing; restore the file, or move both folders of the queue out of compaction/",
     Kind.COMPACTED_ENTRY: "nothing; a compaction of the broker drops it",
     **dict.fromkeys(QUEUES, "make the queue anew from the log"),

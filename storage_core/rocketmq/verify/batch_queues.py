@@ -23,8 +23,12 @@ from storage_core.formats.rocketmq.message import FLAWS, Flaw
 from storage_core.rocketmq.disk.batch_queue import BatchQueue, compacted_queues
 from storage_core.rocketmq.disk.config_files import batch_topics
 from storage_core.rocketmq.disk.record_reader import RecordReader
-from storage_core.rocketmq.verify.kinds import Kind, Subject
+from storage_core.rocketmq.recovery.batch_queues import batch_entries, served_batched
+from storage_core.rocketmq.recovery.recovery import dispatched_records
+from storage_core.rocketmq.verify.kinds import Kind, Subject, counted
 from storage_core.store import QueueKey
+
+NO_ADDRESSES = np.empty(0, np.int64)
 
 
 def wrong_batched(subject: Subject) -> Iterator[Finding]:
@@ -37,6 +41,7 @@ def wrong_batched(subject: Subject) -> Iterator[Finding]:
         with OpenFiles() as files:
             for index in range(len(chain.files)):
                 yield from _wrong_entries(subject, key, queue, index, files)
+    yield from _unlisted(subject)
     if subject.listing.has_compaction:
         yield from _wrong_compacted(subject)
 
@@ -51,6 +56,39 @@ def _wrong_types(subject: Subject) -> Iterator[Finding]:
         reason = "topics.json says that its topic has " + ("batch queues" if key[0] in said else "no batch queues")
         path = os.path.join(root, folder, key[0], str(key[1]))
         yield subject.finding(Kind.QUEUE_TYPE, path, 0, 0, reason, queue=key, repairable=False)
+
+
+def _unlisted(subject: Subject) -> Iterator[Finding]:
+    """Messages of batch topics in no entry that no start will list, but for those before a queue's first entry: they
+    were deleted with their topic.
+    """
+    log, verdict, root = subject.listing.log, subject.verdict, subject.listing.root
+    if not (topics := batch_topics(root)):
+        return
+    found: dict[QueueKey, list[tuple[int, int]]] = {}
+    with OpenFiles() as files:
+        listed = {
+            key: np.concatenate([each["physical_offset"].astype(np.int64) for each in queue.every(files)])
+            for key, queue in served_batched(subject.listing, verdict, files).items()
+            if not queue.is_compacted and queue.entry_files.files
+        }
+        for run in dispatched_records(log, files, log.start, verdict.log_end, verdict.rules):
+            if (entries := batch_entries(run, topics)) is None:
+                continue
+            for number, key in enumerate(entries.keys):
+                known, tail = listed.get(key, NO_ADDRESSES), verdict.batches.get(key)
+                lost = (entries.queue == number) & ~np.isin(entries.physical_offsets, known)
+                lost &= entries.physical_offsets > known.min(initial=log.stop if len(known) else -1)
+                if tail is not None:
+                    lost &= entries.physical_offsets < tail.first_physical_offset
+                if lost.any():
+                    own = zip(entries.queue_offsets[lost].tolist(), entries.stops[lost].tolist(), strict=True)
+                    found.setdefault(key, []).extend(own)
+    for key, spans in sorted(found.items()):
+        count, first, last = sum(stop - start for start, stop in spans), spans[0][0], spans[-1][1] - 1
+        reason = f"queue offsets {first} to {last}: {counted(count, 'message is', 'messages are')} in no queue file"
+        path = os.path.join(root, paths.BATCH_CONSUME_QUEUE, key[0], str(key[1]))
+        yield subject.finding(Kind.UNLISTED_BATCH, path, 0, 0, reason, queue=key, repairable=False)
 
 
 def _wrong_compacted(subject: Subject) -> Iterator[Finding]:

@@ -34,6 +34,7 @@ class Kind(Enum):
     UNLISTED = "unlisted messages"
     QUEUE_TYPE = "queue of another type"
     BATCH_ENTRY = "wrong batch entry"
+    UNLISTED_BATCH = "unlisted batches"
     COMPACTION_FILE = "wrong compaction file"
     COMPACTED_ENTRY = "wrong compacted entry"
     INDEX_LOST = "missing index"
@@ -68,6 +69,7 @@ EFFECTS: dict[Kind, tuple[str, str]] = {
     Kind.UNLISTED: ("never delivers them", "never delivers them"),
     Kind.QUEUE_TYPE: (IGNORES, REFUSES),
     Kind.BATCH_ENTRY: (IGNORES, "serves the bytes as they are"),
+    Kind.UNLISTED_BATCH: (IGNORES, "never delivers them"),
     Kind.COMPACTION_FILE: (IGNORES, REFUSES),
     Kind.COMPACTED_ENTRY: (IGNORES, "serves the bytes as they are"),
     Kind.INDEX_LOST: ("finds no message by key", "finds no message by key"),
