@@ -16,11 +16,12 @@ import pyarrow as pa
 import pytest
 
 from storage_core import open_store
+from storage_core.store import Scan
 from tests.golden import archive
 from tests.real.batch_queues import SMALL, TOPICS, Story
 from tests.real.broker import Broker, BrokerError
 from tests.reference.batches import got, told
-from tests.reference.served import AS_BROKER, in_partitions, place, read
+from tests.reference.served import AS_BROKER, Row, in_partitions, place, read
 from tests.support.batch_store import add_queue, lose_batch_entries
 from tests.support.stream_query import Query
 
@@ -79,6 +80,30 @@ def expire(store: Path, most: int) -> None:
     """Deletes the first files of the log, as a broker does with old ones, but for the last."""
     for file in sorted((store / "commitlog").iterdir())[:-1][:most]:
         file.unlink()
+
+
+def test_a_broker_serves_what_a_repair_lists(tmp_path: Path) -> None:
+    """Also of a store whose broker was killed, and whose log was damaged in the middle."""
+    r = random.Random(FIRST_SEED)
+    story = Story(tmp_path / "store", r)
+    story.visit(kill=True)
+    lose_batch_entries(story.store, lambda: r.randrange(6))
+    logged = read(story.store, in_partitions(1, scan=Scan.LOG, topics=TOPICS))
+    damaged = logged[len(logged) // 3]["physicalOffset"]
+    path = max(file for file in (story.store / "commitlog").iterdir() if int(file.name) <= damaged)
+    with path.open("r+b") as log:
+        log.seek(damaged - int(path.name) + 4)
+        log.write(b"gone")
+    with open_store(str(story.store)) as store:
+        assert store.repair()
+        assert list(store.verify()) == []
+    rest = sorted(named(row) for row in logged if row["physicalOffset"] != damaged)
+    assert sorted(map(named, story.consumed())) == rest
+
+
+def named(message: Row) -> tuple[str, int, str, int]:
+    """A message by what stays when a gap before it is closed."""
+    return message["topic"], message["queueId"], message["msgId"], message["physicalOffset"]
 
 
 @pytest.mark.parametrize("change", ["a queue besides", "another type"])

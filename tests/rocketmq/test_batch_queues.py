@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from storage_core import open_store
 from storage_core.errors import CorruptionError, MqStoreError
 from storage_core.formats.rocketmq.consumequeue import BATCH_ENTRY
+from storage_core.rocketmq.recovery.batch_queues import BatchEntries
 from storage_core.store import EARLIEST, LATEST, Mode, OffsetBound, Predicate, Scan, ScanRequest
 from tests.golden import archive
 from tests.reference.batches import got, told
@@ -179,7 +181,6 @@ def test_after_a_clean_stop_it_does_not(tmp_path: Path) -> None:
     lost = Counter("/".join(map(str, at[:2])) for at in places if at not in {place(row) for row in rows})
     with open_store(str(directory)) as store:
         findings = list(store.verify())
-        assert store.repair() == []
     assert {finding.kind for finding in findings} == {"unlisted batches"}
     assert {finding.queue: int(finding.reason.split(": ")[1].split()[0]) for finding in findings} == lost
 
@@ -260,22 +261,62 @@ def test_nothing_is_written_to_a_batch_queue(directory: Path) -> None:
     assert not any((directory / "consumequeue" / topic).exists() for topic in BATCHED)
 
 
-def test_a_write_or_a_repair_takes_no_message_from_a_consumer(tmp_path: Path) -> None:
-    """With complete queues a start would not dispatch what the batch queues lack."""
+def test_a_write_takes_no_message_from_a_consumer(tmp_path: Path) -> None:
+    """With complete queues a start would not dispatch what the batch queues lack. A repair completes these too."""
     directory = archive.unpack("killed-5.3.3", tmp_path, ENGINE)
+    before, files = rows_of(directory), batch_files(directory)
     lose_batch_entries(directory, lambda: 3)
-    (directory / "checkpoint").write_bytes(b"")
-    before = archive.fingerprint(directory)
     with open_store(str(directory)) as store:
-        for change in (lambda: store.append(pa.table({"topic": ["plain"], "body": [b"1"]})), store.repair):
-            with pytest.raises(
-                MqStoreError, match=r"topics that are compacted or in batch queues \(.*start it and stop"
-            ):
-                change()
-    after = archive.fingerprint(directory)
-    assert {path: told for path, told in after.items() if ".mqstore" not in path and path != "."} == {
-        path: told for path, told in before.items() if path != "."
-    }
+        assert store.repair() == [], "nothing is wrong, so nothing is done"
+        untouched = archive.fingerprint(directory)
+        with pytest.raises(
+            MqStoreError, match=r"compacted or in batch queues \(bulk, orders\).*start it and stop it first"
+        ):
+            store.append(pa.table({"topic": ["plain"], "body": [b"1"]}))
+        after = archive.fingerprint(directory)
+        assert [path for path in untouched if untouched[path][1:] != after[path][1:]] == []
+        (directory / "checkpoint").write_bytes(b"")
+        assert "batchconsumequeue/orders/1: made anew from the log" in store.repair()
+        assert batch_files(directory) == files
+        assert rows_of(directory) == before
+        assert list(store.verify()) == []
+        assert store.append(pa.table({"topic": ["plain"], "body": [b"1"]})) == 1
+
+
+def batch_files(directory: Path) -> dict[str, bytes]:
+    """The bytes of each file of the batch queues."""
+    found = (directory / "batchconsumequeue").glob("*/*/*")
+    return {str(path.relative_to(directory)): path.read_bytes() for path in found}
+
+
+def test_messages_before_the_last_first_one_belong_to_a_deleted_queue() -> None:
+    queue, queue_offsets = np.array([0, 1, 0, 1, 0, 1], np.int32), np.array([0, 7, 4, 9, 0, 10])
+    entries = BatchEntries((("bulk", 0), ("bulk", 1)), queue, *[queue_offsets] * 4, np.arange(6))
+    assert [(rows.tolist(), begins) for rows, begins in map(entries.of, (0, 1))] == [([4], True), ([1, 3, 5], False)]
+
+
+@pytest.mark.parametrize("harm", ["lost", "turned", "gone"])
+def test_a_repair_makes_queues_anew_as_a_broker_made_them(tmp_path: Path, harm: str) -> None:
+    directory = archive.unpack("stopped-5.3.3", tmp_path, ENGINE)
+    before, files = rows_of(directory), batch_files(directory)
+    if harm == "lost":
+        lose_batch_entries(directory, lambda: 2)
+    elif harm == "gone":
+        shutil.rmtree(directory / "batchconsumequeue" / "bulk")
+    else:
+        for path in (directory / "batchconsumequeue" / "orders" / "1").iterdir():
+            entries = np.frombuffer(path.read_bytes(), BATCH_ENTRY.dtype).copy()
+            entries["physical_offset"][0] += 3
+            path.write_bytes(entries.tobytes())
+    assert batch_files(directory) != files
+    with open_store(str(directory)) as store:
+        assert all(finding.repairable for finding in store.verify())
+        done = store.repair()
+        assert done
+        assert all(line.startswith("batchconsumequeue/") for line in done)
+        assert list(store.verify()) == []
+    assert batch_files(directory) == files
+    assert rows_of(directory) == before
 
 
 def test_entries_of_another_message_are_damage(directory: Path) -> None:

@@ -80,6 +80,22 @@ def encode_entries(
     return entries
 
 
+def encode_batch_entries(
+    physical_offsets: Positions,
+    sizes: Positions,
+    tags_codes: Positions,
+    store_ms: Positions,
+    queue_offsets: Positions,
+    counts: Positions,
+) -> npt.NDArray[Any]:
+    """Entries of a batch queue in disk byte order. Shape (n,)."""
+    entries = np.zeros(len(physical_offsets), BATCH_ENTRY.dtype)
+    entries["physical_offset"], entries["size"], entries["tags_code"] = physical_offsets, sizes, tags_codes
+    entries["store_ms"], entries["queue_offset"], entries["count"] = store_ms, queue_offsets, counts
+    entries["compacted_offset"] = -1
+    return entries
+
+
 def filler_entries(count: int) -> npt.NDArray[Any]:
     """The entries that a broker puts before a queue's first message (rocketmq.md 3.3). Shape (count,)."""
     blank = np.zeros(count, np.int64)

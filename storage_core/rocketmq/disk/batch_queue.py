@@ -109,6 +109,12 @@ def ends_of(entries: npt.NDArray[Any]) -> Positions:
     return entries["queue_offset"].astype(np.int64) + entries["count"].astype(np.int64)
 
 
+def addresses(queue: BatchQueue, files: OpenFiles) -> Positions:
+    """Addresses of the records that a queue's entries name, in their order. Shape (n,)."""
+    parts = [entries["physical_offset"].astype(np.int64) for entries in queue.every(files)]
+    return np.concatenate([np.empty(0, np.int64), *parts])
+
+
 def batch_queue_files(root: str) -> dict[QueueKey, FileChain]:
     """The files of entries in `batchconsumequeue/`, by topic and queue id."""
     folder = os.path.join(root, paths.BATCH_CONSUME_QUEUE)

@@ -52,6 +52,14 @@ class BatchEntries:
     sizes: Positions
     rows: npt.NDArray[np.intp]
 
+    def of(self, number: int) -> tuple[npt.NDArray[np.intp], bool]:
+        """The entries of queue `number`, from the last one on with queue offset 0, and whether there is one: what the
+        log has before it belongs to a queue of this name that was deleted.
+        """
+        own = np.flatnonzero(self.queue == number)
+        begins = np.flatnonzero(self.queue_offsets[own] == 0)
+        return (own[begins[-1] :], True) if len(begins) else (own, False)
+
 
 def batch_entries(run: RecordRun, topics: Collection[str]) -> BatchEntries | None:
     """What a dispatcher would put into batch queues for the records of `run`; None where no record has such a topic.

@@ -55,20 +55,24 @@ def list_in_order(subject: Subject, keys: Iterable[QueueKey], cut: CutBytes) -> 
     Stopped anywhere, a queue is as it was, or gone, or new. Raises OSError.
     """
     staging = os.path.join(JobFolder(subject.listing.root).folder, NEW)
-    _drop(staging)
+    drop_staged(staging)
     _Lists(subject, frozenset(keys), staging).write()
     for key in keys:
-        source, target = os.path.join(staging, key[0], str(key[1])), _folder(subject, key)
-        if not system.exists(source):
-            continue
-        if system.exists(target):
-            cut.move(target)
-        system.make_folder(os.path.dirname(target))
-        system.sync_folder(source)
-        system.rename(source, target)
-        system.sync_folder(os.path.dirname(target))
-        system.sync_folder(os.path.dirname(os.path.dirname(target)))
-    _drop(staging)
+        put_in_place(os.path.join(staging, key[0], str(key[1])), _folder(subject, key), cut)
+    drop_staged(staging)
+
+
+def put_in_place(source: str, target: str, cut: CutBytes) -> None:
+    """Makes a staged folder the one of a queue, whose old one is kept; nothing is done where none is staged."""
+    if not system.exists(source):
+        return
+    if system.exists(target):
+        cut.move(target)
+    system.make_folder(os.path.dirname(target))
+    system.sync_folder(source)
+    system.rename(source, target)
+    system.sync_folder(os.path.dirname(target))
+    system.sync_folder(os.path.dirname(os.path.dirname(target)))
 
 
 def without_beginning(subject: Subject, keys: Iterable[QueueKey]) -> set[QueueKey]:
@@ -102,7 +106,7 @@ def _folder(subject: Subject, key: QueueKey) -> str:
     return os.path.join(subject.listing.root, paths.CONSUME_QUEUE, key[0], str(key[1]))
 
 
-def _drop(folder: str) -> None:
+def drop_staged(folder: str) -> None:
     """Removes a staging folder: topics, queues, files."""
     for topic in names_in(folder):
         for queue_id in system.names(os.path.join(folder, topic)):

@@ -24,6 +24,7 @@ from storage_core.rocketmq.index.geometry import noted_geometry
 from storage_core.rocketmq.index.index_files import described, index_paths
 from storage_core.rocketmq.recovery.recovery import recover
 from storage_core.rocketmq.recovery.verdict import Rules
+from storage_core.rocketmq.repair.batch_repair import list_batches
 from storage_core.rocketmq.repair.log_repair import LogRepair
 from storage_core.rocketmq.repair.offset_moves import finish_moves, is_set, remember, set_remembered
 from storage_core.rocketmq.repair.queue_repair import empty_queue, list_in_order, without_beginning
@@ -40,6 +41,7 @@ MOST_ROUNDS = 8
 FILES = frozenset({Kind.EMPTY, Kind.ODD, Kind.CONFIG})
 LOG = frozenset({Kind.FILE_LOST, Kind.LENGTH, Kind.BYTES, Kind.DELAY, Kind.PORT, Kind.CHECKSUM, Kind.TORN})
 QUEUES = frozenset({Kind.QUEUE_FILE_LOST, Kind.QUEUE_FILE_BLANK, Kind.ENTRY, Kind.PAST_END, Kind.UNLISTED})
+BATCHES = frozenset({Kind.BATCH_ENTRY, Kind.UNLISTED_BATCH})
 INDEX = frozenset({Kind.INDEX_LOST, Kind.INDEX_FILE, Kind.INDEX_ENTRY, Kind.INDEX_PAST_END, Kind.UNINDEXED})
 
 PLANNED = {
@@ -57,11 +59,9 @@ PLANNED = {
     Kind.AFTER_END: "serve them again",
     Kind.CHECKPOINT: "write it anew",
     Kind.QUEUE_TYPE: "nothing; restore topics.json, or move the queue away if it holds nothing",
-    Kind.BATCH_ENTRY: "nothing; option scan=log reads the messages of the log",
-    Kind.UNLISTED_BATCH: "nothing; option scan=log reads the messages of the log",
     Kind.COMPACTION_FILE: "nothing; restore the file, or move both folders of the queue out of compaction/",
     Kind.COMPACTED_ENTRY: "nothing; a compaction of the broker drops it",
-    **dict.fromkeys(QUEUES, "make the queue anew from the log"),
+    **dict.fromkeys(QUEUES | BATCHES, "make the queue anew from the log"),
     **dict.fromkeys(INDEX, "make the index anew from the log"),
 }
 
@@ -106,11 +106,13 @@ class Repair:
                 if not findings or findings == before:
                     break
                 if not before:  # later on it would leave a store that no broker loads
-                    refuse_lost_dispatch(subject.listing, subject.verdict)
+                    refuse_lost_dispatch(subject.listing, replace(subject.verdict, batches={}))
                 before = findings
                 if not self._mend(subject, findings, cut):
                     break
             if self.done and system.exists(os.path.join(self.root, paths.ABORT)):
+                subject = self._subject()
+                self._list_batches(subject, set(subject.verdict.batches), cut)
                 complete(self.root, self._with_geometry())
             self.done += set_remembered(list_store(self.root, self.settings.commit_log_path))
             remove_guard(self._folders)
@@ -158,8 +160,10 @@ class Repair:
         queues = _queues_of(finding for finding in findings if Kind(finding.kind) in QUEUES)
         settings = self._with_geometry()
         of_index = bool(kinds & INDEX) and settings.index_given
-        if not queues and not of_index and Kind.CHECKPOINT not in kinds:
+        batches = _queues_of(finding for finding in findings if Kind(finding.kind) in BATCHES)
+        if not queues and not batches and not of_index and Kind.CHECKPOINT not in kinds:
             return False
+        self._list_batches(subject, batches | subject.verdict.batches.keys(), cut)
         listing = subject.listing
         remember(listing, queues)
         self._start_over()
@@ -180,6 +184,13 @@ class Repair:
             self.done.append(f"{paths.CHECKPOINT}: written anew")
         complete(self.root, settings)
         return True
+
+    def _list_batches(self, subject: Subject, keys: set[QueueKey], cut: CutBytes) -> None:
+        """Also those that a start would complete: it will not, with complete queues."""
+        if keys:
+            list_batches(subject, keys, cut)
+        for key in sorted(keys):
+            self.done.append(f"{paths.BATCH_CONSUME_QUEUE}/{key[0]}/{key[1]}: made anew from the log")
 
     def _start_over(self) -> None:
         """Makes the next start dispatch the whole log: as after a crash, with a checkpoint that knows nothing."""

@@ -20,7 +20,7 @@ from storage_core.finding import Finding
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.consumequeue import BATCH_ENTRY
 from storage_core.formats.rocketmq.message import FLAWS, Flaw
-from storage_core.rocketmq.disk.batch_queue import BatchQueue, compacted_queues
+from storage_core.rocketmq.disk.batch_queue import BatchQueue, addresses, compacted_queues
 from storage_core.rocketmq.disk.config_files import batch_topics
 from storage_core.rocketmq.disk.record_reader import RecordReader
 from storage_core.rocketmq.recovery.batch_queues import batch_entries, served_batched
@@ -59,36 +59,33 @@ def _wrong_types(subject: Subject) -> Iterator[Finding]:
 
 
 def _unlisted(subject: Subject) -> Iterator[Finding]:
-    """Messages of batch topics in no entry that no start will list, but for those before a queue's first entry: they
-    were deleted with their topic.
-    """
+    """Messages of batch topics in no entry that no start will list, but for those of queues that were deleted."""
     log, verdict, root = subject.listing.log, subject.verdict, subject.listing.root
     if not (topics := batch_topics(root)):
         return
     found: dict[QueueKey, list[tuple[int, int]]] = {}
     with OpenFiles() as files:
-        listed = {
-            key: np.concatenate([each["physical_offset"].astype(np.int64) for each in queue.every(files)])
-            for key, queue in served_batched(subject.listing, verdict, files).items()
-            if not queue.is_compacted and queue.entry_files.files
-        }
+        queues = served_batched(subject.listing, verdict, files)
+        listed = {key: addresses(queue, files) for key, queue in queues.items() if not queue.is_compacted}
         for run in dispatched_records(log, files, log.start, verdict.log_end, verdict.rules):
             if (entries := batch_entries(run, topics)) is None:
                 continue
             for number, key in enumerate(entries.keys):
-                known, tail = listed.get(key, NO_ADDRESSES), verdict.batches.get(key)
-                lost = (entries.queue == number) & ~np.isin(entries.physical_offsets, known)
-                lost &= entries.physical_offsets > known.min(initial=log.stop if len(known) else -1)
+                rows, begins = entries.of(number)
+                if begins:
+                    found.pop(key, None)
+                tail = verdict.batches.get(key)
                 if tail is not None:
-                    lost &= entries.physical_offsets < tail.first_physical_offset
-                if lost.any():
-                    own = zip(entries.queue_offsets[lost].tolist(), entries.stops[lost].tolist(), strict=True)
-                    found.setdefault(key, []).extend(own)
-    for key, spans in sorted(found.items()):
-        count, first, last = sum(stop - start for start, stop in spans), spans[0][0], spans[-1][1] - 1
+                    rows = rows[entries.physical_offsets[rows] < tail.first_physical_offset]
+                lost = rows[~np.isin(entries.physical_offsets[rows], listed.get(key, NO_ADDRESSES))]
+                if len(lost):
+                    spans = zip(entries.queue_offsets[lost].tolist(), entries.stops[lost].tolist(), strict=True)
+                    found.setdefault(key, []).extend(spans)
+    for key, gone in sorted(found.items()):
+        count, first, last = sum(stop - start for start, stop in gone), gone[0][0], gone[-1][1] - 1
         reason = f"queue offsets {first} to {last}: {counted(count, 'message is', 'messages are')} in no queue file"
         path = os.path.join(root, paths.BATCH_CONSUME_QUEUE, key[0], str(key[1]))
-        yield subject.finding(Kind.UNLISTED_BATCH, path, 0, 0, reason, queue=key, repairable=False)
+        yield subject.finding(Kind.UNLISTED_BATCH, path, 0, 0, reason, queue=key)
 
 
 def _wrong_compacted(subject: Subject) -> Iterator[Finding]:
@@ -140,4 +137,5 @@ def _wrong_entries(
         for row in np.flatnonzero(messages.flaws).tolist():
             reason = f"it points to {addresses[first + row]}: {FLAWS[messages.flaws[row]].value}"
             path, position = queue.entry_files.files[index].path, (first + row) * BATCH_ENTRY.size
-            yield subject.finding(kind, path, position, BATCH_ENTRY.size, reason, queue=key, repairable=False)
+            mends = not queue.is_compacted
+            yield subject.finding(kind, path, position, BATCH_ENTRY.size, reason, queue=key, repairable=mends)
