@@ -15,7 +15,9 @@ import pytest
 from storage_core import open_store
 from storage_core.errors import CorruptionError, MqStoreError
 from storage_core.formats.rocketmq.consumequeue import BATCH_ENTRY
+from storage_core.rocketmq.disk.directory import list_store
 from storage_core.rocketmq.recovery.batch_queues import BatchEntries
+from storage_core.rocketmq.recovery.recovery import recover
 from storage_core.store import EARLIEST, LATEST, Mode, OffsetBound, Predicate, Scan, ScanRequest
 from tests.golden import archive
 from tests.reference.batches import got, told
@@ -167,6 +169,16 @@ def test_after_a_crash_a_start_dispatches_what_is_missing(tmp_path: Path) -> Non
         last = OffsetBound(EARLIEST, last=count)
         assert rows_of(directory, topics=None, assign=(("orders", 1),), start=last) == own[-count:]
     test_views_count_what_is_served(directory)
+
+
+def test_a_walk_that_goes_on_finds_what_is_missing_again(tmp_path: Path) -> None:
+    """As it does where a broker has added to the log since."""
+    directory = archive.unpack("killed-5.3.3", tmp_path, ENGINE)
+    lose_batch_entries(directory, lambda: 3)
+    listing = list_store(str(directory))
+    verdict = recover(listing)
+    assert len(verdict.batches) == 4
+    assert recover(listing, None, verdict).batches == verdict.batches
 
 
 def test_after_a_clean_stop_it_does_not(tmp_path: Path) -> None:

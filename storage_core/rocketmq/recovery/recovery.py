@@ -91,7 +91,8 @@ def _resume_at(known: Verdict | None) -> int | None:
     """Where a walk goes on: at the known end, or at the first record that was in no queue then."""
     if known is None:
         return None
-    return min([known.log_end, *(replay.start for replay in known.replays)])
+    batches = (tail.first_physical_offset for tail in known.batches.values())
+    return min([known.log_end, *(replay.start for replay in known.replays), *batches])
 
 
 def _magic(files: OpenFiles, file: ChainFile, position: int) -> int:
