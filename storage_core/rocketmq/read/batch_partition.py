@@ -205,7 +205,7 @@ def batch_partitions(
         held.append(piece)
         size, rows = size + piece.estimated_bytes, rows + piece.rows
     partitions += [BatchPartition(tuple(held))] if held else []
-    return [*partitions, *(_unlisted(request, one, served, store_name) for one in ranges if _has_unlisted(one))]
+    return [*partitions, *(part for one in ranges if (part := _unlisted(request, one, served, store_name)) is not None)]
 
 
 def _listed_bytes(wanted: BatchRange, files: OpenFiles) -> int:
@@ -276,14 +276,13 @@ def _cuts(entries: npt.NDArray[Any], wanted: BatchRange, piece_size: int, most_r
         )
 
 
-def _has_unlisted(wanted: BatchRange) -> bool:
-    return not wanted.queue.is_compacted and max(wanted.start, wanted.listed_stop) < wanted.stop
-
-
-def _unlisted(request: ScanRequest, wanted: BatchRange, served: ServedQueues, store_name: str) -> _Unlisted:
+def _unlisted(request: ScanRequest, wanted: BatchRange, served: ServedQueues, store_name: str) -> _Unlisted | None:
+    """What only the log has of a batch queue; None where that is nothing."""
     info, verdict = wanted.info, served.verdict
     key = info.topic, info.queue_id
-    tail = verdict.batches[key]
+    tail = None if wanted.queue.is_compacted else verdict.batches.get(key)
+    if tail is None or max(wanted.start, wanted.listed_stop) >= wanted.stop:
+        return None
     log = _spanning(served.listing.log, tail.first_physical_offset, verdict.log_end)
     return _Unlisted(
         log=log,
