@@ -112,7 +112,7 @@ class BatchBuilder:
         FAILFAST.
         """
         shown, entries = entries, entries if sizes is None else replace(entries, sizes=sizes)
-        matching = self._filter.matching_bytes(buffer, positions, entries.sizes, entries.physical_offsets)
+        matching = self.matching_bytes(buffer, positions, entries)
         if matching is not None:
             positions, entries, shown = positions[matching], entries.take(matching), shown.take(matching)
             if not len(entries):
@@ -130,6 +130,12 @@ class BatchBuilder:
             (self._filter.header, self._filter.properties),
             self._filter.last,
         )
+
+    def matching_bytes(self, buffer: Bytes, positions: Positions, entries: QueueEntries) -> Mask | None:
+        """Which of the entries whose records begin at `positions` can match by the bytes of these; None where bytes do
+        not tell.
+        """
+        return self._filter.matching_bytes(buffer, positions, entries.sizes, entries.physical_offsets)
 
     def from_log(self, messages: Messages, physical_offsets: Positions, sizes: Positions) -> pa.RecordBatch | None:
         """Rows of valid records of these sizes; None when their bytes match nothing. Raises CorruptionError with

@@ -61,6 +61,11 @@ class _Batches(QueuePartition):
         if self.is_compacted:
             return super()._batch(entries, builder, window)
         buffer, positions = self._loaded(entries, window)
+        matching = builder.matching_bytes(buffer, positions, entries)
+        if matching is not None:
+            positions, entries = positions[matching], entries.take(matching)
+            if not len(entries):
+                return None
         messages = decode(buffer, positions, entries.sizes)
         parts = unwrapped(messages, entries.sizes, self.request.verify_crc)
         record_sizes = None
