@@ -179,6 +179,11 @@ def test_a_walk_that_goes_on_finds_what_is_missing_again(tmp_path: Path) -> None
     verdict = recover(listing)
     assert len(verdict.batches) == 4
     assert recover(listing, None, verdict).batches == verdict.batches
+    for path in (directory / "batchconsumequeue").glob("*/*/*"):
+        first = BATCH_ENTRY.size * (path.name == "0" * 20)
+        path.write_bytes(path.read_bytes()[:first].ljust(path.stat().st_size, b"\0"))
+    lost_more = recover(list_store(str(directory)))
+    assert recover(list_store(str(directory)), None, verdict) == lost_more != verdict
 
 
 def test_after_a_clean_stop_it_does_not(tmp_path: Path) -> None:

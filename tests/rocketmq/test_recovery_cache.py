@@ -60,6 +60,21 @@ def test_a_grown_log_is_walked_on_and_gives_the_verdict_of_a_whole_walk(
     assert resumed < sum(reads)
 
 
+def test_a_queue_that_lost_entries_meanwhile_gets_them_again(grown: tuple[Path, Path]) -> None:
+    """As after a power failure of the broker's machine, which another one goes on reading from."""
+    earlier, later = grown
+    cached_verdict(list_store(str(earlier)), None)
+    for path in (later / "consumequeue").glob("*/*/*"):
+        _zero(path, 20)
+    write_over(earlier, later)
+    found, whole = cached_verdict(list_store(str(earlier)), None), recover(list_store(str(later)))
+    assert whole.replays
+    assert _same(found, whole)
+    assert [(replay.start, replay.stop) for replay in found.replays] == [
+        (replay.start, replay.stop) for replay in whole.replays
+    ]
+
+
 def test_an_unchanged_store_is_not_walked_again(grown: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     _, later = grown
     first = cached_verdict(list_store(str(later)), None)

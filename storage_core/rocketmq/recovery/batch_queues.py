@@ -90,17 +90,20 @@ def _number(text: str) -> int:
 
 
 class BatchDispatcher:
-    """Feeds records to batch queues while a store is recovered; 4.9 knows none."""
+    """Feeds records to batch queues while a store is recovered; 4.9 knows none.
+
+    `listed`: the address of the last record that each queue's files list, -1 without one.
+    """
 
     def __init__(self, listing: Listing, files: OpenFiles, rules: Rules) -> None:
         self.tails: dict[QueueKey, BatchTail] = {}
         self._root = listing.root
         self._known: frozenset[str] | None = frozenset() if rules is Rules.V4 else None
-        self._listed: dict[QueueKey, int] = {}
+        self.listed: dict[QueueKey, int] = {}
         if rules is not Rules.V4:
             for key, chain in listing.batch_queues.items():
-                self._listed[key] = _last_physical_offset(_kept(listing.log, chain, UNBOUNDED, files), files)
-        self._topics = {topic for topic, _ in self._listed}
+                self.listed[key] = _last_physical_offset(_kept(listing.log, chain, UNBOUNDED, files), files)
+        self._topics = {topic for topic, _ in self.listed}
 
     @property
     def topics(self) -> frozenset[str]:
@@ -110,7 +113,11 @@ class BatchDispatcher:
     @property
     def last_physical_offset(self) -> int:
         """The address of the last record that some batch queue lists; -1 without one."""
-        return max(self._listed.values(), default=-1)
+        return max(self.listed.values(), default=-1)
+
+    def lacks_some_of(self, listed: Mapping[QueueKey, int]) -> bool:
+        """Whether a queue lists less than it did."""
+        return any(self.listed.get(key, -1) < address for key, address in listed.items())
 
     def takes(self, topic: str) -> bool:
         """Whether messages of a topic go to batch queues: asked of one that has no consume queue yet."""
@@ -128,7 +135,7 @@ class BatchDispatcher:
         if entries is None:
             return
         for number, key in enumerate(entries.keys):
-            listed = self._listed.get(key, -1)
+            listed = self.listed.get(key, -1)
             own = np.flatnonzero((entries.queue == number) & (entries.physical_offsets > listed))
             if len(own):
                 first, last = int(own[0]), int(own[-1])

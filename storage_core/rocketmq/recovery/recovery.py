@@ -73,11 +73,12 @@ def recover(listing: Listing, rules: Rules | None = None, known: Verdict | None 
     hold, only what lies after its end.
     """
     with OpenFiles() as files:
-        run = _Simulation(listing, files, rules or chosen_rules(listing, files), _resume_at(known))
+        run = _Simulation(listing, files, rules or chosen_rules(listing, files))
         if run.rules is Rules.NONE:
             return _trusting(run)
         states = scanned_queues(list(listing.queues.values()), files, listing.root, run.seen)
         run.states.update(zip(listing.queues, states, strict=True))
+        run.resume = _resume_at(run, known)
         overall = max([run.batches.last_physical_offset, *(state.tail.reach for state in run.states.values())])
         if not listing.log.files:
             return Verdict(run.rules, 0, 0, {key: QueueVerdict(0, 0) for key in listing.queues})
@@ -87,10 +88,15 @@ def recover(listing: Listing, rules: Rules | None = None, known: Verdict | None 
         return verdict
 
 
-def _resume_at(known: Verdict | None) -> int | None:
-    """Where a walk goes on: at the known end, or at the first record that was in no queue then."""
-    if known is None:
+def _resume_at(run: _Simulation, known: Verdict | None) -> int | None:
+    """Where a walk goes on: at the known end, or at the first record that was in no queue then. None where a queue has
+    fewer entries than it had, as after a power failure.
+    """
+    if known is None or run.batches.lacks_some_of(known.listed_batches):
         return None
+    for key, bounds in known.queues.items():
+        if bounds.disk_stop > (run.states[key].tail.queue_offset if key in run.states else 0):
+            return None
     batches = (tail.first_physical_offset for tail in known.batches.values())
     return min([known.log_end, *(replay.start for replay in known.replays), *batches])
 
@@ -152,7 +158,7 @@ def _recover_log(run: _Simulation, overall: int) -> Verdict:
     queues = {key: _queue_verdict(run.states.get(key), tail) for key, tail in dispatcher.tails.items()}
     return Verdict(
         run.rules, listing.log.start, run.log_end, queues, tuple(run.replays), run.reason, entries_per_file,
-        (0, 0) if ledger is None else _unlisted(run, ledger), run.batches.tails, run.batches.topics,
+        (0, 0) if ledger is None else _unlisted(run, ledger), run.batches.tails, run.batches.topics, run.batches.listed,
         run.seen if run.seen.count <= MOST_SEEN else NOTHING_SEEN,
     )  # fmt: skip
 

@@ -73,8 +73,9 @@ class Verdict:
 
     `replays` are the parts of the log that are dispatched again, in the order in which that happens. `reason` says why
     the log ends at `log_end`. Messages of the log between the addresses `unlisted` are in no queue any more, as a start
-    takes them out (rocketmq.md 2.11). `batches` say what of batch queues only the log has; the topics of all of
-    these are `batch_topics`. `seen` are addresses of entries that recovery has read: a plan need not do so again.
+    takes them out (rocketmq.md 2.11). `batches` say what of batch queues only the log has, `listed_batches` the address
+    of the last record that each of these lists; their topics are `batch_topics`. `seen` are addresses of entries that
+    recovery has read: a plan need not do so again.
     """
 
     rules: Rules
@@ -87,6 +88,7 @@ class Verdict:
     unlisted: tuple[int, int] = (0, 0)
     batches: Mapping[QueueKey, BatchTail] = field(default_factory=dict)
     batch_topics: frozenset[str] = frozenset()
+    listed_batches: Mapping[QueueKey, int] = field(default_factory=dict)
     seen: SeenEntries = field(default=NOTHING_SEEN, compare=False, repr=False)
 
     @property

@@ -156,6 +156,7 @@ def _as_json(verdict: Verdict) -> dict[str, Any]:
         ],
         "batches": [[*key, *vars(tail).values()] for key, tail in verdict.batches.items()],
         "batch_topics": sorted(verdict.batch_topics),
+        "listed_batches": [[*key, address] for key, address in verdict.listed_batches.items()],
     }
 
 
@@ -188,4 +189,5 @@ def _verdict(kept: Mapping[str, Any]) -> Verdict:
     return Verdict(
         Rules(kept["rules"]), log_start, log_end, queues, replays, Stop(reason), entries_per_file, (first, stop),
         batches, frozenset(kept["batch_topics"]),
+        {(topic, queue_id): address for topic, queue_id, address in kept["listed_batches"]},
     )  # fmt: skip
