@@ -18,22 +18,13 @@ from tests.golden import archive
 from tests.reference.consumed import got, told
 from tests.reference.served import Row, by_place, partition_rows, place
 from tests.support.compacted_store import files_of, lose_entries
+from tests.support.golden_stores import name_and_directory
 from tests.support.memory_bucket import Bucket, served
 from tests.support.remote_answers import Twins
 
 ENGINE = "rocketmq/compacted"
 TOPICS = ("latest", "plain", "settings")
-NAMES = archive.names(ENGINE)
-
-
-@pytest.fixture(params=NAMES)
-def name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def directory(name: str, tmp_path: Path) -> Path:
-    return archive.unpack(name, tmp_path, ENGINE)
+name, directory = name_and_directory(ENGINE)
 
 
 def rows_of(directory: Path, partitions: int = 1, **asked: Any) -> list[Row]:

@@ -21,24 +21,15 @@ from tests.golden import archive
 from tests.reference.consumed import got, told
 from tests.reference.served import Row, by_place, partition_rows, place
 from tests.support.copied_stores import contents
+from tests.support.golden_stores import name_and_directory
 from tests.support.ledger_store import HARMS, headers, log_files
 from tests.support.memory_bucket import Bucket, served
 from tests.support.remote_answers import Twins
 
 ENGINE = "rocketmq/ledger"
 TOPICS = ("events", "orders")
-NAMES = archive.names(ENGINE)
 KILLED, STOPPED = "killed-5.3.3", "stopped-4.9.3"
-
-
-@pytest.fixture(params=NAMES)
-def name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def directory(name: str, tmp_path: Path) -> Path:
-    return archive.unpack(name, tmp_path, ENGINE)
+name, directory = name_and_directory(ENGINE)
 
 
 def rows_of(directory: Path, partitions: int = 1, **asked: Any) -> list[Row]:
