@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,17 +12,18 @@ import pyarrow as pa
 import pytest
 
 from storage_core import open_store
-from storage_core.errors import CorruptionError, MqStoreError
+from storage_core.errors import CorruptionError
 from storage_core.formats.rocketmq.consumequeue import BATCH_ENTRY
 from storage_core.rocketmq.disk.directory import list_store
-from storage_core.rocketmq.recovery.batch_queues import BatchEntries
+from storage_core.rocketmq.read import batch_builder
 from storage_core.rocketmq.recovery.recovery import recover
 from storage_core.store import EARLIEST, LATEST, Mode, OffsetBound, Predicate, Scan, ScanRequest
 from tests.golden import archive
 from tests.reference.batches import got, told
-from tests.reference.served import Row, by_place, in_partitions, partition_rows, place
+from tests.reference.served import Row, by_place, in_partitions, partition_rows, place, table_rows
 from tests.support.batch_store import add_queue, lose_batch_entries
 from tests.support.compiled import either_loops
+from tests.support.golden_stores import name_and_directory
 from tests.support.memory_bucket import Bucket, served
 from tests.support.remote_answers import Twins
 
@@ -32,17 +32,7 @@ __all__ = ["either_loops"]
 ENGINE = "rocketmq/batched"
 TOPICS = ("bulk", "orders", "plain")
 BATCHED = TOPICS[:2]
-NAMES = archive.names(ENGINE)
-
-
-@pytest.fixture(params=NAMES)
-def name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def directory(name: str, tmp_path: Path) -> Path:
-    return archive.unpack(name, tmp_path, ENGINE)
+name, directory = name_and_directory(ENGINE)
 
 
 def rows_of(directory: Path, partitions: int = 1, **asked: Any) -> list[Row]:
@@ -96,6 +86,17 @@ def test_a_request_leaves_what_it_asks_for(
         rows = rows_of(directory, partitions, scan=scan, **request | places)
         assert rows
         assert rows == [{column: row[column] for column in rows[0]} for row in whole]
+
+
+@pytest.mark.parametrize("scan", [Scan.QUEUES, Scan.LOG])
+def test_a_batch_of_rows_is_no_larger_than_others(directory: Path, scan: Scan, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = rows_of(directory)
+    monkeypatch.setattr(batch_builder, "ROWS", 3)
+    with open_store(str(directory)) as store:
+        plan = store.snapshot().plan(in_partitions(1, topics=TOPICS, scan=scan))
+        batches = [batch for partition in plan for batch in partition.read()]
+    assert max(batch.num_rows for batch in batches if "plain" not in batch["topic"].to_pylist()) == 3
+    assert sorted((row for batch in batches for row in table_rows(pa.Table.from_batches([batch]))), key=place) == whole
 
 
 def test_no_partition_has_more_rows_than_asked_for(directory: Path) -> None:
@@ -241,6 +242,10 @@ def test_damage_is_told(directory: Path, in_batch: bool) -> None:
     harm(directory, row)
     with pytest.raises(CorruptionError, match="the body does not fit BODYCRC; option mode=DROPMALFORMED"):
         told_of(directory, ScanRequest(topics=("bulk",)))
+    with open_store(str(directory), recovery="5.x") as store:
+        kinds = {finding.kind for finding in store.verify()}
+    assert "wrong checksum" in kinds
+    assert "wrong batch entry" not in kinds
     rest = [each for each in before if each["physicalOffset"] != row["physicalOffset"]]
     asked = {"topics": ("bulk",), "min_partitions": 1}
     for scan in (Scan.QUEUES, Scan.LOG):
@@ -264,76 +269,6 @@ def harm(directory: Path, row: Row) -> None:
 def told_of(directory: Path, request: ScanRequest) -> list[Row]:
     with open_store(str(directory), recovery="none") as store:
         return sorted((row for piece in store.snapshot().plan(request) for row in partition_rows(piece)), key=place)
-
-
-def test_nothing_is_written_to_a_batch_queue(directory: Path) -> None:
-    (directory / "abort").unlink(missing_ok=True)
-    before = rows_of(directory)
-    with open_store(str(directory)) as store:
-        with pytest.raises(MqStoreError, match=r"bulk is in batch queues \(queue.type=BatchCQ in topics.json\)"):
-            store.append(pa.table({"topic": ["plain", "bulk"], "body": [b"1", b"2"]}))
-        assert rows_of(directory) == before
-        assert store.append(pa.table({"topic": ["plain"], "body": [b"1"]})) == 1
-    assert len(rows_of(directory)) == len(before) + 1
-    assert not any((directory / "consumequeue" / topic).exists() for topic in BATCHED)
-
-
-def test_a_write_takes_no_message_from_a_consumer(tmp_path: Path) -> None:
-    """With complete queues a start would not dispatch what the batch queues lack. A repair completes these too."""
-    directory = archive.unpack("killed-5.3.3", tmp_path, ENGINE)
-    before, files = rows_of(directory), batch_files(directory)
-    lose_batch_entries(directory, lambda: 3)
-    with open_store(str(directory)) as store:
-        assert store.repair() == [], "nothing is wrong, so nothing is done"
-        untouched = archive.fingerprint(directory)
-        with pytest.raises(
-            MqStoreError, match=r"compacted or in batch queues \(bulk, orders\).*start it and stop it first"
-        ):
-            store.append(pa.table({"topic": ["plain"], "body": [b"1"]}))
-        after = archive.fingerprint(directory)
-        assert [path for path in untouched if untouched[path][1:] != after[path][1:]] == []
-        (directory / "checkpoint").write_bytes(b"")
-        assert "batchconsumequeue/orders/1: made anew from the log" in store.repair()
-        assert batch_files(directory) == files
-        assert rows_of(directory) == before
-        assert list(store.verify()) == []
-        assert store.append(pa.table({"topic": ["plain"], "body": [b"1"]})) == 1
-
-
-def batch_files(directory: Path) -> dict[str, bytes]:
-    """The bytes of each file of the batch queues."""
-    found = (directory / "batchconsumequeue").glob("*/*/*")
-    return {str(path.relative_to(directory)): path.read_bytes() for path in found}
-
-
-def test_messages_before_the_last_first_one_belong_to_a_deleted_queue() -> None:
-    queue, queue_offsets = np.array([0, 1, 0, 1, 0, 1], np.int32), np.array([0, 7, 4, 9, 0, 10])
-    entries = BatchEntries((("bulk", 0), ("bulk", 1)), queue, *[queue_offsets] * 4, np.arange(6))
-    assert [(rows.tolist(), begins) for rows, begins in map(entries.of, (0, 1))] == [([4], True), ([1, 3, 5], False)]
-
-
-@pytest.mark.parametrize("harm", ["lost", "turned", "gone"])
-def test_a_repair_makes_queues_anew_as_a_broker_made_them(tmp_path: Path, harm: str) -> None:
-    directory = archive.unpack("stopped-5.3.3", tmp_path, ENGINE)
-    before, files = rows_of(directory), batch_files(directory)
-    if harm == "lost":
-        lose_batch_entries(directory, lambda: 2)
-    elif harm == "gone":
-        shutil.rmtree(directory / "batchconsumequeue" / "bulk")
-    else:
-        for path in (directory / "batchconsumequeue" / "orders" / "1").iterdir():
-            entries = np.frombuffer(path.read_bytes(), BATCH_ENTRY.dtype).copy()
-            entries["physical_offset"][0] += 3
-            path.write_bytes(entries.tobytes())
-    assert batch_files(directory) != files
-    with open_store(str(directory)) as store:
-        assert all(finding.repairable for finding in store.verify())
-        done = store.repair()
-        assert done
-        assert all(line.startswith("batchconsumequeue/") for line in done)
-        assert list(store.verify()) == []
-    assert batch_files(directory) == files
-    assert rows_of(directory) == before
 
 
 def test_entries_of_another_message_are_damage(directory: Path) -> None:

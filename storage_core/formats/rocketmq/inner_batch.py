@@ -53,7 +53,7 @@ class _Inner:
     properties_size: Positions
 
 
-def are_batches(sys_flags: npt.NDArray[np.int32]) -> Mask:
+def _are_batches(sys_flags: npt.NDArray[np.int32]) -> Mask:
     """Which records are inner batches. A compressed one counts as a message: no client compresses batches."""
     found: Mask = (sys_flags & (INNER_BATCH | COMPRESSED)) == INNER_BATCH
     return found
@@ -66,7 +66,7 @@ def unwrapped(messages: Messages, sizes: Positions, verify_crc: bool) -> Unwrapp
     flag, body and properties are its own. A batch stays one where it is flawed, its body is no series of messages, or,
     with `verify_crc`, does not fit BODYCRC.
     """
-    batches = are_batches(messages.column("sys_flag")) & (messages.flaws == 0)
+    batches = _are_batches(messages.column("sys_flag")) & (messages.flaws == 0)
     if not batches.any():
         return None
     if verify_crc:

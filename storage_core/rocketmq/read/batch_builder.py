@@ -46,6 +46,13 @@ def batch_bounds(sizes: Positions, first_rows: int) -> Iterator[tuple[int, int]]
         start, rows = stop, ROWS
 
 
+def in_parts(batch: pa.RecordBatch | None) -> Iterator[pa.RecordBatch]:
+    """The rows of a batch, ROWS at most at once: an inner batch has more messages than it has records."""
+    if batch is not None:
+        for start in range(0, batch.num_rows, ROWS):
+            yield batch.slice(start, ROWS)
+
+
 def none_stands_right(entries: QueueEntries) -> Mask:
     """Of a queue whose entries state QUEUEOFFSET themselves. Shape (n,)."""
     return np.zeros(len(entries), bool)
@@ -111,37 +118,36 @@ class BatchBuilder:
         `sizes`: those of the records, where they were made of what the entries point to. Raises CorruptionError with
         FAILFAST.
         """
-        shown, entries = entries, entries if sizes is None else replace(entries, sizes=sizes)
-        matching = self.matching_bytes(buffer, positions, entries)
+        sizes = entries.sizes if sizes is None else sizes
+        matching = self.matching_bytes(buffer, positions, sizes, entries.physical_offsets)
         if matching is not None:
-            positions, entries, shown = positions[matching], entries.take(matching), shown.take(matching)
+            positions, sizes, entries = positions[matching], sizes[matching], entries.take(matching)
             if not len(entries):
                 return None
         expected = self._queues.expected(entries)
-        messages = decode(buffer, positions, entries.sizes, replace(self._wanted, expected=expected))
+        messages = decode(buffer, positions, sizes, replace(self._wanted, expected=expected))
         if messages.differences.any():
-            checked = self._checked(messages, entries)
-            shown = checked if sizes is None else shown
+            entries = self._checked(messages, entries)
         if (wrong := messages.wrong_ports()).any():
             messages.mark(wrong, Flaw.PORT)
-        columns = self._entry_columns(shown)
+        physical_offsets, shown = entries.physical_offsets, self._entry_columns(entries)
         return self._batch(
-            MessageColumns(messages, shown.physical_offsets, self.request, self._store_name, columns),
+            MessageColumns(messages, physical_offsets, self.request, self._store_name, shown),
             (self._filter.header, self._filter.properties),
             self._filter.last,
         )
 
-    def matching_bytes(self, buffer: Bytes, positions: Positions, entries: QueueEntries) -> Mask | None:
-        """Which of the entries whose records begin at `positions` can match by the bytes of these; None where bytes do
-        not tell.
-        """
-        return self._filter.matching_bytes(buffer, positions, entries.sizes, entries.physical_offsets)
+    def matching_bytes(
+        self, buffer: Bytes, positions: Positions, sizes: Positions, physical_offsets: Positions
+    ) -> Mask | None:
+        """Which of the records at `positions` of `buffer` can match by their bytes; None where bytes do not tell."""
+        return self._filter.matching_bytes(buffer, positions, sizes, physical_offsets)
 
     def from_log(self, messages: Messages, physical_offsets: Positions, sizes: Positions) -> pa.RecordBatch | None:
         """Rows of valid records of these sizes; None when their bytes match nothing. Raises CorruptionError with
         FAILFAST.
         """
-        matching = self._filter.matching_bytes(messages.buffer, messages.starts, sizes, physical_offsets)
+        matching = self.matching_bytes(messages.buffer, messages.starts, sizes, physical_offsets)
         if matching is not None and not matching.all():
             messages, physical_offsets = messages.take(matching), physical_offsets[matching]
         if not len(messages):
