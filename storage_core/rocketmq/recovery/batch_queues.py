@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.arrays import as_mask, text_array
+from storage_core.arrays import as_array, as_mask, as_numbers, text_array
 from storage_core.files.file_chain import FileChain
 from storage_core.files.open_files import OpenFiles
 from storage_core.formats.layout import Positions
@@ -31,6 +32,7 @@ from storage_core.rocketmq.disk.commit_log import RecordRun
 from storage_core.rocketmq.disk.config_files import batch_topics, compacted_topics
 from storage_core.rocketmq.disk.directory import Listing
 from storage_core.rocketmq.recovery.dispatch import has_entry, queue_keys
+from storage_core.rocketmq.recovery.light_queues import QUEUE_OFFSET
 from storage_core.rocketmq.recovery.queue_scan import QUEUE_FILES_SCANNED
 from storage_core.rocketmq.recovery.verdict import BatchTail, QueueVerdict, Rules, Verdict
 from storage_core.store import QueueInfo, QueueKey
@@ -74,10 +76,9 @@ def batch_entries(run: RecordRun, topics: Collection[str]) -> BatchEntries | Non
     messages = run.messages.take(rows)
     keys, queue = queue_keys(messages)
     starts, counts = messages.column("queue_offset").copy(), np.ones(len(rows), np.int64)
-    named = zip(*(messages.property_column().values(name).to_pylist() for name in (INNER_BASE, INNER_NUM)), strict=True)
-    for row, (base, count) in enumerate(named):
-        if base is not None and count is not None:
-            starts[row], counts[row] = _number(base), _number(count)
+    bases, numbers = (messages.property_column().values(name) for name in (INNER_BASE, INNER_NUM))
+    given = as_mask(bases.is_valid()) & as_mask(numbers.is_valid())
+    starts[given], counts[given] = (_numbers(texts.filter(as_array(given))) for texts in (bases, numbers))
     right = (starts >= 0) & (counts >= 0)
     return BatchEntries(
         keys, queue[right], starts[right], (starts + counts)[right], messages.column("physical_offset")[right],
@@ -85,8 +86,11 @@ def batch_entries(run: RecordRun, topics: Collection[str]) -> BatchEntries | Non
     )  # fmt: skip
 
 
-def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else -1
+def _numbers(texts: pa.StringArray) -> Positions:
+    """What decimal texts say, -1 for others. Shape (n,)."""
+    right, found = as_mask(pc.match_substring_regex(texts, QUEUE_OFFSET)), np.full(len(texts), -1, np.int64)
+    found[right] = as_numbers(texts.filter(as_array(right)).cast(pa.int64()))
+    return found
 
 
 class BatchDispatcher:
