@@ -1,4 +1,4 @@
-"""Makes the stores of tests/golden/rocketmq/batched anew: `python -m tests.real.make_batch_stores`.
+"""Makes the stores of tests/golden/rocketmq/batched anew: `python -m tests.real.make_batch_stores [NAME ...]`.
 
 Each with what a consumer of the real broker gets: one that was stopped, and one that was killed.
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import random
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from tests.golden.archive import GOLDEN
 from tests.real.batch_queues import Story
 from tests.real.golden_store import keep
+from tests.real.maker import make_asked
 
 TARGET = GOLDEN / "rocketmq" / "batched"
 SEED = 20261129
@@ -19,15 +21,14 @@ KILLS = {"stopped-5.3.3": (True, False), "killed-5.3.3": (False, True)}
 """Whether the broker is killed at the end of each visit."""
 
 
-def main() -> None:
-    """Writes an archive and its truth for each of KILLS."""
-    for name, kills in KILLS.items():
-        with tempfile.TemporaryDirectory() as folder:
-            story = Story(Path(folder) / "store", random.Random(f"{SEED} {name}"))
-            for kill in kills:
-                story.visit(kill)
-            keep(story.store, story.consumed, TARGET / name)
+def make(name: str) -> None:
+    """Writes an archive and its truth."""
+    with tempfile.TemporaryDirectory() as folder:
+        story = Story(Path(folder) / "store", random.Random(f"{SEED} {name}"))
+        for kill in KILLS[name]:
+            story.visit(kill)
+        keep(story.store, story.consumed, TARGET / name)
 
 
 if __name__ == "__main__":
-    main()
+    make_asked({name: partial(make, name) for name in KILLS}, __doc__)

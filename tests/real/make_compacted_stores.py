@@ -1,4 +1,4 @@
-"""Makes the stores of tests/golden/rocketmq/compacted anew: `python -m tests.real.make_compacted_stores`.
+"""Makes the stores of tests/golden/rocketmq/compacted anew: `python -m tests.real.make_compacted_stores [NAME ...]`.
 
 Each with what a consumer of the real broker gets: one that was stopped after compactions, and one that was killed.
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import random
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from tests.golden.archive import GOLDEN
 from tests.real.compacted import NEVER_MS, OFTEN_MS, Story
 from tests.real.golden_store import keep
+from tests.real.maker import make_asked
 
 TARGET = GOLDEN / "rocketmq" / "compacted"
 SEED = 20261129
@@ -21,15 +23,14 @@ VISITS = {
 }
 
 
-def main() -> None:
-    """Writes an archive and its truth for each of VISITS."""
-    for name, visits in VISITS.items():
-        with tempfile.TemporaryDirectory() as folder:
-            story = Story(Path(folder) / "store", random.Random(f"{SEED} {name}"))
-            for interval_ms, kill in visits:
-                story.visit(interval_ms, kill)
-            keep(story.store, story.consumed, TARGET / name)
+def make(name: str) -> None:
+    """Writes an archive and its truth."""
+    with tempfile.TemporaryDirectory() as folder:
+        story = Story(Path(folder) / "store", random.Random(f"{SEED} {name}"))
+        for interval_ms, kill in VISITS[name]:
+            story.visit(interval_ms, kill)
+        keep(story.store, story.consumed, TARGET / name)
 
 
 if __name__ == "__main__":
-    main()
+    make_asked({name: partial(make, name) for name in VISITS}, __doc__)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import tarfile
 import tempfile
 import time
 from pathlib import Path
 
+from tests.real.maker import make_asked
 from tests.real.rabbitmq.node import Node
 from tests.real.rabbitmq.node_4 import Node43
 from tests.real.rabbitmq.stream_history import SETTLE_S
@@ -99,6 +99,4 @@ def make_tables() -> None:
 
 
 if __name__ == "__main__":
-    for name, make in (("tables", make_tables), ("khepri", make_khepri)):
-        if name in sys.argv[1:] or not sys.argv[1:]:
-            make()
+    make_asked({"tables": make_tables, "khepri": make_khepri}, __doc__)

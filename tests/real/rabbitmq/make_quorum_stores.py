@@ -1,7 +1,7 @@
 """Makes the fixtures `v8_random`, `v5_random` and `v3_random` of quorum queues, random histories on nodes of 4.3, 4.0
 and 3.12, killed, `v8_returned`, and `v5_giving_way` and `v8_giving_way`.
 
-`python -m tests.real.rabbitmq.make_quorum_stores` writes anew what the tests read.
+`python -m tests.real.rabbitmq.make_quorum_stores [NAME ...]` writes anew what the tests read.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import json
 import tarfile
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from tests.rabbitmq import quorum_golden as golden
+from tests.real.maker import make_asked
 from tests.real.rabbitmq.giving_way import NOTED_S, give_way, started
 from tests.real.rabbitmq.node_4 import Node4, Node43, Node312
 from tests.real.rabbitmq.quorum_compared import drained
@@ -93,9 +95,14 @@ def make_giving_way(name: str, kind: type[Node4], starts: int) -> None:
 
 
 if __name__ == "__main__":
-    make_returned()
-    make("v8_random", Node43, 8, TINY_LOG)
-    make("v5_random", Node4, 5)
-    make("v3_random", Node312, 3)
-    make_giving_way("v5_giving_way", Node4, 1)
-    make_giving_way("v8_giving_way", Node43, 2)
+    make_asked(
+        {
+            "v8_returned": make_returned,
+            "v8_random": partial(make, "v8_random", Node43, 8, TINY_LOG),
+            "v5_random": partial(make, "v5_random", Node4, 5),
+            "v3_random": partial(make, "v3_random", Node312, 3),
+            "v5_giving_way": partial(make_giving_way, "v5_giving_way", Node4, 1),
+            "v8_giving_way": partial(make_giving_way, "v8_giving_way", Node43, 2),
+        },
+        __doc__,
+    )

@@ -11,12 +11,13 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import sys
 import tarfile
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from tests.rabbitmq import golden
+from tests.real.maker import make_asked
 from tests.real.rabbitmq.amqp import Delivery
 from tests.real.rabbitmq.history_3 import UsualHistory
 from tests.real.rabbitmq.history_4 import QUEUES, VHOST, History
@@ -83,8 +84,9 @@ def _published(history: Usual, publish: Callable[[Usual], None]) -> History:
     return history
 
 
-def make(name: str, history: History, note: str, clean: bool) -> None:
-    """One snapshot, of a node that is stopped or killed."""
+def make(name: str, begin: Callable[[str], History], note: str) -> None:
+    """One snapshot, of a node that is stopped or killed, as the name says."""
+    clean, history = name.endswith("clean"), begin(name)
     try:
         history.end(clean)
         with tarfile.open(golden.SNAPSHOTS / f"{name}.tar.gz", "w:gz") as archive:
@@ -119,14 +121,12 @@ def make(name: str, history: History, note: str, clean: bool) -> None:
 KINDS = (("compacted", _compacted, COMPACTED), ("protocols", _of_protocols, PROTOCOLS))
 
 if __name__ == "__main__":
-    stores = [
-        (f"{number}_{kind}_{stopped}", begun, release, said)
+    begun = {
+        f"{number}_{kind}_{stopped}": (partial(begin, release=release), said)
         for stopped in ("clean", "kill9")
-        for kind, begun, said in KINDS
+        for kind, begin, said in KINDS
         for number, release in RELEASES.items()
-    ]
-    for store, begun, release, said in [*stores, ("v43_usual_clean", _of_clients, Node43, CLIENTS)]:
-        if store in sys.argv[1:] or not sys.argv[1:]:
-            make(store, begun(store, release), said, store.endswith("clean"))
-    if "v310_usual_clean" in sys.argv[1:] or not sys.argv[1:]:
-        make("v310_usual_clean", _kept_otherwise("v310_usual_clean"), KEPT_OTHERWISE, clean=True)
+    }
+    begun["v43_usual_clean"] = partial(_of_clients, release=Node43), CLIENTS
+    begun["v310_usual_clean"] = _kept_otherwise, KEPT_OTHERWISE
+    make_asked({name: partial(make, name, *each) for name, each in begun.items()}, __doc__)
