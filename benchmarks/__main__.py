@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: asks the questions, prints what is found, writes `results.md` and `results.png`."""
+"""`python -m benchmarks`: measures the questions, prints the findings, writes `results.md` and `results.png`."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def main(
     for name in questions or QUESTIONS:
         print(f"\n{name}", flush=True)
         with tempfile.TemporaryDirectory(prefix="mqstore-bench-", dir=folder) as work:
-            os.environ["XDG_CACHE_HOME"] = f"{work}/cache"  # nothing that an earlier run has found out
+            os.environ["XDG_CACHE_HOME"] = f"{work}/cache"  # nothing cached by an earlier run
             sections.append(QUESTIONS[name](Path(work), scale, rounds))
-        # After each question: a run that is stopped keeps what it has found.
+        # Written after each question, so that an interrupted run keeps its findings.
         took = f"{(perf_counter() - began) / 60:.0f} minutes"
         kind = "full size" if scale == 1 else f"scale {scale}, so the figures say nothing"
         asked = " ".join(["python -m benchmarks", *questions])

@@ -31,7 +31,7 @@ OVER_JAVA = {98: (1.5, 2.5), 1060: (1.0, 1.5)}
 
 
 def decoder(folder: Path, scale: float, rounds: int) -> Section:
-    """Measures all sizes; prints one line where the Java decoder cannot be built."""
+    """Measures all sizes; prints one line if the Java decoder cannot be built."""
     section = Section("Decoder without Spark", METHOD)
     copied = int(MEMCPY_SIZE * min(scale, 1))
     copy = _memcpy(copied)

@@ -1,6 +1,6 @@
-"""Question 5: what does finding cost? One key among ten million, the last tenth by time, and the second way in.
+"""Question 5: what does a lookup cost? One key among ten million, the last tenth by time, the second entry point.
 
-Through Spark here; calls without Spark are `find_core`'s.
+This module measures lookups through Spark, `find_core` calls without Spark.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ AFTER_ALL = "2100-01-01T00:00:00Z"
 
 
 def find(folder: Path, scale: float, rounds: int) -> Section:
-    """Measures one store of ten million messages, then the second way in on a smaller one."""
+    """Measures one store of ten million messages, then the second entry point on a smaller one."""
     section = Section("Find", METHOD)
     shape = StoreShape(10_000_000, 98, index=Geometry()).scaled(scale)
     path = make_store(str(folder / "find"), shape)
@@ -80,9 +80,9 @@ def _keys(spark: SparkSession, path: str, shape: StoreShape, section: Section, r
 
 
 def _net(found: Rounds) -> float:
-    """How many times faster the lookup is, both without what an empty load costs: the median over rounds."""
+    """How many times faster the lookup is, both without the cost of an empty load: the median over rounds."""
     rounds = zip(found.runs["empty"], found.runs["key"], found.runs["scan"], strict=True)
-    # Where a lookup is no dearer than nothing, ten milliseconds stand for it.
+    # A lookup counts as at least ten milliseconds, even if it costs no more than an empty load.
     return median((scan.wall_s - empty.wall_s) / max(key.wall_s - empty.wall_s, 1e-2) for empty, key, scan in rounds)
 
 
@@ -90,7 +90,7 @@ def _last_tenth(spark: SparkSession, path: str, shape: StoreShape, section: Sect
     first = shape.message_count - shape.message_count // 10
     with open_store(path, recovery="none") as store:
         queues = store.queues()
-    # Messages go round the queues, and message i was stored at FIRST_MS + 1 + i.
+    # Messages are assigned to the queues in turn, and message i was stored at FIRST_MS + 1 + i.
     offsets: dict[str, dict[str, int]] = {}
     for queue in queues:
         offsets.setdefault(queue.topic, {})[str(queue.queue_id)] = queue.stop - queue.stop // 10
@@ -121,7 +121,7 @@ def _second_way_in(spark: SparkSession, folder: Path, scale: float, section: Sec
             "load": partial(reader.load, path),
             "read": partial(pyspark_mqstore.read, spark, path, columns=columns, recovery="none"),
         }
-        # What the JVM still compiles would count as the CPU of whoever runs meanwhile.
+        # Compilation in the JVM would count as CPU time of the contender that runs meanwhile.
         found = interleaved({name: noop(frame) for name, frame in contenders.items()}, rounds, warm_ups=6)
         section.foreign.append(found.foreign)
         each = {name: found.cpu_s(name) / shape.message_count * 1e6 for name in contenders}

@@ -1,4 +1,4 @@
-"""Finding without Spark: one key by the index files, warm and just opened, pages touched, views of large stores."""
+"""Lookups without Spark: one key by the index files, warm and just opened, pages touched, views of large stores."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def find_core(section: Section, path: str, shape: StoreShape, folder: Path, scal
         _without_index(section, f"{title}: one key without index files", store, shape, rounds)
     with _forty_files(path, shape), open_store(path) as store:
         _warm(section, f"{title}, {FILES} index files: one key, warm call", store, shape, bounds=None)
-        # A lookup asks for the key in each topic: a slot, and what its chain holds, in every file.
+        # A lookup searches for the key in each topic: a slot and the entries of its chain, in every file.
         most = FILES * len(TOPICS) * (1 + 2 * CHAINED)
         pages, files = _pages(store, shape)
         note = f"the worst of 20 keys; {files} files, {len(TOPICS)} topics asked"
@@ -110,7 +110,7 @@ def _forty_files(path: str, shape: StoreShape) -> Iterator[None]:
 
 
 def _pages(store: Store, shape: StoreShape) -> tuple[int, int]:
-    """The most pages that a lookup says it read, and the number of files that it says it asked."""
+    """The most pages that a lookup reports as read, and the number of files that it reports as searched."""
     lines: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
     handler = QueueHandler(lines)
     logger, level = logging.getLogger("mqstore"), logging.getLogger("mqstore").level

@@ -1,8 +1,8 @@
-"""One measurement in a fresh process, for what a process does only once or must be measured in: prints one JSON object.
+"""One measurement in a fresh process, for work that a process does only once or that needs its own; prints JSON.
 
 `python -m benchmarks.fresh snapshot PATH`: opens a store and plans all of it.
 `python -m benchmarks.fresh open PATH`: opens a store with `recovery=none` and lists its queues.
-`python -m benchmarks.fresh read FILE`: reads the pickled partitions of FILE, as one worker of Spark would.
+`python -m benchmarks.fresh read FILE`: reads the pickled partitions of FILE, as a Spark worker would.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class ByteCount:
-    """Bytes that went through `system`."""
+    """The number of bytes that were read through `system`."""
 
     def __init__(self) -> None:
         self.bytes_read = 0
@@ -57,7 +57,7 @@ def counted_bytes() -> Iterator[ByteCount]:
     ) -> tuple[int, int] | None:
         before = count.bytes_read
         ended = each(descriptors, target, starts, stops, positions)
-        # Compiled or not.
+        # The same count, whether the loop is compiled or not.
         count.bytes_read = before + int((stops - starts).sum())
         return ended
 
@@ -69,7 +69,7 @@ def counted_bytes() -> Iterator[ByteCount]:
 
 
 def in_fresh_process(what: str, path: str) -> dict[str, float]:
-    """Runs one measurement and returns what it prints. Nothing that earlier processes found out is known to it."""
+    """Runs one measurement and returns what it prints. It has no access to what earlier processes cached."""
     command = [sys.executable, "-m", "benchmarks.fresh", what, path]
     with TemporaryDirectory(prefix="mqstore-bench-") as nothing:
         environment = {**os.environ, "XDG_CACHE_HOME": nothing}

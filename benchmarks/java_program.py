@@ -1,6 +1,6 @@
-"""A Java program of `java/` over RocketMQ's own jars: started once, it does its work again for each line it is sent.
+"""A Java program of `java/` with RocketMQ's own jars: started once, it repeats its work for each line it receives.
 
-The jars are those of the real stores that `make test-real` builds; where there are none, `missing` says so.
+The jars are those of the real stores that `make test-real` builds; if there are none, `missing` states that.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Self
 
 HERE = Path(__file__).resolve().parent
 VERSIONS = ("533", "493")
-# What RocketMQ's own start script opens for it, so that it can map and unmap files.
+# The module access that RocketMQ's own start script grants, so that it can map and unmap files.
 FLAGS = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
     "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED", "--add-opens=java.base/java.lang=ALL-UNNAMED",
@@ -23,7 +23,7 @@ FLAGS = (
 
 
 class JavaProgram:
-    """A context manager around the process. `missing` is empty, or why there is none."""
+    """A context manager for the process. `missing` is the reason if there is none, otherwise empty."""
 
     def __init__(self, name: str, arguments: list[str], folder: Path) -> None:
         """`name` is the class and its file in `java/`; classes are compiled into `folder`."""
@@ -56,7 +56,7 @@ class JavaProgram:
             self._process.communicate()
 
     def again(self) -> str:
-        """Lets the program do its work once; returns the line that it prints."""
+        """Makes the program do its work once; returns the line that it prints."""
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
             raise RuntimeError(f"there is no {self._name} to run: {self.missing}")
@@ -69,7 +69,7 @@ class JavaProgram:
 
 
 def _jars() -> Path | None:
-    """The folder with a RocketMQ's jars: below `MQSTORE_ORACLE`, else `.cache/oracle` of the checkout."""
+    """The folder with a RocketMQ's jars: below `MQSTORE_ORACLE`, otherwise `.cache/oracle` of the checkout."""
     given = os.environ.get("MQSTORE_ORACLE")
     home = Path(given) if given else HERE.parent / ".cache" / "oracle"
     folders = [home / f"o{version}" / "target" / "lib" for version in VERSIONS]

@@ -1,6 +1,6 @@
-"""Question 9: how fast are a scan and a write beside Spark's own Kafka connector, on the same rows and machine?
+"""Question 10: how fast are a scan and a write compared with Spark's Kafka connector, on the same rows and machine?
 
-Both read and write the columns of Spark's Kafka source, headers included; the broker is `kafka_broker`'s.
+Both read and write the columns of Spark's Kafka source, headers included; `kafka_broker` runs the broker.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WRITER = {"kafka.linger.ms": "20", "kafka.batch.size": str(256 << 10), "kafka.co
 
 
 def kafka(folder: Path, scale: float, rounds: int) -> Section:
-    """Measures both sizes in one Spark session with one broker; one printed line where there is no broker."""
+    """Measures both sizes in one Spark session with one broker; prints one line if there is no broker."""
     section = Section("Beside Kafka", METHOD)
     with KafkaBroker(folder / "broker") as broker:
         if broker.missing:
@@ -65,7 +65,7 @@ def kafka(folder: Path, scale: float, rounds: int) -> Section:
 
 
 def write_kafka_rows(folder: Path, count: int, body_size: int) -> None:
-    """Parquet files of rows as Kafka's sink takes them: topic, partition, key, value, two headers."""
+    """Writes Parquet files of rows for Kafka's sink: topic, partition, key, value, two headers."""
     folder.mkdir()
     pool = np.random.default_rng(7).integers(0x61, 0x7B, body_size + ROWS_A_FILE, np.uint8)
     window = np.lib.stride_tricks.sliding_window_view(pool, body_size)
@@ -151,7 +151,7 @@ def _tell(section: Section, found: Rounds, title: str, count: int, bounds: tuple
 
 
 def _stop_java() -> None:
-    """Ends the JVM that earlier sessions ran in: jars can be given only to a new one."""
+    """Ends the JVM that earlier sessions ran in: jars can only be given to a new one."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway

@@ -1,6 +1,7 @@
 """A Kafka broker on this machine, one node without ZooKeeper, and the jars of Spark's Kafka connector.
 
-Maven fetches both, as its settings say, into `.cache/kafka` of the checkout, once; where it cannot, `missing` says so.
+Maven fetches both once, according to its settings, to `.cache/kafka` of the checkout; if that fails, `missing` has the
+reason.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tests.support.free_ports import free_ports
 HERE = Path(__file__).resolve().parent
 JARS = HERE.parent / ".cache" / "kafka"
 OF_SPARK = ("spark-sql-kafka-", "spark-token-provider-kafka-", "kafka-clients-", "commons-pool2-")
-"""How the jars begin that Spark itself does not have."""
+"""Name prefixes of the jars that Spark itself lacks."""
 CLUSTER = "bXFzdG9yZS1iZW5jaG1hcmsx"
 READY_S = 60.0
 SETTINGS = """\
@@ -37,10 +38,10 @@ auto.create.topics.enable=true
 
 
 class KafkaBroker:
-    """A context manager around the broker's process. `missing` is empty, or why there is none."""
+    """A context manager for the broker's process. `missing` is the reason if there is none, otherwise empty."""
 
     def __init__(self, folder: Path) -> None:
-        """The broker keeps all of its files in `folder`, a new one. A topic gets four partitions when it is named."""
+        """The broker keeps all of its files in the new folder `folder`. A topic gets four partitions on first use."""
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self.address = ""
@@ -92,7 +93,7 @@ class KafkaBroker:
 
 
 def _fetched() -> str:
-    """Has Maven fetch the jars where they are not here yet. Returns why they are not, or nothing."""
+    """Makes Maven fetch the jars if they are missing. Returns the reason if that fails, otherwise an empty text."""
     if any(JARS.glob("kafka_*.jar")):
         return ""
     if not shutil.which("mvn") or not shutil.which("java"):

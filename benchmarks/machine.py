@@ -1,4 +1,4 @@
-"""The machine that is measured on: what it is, what else runs on it, and its memory touched beforehand."""
+"""The machine under test: its description, the load of other processes, and touching its memory beforehand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Usage:
-    """Clocks at one moment, in seconds: the wall, CPU of this process and all below it, CPU of the machine."""
+    """Clocks at one moment, in seconds: wall time, CPU of this process and its descendants, CPU of the machine."""
 
     wall: float
     own_cpu: float
@@ -29,7 +29,7 @@ def usage() -> Usage:
 
 
 def _tree_cpu(root: int) -> float:
-    """CPU seconds of a process, of those below it, and of those that they have buried."""
+    """CPU seconds of a process, of its descendants, and of the children that these have reaped."""
     children: dict[int, list[int]] = {}
     spent: dict[int, int] = {}
     for name in os.listdir("/proc"):
@@ -51,14 +51,14 @@ def _tree_cpu(root: int) -> float:
 
 
 def peak_bytes() -> int:
-    """The most memory this process ever had resident."""
+    """The peak resident memory of this process."""
     with open("/proc/self/status") as file:
         line = next(line for line in file if line.startswith("VmHWM"))
     return int(line.split()[1]) << 10
 
 
 def available_bytes() -> int:
-    """Memory that may be used without pushing anything out."""
+    """Memory that can be used without evicting anything."""
     with open("/proc/meminfo") as file:
         line = next(line for line in file if line.startswith("MemAvailable"))
     return int(line.split()[1]) << 10
@@ -75,7 +75,7 @@ def touch_memory(most_bytes: int) -> int:
 
 
 def description() -> list[str]:
-    """What a reader must know of the machine; no names, no paths."""
+    """What a reader needs to know about the machine; no names, no paths."""
     from importlib.metadata import PackageNotFoundError, version
 
     with open("/proc/cpuinfo") as file:

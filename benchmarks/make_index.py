@@ -1,6 +1,6 @@
 """Index files for the stores of `make_store`: both keys of every message, as a broker dispatches them.
 
-Chains and headers are those of `index_put`; what is written here is the order of keys, and names.
+Chains and headers come from `index_insert`; this module determines the order of keys, and file names.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def write_index(
 ) -> None:
     """Writes the index files of a store at `path` whose message i has the UNIQ_KEY and the key of number i.
 
-    `topic_of` gives the number of each message's topic in `topics`. All arrays have shape (n,).
+    `topic_of` has the number of each message's topic in `topics`. All arrays have shape (n,).
     """
     os.makedirs(os.path.join(path, "index"))
     hashes = np.concatenate(list(_hashes(topics, topic_of)))

@@ -1,8 +1,8 @@
-"""A large stream, quorum queue and classic queue, grown from messages that a real node wrote.
+"""Builds a large stream, quorum queue and classic queue from messages that a real node wrote.
 
-The node's folder is a fixture of the tests. One message of the former two gets a body of the wanted size and is
-repeated, of a classic queue all messages are repeated as they are: every byte but the body, numbers and checksums is a
-node's own.
+The node's folder is a fixture of the tests. For the first two, one message gets a body of the requested size and is
+repeated; for a classic queue, all messages are repeated unchanged. Every byte except the body, numbers and checksums
+was written by a node.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ENQUEUE = b"d\x00\x07enqueue"
 
 
 def make_stream(folder: Path, count: int, body_size: int) -> str:
-    """A stream of `count` messages below `folder`, in segments as a node cuts them. Returns its node folder's path."""
+    """Makes a stream of `count` messages below `folder`, in segments as a node cuts them. Returns its node's folder."""
     node = _unpacked("streams", STREAM, folder)
     (stream,) = (path for path in node.iterdir() if path.is_dir())
     (segment,) = stream.glob("*.segment")
@@ -71,14 +71,14 @@ def _first_entry(data: bytes) -> bytes:
 
 
 def _with_body(entry: bytes, size: int) -> bytes:
-    """The sections of a message with another body."""
+    """The sections of a message with its body replaced."""
     at = entry.index(DATA_SECTION) + len(DATA_SECTION)
     body = np.random.default_rng(1).integers(0, 256, size, np.uint8).tobytes()
     return entry[:at] + bytes([size]) + body + entry[at + 1 + entry[at] :]
 
 
 def make_quorum(folder: Path, count: int, body_size: int) -> str:
-    """A quorum queue with `count` messages ready below `folder`, all in segments. Returns its node folder's path."""
+    """Makes a quorum queue of `count` ready messages below `folder`, all in segments. Returns its node's folder."""
     root = _unpacked("quorum", QUORUM, folder)
     queues, _ = list_queues(str(root))
     (queue,) = (each for each in queues if each.name[1] == QUEUE)
@@ -102,7 +102,7 @@ def make_quorum(folder: Path, count: int, body_size: int) -> str:
 
 
 def _enqueues(entry: bytes, count: int, body_size: int) -> list[bytes]:
-    """One enqueue so many times over, with another body and the publisher's next number each."""
+    """`count` copies of one enqueue with another body, each with the publisher's next number."""
     command = elements(entry, elements(entry, 1)[2][0])
     low, high = command[2]
     body = external_term.decode(entry)[2][3][3][5][0]
@@ -115,7 +115,7 @@ def _enqueues(entry: bytes, count: int, body_size: int) -> list[bytes]:
 
 
 def _raft_segment(entries: list[bytes], first: int) -> bytes:
-    """Entries with the raft indexes from `first` on; without checksums, which a segment may leave out."""
+    """A segment of entries with the raft indexes from `first` on, without checksums, which are optional."""
     sizes = np.array([len(each) for each in entries])
     table = np.zeros(PER_SEGMENT, raft_segment.INDEX.dtype)
     filled = table[: len(entries)]
@@ -126,8 +126,8 @@ def _raft_segment(entries: list[bytes], first: int) -> bytes:
 
 
 def make_classic(folder: Path, snapshot: str, queue: str, least: int) -> tuple[str, int]:
-    """A queue of version 2 as after a kill, in full segments: its virtual host's path, and how many messages it has,
-    `least` or a few more.
+    """Makes a queue of version 2 as after a kill, in full segments. Returns the path of its virtual host, and how many
+    messages it has, `least` or a few more.
     """
     vhost = next((_unpacked("snapshots", snapshot, folder)).iterdir())
     for name in ("recovery.dets", "msg_store_persistent/clean.dot", "msg_store_transient/clean.dot"):

@@ -1,7 +1,7 @@
-"""Writes RocketMQ stores of any size, fast, for the benchmarks: records of one size, filled by numpy.
+"""Writes RocketMQ stores of any size quickly, for the benchmarks: records of one size, filled by numpy.
 
-The bytes are those of a broker of 4.9: rolled files, right CRCs, consume queues with tag codes; or, as after a crash,
-no queues and an `abort` file. Everything is fixed, so two runs measure the same bytes.
+The bytes are those of a 4.9 broker: rolled files, correct CRCs, consume queues with tag codes; or, as after a crash,
+no queues and an `abort` file. Everything is deterministic, so two runs measure the same bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CLUSTER = b"\x02CLUSTER\x01Default\x02TAGS\x01"
 
 @dataclass(frozen=True)
 class StoreShape:
-    """What a store looks like. Message i lies in queue i % queue_count; queues are shared evenly by the topics.
+    """The shape of a store. Message i is in queue i % queue_count; the queues are divided evenly among the topics.
 
     `crashed`: no consume queues, and an `abort` file. `index`: slots and entries of index files, if there are any.
     """
@@ -50,12 +50,12 @@ class StoreShape:
     index: Geometry | None = None
 
     def scaled(self, scale: float) -> StoreShape:
-        """The same with another number of messages, at least 20."""
+        """The same shape with another number of messages, at least 20."""
         return replace(self, message_count=max(int(self.message_count * scale), 20))
 
     @property
     def record_size(self) -> int:
-        """Bytes of the log that one message takes."""
+        """Bytes that one message takes in the log."""
         return _record(self.body_size).itemsize
 
     @property
@@ -65,7 +65,7 @@ class StoreShape:
 
 
 def make_store(path: str, shape: StoreShape) -> str:
-    """Writes a store to `path`, which must not be there. Returns `path`."""
+    """Writes a store to `path`, which must not exist. Returns `path`."""
     os.makedirs(os.path.join(path, "commitlog"))
     per_file = (shape.file_size - BLANK.size) // shape.record_size
     for number, first in enumerate(range(0, shape.message_count, per_file)):
@@ -128,7 +128,7 @@ def _record(body_size: int) -> np.dtype[Any]:
 
 
 def _template(body_size: int) -> npt.NDArray[Any]:
-    """One record with all that is the same in every record; its body is JSON with 10 digits of a key."""
+    """One record with everything that all records share; its body is JSON with 10 digits of a key."""
     record = np.zeros(1, _record(body_size))
     header = record["header"]
     header["total_size"], header["magic"], header["body_length"] = record.itemsize, MAGIC_V1, body_size
@@ -148,7 +148,7 @@ def _records(
     numbers: npt.NDArray[np.int64],
     physical_offsets: npt.NDArray[np.int64],
 ) -> npt.NDArray[Any]:
-    """The records of messages `numbers` at addresses `places`."""
+    """The records of messages `numbers` at addresses `physical_offsets`."""
     records = np.repeat(template, len(numbers))
     queue = numbers % shape.queue_count
     header = records["header"]

@@ -1,6 +1,6 @@
-"""Measuring: contenders take turns in every round, and what counts is the median of their ratios within a round.
+"""Measurements: contenders take turns in every round, and the result is the median of their ratios within a round.
 
-What is measured belongs to `scan`, `decoder` and `shape`; what is shown to `report`.
+The contenders belong to `scan`, `decoder`, `shape` and the other questions, the presentation to `report`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Contenders = Mapping[str, Callable[[], object]]
 
 @dataclass(frozen=True)
 class Run:
-    """One run of one contender. `foreign` is the mean number of cores that others used meanwhile."""
+    """One run of one contender. `foreign` is the mean number of cores that other processes used meanwhile."""
 
     wall_s: float
     cpu_s: float
@@ -34,7 +34,7 @@ class Rounds:
         return median(run.wall_s for run in self.runs[name])
 
     def best_s(self, name: str) -> float:
-        """The least time of a contender."""
+        """The shortest time of a contender."""
         return min(run.wall_s for run in self.runs[name])
 
     def cpu_s(self, name: str) -> float:
@@ -52,16 +52,16 @@ class Rounds:
 
     @property
     def foreign(self) -> float:
-        """Cores used by others, the median of all runs."""
+        """Cores used by other processes, the median of all runs."""
         return median(run.foreign for runs in self.runs.values() for run in runs)
 
 
 def interleaved(
     contenders: Contenders, rounds: int, warm_ups: int = 1, between: Callable[[], object] | None = None
 ) -> Rounds:
-    """Runs every contender once a round, in an order that turns around every round, after some runs that count not.
+    """Runs every contender once per round, in an order that is reversed every other round, after uncounted warm-ups.
 
-    `between` is called before each run and counts for none.
+    `between` is called before each run and is not counted.
     """
     for _ in range(warm_ups):
         for work in contenders.values():

@@ -1,5 +1,5 @@
-"""Reads columns of a store in a process of its own: `node_queue_reader STORE COLUMNS` prints the rows, the CPU seconds,
-and the bytes by which its memory grew. No columns are all.
+"""Reads columns of a store in a process of its own: `node_queue_reader STORE COLUMNS` prints the row count, the CPU
+seconds, and the bytes by which its memory grew. Empty COLUMNS means all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from storage_core.store import ScanRequest
 
 
 def peak_size() -> int:
-    """The most memory that this process had, bytes."""
+    """The peak memory of this process, in bytes."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 

@@ -1,6 +1,6 @@
-"""Question 6: how near does a scan of RabbitMQ's queues come to the ceiling, and how fast is the paging queue?
+"""Question 6: how close does a scan of RabbitMQ's queues come to the ceiling, and how fast is the paging queue?
 
-How scans are compared is `scan`'s.
+Scans are compared as in `scan`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SHAPES = {"200 B, embedded in the index": (1_000_000, 200), "5 KB, in the messag
 OF_CEILING = {"five columns": (0.60, 0.75), "all columns": (0.65, 0.80)}
 CHUNK = 100_000
 FILES = 8
-"""Of Parquet, from which Spark takes the rows of a write."""
+"""The number of Parquet files from which Spark takes the rows of a write."""
 QUEUES = np.array(["orders", "ship", "refund", "payment"])
 BATCH, BODY_SIZE, MESSAGES = 100, 200, 200_000
 NODE_COUNT, NODE_BODY_SIZE = 1_000_000, 100
@@ -63,7 +63,7 @@ CLASSIC_QUEUES = {
     ("v43_usual_clean", "plain"): "4.3, Celery's tasks", ("v43_usual_clean", "also"): "4.3, AMQP 1.0",
     ("v43_usual_clean", "prio"): "4.3, MQTT", ("v310_usual_clean", "plain"): "3.10, dead letters",
 }  # fmt: skip
-"""Releases of fixtures, and what is in their queues."""
+"""Fixture and queue → its release, and what is in the queue."""
 
 
 def rabbitmq(folder: Path, scale: float, rounds: int) -> Section:
@@ -99,7 +99,7 @@ def rabbitmq(folder: Path, scale: float, rounds: int) -> Section:
 
 
 def make_rabbitmq_store(path: str, count: int, body_size: int) -> str:
-    """Writes a store of persistent messages over four queues. Returns `path`."""
+    """Writes a store of persistent messages in four queues. Returns `path`."""
     with open_store(path, "rabbitmq") as store:
         for first in range(0, count, CHUNK):
             store.append(_rows(np.arange(first, min(first + CHUNK, count)), body_size))
@@ -109,7 +109,7 @@ def make_rabbitmq_store(path: str, count: int, body_size: int) -> str:
 def _compare_writes(
     spark: SparkSession, folder: Path, count: int, size: int, title: str, rounds: int, section: Section
 ) -> None:
-    """A new store each time: a job in a store that was stopped cleanly writes what this has noted anew."""
+    """Writes a new store each time: a job in a cleanly stopped store would rewrite what the store has recorded."""
     import pyarrow.parquet as pq
 
     rows = folder / f"rows-{size}"
@@ -147,7 +147,7 @@ def _compare(
     rounds: int,
     section: Section,
 ) -> None:
-    # Workers keep ready batches by path, so every case has its own.
+    # Workers cache ready batches by path, so every case has its own path.
     folder = folder / title.replace(" ", "-").replace(",", "")
     folder.mkdir()
     write_peers(folder, store, columns)
@@ -173,7 +173,7 @@ def _one_process(
     store: str, count: int, columns: tuple[str, ...], title: str, rounds: int, section: Section,
     must: float | None = None,
 ) -> None:  # fmt: skip
-    """Messages per second of one core's time, and what the reading process needs of memory beside an idle one."""
+    """Messages per CPU second, and how much more memory the reading process needs than an idle one."""
     runs, peaks = [], []
     for number in range(rounds + 1):
         run = subprocess.run(

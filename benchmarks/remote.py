@@ -1,7 +1,7 @@
-"""Question 8: what does a store in a bucket cost over the requests alone, and over one request at a time?
+"""Question 9: how does a store in a bucket compare with the requests alone, and with one request at a time?
 
-The bucket is one in memory whose answers take the time that was measured of real ones; every run reads it under another
-name, so that nothing is remembered from the run before.
+The bucket is in memory, and its answers take the time that was measured for real ones; every run reads it under another
+name, so that nothing is cached from the run before.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ ALL_IN_ONE = 1 << 40
 
 
 class Backups:
-    """A bucket with one store, each time under a name that was not read before."""
+    """A bucket with one store, each time under a new name that was never read."""
 
     def __init__(self, bucket: Bucket, path: str) -> None:
         self._bucket, self._path = bucket, Path(path)
         self._numbers = itertools.count()
 
     def uri(self) -> str:
-        """The store under a new name, nothing asked yet."""
+        """The store under a new name, with no requests so far."""
         registry.forget_all()
         self._bucket.objects.clear()
         self._bucket.content.clear()
@@ -78,7 +78,7 @@ def remote(folder: Path, scale: float, rounds: int) -> Section:
 
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """One thread asks."""
+    """Makes all requests from one thread."""
     before = threads.TRANSFERS, threads.SMALL_TRANSFERS, threads.READS, threads.QUESTIONS
     threads.TRANSFERS = threads.SMALL_TRANSFERS = threads.READS = threads.QUESTIONS = 1
     threads._pools.clear()
@@ -91,7 +91,7 @@ def one_at_a_time() -> Iterator[None]:
 
 @contextmanager
 def without_hints() -> Iterator[None]:
-    """Nobody says what will be read next."""
+    """Suppresses the hints about what will be read next."""
     before = system.will_need
     system.will_need = lambda asked, spans: asked
     try:
@@ -102,7 +102,7 @@ def without_hints() -> Iterator[None]:
 
 
 def scanned(path: str, **options: str) -> int:
-    """Reads a store whole, as one task does; the number of its messages."""
+    """Reads a whole store, as one task does; returns the number of its messages."""
     rows = 0
     with open_store(path, **options) as store:
         for piece in store.snapshot().plan(ScanRequest(min_partitions=1, max_bytes_per_partition=ALL_IN_ONE)):
@@ -176,7 +176,7 @@ def _memory(section: Section, path: str) -> None:
 
 
 def peak_of_scan(path: str, is_remote: bool) -> int:
-    """The most memory that this process had, after a scan."""
+    """The peak memory of this process after a scan."""
     with served(Bucket()) as bucket:
         bucket.latency_s, bucket.stream_rate, bucket.total_rate = LATENCY_S, STREAM_RATE, 0
         scanned(Backups(bucket, path).uri() if is_remote else path)
@@ -204,7 +204,7 @@ def _planning(section: Section, bucket: Bucket, folder: Path, scale: float, roun
 
 
 def make_indexed(path: str, shape: StoreShape, files: int) -> None:
-    """A store with so many index files, four entries a slot, whose geometry is noted as a write of mqstore does."""
+    """Makes a store with `files` index files, four entries per slot; records the geometry like a write of mqstore."""
     make_store(path, shape)
     entries = -(-2 * shape.message_count // files) + 2
     geometry = Geometry(max(entries // CHAINED, 1), entries)
@@ -219,7 +219,7 @@ class Lookups:
     """First lookups of one key each in a store with index files, whose recovery is known."""
 
     def __init__(self, bucket: Bucket, folder: Path, scale: float, files: int) -> None:
-        # A lookup asks in each topic: of a store with four, four chains in each file.
+        # A lookup searches each topic: in a store with four, four chains in each file.
         self.shape = StoreShape(COUNT, 98, topic_count=1 if files == 1 else 4).scaled(scale)
         path = str(folder / f"index{files}")
         make_indexed(path, self.shape, files)
@@ -245,7 +245,7 @@ class Lookups:
             _checked(sum(batch.num_rows for batch in self._opened[0].find(key=key_of(number), topic=topic)), 1)
         asked = self._bucket.asked
         self.requests.append(sum("/index/" in each[1] for each in asked))
-        # Requests for records and entries of queues, and the listing, wait for each other.
+        # Requests for records and entries of queues, and the listing, are made one after another.
         self.waits.append(self._bucket.rounds - len(asked) + self.requests[-1])
         self.everything.append(len(asked))
 

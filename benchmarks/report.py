@@ -1,4 +1,4 @@
-"""What was found: printed line by line, then written as `results.md` and drawn as `results.png`."""
+"""The findings: printed line by line, then written as `results.md` and drawn as `results.png`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Finding:
-    """One figure. `gate` is what it must reach, `goal` what it should: at least, or at most where `at_most`. `note`
-    says it in other units.
+    """One figure. `gate` is what it must reach, `goal` what it should: a minimum, or a maximum if `at_most`. `note`
+    states it in other units.
     """
 
     title: str
@@ -24,7 +24,7 @@ class Finding:
 
     @property
     def reached(self) -> bool | None:
-        """Whether the gate is reached; None when there is none."""
+        """Whether the gate is reached; None if there is none."""
         if self.gate is None:
             return None
         return self.value <= self.gate if self.at_most else self.value >= self.gate
@@ -49,13 +49,13 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """One word beside the gate."""
+        """Whether the gate is reached, as one word."""
         return {None: "", True: "yes", False: "**no**"}[self.reached]
 
 
 @dataclass
 class Section:
-    """The findings of one question, and how it was asked."""
+    """The findings of one question, and how they were measured."""
 
     title: str
     method: str
@@ -63,7 +63,7 @@ class Section:
     foreign: list[float] = field(default_factory=list)
 
     def add(self, finding: Finding) -> None:
-        """Keeps a finding and prints it."""
+        """Adds a finding and prints it."""
         goal = f", goal {finding.goal_text}" if finding.goal is not None else ""
         gate = (
             f"   (must be {finding.gate_text}: {finding.verdict.strip('*')}{goal})" if finding.gate is not None else ""
@@ -97,7 +97,7 @@ def markdown(machine: Sequence[str], sections: Iterable[Section], how: str) -> s
 
 
 def draw(sections: Iterable[Section], path: Path) -> None:
-    """Every figure that has a gate, as a share of it: right of the line is reached."""
+    """Draws every figure that has a gate, as a share of it: bars that reach the line reach the gate."""
     import matplotlib as mpl
 
     mpl.use("Agg")

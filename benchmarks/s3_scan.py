@@ -1,4 +1,4 @@
-"""A scan of a store on a real S3 server of this machine, S3Proxy, with nothing that slows it: what the reading costs.
+"""A scan of a store on a real S3 server on this machine, S3Proxy, without any throttling: the cost of the reading.
 
 Maven fetches the server into `.cache/s3proxy` of the checkout, once; without Maven this part is left out.
 """
@@ -27,7 +27,7 @@ Scan = Callable[..., object]
 
 
 class Reads:
-    """Reads of one store from a server, each under a name that was not read before; CPU seconds of this process."""
+    """Reads of one store from a server, each under a new name that was never read; CPU seconds of this process."""
 
     def __init__(self, server: S3Server, path: Path) -> None:
         self._server, self._path = server, path
@@ -35,11 +35,11 @@ class Reads:
         self.cpu_s: dict[str, list[float]] = {}
 
     def uri(self) -> str:
-        """The store under a new name, nothing asked yet."""
+        """The store under a new name, with no requests so far."""
         return f"s3://backups/{Path(self.directory()).parent.name}/store"
 
     def directory(self) -> str:
-        """The same on disk."""
+        """The same store on disk."""
         registry.forget_all()
         folder = self._server.folder / "backups" / str(next(self._numbers)) / "store"
         folder.mkdir(parents=True)
@@ -48,7 +48,7 @@ class Reads:
         return str(folder)
 
     def gets(self, spans: Sequence[Span]) -> None:
-        """The same bytes and nothing else, by eight threads."""
+        """Gets the same bytes and nothing else, with eight threads."""
         uri = self.uri()
         bucket = registry.attach(uri, without_access(self._server.options)[1])
         bucket.look(uri.partition("://backups/")[2])
@@ -65,7 +65,7 @@ class Reads:
             list(pool.map(get, spans))
 
     def timed(self, name: str, work: Callable[[], object]) -> Callable[[], None]:
-        """The same work, its CPU time noted."""
+        """The same work, with its CPU time recorded."""
 
         def run() -> None:
             before = time.process_time()
@@ -109,7 +109,7 @@ def s3_scan(section: Section, folder: Path, path: str, spans: Sequence[Span], sc
 
 
 def bytes_of(spans: Sequence[Span]) -> int:
-    """The bytes that spans cover, those of several spans counted once."""
+    """The number of bytes that spans cover, those in several spans counted once."""
     count, last, reached = 0, "", 0
     for name, start, stop in sorted(spans):
         reached = reached if name == last else 0
@@ -119,12 +119,12 @@ def bytes_of(spans: Sequence[Span]) -> int:
 
 
 def _peak(scan: Scan, path: str, options: Mapping[str, str]) -> int:
-    """The most memory that a process had that scanned a store."""
+    """The peak memory of a process that scans a store."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(peak_after, (scan, path, dict(options)))
 
 
 def peak_after(scan: Scan, path: str, options: Mapping[str, str]) -> int:
-    """Scans, and says how much memory this process had at most."""
+    """Scans, and returns the peak memory of this process."""
     scan(path, **options)
     return peak_bytes()

@@ -1,4 +1,4 @@
-"""Question 1: how near does `format("mqstore")` come to what Spark can take from a Python data source at all?
+"""Question 1: how close does `format("mqstore")` come to the most that Spark can take from a Python data source?
 
 Contenders of one comparison read the same rows in the same partitions and batches into Spark's noop sink.
 """
@@ -36,7 +36,7 @@ METHOD = (
 
 @dataclass(frozen=True)
 class Case:
-    """One comparison: which columns, and must and goal for the share of the ceiling and against `struct.unpack`."""
+    """One comparison: its columns, and gate and goal for the share of the ceiling and against `struct.unpack`."""
 
     title: str
     columns: tuple[str, ...] | None
@@ -75,7 +75,7 @@ def scan(folder: Path, scale: float, rounds: int) -> Section:
 
 @contextmanager
 def session(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """A Spark session on two cores whose workers import this checkout, with some more settings."""
+    """A Spark session on two cores whose workers import this checkout, with optional settings."""
     from pyspark_mqstore.java import ensure_java
 
     ensure_java()
@@ -110,7 +110,7 @@ def session(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator
 def _compare(
     spark: SparkSession, folder: Path, store: str, shape: StoreShape, case: Case, rounds: int, section: Section
 ) -> None:
-    # Workers keep ready batches by path, so every case has its own.
+    # Workers cache ready batches by path, so every case has its own path.
     folder = folder / f"{shape.body_size}-{case.title.replace(' ', '-')}"
     folder.mkdir()
     parts = write_peers(folder, store, case.columns)
@@ -160,7 +160,7 @@ def _kafka_layout(
 
 
 def _counts(spark: SparkSession, store: str, shape: StoreShape, rounds: int, section: Section) -> None:
-    """How many messages there are: by `count()`, and by the sum over `view=queues`, beside a scan of five columns."""
+    """Counts the messages by `count()`, and by the sum over `view=queues`, compared with a scan of five columns."""
 
     def load(**options: str) -> DataFrame:
         return spark.read.format("mqstore").options(**options).load(store)
@@ -204,7 +204,7 @@ def _speed(found: Rounds, name: str, shape: StoreShape) -> str:
 
 
 def noop(frame: Callable[[], DataFrame]) -> Callable[[], Any]:
-    """Reads a frame, made anew each time, into Spark's sink that keeps nothing."""
+    """Reads a frame, created for each run, into Spark's noop sink."""
     return lambda: frame().write.format("noop").mode("overwrite").save()
 
 

@@ -1,6 +1,6 @@
 """The Python data sources that ours is compared with: ready batches, `struct.unpack` by hand, and one that drops rows.
 
-Those that read get the same number of partitions as ours. Spark's workers import this page.
+Those that read get the same number of partitions as ours. Spark's workers import this module.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _READY: dict[str, pa.RecordBatch] = {}
 
 
 class ReadyPartition(InputPartition):
-    """A file with one ready batch, and how many of its rows each yielded batch has."""
+    """A file with one ready batch, and the number of its rows in each yielded batch."""
 
     def __init__(self, path: str, counts: Sequence[int]) -> None:
         super().__init__(None)
@@ -67,7 +67,7 @@ class _ReadyReader(DataSourceReader):
 
 
 def write_ready(folder: Path, partitions: Sequence[Any], schema: pa.Schema) -> int:
-    """Keeps the largest batch of each partition of our own plan, and the row counts of all. Returns all rows."""
+    """Saves the largest batch of each partition of our own plan, and the row counts of all. Returns the row total."""
     folder.mkdir()
     layout = []
     for number, partition in enumerate(partitions):
@@ -96,7 +96,7 @@ def ready_batch(path: str) -> pa.RecordBatch:
 
 
 def parts_of(folder: str) -> list[ReadyPartition]:
-    """The partitions that `write_ready` kept in a folder."""
+    """The partitions that `write_ready` saved in a folder."""
     return [
         ReadyPartition(part["path"], part["counts"]) for part in json.loads((Path(folder) / "layout.json").read_text())
     ]
@@ -111,7 +111,7 @@ class LogPartition(InputPartition):
 
 
 class UnpackSource(DataSource):
-    """`format("unpack")`: what one writes by hand, tuples of five columns."""
+    """`format("unpack")`: what one would write by hand, tuples of five columns."""
 
     @classmethod
     def name(cls) -> str:
@@ -181,7 +181,7 @@ class DroppingSource(DataSource):
 
 @dataclass
 class CountMessage(WriterCommitMessage):
-    """How many rows a task was given."""
+    """The number of rows that a task received."""
 
     count: int
 

@@ -1,6 +1,6 @@
 """The Python stream source and sink that ours are compared with: ready batches, and a writer that drops its batches.
 
-Spark's workers import this page.
+Spark's workers import this module.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Offset = dict[str, Any]
 
 
 class ReadyStreamSource(DataSource):
-    """`format("readystream")`: as many micro-batches as the option `triggers` says, each of all that `write_ready` kept
-    in `path`, or of the first `rows` of it.
+    """`format("readystream")`: as many micro-batches as the option `triggers` states, each with everything that
+    `write_ready` saved in `path`, or with its first `rows` rows.
     """
 
     @classmethod
@@ -54,7 +54,7 @@ class _ReadyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Nothing comes later."""
+        """Does nothing: nothing arrives later."""
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         return {"trigger": min(start["trigger"] + 1, self._triggers)}
@@ -86,7 +86,7 @@ class _DroppingStreamWriter(DataSourceStreamArrowWriter):
         return CountMessage(sum(batch.num_rows for batch in iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing to put anywhere."""
+        """Does nothing: there is nothing to commit."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing to drop."""
+        """Does nothing: there is nothing to drop."""

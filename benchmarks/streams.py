@@ -1,7 +1,7 @@
-"""Question 7: what do streams cost over what Spark's Python streams cost at all?
+"""Question 7: what do streams cost beyond the minimum cost of Spark's Python streams?
 
-Large micro-batches, small ones, idle triggers, and the sink. Times of a micro-batch are those of Spark's own progress:
-a query's start, 1.5 s for any Python source, is in none.
+Large micro-batches, small ones, idle triggers, and the sink. Times of a micro-batch are those of Spark's own progress,
+without the start of a query, which takes 1.5 s for any Python source.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def streams(folder: Path, scale: float, rounds: int) -> Section:
 
 
 def _ready(folder: Path, store: str, options: Mapping[str, str]) -> None:
-    """Keeps the batches that a stream's one micro-batch of the store has."""
+    """Saves the batches of a stream that reads the store in one micro-batch."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     from connector.datasource import MqStoreDataSource
@@ -124,7 +124,7 @@ def _sink(section: Section, spark: SparkSession, folder: Path, rounds: int) -> N
 
 
 def _in_turns(frames: Frames, rounds: int, folder: Path, warm_ups: int) -> dict[str, list[list[int]]]:
-    """The milliseconds of each micro-batch of each run, after some that do not count."""
+    """The milliseconds of each micro-batch of each run, after uncounted warm-ups."""
     found: dict[str, list[list[int]]] = {name: [] for name in frames}
     for number in range(rounds + warm_ups):
         for name in list(frames) if number % 2 else reversed(list(frames)):
@@ -135,7 +135,7 @@ def _in_turns(frames: Frames, rounds: int, folder: Path, warm_ups: int) -> dict[
 
 
 def _run(frame: DataFrame, sink: str, checkpoint: Path, path: str | None = None) -> list[int]:
-    """Runs a query to its end; the milliseconds of its micro-batches that had rows."""
+    """Runs a query to its end; returns the milliseconds of those micro-batches that had rows."""
     shutil.rmtree(checkpoint, ignore_errors=True)
     writer = frame.writeStream.format(sink).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
     query = writer.start(path) if path else writer.start()

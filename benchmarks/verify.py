@@ -1,6 +1,6 @@
-"""Question 8: how near does `verify` come to just reading the files?
+"""Question 8: how close does `verify` come to the speed of just reading the files?
 
-From the disk, which is what a user waits for, and from memory, where only the checks cost.
+From the disk, which is what a user waits for, and from memory, where only the checks cost time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Question 4: how near does `df.write.format("mqstore")` come to what Spark can give to a Python data source at all?
+"""Question 4: how close does `df.write.format("mqstore")` come to the most that Spark can give to a Python source?
 
-Contenders write the same Parquet rows: into a store, into a source that drops its batches, into Parquet. The append
-core without Spark is `write_core`'s.
+Contenders write the same Parquet rows: into a store, into a source that drops its batches, into Parquet. `write_core`
+measures the append core without Spark.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def write(folder: Path, scale: float, rounds: int) -> Section:
 
 
 def write_rows(folder: Path, count: int, body_size: int) -> None:
-    """Parquet files of messages in four topics with four queues each; every body is its own."""
+    """Writes Parquet files of messages in four topics with four queues each; every body is different."""
     folder.mkdir()
     pool = np.random.default_rng(7).integers(0x61, 0x7B, body_size + ROWS_A_FILE, np.uint8)
     window = np.lib.stride_tricks.sliding_window_view(pool, body_size)
@@ -81,7 +81,7 @@ def compare_writes(
     def between() -> None:
         if new_stores:
             shutil.rmtree(store, ignore_errors=True)
-        # What one contender left to be written to the disk is not to be the next one's burden.
+        # Writes back what one contender left in the page cache, so that the next one does not pay for it.
         os.sync()
 
     def ours() -> None:
@@ -101,7 +101,7 @@ def compare_writes(
 def tell_writes(
     section: Section, found: Rounds, title: str, count: int, bounds: tuple[float, float] | None = None
 ) -> None:
-    """Adds what `compare_writes` found, with what must be reached and the goal."""
+    """Adds the findings of `compare_writes`, with gate and goal."""
     section.foreign.append(found.foreign)
 
     def speed(name: str) -> str:

@@ -1,6 +1,6 @@
 """The append core in one process, without Spark: CRC, queues, index and commit, against the real store's `putMessage`.
 
-Also: whether a small commit costs more in a large store. The Spark side of question 4 is `write`'s.
+Also: whether a small commit costs more in a large store. The Spark side of question 4 is in `write`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BATCH = 10_000
 
 
 def append_core(section: Section, folder: Path, scale: float, rounds: int) -> None:
-    """Adds the findings of all sizes; prints one line where the real store cannot be run."""
+    """Adds the findings of all sizes; prints one line if the real store cannot be run."""
     for body_size, title in SIZES.items():
         count = max(int(COUNTS[body_size] * scale), 100)
         _compare(section, folder, body_size, title, count, rounds)
@@ -110,7 +110,7 @@ def _append(path: Path, table: pa.Table) -> Run:
 
 
 def _put(java: JavaProgram) -> tuple[Run, float]:
-    """One round of StoreBench: its own clock for putMessage, and the seconds until dispatch was done."""
+    """One round of StoreBench: the time of putMessage by its own clock, and the seconds until dispatch was done."""
     seconds: list[float] = []
     os.sync()
     run = timed(lambda: seconds.extend(map(float, java.again().split())))
@@ -122,7 +122,7 @@ def _commit_cost(section: Section, folder: Path, scale: float, rounds: int) -> N
     paths, bytes_read = {}, {}
     for name, count in STORES.items():
         paths[name] = make_store(str(folder / name), StoreShape(count, 98).scaled(scale))
-        # The first job recovers the whole store, as a broker would; what it notes serves those after it.
+        # The first job recovers the whole store, as a broker would; the jobs after it use what it records.
         with open_store(paths[name]) as store:
             store.append(messages(0, SMALL_JOB, 100), topic="bench")
 

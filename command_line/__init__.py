@@ -1,1 +1,1 @@
-"""The `mqstore` command: what is in a store, its messages, its lag, what a node must import; no Spark, no broker."""
+"""The `mqstore` command: the contents, messages and lag of a store, what a node must import; no Spark, no broker."""

@@ -1,4 +1,4 @@
-"""`python -m command_line` is the command `mqstore`, where nothing was installed."""
+"""`python -m command_line` is the command `mqstore` without an installation."""
 
 from command_line.main import main
 

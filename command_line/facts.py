@@ -13,11 +13,11 @@ from storage_core.errors import UnsupportedFormatError
 from storage_core.store import Store
 
 BLOCK = 512
-"""Bytes of the unit in which the system counts what a file takes on the disk."""
+"""Bytes per block in which the system counts the disk space of a file."""
 
 
 def store_info(named: NamedStore) -> Row:
-    """The facts of one store. Raises what its views raise."""
+    """The facts of one store. Raises the errors of its views."""
     store = named.store
     state = store.state()
     return {
@@ -31,7 +31,7 @@ def store_info(named: NamedStore) -> Row:
 
 
 def _messages(named: NamedStore) -> Row:
-    """Sums over the queues; why there are none where they cannot be read."""
+    """Sums over the queues; the reason if they cannot be read."""
     try:
         queues = store_rows(named, "queues")
     except UnsupportedFormatError as error:
@@ -53,7 +53,7 @@ def _groups(named: NamedStore) -> Row:
 
 
 def _files(store: Store) -> Row:
-    """How many files there are, their lengths, and what they take on the disk: stores are full of holes."""
+    """The number of files, their total length, and their disk space, which is less if files are sparse."""
     sizes = store.object_sizes()
     if sizes is not None:
         return {"files": len(sizes), "fileBytes": sum(sizes), "diskBytes": sum(sizes)}
@@ -66,7 +66,7 @@ def _files(store: Store) -> Row:
 
 
 def _stats(path: str) -> Iterator[os.stat_result]:
-    """Of each file below a path; one that a broker removes meanwhile is left out."""
+    """The status of each file below a path; files that a broker removes meanwhile are left out."""
     for folder, _, names in os.walk(path):
         for name in names:
             with suppress(OSError):

@@ -1,7 +1,7 @@
-"""`cat --follow`: reads what comes to the queues of stores, as a stream does.
+"""`cat --follow`: reads what arrives in the queues of stores, as a stream does.
 
-What is safe to read while a broker or a node works is for the engine's `Tail` to say (docs/streaming.md "While the
-store grows").
+The engine's `Tail` decides what is safe to read while a broker or a node runs (docs/streaming.md "While the store
+grows").
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from storage_core.stream.tail import FollowedStore, StreamSnapshot, Tail
 
 @dataclass
 class Followed:
-    """A store that is followed: `chosen` is what is there now, `read` up to where each queue was read, `seals` what
-    tells it from another one.
+    """A store that is followed. `chosen` is what exists now, `read` how far each queue was read, `seals` what
+    distinguishes each queue from another one.
     """
 
     chosen: Chosen
@@ -32,12 +32,12 @@ class Followed:
     seals: dict[QueueKey, str] = field(default_factory=dict)
 
     def grown(self, snapshot: StreamSnapshot) -> dict[QueueKey, tuple[int, int]]:
-        """The ranges of selected queues that were not read yet, which count as read from now on."""
+        """The unread ranges of the selected queues, which count as read from now on."""
         takes = selects(self.chosen.request, self.chosen.named.holds_queues_only)
         ranges = {}
         for key, (first, stop) in snapshot.positions.items():
             if takes(key):
-                # A queue that is shorter than before was cut by a broker's start: what comes there now is new.
+                # A queue that is shorter than before was cut by a broker start: what arrives there now is new.
                 start = snapshot.lost(key, self.read[key], self.seals.get(key))[0] if key in self.read else first
                 if stop > start:
                     ranges[key] = start, stop
@@ -48,7 +48,7 @@ class Followed:
 
 @contextmanager
 def follow(chosen: Sequence[Chosen]) -> Iterator[list[Followed]]:
-    """Follows the stores of a selection within the block. OptionError for what cannot be followed."""
+    """Follows the stores of a selection within the block. Raises OptionError for what cannot be followed."""
     for each in chosen:
         if each.request.scan is Scan.LOG:
             raise OptionError("--follow", "", "reads through the queues; leave out --scan log")
@@ -72,9 +72,9 @@ def _followed(chosen: Chosen, stack: ExitStack) -> Followed:
 def coming(
     followed: Sequence[Followed], interval_s: float, pause: Callable[[float], None] = time.sleep
 ) -> Iterator[pa.RecordBatch]:
-    """What comes to the selected queues from now on, for ever. Before each look it pauses.
+    """Yields what arrives in the selected queues from now on, forever. Pauses before each look.
 
-    Raises what planning and reading raise.
+    Raises the errors of planning and reading.
     """
     while True:
         pause(interval_s)

@@ -1,6 +1,6 @@
-"""The rows of a file that is imported: Parquet or JSON lines as `export` writes them, as record batches.
+"""The rows of an imported file as record batches: Parquet, or JSON lines as `export` writes them.
 
-Which columns a write takes, and which values, the engines say.
+The engines decide which columns and values a write accepts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TYPES: dict[str, pa.DataType] = {
     "properties": TEXTS, "headers": TEXTS, "keys": pa.list_(pa.string()), "routingKeys": pa.list_(pa.string()),
     "bornTimestamp": TIME, "storeTimestamp": TIME, "timestamp": TIME, "expiresAt": TIME,
 }  # fmt: skip
-"""Column → its type, where JSON does not say it."""
+"""Column → its type, if JSON does not determine it."""
 
 BODY_BYTES: dict[str, Callable[[Any], bytes]] = {
     "text": lambda value: value.encode() if isinstance(value, str) else json.dumps(value).encode(),
@@ -40,17 +40,17 @@ BODY_BYTES: dict[str, Callable[[Any], bytes]] = {
     "hex": bytes.fromhex,
     "base64": lambda value: base64.b64decode(value, validate=True),
 }
-"""What a body says in JSON lines → its bytes."""
+"""How bodies are written in JSON lines → the function that returns their bytes."""
 
 
 class Incoming(Closable, ABC):
-    """A file of rows. `columns` are their names."""
+    """A file of rows. `columns` are the names of their columns."""
 
     columns: Sequence[str]
 
     @abstractmethod
     def batches(self, line: ProgressLine) -> Iterator[pa.RecordBatch]:
-        """The rows in order. Raises MqStoreError with the line for one that is no row."""
+        """The rows in order. Raises MqStoreError, with the line number, for a line that is not a row."""
 
 
 class ParquetRows(Incoming):
@@ -83,7 +83,7 @@ class ParquetRows(Incoming):
 
 
 class JsonRows(Incoming):
-    """JSON lines: an object each. All have the columns of the first; a name that one lacks is null."""
+    """JSON lines: one object per line. All have the columns of the first; a name that a line lacks is null."""
 
     def __init__(self, path: str, body: str) -> None:
         self._path, self._body = path, BODY_BYTES[body]
@@ -98,7 +98,7 @@ class JsonRows(Incoming):
         self._file.seek(0)
 
     def batches(self, line: ProgressLine) -> Iterator[pa.RecordBatch]:
-        """The rows, some thousands at once."""
+        """The rows, some thousands per batch."""
         number = 0
         while lines := list(islice(self._file, ROWS_AT_ONCE)):
             rows = [self._object(text, number + at + 1) for at, text in enumerate(lines) if text.strip()]
@@ -155,7 +155,7 @@ def _moment(value: object) -> datetime:
 
 @contextmanager
 def incoming(path: str, kind: str, body: str) -> Iterator[Incoming]:
-    """The rows of a file, which is open while the block runs. Raises OptionError, MqStoreError, OSError."""
+    """The rows of a file that is open while the block runs. Raises OptionError, MqStoreError, OSError."""
     try:
         rows = ParquetRows(path) if kind == PARQUET else JsonRows(path, body)
     except FileNotFoundError:

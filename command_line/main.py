@@ -47,8 +47,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 class WithoutPandas:
-    """Hides pandas from pyarrow, which looks for it when it makes a column of a list: loading it takes longer than most
-    calls take, and no command needs it.
+    """Hides pandas from pyarrow, which looks for it when converting a list to a column: loading pandas takes longer
+    than most calls, and no command needs it.
     """
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
@@ -61,7 +61,7 @@ class Commands(click.Group):
     """A group that loads a command's module when the command is called; help and completion load none."""
 
     def main(self, *arguments: Any, standalone_mode: bool = True, **named: Any) -> Any:
-        """Runs a call, whose mistakes are one line on stderr."""
+        """Runs a call; mistakes in it are reported in one line on stderr."""
         run: Callable[..., Any] = super().main
         if not arguments and "args" not in named:
             sys.meta_path.insert(0, WithoutPandas())  # a process of its own
@@ -73,7 +73,7 @@ class Commands(click.Group):
             code = error.exit_code
             _show(error)
         except BrokenPipeError:
-            # Who read the help has seen enough; Python would complain of what is left in the buffer.
+            # The reader of the help has closed the pipe; Python would complain about what is left in the buffer.
             code = 0
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(code if isinstance(code, int) else 0)
@@ -84,7 +84,7 @@ class Commands(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a name."""
+        """The command with this name."""
         del ctx
         if cmd_name not in COMMANDS:
             return None
@@ -114,7 +114,7 @@ class Commands(click.Group):
 
 
 def _show(error: click.UsageError) -> None:
-    """The mistake, and where the help is; a call without a command is the help itself."""
+    """Prints the mistake and where to find help; for a call without a command, the help itself."""
     text = error.format_message()
     if text.startswith("Usage: "):
         click.echo(text, err=True)

@@ -1,4 +1,4 @@
-"""The messages that a selection means, store after store: all of them in the order of the plan, or the newest ones."""
+"""The messages of a selection, store after store: all of them in the order of the plan, or the newest ones."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from storage_core.store import EARLIEST, LATEST, OffsetBound, Scan, ScanPartitio
 
 WORK = "reading messages"
 STORED = ("storeTimestamp", "physicalOffset")
-"""What orders the messages of RocketMQ stores by the time at which they came."""
+"""The columns that order the messages of RocketMQ stores by arrival time."""
 SPARE = 4096
-"""How many messages more than wanted are held before the older ones are dropped."""
+"""How many messages beyond the limit are held before the older ones are dropped."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """How many messages at most: the first `count` of the plan, or the newest, which come oldest first unless
+    """The maximum number of messages: the first `count` of the plan, or the newest, in order from the oldest unless
     `newest_first`.
     """
 
@@ -33,7 +33,7 @@ class Limit:
 
 
 def batches(chosen: Sequence[Chosen], limit: Limit, line: ProgressLine) -> Iterator[pa.RecordBatch]:
-    """The messages of all stores in the columns asked for. Raises what planning and reading raise, and OptionError."""
+    """The messages of all stores in the requested columns. Raises the errors of planning and reading, OptionError."""
     if limit.newest or limit.newest_first:
         yield from _newest(chosen, limit, line)
         return
@@ -54,7 +54,7 @@ def first(found: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.Rec
 
 
 def schema_of(chosen: Sequence[Chosen]) -> pa.Schema:
-    """The schema of their rows. OptionError when the stores are of two engines, whose columns differ."""
+    """The schema of the rows. Raises OptionError if the stores are of two engines, whose columns differ."""
     schemas = [each.snapshot.schema(each.request) for each in chosen]
     if any(schema != schemas[0] for schema in schemas):
         engines = sorted({each.named.store.engine for each in chosen})
@@ -73,7 +73,7 @@ def _read(partitions: Sequence[ScanPartition], line: ProgressLine) -> Iterator[p
 
 
 def _newest(chosen: Sequence[Chosen], limit: Limit, line: ProgressLine) -> Iterator[pa.RecordBatch]:
-    """The newest messages of everything chosen: of RocketMQ by store time, of RabbitMQ by their place in one queue."""
+    """The newest of all chosen messages: for RocketMQ by store time, for RabbitMQ by their place in one queue."""
     if limit.count is None:
         raise OptionError("--newest-first", "", "needs to know how many: add -n")
     ordered = _order(chosen)
@@ -94,7 +94,7 @@ def _newest(chosen: Sequence[Chosen], limit: Limit, line: ProgressLine) -> Itera
 
 
 def _order(chosen: Sequence[Chosen]) -> tuple[str, ...]:
-    """The columns that say which message is newer; none where the plan's order does."""
+    """The columns that determine which message is newer; none if the order of the plan does."""
     if not any(each.named.store.engine == RABBITMQ for each in chosen):
         return STORED
     if len(chosen) > 1 or len(chosen[0].request.topics or ()) != 1:
@@ -110,7 +110,7 @@ def _last(kept: Sequence[pa.RecordBatch], count: int, ordered: Sequence[str]) ->
 
 
 def _narrowed(request: ScanRequest, count: int) -> ScanRequest:
-    """The request for the last `count` messages of each queue, where no other narrowing comes after that one."""
+    """The request narrowed to the last `count` messages of each queue, if no other condition applies after that."""
     others = (request.start_ms, request.stop_ms, request.keys, request.message_ids, request.tags)
     plain = request.start == OffsetBound(EARLIEST) and request.stop == OffsetBound(LATEST)
     if request.scan is Scan.LOG or not plain or any(other is not None for other in others) or not count:

@@ -1,7 +1,7 @@
-"""How a command ends: its exit code, and one line on stderr for whatever went wrong.
+"""How a command ends: its exit code, and one line on stderr for any error.
 
-Source: interface.md 39: 0; 1 when damage or nothing was found; 2 for the user's mistake. A signal ends it as shells
-expect, with 128 and the signal's number.
+Source: interface.md 39: 0; 1 if damage or nothing was found; 2 for the user's mistake. A signal ends it as shells
+expect, with 128 plus the signal's number.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DAMAGE = (CorruptionError, DataLossError, FormatError, TornWriteError)
 
 
 def exit_code(work: Callable[P, int]) -> Callable[P, None]:
-    """Makes the number that `work` returns the exit code, and every error a user can cause one line on stderr."""
+    """Uses the return value of `work` as the exit code, and reports errors that a user can cause in one stderr line."""
 
     @functools.wraps(work)
     def run(*arguments: P.args, **named: P.kwargs) -> None:
@@ -37,12 +37,12 @@ def exit_code(work: Callable[P, int]) -> Callable[P, None]:
 
 
 def say(text: str) -> None:
-    """One line for the user, beside the output."""
+    """Prints one line for the user to stderr, apart from the output."""
     click.echo(f"mqstore: {text}", err=True)
 
 
 def code_of(error: MqStoreError) -> int:
-    """The exit code of an error: 1 for a damaged store, else 2."""
+    """The exit code of an error: 1 for a damaged store, otherwise 2."""
     return DAMAGED if isinstance(error, DAMAGE) else MISTAKE
 
 
@@ -54,7 +54,7 @@ def _ended(work: Callable[[], int]) -> int:
             flush()
         return code
     except BaseException as error:
-        # An exception that a signal raises inside a library's import or callback may surface as any other.
+        # An exception that a signal raises inside a library's import or callback may surface as a different one.
         if signals.number is not None:
             return _stopped(128 + signals.number)
         told = _told(error)
@@ -64,7 +64,7 @@ def _ended(work: Callable[[], int]) -> int:
 
 
 def _told(error: BaseException) -> int | None:
-    """The exit code of an error that the user can do something about, once it is said; None for any other."""
+    """Reports an error that the user can do something about and returns its exit code; None for any other."""
     match error:
         case MqStoreError():
             if isinstance(error, OutputError):
@@ -72,7 +72,7 @@ def _told(error: BaseException) -> int | None:
             say(said(error))
             return code_of(error)
         case BrokenPipeError():
-            # Who read the output has seen enough.
+            # The reader of the output has closed the pipe.
             _forget_output()
             return FINE
         case KeyboardInterrupt():
@@ -90,7 +90,7 @@ def _stopped(code: int) -> int:
 
 
 def _forget_output() -> None:
-    """Points stdout nowhere: what is left in its buffer would fail once more when Python ends."""
+    """Points stdout to the null device: flushing the rest of its buffer would fail again when Python exits."""
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError):  # not a real file, as in tests

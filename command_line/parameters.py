@@ -1,6 +1,6 @@
 """The parameters that commands share: STORE, and the switches that choose stores and messages.
 
-What a switch takes is parsed by the options of a read (`selection`).
+The values of switches are parsed as options of a read (`selection`).
 """
 
 from __future__ import annotations
@@ -43,39 +43,39 @@ _HELP = {
     "includeAcked": ("", "RabbitMQ: acknowledged messages that are still on disk, too."),
     "columns": ("NAME,…", "Only these columns."),
 }
-"""Option → what stands for its value in the help, and the help."""
+"""Option → the placeholder for its value in the help, and the help text."""
 
 
 def store_argument(function: Function) -> Function:
-    """STORE: a store's directory, or a folder of stores."""
+    """Adds the argument STORE: a store's directory, or a folder of stores."""
     return click.argument("store", type=click.Path())(function)
 
 
 def json_option(function: Function) -> Function:
-    """--json."""
+    """Adds the switch --json."""
     return click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with exact values.")(function)
 
 
 def body_option(function: Function) -> Function:
-    """--body."""
+    """Adds the switch --body."""
     shown = click.Choice(BODIES, case_sensitive=False)
     text = "How bodies are shown; json embeds a body that is JSON."
     return click.option("--body", type=shown, default="text", show_default=True, help=text)(function)
 
 
 def format_option(function: Function) -> Function:
-    """--format."""
+    """Adds the switch --format."""
     text = "json (one object a line), csv, or a template: '{storeTimestamp} {key} {body.price}'."
     return click.option("--format", "format_", metavar="FORMAT", default="json", show_default=True, help=text)(function)
 
 
 def count_option(function: Function) -> Function:
-    """-n."""
+    """Adds the switch -n."""
     return click.option("-n", "--limit", type=click.IntRange(0), metavar="N", help="At most N messages.")(function)
 
 
 def switches(*options: str) -> Callable[[Function], Function]:
-    """The switches of these options of a read, in this order."""
+    """Adds the switches of these options of a read, in this order."""
 
     def decorate(function: Function) -> Function:
         for option in reversed(options):
@@ -92,6 +92,6 @@ def switches(*options: str) -> Callable[[Function], Function]:
 
 
 def queue_option(function: Function) -> Function:
-    """--queue."""
+    """Adds the switch --queue."""
     text = "RocketMQ: numbers of queues of --topic. RabbitMQ: names of queues."
     return click.option(QUEUE, metavar="QUEUE,…", multiple=True, help=text)(function)

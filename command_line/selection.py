@@ -1,6 +1,6 @@
-"""Which messages a command was asked for: its switches as the request that each store's snapshot plans.
+"""The messages that a command selects: turns its switches into the request that each store's snapshot plans.
 
-Values are parsed by the options of a read, so that a shell takes what Spark takes. A shell takes three things more:
+Values are parsed as options of a read, so that a shell accepts what Spark accepts. A shell accepts three things more:
 `--queue`, a bare number for `--start` and `--stop`, and `-10` for the last ten.
 """
 
@@ -22,12 +22,12 @@ from storage_core.store import EARLIEST, LATEST, OffsetBound, Predicate, QueueKe
 STORAGE = "storage"
 _LAST = re.compile(r"-(\d{1,18})")
 Given = Mapping[str, object]
-"""What a command got: by parameter, texts, tuples of texts of a repeated switch, None for what was not given."""
+"""A command's arguments by parameter: a text, a tuple of texts for a repeated switch, None if not given."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A store that the selection touches, what it serves, and its part of the selection."""
+    """A store that the selection touches, its snapshot, and its part of the selection."""
 
     named: NamedStore
     snapshot: Snapshot
@@ -36,9 +36,9 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Selection:
-    """What the switches of a command say.
+    """The values of a command's switches.
 
-    `queues` are those of --queue; `start` and `stop` bare numbers of --start and --stop.
+    `queues` are those of --queue; `start` and `stop` are bare numbers given to --start and --stop.
     """
 
     options: ReadOptions
@@ -48,14 +48,14 @@ class Selection:
 
     @property
     def store_options(self) -> dict[str, str]:
-        """What `open_store` takes."""
+        """The options for `open_store`."""
         return self.options.store_options
 
     def chosen(self, stores: Stores, columns: tuple[str, ...] | None = None) -> list[Chosen]:
-        """Each store that the selection touches, with its request; `columns` where the switches name none.
+        """Each store that the selection touches, with its request; `columns` apply if the switches name none.
 
-        Of several stores, one that cannot be read is told and left out. Raises OptionError for a topic that no store
-        has, and for switches that do not go together.
+        Of several stores, one that cannot be read is reported and left out. Raises OptionError for a topic that no
+        store has, and for switches that exclude each other.
         """
         kind = self.options.queue_type
         among = [named for named in stores if kind in (None, named.store.queue_type)]
@@ -69,7 +69,7 @@ class Selection:
         return _with_topics(found)
 
     def warn(self, stores: Stores) -> None:
-        """Says what reads through the queues of these stores leave out."""
+        """Reports what reads through the queues of these stores leave out."""
         if self.options.request.scan is Scan.QUEUES:
             stores.gather(stores.warn)
 
@@ -110,7 +110,7 @@ class Selection:
 
 
 def selection(given: Given) -> Selection:
-    """The selection that a command's parameters say. Raises OptionError."""
+    """The selection given by a command's parameters. Raises OptionError."""
     raw = {
         name: text
         for name in (*STORE_OPTIONS, *MESSAGE_OPTIONS)
@@ -134,7 +134,7 @@ def selection(given: Given) -> Selection:
 
 
 def _storage(given: object) -> dict[str, str]:
-    """The options that --storage says."""
+    """The options given by --storage."""
     found = {}
     for text in given if isinstance(given, tuple) else ():
         name, equals, value = str(text).partition("=")
@@ -145,7 +145,7 @@ def _storage(given: object) -> dict[str, str]:
 
 
 def _text(option: str, value: object) -> str | None:
-    """A parameter as the text of an option; what was repeated as one list."""
+    """A parameter as the text of an option; a repeated one becomes one list."""
     if isinstance(value, tuple):
         if len(value) > 1:
             listed = [name for text in value for name in values.names(option, str(text))]
@@ -157,12 +157,12 @@ def _text(option: str, value: object) -> str | None:
 
 
 def _numbered(number: int, default: int, snapshot: Snapshot, request: ScanRequest) -> OffsetBound:
-    """A bare number as the bound of every selected queue. Of several, one that is shorter ends where it ends."""
+    """A bare number as the bound of every selected queue. If there are several, a shorter one is bounded by its end."""
     stops = {(info.topic, info.queue_id): info.stop for info in snapshot.queues()}
     if request.assign is not None:
         wanted: Sequence[QueueKey] = request.assign
     elif request.topics is not None:
-        # A RabbitMQ store may know only hashes of its queues' names: the engine recognises those asked for.
+        # A RabbitMQ store may have only hashes of its queues' names: the engine recognises the requested ones.
         named = [key for key in stops if key[0] in request.topics]
         wanted = named or [(topic, 0) for topic in request.topics]
     else:
@@ -172,7 +172,7 @@ def _numbered(number: int, default: int, snapshot: Snapshot, request: ScanReques
 
 
 def _alike(found: list[Chosen]) -> list[Chosen]:
-    """Of stores with several types of queues: all columns of all of them, in each."""
+    """If the stores have several types of queues, requests the columns of all types from each."""
     if len({each.named.store.queue_type for each in found}) < 2 or found[0].request.columns is not None:
         return found
     names = dict.fromkeys(name for each in found for name in each.snapshot.schema(each.request).names)
@@ -180,7 +180,7 @@ def _alike(found: list[Chosen]) -> list[Chosen]:
 
 
 def _with_topics(found: Sequence[Chosen]) -> list[Chosen]:
-    """Of several stores, those that have a topic that is asked for, each with its own. OptionError when none has it."""
+    """Those of several stores that have a requested topic, each with its own. Raises OptionError if none has it."""
     topics = next((each.request.topics for each in found if each.request.topics is not None), None)
     if topics is None:
         return [each for each in found if each.request.assign is None or each.request.assign]

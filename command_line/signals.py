@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end a command in good order: by an exception where it is at work."""
+"""SIGINT and SIGTERM end a command cleanly: by an exception raised where it is working."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ AGAIN_S = 0.02
 
 
 class Stopped(BaseException):
-    """The process was asked to end: nothing half-written may stay."""
+    """The process was asked to end: nothing half-written may remain."""
 
 
 class Signals:
-    """Makes SIGINT and SIGTERM end a block by an exception, so that what is half done is removed.
+    """Makes SIGINT and SIGTERM end a block by an exception, so that unfinished work is removed.
 
-    `number` is the signal that came, or None. Where the interpreter cannot pass the exception on, as in the callback of
-    a weak reference, the signal comes once more `AGAIN_S` seconds later.
+    `number` is the signal that was received, or None. If the interpreter cannot propagate the exception, as in the
+    callback of a weak reference, the signal is raised again `AGAIN_S` seconds later.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Signals:
         try:
             for number in (signal.SIGINT, signal.SIGTERM):
                 before[number] = signal.signal(number, self._raise)
-        except ValueError:  # not the main thread: signals reach that one
+        except ValueError:  # not the main thread, which alone receives signals
             pass
         self._report, sys.unraisablehook = sys.unraisablehook, self._not_passed_on
         try:
@@ -51,7 +51,7 @@ class Signals:
                 signal.signal(number, handler)
 
     def check(self) -> None:
-        """Raises `Stopped` once more when a signal came, for a library may have swallowed the first one."""
+        """Raises `Stopped` again if a signal was received, because a library may have swallowed the first one."""
         if self.number is not None:
             raise Stopped
 
@@ -72,6 +72,6 @@ _running: list[Signals] = []
 
 
 def stop_if_asked() -> None:
-    """Raises `Stopped` when a signal came to the running command: asked between batches and before a file is whole."""
+    """Raises `Stopped` if the running command received a signal; called between batches, and before a file is whole."""
     for signals in _running:
         signals.check()

@@ -1,6 +1,6 @@
-"""The stores that a command was given: a directory, or those in a folder, chosen by virtual host.
+"""The stores given to a command: one in a directory, or those in a folder, selected by virtual host.
 
-What a store holds is the engines' affair.
+The contents of a store belong to the engines.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class NamedStore:
-    """An open store and the value of its rows' column `store`."""
+    """An open store and the value of the column `store` in its rows."""
 
     name: str
     store: Store
@@ -36,7 +36,7 @@ class NamedStore:
 
 
 class Stores:
-    """Open stores, and how many could not be read: of several, a bad one does not hide the others."""
+    """Open stores, and how many could not be read: one bad store does not hide the others."""
 
     def __init__(self, stores: Sequence[NamedStore], several: bool, bad: int) -> None:
         self.stores = list(stores)
@@ -52,7 +52,7 @@ class Stores:
         return [named.name for named in self.stores]
 
     def keep_rocketmq(self, path: str, lacking: str) -> None:
-        """Leaves RabbitMQ's stores out, which have no `lacking`. OptionError when there are no others."""
+        """Leaves out RabbitMQ's stores, which have no `lacking`. Raises OptionError if there are no others."""
         queues_only = [named for named in self.stores if named.holds_queues_only]
         if queues_only and len(queues_only) == len(self.stores):
             raise OptionError("STORE", path, f"RabbitMQ has no {lacking}; `mqstore ls` lists its queues")
@@ -61,10 +61,10 @@ class Stores:
     def gather(
         self, work: Callable[[NamedStore], T], among: Sequence[NamedStore] | None = None
     ) -> list[tuple[NamedStore, T]]:
-        """What `work` gives for each store (`among` these). One that fails is told and left out from then on; a lone
-        store's error is raised.
+        """The result of `work` for each store (of `among`). A store that fails is reported and left out from then on;
+        the error of a single store is raised.
 
-        A mistake in the options is raised too: it is the same for every store.
+        A mistake in the options is raised too, because it is the same for every store.
         """
         found = []
         for named in list(self.stores if among is None else among):
@@ -81,12 +81,12 @@ class Stores:
         return found
 
     def warn(self, named: NamedStore) -> None:
-        """Says what reads of a store leave out."""
+        """Reports what reads of a store leave out."""
         for text in named.store.snapshot().warnings():
             say(in_switches(text))
 
     def code(self, found: bool) -> int:
-        """The exit code: 1 when a store could not be read, or nothing was found."""
+        """The exit code: 1 if a store could not be read, or nothing was found."""
         if self.bad:
             return DAMAGED
         return FINE if found else FOUND_NOTHING
@@ -95,7 +95,7 @@ class Stores:
 @contextmanager
 def opened(path: str, engine: str | None = None, vhosts: Sequence[str] | None = None,
            options: Mapping[str, str] | None = None) -> Iterator[Stores]:  # fmt: skip
-    """The stores at `path`, of these virtual hosts where some are named, open while the block runs.
+    """The stores at `path`, only those of `vhosts` if given, open while the block runs.
 
     Raises StoreNotFoundError, UnsupportedFormatError, OptionError.
     """
@@ -125,7 +125,7 @@ def opened(path: str, engine: str | None = None, vhosts: Sequence[str] | None = 
 
 
 def lone(stores: Stores, path: str, why: str) -> NamedStore:
-    """The one store there is. OptionError, which says `why` it must be one, when there are several."""
+    """The only store. Raises OptionError if there are several, with the reason `why` there must be one."""
     if len(stores.stores) == 1:
         return stores.stores[0]
     shown = ", ".join(_called(named.store) for named in stores.stores[:8])
@@ -133,7 +133,7 @@ def lone(stores: Stores, path: str, why: str) -> NamedStore:
 
 
 def _called(store: Store) -> str:
-    """A store's path, and its virtual host where the path does not name it."""
+    """A store's path, and its virtual host if the path does not name it."""
     return store.path if store.virtual_host is None else f"{store.path} (--vhost {store.virtual_host})"
 
 

@@ -1,4 +1,4 @@
-"""What the streams of a RabbitMQ node know of their consumers and publishers, for `mqstore offsets`."""
+"""The consumers and publishers that the streams of a RabbitMQ node track, for `mqstore offsets`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from storage_core.errors import OptionError
 
 
 def keep_streams(stores: Stores, group: str | None, at: str | None) -> bool:
-    """Leaves all but streams out, where there are streams and no RocketMQ store; whether it did.
+    """Leaves out all but streams, if there are streams and no RocketMQ store; returns whether it did.
 
-    OptionError for a switch that is about consumer groups.
+    Raises OptionError for a switch that applies to consumer groups.
     """
     streams = [named for named in stores.stores if named.store.queue_type == "stream"]
     if not streams or not all(named.holds_queues_only for named in stores.stores):
@@ -26,7 +26,7 @@ def keep_streams(stores: Stores, group: str | None, at: str | None) -> bool:
 
 
 def print_stream_offsets(stores: Stores, wanted: Selection, as_json: bool) -> bool:
-    """Prints a line for each consumer that a stream tracks and for each publisher; whether there are any."""
+    """Prints a line for each consumer and each publisher that a stream tracks; returns whether there are any."""
     rows = view_rows(stores, wanted, "offsets")
     if as_json:
         print_json(rows)

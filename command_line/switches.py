@@ -1,7 +1,7 @@
-"""The switch of each option of a read: `mqstore` takes what Spark takes, under shorter names.
+"""The switch of each option of a read: `mqstore` accepts what Spark accepts, under shorter names.
 
-What an option takes is in the option table; here stands only how it is spelled in a shell. Loads nothing, so that
-errors and help can use it.
+The option table defines what an option accepts; this module only defines how it is spelled in a shell. Imports nothing,
+so that errors and help can use it.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ ALIASES: dict[str, str] = {
 """Other names of options in messages → the option."""
 
 STORE_OPTIONS = ("engine", "vhost", "queueType", "commit", "asOf", "recovery", "commitLogPath", "storage")
-"""What says which stores are opened, and how."""
+"""The options that determine which stores are opened, and how."""
 
 MESSAGE_OPTIONS = tuple(name for name in SWITCHES if name not in STORE_OPTIONS)
-"""What says which messages of them."""
+"""The options that determine which of their messages are read."""
 
 QUEUE = "--queue"
-"""Names of RabbitMQ's queues, which Spark's option `queue` takes; numbers of queues of a topic of RocketMQ."""
+"""Names of RabbitMQ queues, as in Spark's option `queue`; or numbers of the queues of a RocketMQ topic."""
 
 SET = "--set"
 """How an option without a switch of its own is given: `--set name=value`."""
@@ -64,7 +64,7 @@ def switch_of(option: str) -> str:
 
 
 def parameter_of(option: str) -> str:
-    """The name under which a command's function gets a switch."""
+    """The name of the parameter that passes a switch to a command's function."""
     return {"startingTimestamp": "start_time", "endingTimestamp": "stop_time"}.get(
         option, SWITCHES[option].lstrip("-").replace("-", "_")
     )

@@ -1,6 +1,6 @@
 """Rows of a store's views, and the tables that show them.
 
-Leaves to `output.table` which columns fit on a terminal.
+Fitting columns to a terminal belongs to `output.table`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Row = dict[str, Any]
 
 def view_rows(stores: Stores, wanted: Selection, view: str) -> list[Row]:
     """The rows of a view of every store that the selection touches, each with its store's name. Of several stores, one
-    that cannot be read is told and left out.
+    that cannot be read is reported and left out.
     """
     selected = {each.named: each for each in wanted.chosen(stores)}
 
@@ -33,18 +33,18 @@ def view_rows(stores: Stores, wanted: Selection, view: str) -> list[Row]:
 
 
 def store_rows(named: NamedStore, view: str) -> list[Row]:
-    """The rows of a view of one store, with values that JSON has."""
+    """The rows of a view of one store, as values that JSON can represent."""
     return [row for batch in named.store.view(view) for row in json_rows(batch)]
 
 
 def print_json(rows: Sequence[Mapping[str, Any]]) -> None:
-    """One JSON object a line."""
+    """Prints one JSON object per line."""
     for row in rows:
         line(json.dumps(row, ensure_ascii=False))
 
 
 def by_engine(stores: Stores, rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
-    """The rows of each engine's stores: their columns differ."""
+    """The rows by engine, because the columns of the engines differ."""
     engines = {named.name: named.store.engine for named in stores}
     return [
         (engine, [row for row in rows if engines[row["store"]] == engine])
@@ -53,22 +53,22 @@ def by_engine(stores: Stores, rows: Sequence[Row]) -> list[tuple[str, list[Row]]
 
 
 def size_column(name: str = "bytes", title: str = "size", rank: int = 0) -> Column:
-    """Bytes in a unit that people read."""
+    """A column of bytes in readable units."""
     return Column(title, lambda row: "" if row.get(name) is None else size_text(row[name]), True, rank)
 
 
 def time_column(title: str, name: str, rank: int) -> Column:
-    """A time to the second, in UTC."""
+    """A column of times to the second, in UTC."""
     return Column(title, lambda row: moment_text(row.get(name)), False, rank)
 
 
 def several_column(name: str, rows: Sequence[Row]) -> list[Column]:
-    """A column only where the rows differ in it."""
+    """A column, only if the rows differ in it."""
     return [column(name)] if len({row.get(name) for row in rows}) > 1 else []
 
 
 def largest_first(rows: list[Row], by: str) -> list[Row]:
-    """The rows by a number, or by `last`, the last time, the largest first; by `name` they stay as they are."""
+    """The rows sorted by a number, or by `last`, the last time, largest first; `name` leaves them as they are."""
     if by == "name":
         return rows
     name = {"last": "lastStoreTimestamp"}.get(by, by)

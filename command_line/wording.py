@@ -1,6 +1,6 @@
-"""Errors and warnings in the words of a shell: switches instead of Spark's options, no class names, one line.
+"""Errors and warnings worded for a shell: switches instead of Spark's options, no class names, one line.
 
-The engines' texts are written for Spark users; here they are said again for the command line.
+The engines' texts are written for Spark users; this module rewords them for the command line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PAIR = re.compile(
 _WORD = re.compile(rf"(?<![-\w'])({'|'.join(sorted(_CAMEL, key=len, reverse=True))})(?![\w'])")
 _READ = re.compile(r"\bread\(([^)]*)\)")
 _ABOUT_OPTIONS = re.compile(r"leave the option out")
-# Words after "option" that name none.
+# Words after "option" that name no option.
 _NO_NAMES = {"of", "out", "that", "is", "and", "or", "with", "to", "in", "as", "names", "which", "such"}
 
 
@@ -34,7 +34,7 @@ def said(error: MqStoreError) -> str:
 
 
 def _subject(error: OptionError) -> str:
-    """The switch, or the argument, that is wrong, and its value."""
+    """The wrong switch or argument, and its value."""
     plain = error.name.startswith("-") or error.name.isupper()
     name = error.name if plain else switch_of(error.name)
     value = shorten(error.value)
@@ -44,7 +44,7 @@ def _subject(error: OptionError) -> str:
 
 
 def in_switches(text: str) -> str:
-    """A text with each option that it names said as its switch."""
+    """A text with each option that it names replaced by its switch."""
     text = _ABOUT_OPTIONS.sub("leave it out", " ".join(text.split()))
     text = _READ.sub(lambda found: "`mqstore export` with " + found[1].replace(",", ""), text)
     text = _OPTION.sub(_named, text)

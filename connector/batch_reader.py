@@ -1,6 +1,6 @@
-"""Reads one load in a batch: plans on the driver, yields Arrow batches in tasks.
+"""Batch reads of one `load()`: plans on the driver, yields Arrow batches in tasks.
 
-Leaves to others: what a plan is (`planning`), decoding (engines), types (`schema`), what errors look like (`errors`).
+Planning belongs to `planning`, decoding to the engines, types to `schema`, the form of errors to `errors`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from storage_core.options.read import ReadOptions
     from storage_core.store import Predicate
 
-# Before Spark 5 the filters of one query stay with the load() and reach the next one (docs/find.md "where").
+# Before Spark 5, filters pushed by one query stay in the load() and reach the next query (docs/find.md "where").
 LEAK_FIXED = hasattr(DataSourceReader, "pushLimit")
 PUSHDOWN_CONF = "spark.sql.python.filterPushdown.enabled"
 
 
 class MqStoreBatchReader(DataSourceReader):
-    """Travels to the executors inside Spark's read function, so it holds the question and nothing of its answer."""
+    """Is pickled to the executors inside Spark's read function, so it holds the request but no results."""
 
     def __init__(self, options: Mapping[str, str], paths: tuple[str, ...], schema: StructType) -> None:
         self._options, self._paths, self._schema = dict(options), paths, schema
@@ -52,7 +52,7 @@ class MqStoreBatchReader(DataSourceReader):
         return f"option pushdown=true does nothing while {PUSHDOWN_CONF} is false; set it, or use pyspark_mqstore.read"
 
     def _predicates(self, load: Load, options: ReadOptions) -> tuple[Predicate, ...]:
-        """What was pushed: nothing, unless the session pushes."""
+        """The predicates for the pushed filters; none, unless the session pushes filters."""
         return ()
 
     @shown_in_one_line
@@ -61,13 +61,13 @@ class MqStoreBatchReader(DataSourceReader):
         from connector.partition import MqStorePartition
         from connector.schema import to_arrow
 
-        if isinstance(partition, MqStorePartition):  # else Spark's stand-in for a plan without partitions
+        if isinstance(partition, MqStorePartition):  # otherwise Spark's placeholder for a plan without partitions
             yield from batches_of(partition, to_arrow(self._schema))
 
 
 class PushingBatchReader(MqStoreBatchReader):
-    """A batch reader that takes note of filters; Spark checks every row again. A class of its own because Spark refuses
-    a reader that has `pushFilters` while its setting is off.
+    """A batch reader that accepts pushed filters; Spark evaluates them again on every row. It is a separate class
+    because Spark refuses a reader that has `pushFilters` while filter pushdown is off.
     """
 
     def __init__(self, options: Mapping[str, str], paths: tuple[str, ...], schema: StructType) -> None:
@@ -75,7 +75,7 @@ class PushingBatchReader(MqStoreBatchReader):
         self._filters: list[Filter] = []
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:
-        """Keeps the filters for the plan and hands all of them back; deterministic, for Spark 5 asks twice."""
+        """Keeps the filters for the plan and returns all of them; deterministic, because Spark 5 calls it twice."""
         self._filters = list(filters)
         return filters
 
@@ -94,6 +94,6 @@ class PushingBatchReader(MqStoreBatchReader):
 
 
 def reader_class(pushdown: bool) -> type[MqStoreBatchReader]:
-    """The reader for a session: one that takes filters where that is safe, or asked for, and the session pushes."""
+    """The reader class for a session: one that accepts filters if the session pushes, and it is safe or requested."""
     pushes = "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules
     return PushingBatchReader if pushes and (pushdown or LEAK_FIXED) else MqStoreBatchReader

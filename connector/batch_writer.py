@@ -1,6 +1,6 @@
 """Writes one DataFrame as one atomic job: tasks stage rows, the driver commits or aborts.
 
-Leaves to others: what a row must be, staging, committing (engines), options (`write_options`), errors (`errors`).
+Checking rows, staging and committing belong to the engines, options to `option_table`, the form of errors to `errors`.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ DEFAULT_VHOST = "/"
 
 @dataclass
 class StagedMessage(WriterCommitMessage):
-    """What a task tells the driver."""
+    """A task's message to the driver: the part that it staged."""
 
     part: StagedPart
 
 
 class MqStoreBatchWriter(DataSourceArrowWriter):
-    """Made once on the driver, before any task runs, and pickled to tasks and to the process that commits."""
+    """Created once on the driver, before any task runs, and pickled to tasks and to the process that commits."""
 
     @shown_in_one_line
     def __init__(self, options: Mapping[str, str], path: str, schema: StructType, overwrite: bool) -> None:
@@ -62,14 +62,14 @@ class MqStoreBatchWriter(DataSourceArrowWriter):
 
     @shown_in_one_line
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Puts all rows into the store. Tasks without a message staged nothing that counts."""
+        """Commits all staged rows to the store. Tasks without a message staged nothing that counts."""
         prepare_worker()
         self._job.commit([message.part for message in messages if isinstance(message, StagedMessage)])
         for line in self._job.warnings:
             warn(line)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Drops what was staged. Spark calls this after a failed commit too: what was committed stays."""
+        """Drops the staged rows. Spark also calls this after a failed commit; committed rows stay."""
         try:
             self._job.abort()
         except OSError as error:
@@ -77,10 +77,10 @@ class MqStoreBatchWriter(DataSourceArrowWriter):
 
 
 def store_to_write(path: str, given: WriteOptions) -> Store:
-    """The store at a path, or a new one: RocketMQ unless the option `engine` says otherwise.
+    """The store at a path, or a new one: RocketMQ unless the option `engine` names another.
 
-    Of a RabbitMQ node's data directory it is that of the option `vhost`. Raises OptionError for an option that the
-    store's engine does not know.
+    In the data directory of a RabbitMQ node it is the store of the option `vhost`. Raises OptionError for an option
+    that the store's engine does not support.
     """
     from storage_core import open_store
     from storage_core.options.read import check_engine
@@ -116,7 +116,7 @@ def writes_rabbitmq(path: str, engine: str) -> bool:
 
 
 def _store_of_node(path: str, given: WriteOptions) -> Store | None:
-    """The store of one virtual host of the node whose data directory `path` is; None where it is none."""
+    """The store of one virtual host of the node with the data directory `path`; None if `path` is no such directory."""
     from storage_core import find_stores, open_store
 
     if given.engine == "rocketmq":

@@ -1,6 +1,6 @@
-"""The rows of one partition in the types that Spark wants, wherever a task reads them.
+"""The rows of one partition in the types that Spark expects, for every kind of read.
 
-Leaves to others: what a partition is (`partition`), types (`schema`), who calls it (`batch_reader`, `read`).
+Partitions belong to `partition`, types to `schema`. Callers include `batch_reader` and `read`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def batches_of(partition: MqStorePartition, target: pa.Schema) -> Iterator[pa.RecordBatch]:
     """A partition's batches in exactly the schema `target`.
 
-    Raises StoreNotFoundError where a task's machine does not see the store.
+    Raises StoreNotFoundError if the task's machine cannot see the store.
     """
     from connector.schema import fit
     from connector.spark_worker import prepare_worker

@@ -1,7 +1,7 @@
-"""The data source `mqstore`: what Spark calls first. Each `load()` is one instance, pickled between Spark's processes.
+"""The data source `mqstore`, Spark's entry point. Each `load()` is one instance, pickled between Spark's processes.
 
-Leaves to others: reading (`batch_reader`), options, planning, errors. It imports little: each Spark worker is forked
-before this package is loaded, so every import is paid in every worker.
+Reading belongs to `batch_reader`; options, planning and errors have their own modules. Imports are kept few: each Spark
+worker is forked before this package is loaded, so every worker pays for every import.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class MqStoreDataSource(DataSource):
 
     @shown_in_one_line
     def schema(self) -> StructType:
-        """The columns of the load; Spark asks only when the user gave no `.schema(...)`."""
+        """The columns of the load; Spark calls this only if the user gave no `.schema(...)`."""
         from connector.planning import Load
         from connector.schema import projected, to_spark
 
@@ -61,7 +61,7 @@ class MqStoreDataSource(DataSource):
 
     @shown_in_one_line
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The batch reader; a schema of the user's is checked here, before anything is planned."""
+        """The batch reader; a schema given by the user is checked here, before anything is planned."""
         from connector.batch_reader import reader_class
 
         if not self._schema_is_ours:
@@ -91,7 +91,7 @@ class MqStoreDataSource(DataSource):
 
     @shown_in_one_line
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """The writer of one micro-batch. A commit to a RabbitMQ store costs as much as its whole vhost: refused."""
+        """The writer of one micro-batch. RabbitMQ stores are refused: a commit costs as much as the whole vhost."""
         from connector.batch_writer import writes_rabbitmq
 
         try:
@@ -109,7 +109,7 @@ class MqStoreDataSource(DataSource):
         return MqStoreStreamWriter(self._options, paths[0], schema, overwrite)
 
     def _options_of_any_read(self) -> ReadOptions:
-        """Spark does not say whether it asks for a batch or for a stream: both are right here, and checked later."""
+        """Options of a batch or a stream: Spark does not say which it reads, so both are accepted and checked later."""
         from storage_core.option_table import STREAM_OPTIONS, read_options
 
         try:

@@ -1,6 +1,6 @@
 """How Spark shows mqstore's errors: one line for a user's mistake or a damaged store, the traceback for a bug.
 
-Leaves to others: when to raise what (`storage_core.errors`, the rest of the connector).
+When to raise which error is up to `storage_core.errors` and the rest of the connector.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ OWN_PACKAGES = ("connector", "storage_core", "pyspark_mqstore", "mqstore")
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Spark puts the class's module and name before the text; `builtins` is the one module that Python leaves out.
-# Its text is finished: no second class name goes before it.
+# Spark prints the class's module and name before the text; `builtins` is the one module that Python leaves out.
+# The text is complete: `Exception.__init__` adds no second class name.
 _Shown = type(
     "mqstore",
     (MqStoreError,),
@@ -40,10 +40,10 @@ def in_spark_worker() -> bool:
 
 
 def one_line(error: BaseException) -> str | None:
-    """The text for a user, or None when the error is a bug whose traceback is wanted.
+    """The text for the user, or None if the error is a bug, which needs its traceback.
 
-    Errors of the operating system that name a path are the user's: a missing right, an unmounted or failing disk. So is
-    a library that is not there: Spark runs another Python than the one that mqstore was installed in.
+    Operating system errors that name a path are for the user to fix: a missing permission, an unmounted or failing
+    disk. So is a missing library: Spark runs another Python than the one that mqstore was installed in.
     """
     kind = type(error).__name__
     if isinstance(error, MqStoreError):
@@ -67,10 +67,10 @@ def one_line(error: BaseException) -> str | None:
 
 
 def shown_in_one_line(method: Callable[P, R]) -> Callable[P, R]:
-    """Decorator of everything that Spark calls: turns what `one_line` knows into an error without traceback.
+    """Decorator of every method that Spark calls: turns errors known to `one_line` into errors without traceback.
 
-    Outside Spark's workers the original error goes on. Spark looks for SPARK_HIDE_TRACEBACK when it writes the error,
-    and the process ends right after, so the variable reaches no other query.
+    Outside Spark's workers the original error propagates. Spark reads SPARK_HIDE_TRACEBACK when it writes the error,
+    and the process ends right afterwards, so the variable affects no other query.
     """
     if inspect.isgeneratorfunction(method):
 
@@ -96,7 +96,7 @@ def shown_in_one_line(method: Callable[P, R]) -> Callable[P, R]:
 
 
 def warn(text: str) -> None:
-    """One line on stderr: planner workers' reaches the user's console, executors' their log."""
+    """Writes one line to stderr: from a planner worker it reaches the user's console, from an executor its log."""
     sys.stderr.write(f"mqstore: {_flat(text)}\n")
     sys.stderr.flush()
 

@@ -1,7 +1,7 @@
-"""Filters on rows as predicates of the store: those that Spark hands over, and those of `pyspark_mqstore.read`.
+"""Translates row filters into predicates of the store: those that Spark pushes, and those of `pyspark_mqstore.read`.
 
-Every filter of Spark's goes back to Spark too, so one that cannot be said here is left out. Those of `read` are
-answered by the engine alone, so one that cannot be said is an error. Leaves to others: answering them (engines).
+All of Spark's filters are also returned to Spark, so one that no predicate expresses is left out. Those of `read` are
+evaluated by the engine alone, so one that no predicate expresses is an error. Evaluation belongs to the engines.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ Triple = Sequence[Any]
 
 
 def pushed(filters: Iterable[Filter], schema: pa.Schema, kafka: str | None = None) -> tuple[Predicate, ...]:
-    """What can be pushed of the filters that Spark wants to be true together.
+    """Predicates for those filters that can be pushed; Spark requires all filters to be true.
 
-    `schema` is that of the native columns; `kafka` is the engine of the stores where the filters name Kafka's columns.
+    `schema` has the native columns; `kafka` is the engine of the stores if the filters name Kafka's columns.
     """
     found = (_pushed(each, schema, kafka) for each in filters)
     return tuple(predicate for predicate in found if predicate is not None)
@@ -63,14 +63,14 @@ def _pushed(each: Filter, schema: pa.Schema, kafka: str | None) -> Predicate | N
 
 def _negated(inner: Predicate) -> Predicate | None:
     if inner.op == "<=>":
-        # `not (x <=> 'a')` keeps nulls, which no single predicate says.
+        # `not (x <=> 'a')` keeps nulls, which no single predicate expresses.
         return Predicate(inner.column, "is not null") if inner.value is None else None
     opposite = _OPPOSITE.get(inner.op)
     return None if opposite is None else Predicate(inner.column, opposite, inner.value)
 
 
 def _said(each: Any, schema: pa.Schema, kafka: str | None) -> Predicate | None:
-    """A filter of Spark's as a predicate of the store; `<=>` for EqualNullSafe. None for what is not pushed."""
+    """A Spark filter as a predicate of the store, with `<=>` for EqualNullSafe; None if it cannot be pushed."""
     op = _OF_CLASS.get(type(each).__name__)
     if op is None or len(each.attribute) != 1:
         return None
@@ -86,9 +86,9 @@ def _said(each: Any, schema: pa.Schema, kafka: str | None) -> Predicate | None:
 
 
 def predicates(filters: Sequence[Any] | None, schema: pa.Schema) -> tuple[Predicate, ...]:
-    """The predicates of `read(filters=...)`: triples that all must be true, or lists of triples of which one must.
+    """The predicates of `read(filters=...)`: triples that must all hold, or lists of triples, one of which must hold.
 
-    Raises OptionError for what is no such list, a column that is not there, an operator or a value that does not fit.
+    Raises OptionError for anything else, an unknown column, or an operator or value that does not fit.
     """
     if filters is None:
         return ()
@@ -128,7 +128,7 @@ class _WrongTypeError(Exception):
 
 
 def _converted(op: str, value: Any, kind: pa.DataType) -> Any:
-    """The value in the store's form: texts, numbers, bytes, epoch microseconds; a tuple for `in`."""
+    """The value as the store represents it: text, number, bytes or epoch microseconds; a tuple for `in`."""
     if op in ("is null", "is not null"):
         return None
     if op == "<=>" and value is None:
@@ -187,7 +187,7 @@ def _boolean(value: Any) -> bool:
 
 
 def _microseconds(value: Any) -> int:
-    """Epoch microseconds of a datetime, or of an ISO 8601 text; UTC where it names no zone."""
+    """Epoch microseconds of a datetime or an ISO 8601 text; UTC if it names no zone."""
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value)

@@ -1,4 +1,4 @@
-"""What a Spark session says of S3 in `spark.hadoop.fs.s3a.*`, as the options `storage.*` of a read.
+"""Translates the S3 settings of a Spark session, `spark.hadoop.fs.s3a.*`, into the options `storage.*` of a read.
 
 Source: docs/object-storage.md "Access".
 """
@@ -29,16 +29,16 @@ KNOWN_PROVIDERS = (
 
 
 def storage_options(spark: Any) -> dict[str, str]:
-    """The options `storage.*` of what the session says of S3; empty where it says nothing.
+    """The options `storage.*` for the session's S3 settings; empty if it has none.
 
-    A provider of credentials that cannot be taken over is a warning.
+    Warns of a credentials provider that cannot be translated.
     """
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
     return from_settings(hadoop.get)
 
 
 def from_settings(get: Callable[[str], str | None]) -> dict[str, str]:
-    """The same of a function that knows a Hadoop setting by its name."""
+    """As `storage_options`, for a function that returns a Hadoop setting by name."""
     found = {}
     for name, option in SETTINGS.items():
         value = (get(PREFIX + name) or "").strip()

@@ -1,8 +1,7 @@
 """`layout=kafka`: the columns of Spark's Kafka source, built from native columns.
 
-Leaves to others: reading native columns (engines), casts to the types a user asked for (`schema`). Source of names,
-types and nullability: Spark's KafkaRecordToRowConverter; of their meaning: interface.md 25, docs/options.md
-"layout=kafka".
+Reading native columns belongs to the engines, casts to the types of a user's schema to `schema`. Source of names, types
+and nullability: Spark's KafkaRecordToRowConverter; of their meaning: interface.md 25, docs/options.md "layout=kafka".
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ SCHEMA = pa.schema(
     ]
 )
 LOG_APPEND_TIME, CREATE_TIME = 1, 0
-"""Kafka's TimestampType: the time is the broker's, as storeTimestamp is; 0 is the type beside a null timestamp."""
+"""Kafka's TimestampType: 1 for the broker's time, which storeTimestamp is; 0 accompanies a null timestamp."""
 
 _NATIVE = {
     "rocketmq": {
@@ -50,33 +49,33 @@ _NATIVE = {
         "headers": "headers",
     },
 }
-"""What each column is made of, by engine. A RabbitMQ queue is one partition, 0, and its store keeps no time."""
+"""The native source of each column, by engine. A RabbitMQ queue is one partition, 0, and its store keeps no time."""
 
 
 def schema(include_headers: bool) -> pa.Schema:
-    """All columns, the last one only when asked for."""
+    """All columns; the last one only if requested."""
     return SCHEMA if include_headers else SCHEMA.remove(len(SCHEMA) - 1)
 
 
 def native_name(column: str, engine: str) -> str | None:
-    """The native column that compares as one of Kafka's does; None where there is none: keys are bytes here."""
+    """The native column that compares like a Kafka column; None if there is none, as for keys, which are bytes here."""
     return None if column == "key" else _NATIVE[engine].get(column)
 
 
 def native_columns(columns: Sequence[str], engine: str) -> tuple[str, ...]:
-    """The native columns that `columns` are made of; never none, or the rows could not be counted."""
+    """The native columns that `columns` are built from; at least one, or the rows could not be counted."""
     names = _NATIVE[engine]
     return tuple(names[name] for name in columns if name in names) or (names["offset"],)
 
 
 def native_request(request: ScanRequest, columns: Sequence[str], engine: str) -> ScanRequest:
-    """The request for the native columns of Kafka's `columns`: KEYS is the key, and no header too."""
+    """The request for the native columns of Kafka's `columns`. KEYS is the key, so it is not also a header."""
     hidden = "KEYS" if engine == "rocketmq" and "headers" in columns else None
     return replace(request, columns=native_columns(columns, engine), hidden_property=hidden)
 
 
 def from_native(batch: pa.RecordBatch, columns: Sequence[str], engine: str) -> pa.RecordBatch:
-    """The rows of a batch that `native_request` asked for, in Kafka's `columns`."""
+    """The rows of a batch read with `native_request`, in Kafka's `columns`."""
     arrays = [_column(batch, name, engine) for name in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([SCHEMA.field(name) for name in columns]))
 
@@ -109,7 +108,7 @@ def _first(lists: pa.ListArray) -> pa.Array:
 
 
 def _headers(properties: pa.MapArray) -> pa.Array:
-    """All pairs; null where there are none, as Kafka's source says of a record without headers."""
+    """All pairs; null if there are none, as Kafka's source returns for a record without headers."""
     starts = as_numbers(properties.offsets)
     values = properties.items.cast(pa.binary())
     pairs = pa.StructArray.from_arrays([properties.keys, values], fields=[_HEADER.field(0), _HEADER.field(1)])

@@ -1,6 +1,6 @@
-"""What Spark carries from the driver to a task: one piece of an engine's plan, or one store's view.
+"""Partitions that Spark sends from the driver to a task: one piece of an engine's plan, or one store's view.
 
-Leaves to others: how pieces are cut (engines), who reads them (`batch_reader`).
+How pieces are cut belongs to the engines, reading them to `batch_reader`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ else:
 
 
 class MqStorePartition(InputPartition):
-    """A piece of a read and the directory that it needs, so that an executor can say when it does not see it."""
+    """A piece of a read and the directory that it needs, so that an executor can report that it cannot see it."""
 
     def __init__(self, store_path: str, piece: ScanPartition | KafkaPiece | ViewPiece) -> None:
         self.value = None  # Spark's InputPartition has it
@@ -47,7 +47,7 @@ class MqStorePartition(InputPartition):
 
 @dataclass(frozen=True)
 class KafkaPiece:
-    """A piece of a plan of native columns of an engine, read in Kafka's `columns`."""
+    """A piece of an engine's plan for native columns, read in Kafka's `columns`."""
 
     piece: ScanPartition
     columns: tuple[str, ...]
@@ -61,10 +61,10 @@ class KafkaPiece:
 
 @dataclass(frozen=True)
 class ViewPiece:
-    """All rows of one view of one store, found on the executor: a view may look at every file.
+    """All rows of one view of one store, computed on the executor, because a view may read every file.
 
-    A column of `columns` that this store's view does not have, because those of other queues have it, is null.
-    `store` is the value of the column of that name, None where the view has none because there is one store.
+    A column of `columns` that the views of other queues have and this store's view lacks is null. `store` is the value
+    of the column of that name; None if there is only one store, or if the view has a column `store` of its own.
     """
 
     path: str
@@ -76,7 +76,7 @@ class ViewPiece:
     store: str | None
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """The rows that the selection options leave, in the asked columns."""
+        """The rows that match the selection options, in the requested columns."""
         with storage_core.open_store(self.path, self.engine, **self.store_options) as store:
             for batch in store.view(self.view, self.request):
                 kept = self._selected(batch)
@@ -95,7 +95,7 @@ class ViewPiece:
 
     def _selected(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         request = self.request
-        if self.engine == "rabbitmq":  # its views take the selection themselves, and have rows that are of no queue
+        if self.engine == "rabbitmq":  # its views apply the selection themselves, and have rows of no queue
             return batch
         if request.topics is not None:
             batch = batch.filter(pc.is_in(batch.column("topic"), text_array(request.topics)))
@@ -107,7 +107,7 @@ class ViewPiece:
 
 
 def _assigned(batch: pa.RecordBatch, queues: tuple[tuple[str, int], ...]) -> pa.Array:
-    # A queue id has no slash, so topic/id is one to one.
+    # A queue id contains no slash, so topic/id is unambiguous.
     ids = batch.column("queueId").cast(pa.string())
     named = pc.binary_join_element_wise(batch.column("topic"), ids, "/")
     return pc.is_in(named, text_array(f"{topic}/{queue_id}" for topic, queue_id in queues))

@@ -1,7 +1,6 @@
-"""The paths of a load: what Spark hands over, local ones made absolute on the driver.
+"""The paths of a load as Spark passes them; local paths are made absolute on the driver.
 
-Leaves to others: which stores lie there, globs and folders of stores, what a URI's scheme means
-(`storage_core.find_stores`).
+Finding the stores there, globs, folders of stores and the schemes of URIs belong to `storage_core.find_stores`.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 def load_paths(options: Mapping[str, str]) -> tuple[str, ...]:
-    """The absolute paths of `load(path)` or `load([a, b])`; () when there is none.
+    """The absolute paths of `load(path)` or `load([a, b])`; () if there is none.
 
-    Relative paths count from the working directory of the process that planned the load, which is the driver's.
+    Relative paths are resolved in the working directory of the process that plans the load, which is the driver's.
     """
     given: list[str] = []
     if options.get("path"):

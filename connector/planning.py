@@ -1,6 +1,6 @@
-"""Plans a load over its stores: which directories, which request goes to each, and how many partitions each gets.
+"""Plans a load over its stores: which directories, which request to each, and how many partitions of each.
 
-Leaves to others: cutting one store (engines), parsing (`options`), types (`schema`). Pure but for the store it asks.
+Cutting one store belongs to the engines, parsing to `options`, types to `schema`. Pure except for calls to the stores.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from storage_core.store import Predicate, Scan, ScanPartition, ScanRequest, Snap
 from storage_core.store_names import store_names
 
 SMALLEST_PARTITION_BYTES = 16 << 20
-"""Below this a partition costs Spark more than it saves; an explicit `minPartitions` is not bound by it."""
+"""Below this size a partition costs Spark more than it saves. An explicit `minPartitions` is not limited by it."""
 
 _LOGGER = logging.getLogger("mqstore")
 STORE_COLUMN = pa.field("store", pa.string())
@@ -32,14 +32,14 @@ STORE_COLUMN = pa.field("store", pa.string())
 
 @dataclass(frozen=True)
 class NamedStore:
-    """An open store and the value of its rows' column `store`."""
+    """An open store and the value of the column `store` in its rows."""
 
     name: str
     store: Store
 
 
 Chosen = tuple[NamedStore, Snapshot, ScanRequest]
-"""A store that the selection touches, what it serves, and its part of the selection."""
+"""A store that the selection touches, its snapshot, and its part of the selection."""
 
 
 class Load(Closable):
@@ -92,18 +92,18 @@ class Load(Closable):
 
     @property
     def _word(self) -> str:
-        """What the engine calls a topic, and the column of that name."""
+        """The engine's word for a topic, which is also the name of the column."""
         return "queue" if self.engine == "rabbitmq" else "topic"
 
     def only_store(self, why: str) -> NamedStore:
-        """The one store of the load. OptionError where there are more, with `why` that is refused."""
+        """The only store of the load. Raises OptionError if there are several, with the reason `why`."""
         if self._several:
             names = [named.store.path for named in self._stores]
             raise OptionError("path", listing(names, 4), f"holds {len(names)} stores, and {why}; name one of them")
         return self._stores[0]
 
     def request_of(self, named: NamedStore) -> ScanRequest:
-        """The selection of the load as one of its stores is asked, without columns."""
+        """The load's selection as a request to one of its stores, without columns."""
         return self._request(named, None)
 
     def native(self) -> pa.Schema:
@@ -113,7 +113,7 @@ class Load(Closable):
         return _union(schemas)
 
     def _with_view(self) -> list[tuple[NamedStore, pa.Schema]]:
-        """The stores that have the view asked for, and its schema there. OptionError when there are none."""
+        """The stores that have the requested view, with its schema there. Raises OptionError if there are none."""
         found, refused = [], []
         for named in self._stores:
             try:
@@ -125,15 +125,15 @@ class Load(Closable):
         return found
 
     def _of_other_queues(self) -> list[NamedStore]:
-        """The first store of each type of queues that the first store does not have."""
+        """The first store of each queue type other than the type of the load's first store."""
         first = {named.store.queue_type: named for named in reversed(self._stores)}
         return [named for kind, named in sorted(first.items()) if kind != self._stores[0].store.queue_type]
 
     def plan(self, columns: tuple[str, ...], predicates: Sequence[Predicate] = ()) -> list[MqStorePartition]:
-        """Partitions that together hold each selected row once, in `columns`; rows that do not satisfy the predicates,
-        which are about native columns, may be left out.
+        """Partitions that together hold each selected row once, in `columns`. Rows that do not satisfy the predicates,
+        which refer to native columns, may be left out.
 
-        Raises OptionError (a topic, queue or view that is not there), OffsetOutOfRangeError, DataLossError.
+        Raises OptionError (an unknown topic, queue or view), OffsetOutOfRangeError, DataLossError.
         """
         if self._options.view != "messages":
             return self._view_pieces(columns)
@@ -143,7 +143,7 @@ class Load(Closable):
         chosen = self._requests(columns)
         pieces = self._shared(chosen)
         for named, snapshot, _ in chosen:
-            # What a broker would cut concerns reads through the queues, and finding it walks the log.
+            # What a broker would cut off matters only to reads through the queues, and finding it walks the log.
             for line in snapshot.warnings() if self._options.request.scan is Scan.QUEUES else ():
                 warn(line if line.startswith((f"{named.name}: ", named.store.path)) else f"{named.name}: {line}")
         self._log(pieces)
@@ -156,7 +156,7 @@ class Load(Closable):
         ]
 
     def _log(self, pieces: Sequence[Sequence[ScanPartition]]) -> None:
-        """One line at INFO: Spark's `explain` cannot show what is read."""
+        """Logs the plan in one line at INFO, because Spark's `explain` cannot show what is read."""
         every = [piece for found in pieces for piece in found]
         asked = " and ".join(f"{p.column} {p.op} {shorten(repr(p.value))}" for p in self._predicates) or "none"
         _LOGGER.info(
@@ -182,7 +182,7 @@ class Load(Closable):
         return len(self._stores) > 1
 
     def _of_vhosts(self, opened: list[Store]) -> list[Store]:
-        """The stores of the virtual hosts asked for; OptionError for one that is not there, with those that are."""
+        """The stores of the requested virtual hosts. Raises OptionError for an unknown one, with those that exist."""
         wanted = self._options.vhosts
         if wanted is None:
             return opened
@@ -193,7 +193,7 @@ class Load(Closable):
         return [store for store in opened if store.virtual_hosts & set(wanted)]
 
     def _of_type(self, opened: list[Store]) -> list[Store]:
-        """The stores with queues of the type asked for; OptionError where there are none."""
+        """The stores with queues of the requested type. Raises OptionError if there are none."""
         wanted = self._options.queue_type
         found = [store for store in opened if wanted is None or store.queue_type == wanted]
         if opened and not found:
@@ -226,7 +226,7 @@ class Load(Closable):
         return request
 
     def _of_hosts(self) -> tuple[Predicate, ...]:
-        """A store may hold queues of more virtual hosts than those asked for."""
+        """The predicate for the requested virtual hosts: a store may also hold queues of others."""
         wanted = self._options.vhosts
         return () if wanted is None else (Predicate("vhost", "in", tuple(wanted)),)
 
@@ -243,7 +243,7 @@ class Load(Closable):
         return all_of_them if self._options.request.scan is Scan.LOG else self._touched(all_of_them)
 
     def _touched(self, several: list[Chosen]) -> list[Chosen]:
-        """Those of several stores that have a queue or topic asked for by name, each with its own names."""
+        """Those of several stores that have a queue or topic requested by name, each with only its own names."""
         if self._options.assign is not None:
             return [entry for entry in several if entry[2].assign]
         topics = self._options.request.topics
@@ -258,7 +258,7 @@ class Load(Closable):
         ]
 
     def _shared(self, chosen: Sequence[Chosen]) -> list[list[ScanPartition]]:
-        """The plan of each store; over several, partitions are shared out by size."""
+        """The plan of each store; several stores share the partitions in proportion to their size."""
         wanted = self._options.min_partitions
         if len(chosen) == 1:
             return [_plan_alone(chosen[0], wanted)]
@@ -275,7 +275,7 @@ class Load(Closable):
         return plans
 
     def _check_view(self, schema: pa.Schema) -> None:
-        """A view takes the selection options that it has columns for; others are errors (interface.md 45)."""
+        """Raises OptionError for a selection option that the view has no columns for (interface.md 45)."""
         options, request = self._options, self._options.request
         topic = self._word
         needs = {
@@ -324,7 +324,7 @@ def _union(schemas: Sequence[pa.Schema]) -> pa.Schema:
 
 
 def _opened(directory: str, options: ReadOptions) -> Store:
-    """The store in a directory. Options that its engine does not know are refused before it gets any."""
+    """Opens the store in a directory. Options that its engine does not support are refused before any is passed."""
     plain = storage_core.open_store(directory, options.engine, **dict(options.storage))
     check_engine(options.of_one_engine, plain.engine, directory)
     if not options.store_options.keys() - dict(options.storage).keys():
@@ -334,7 +334,7 @@ def _opened(directory: str, options: ReadOptions) -> Store:
 
 
 def _plan_alone(chosen: Chosen, wanted: int | None) -> list[ScanPartition]:
-    """The plan of one store. Without `minPartitions` a large store, whose planning costs, is planned once."""
+    """The plan of one store. Without `minPartitions`, a large store, which is costly to plan, is planned only once."""
     _, snapshot, request = chosen
     request = replace(request, cores=driver_cores() if wanted is None else 1)
     plan = snapshot.plan(replace(request, min_partitions=wanted or driver_cores()))
@@ -351,7 +351,7 @@ def driver_cores() -> int:
 
 
 def shares(wanted: int, sizes: Sequence[int]) -> list[int]:
-    """`wanted` partitions over stores of `sizes` bytes, in proportion and rounded up; at least one each."""
+    """Shares `wanted` partitions among stores of `sizes` bytes, in proportion and rounded up; at least one each."""
     total = sum(sizes)
     if total == 0:
         return [max(1, -(-wanted // max(1, len(sizes))))] * len(sizes)

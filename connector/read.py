@@ -1,7 +1,7 @@
-"""The second way in: `pyspark_mqstore.read` plans on the driver and reads by `mapInArrow`.
+"""The second entry point: `pyspark_mqstore.read` plans on the driver and reads with `mapInArrow`.
 
-The same planner and the same partitions as the data source, without its frozen plan, its leaking filters and part of
-its cost. Leaves to others: planning (`planning`), filters (`filters`), what a partition's rows are (engines).
+It uses the planner and partitions of the data source, without its frozen plan, its leaking filters and part of its
+cost. Planning belongs to `planning`, filters to `filters`, the rows of a partition to the engines.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["DataFrame", "SparkSession", "read"]
 
 OLDEST_PANDAS = (2, 2)
 LARGEST_ESTIMATE = 1 << 30
-# A column of ten nulls that Spark takes for 1000 bytes wide, so that an id stands for 508 bytes and not for 8.
+# A column of ten nulls, which Spark estimates at 1000 bytes, so that an id counts as 508 bytes instead of 8.
 PADDING, ID_SIZE = "struct<" + ",".join(f"b{number}:binary" for number in range(10)) + ">", 508
 
 
@@ -47,9 +47,9 @@ def read(
 ) -> DataFrame:
     """The rows of a store, or of several, that satisfy `filters`, in `columns`.
 
-    `filters`: triples (column, operator, value) that all must be true, or lists of such triples of which one must;
-    `("keys", "contains", word)` is answered through the index files. `options` are those of the data source. Raises
-    OptionError, StoreNotFoundError and all that planning raises, in one line each.
+    `filters`: triples (column, operator, value) that must all hold, or lists of such triples, one of which must hold;
+    `("keys", "contains", word)` uses the index files. `options` are those of the data source. Raises OptionError,
+    StoreNotFoundError and all errors of planning, in one line each.
     """
     _refuse_what_cannot_work(spark)
     texts = {name: as_text(value) for name, value in options.items()}
@@ -69,10 +69,10 @@ def read(
 
 
 def _frame(spark: SparkSession, partitions: Sequence[MqStorePartition], schema: pa.Schema) -> DataFrame:
-    """A frame with one task a partition.
+    """A DataFrame with one task per partition.
 
-    One id of each stride reaches Python. The stride makes Spark believe in a table of as many bytes as will be read:
-    a few rows would be broadcast in every join.
+    One id of each stride reaches Python. The stride makes Spark estimate the size of the table as the bytes that will
+    be read: a table of a few rows would be broadcast in every join.
     """
     wanted = to_spark(schema)
     if not partitions:
@@ -95,7 +95,7 @@ def _frame(spark: SparkSession, partitions: Sequence[MqStorePartition], schema: 
 def _rows(
     batches: Iterator[pa.RecordBatch], partitions: Sequence[MqStorePartition], stride: int, target: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of the partitions that the ids name: not of TaskContext's number, which `coalesce` changes."""
+    """The rows of the partitions that the ids name. TaskContext's number is not used: `coalesce` changes it."""
     for batch in batches:
         for number in batch.column(0).to_pylist():
             yield from batches_of(partitions[number // stride], target)

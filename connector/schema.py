@@ -1,6 +1,6 @@
-"""Arrow schemas and Spark schemas: of rows to read, of what a user asked for, and batches in the types Spark wants.
+"""Converts between Arrow and Spark schemas, checks a user's schema, and casts batches to the types that Spark expects.
 
-Leaves to others: which columns exist (engines), the Kafka columns (`kafka_layout`).
+Which columns exist is up to the engines; the Kafka columns belong to `kafka_layout`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from storage_core.errors import OptionError, choices, either, listing
 
-# What a user's schema may ask for instead of the column's own type, besides that type itself.
+# The types that a user's schema may declare instead of the column's own type.
 _CASTS = {
     pa.int32(): (pa.int64(),),
     pa.string(): (pa.binary(),),
@@ -37,7 +37,7 @@ def to_arrow(schema: StructType) -> pa.Schema:
 
 
 def projected(available: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
-    """`available` cut down to the option `columns`, in its order. Raises OptionError for a column that is not there."""
+    """`available` restricted to the option `columns`, in that order. Raises OptionError for an unknown column."""
     if columns is None:
         return available
     for name in columns:
@@ -47,7 +47,7 @@ def projected(available: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
 
 
 def check_user_schema(wanted: StructType, available: pa.Schema) -> None:
-    """Raises OptionError when a column of the user's `.schema(...)` is not there or cannot have the type asked for."""
+    """Raises OptionError if a column of the user's `.schema(...)` is unknown or cannot have the declared type."""
     if not wanted.fields:
         raise OptionError("schema", "", f"names no column; the columns are {listing(available.names, 40)}")
     if len(set(wanted.fieldNames())) < len(wanted.fields):
@@ -69,9 +69,9 @@ def check_user_schema(wanted: StructType, available: pa.Schema) -> None:
 
 
 def fit(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
-    """The batch with exactly the schema `target`: untouched where it has it already, else cast column by column.
+    """The batch with exactly the schema `target`: unchanged if it has it already, otherwise cast column by column.
 
-    Bytes become text without a check, as Spark shows what is no UTF-8. Raises OptionError for a null in a column that
+    Bytes become text unchecked, because Spark can show invalid UTF-8. Raises OptionError for a null in a column that
     the user's schema declares NOT NULL: Spark's JVM would crash on it.
     """
     if batch.schema.equals(target):

@@ -1,6 +1,6 @@
-"""What a selection of topics means over several stores, and in a column of topics.
+"""Applies a selection of topics to several stores, and to a column of topics.
 
-Leaves to others: the selection inside one store (engines), its spelling (`options`, `topic_pattern`).
+The selection within one store belongs to the engines, its syntax to `options` and `topic_pattern`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from storage_core.store import QueueInfo, ScanRequest, Snapshot
 def topics_by_store(
     found: Mapping[str, Collection[str]], topics: Sequence[str], word: str = "topic"
 ) -> dict[str, tuple[str, ...]]:
-    """Which of `topics` each store has; OptionError for one that no store has, with the names that are there.
+    """Which of `topics` each store has. Raises OptionError for one that no store has, with the names that exist.
 
-    `word` is what the engine calls a topic.
+    `word` is the engine's word for a topic.
     """
     known = sorted(set().union(*found.values()))
     for topic in topics:
@@ -33,9 +33,9 @@ def topics_by_store(
 
 
 def check_named_queues(snapshot: Snapshot, request: ScanRequest, engine: str) -> None:
-    """OptionError when `startingOffsets` or `endingOffsets` names a queue that is not there: most likely a typo.
+    """Raises OptionError if `startingOffsets` or `endingOffsets` names an unknown queue: most likely a typo.
 
-    Names of RabbitMQ's queues are the engine's to check: its store may have hashes of them only.
+    The engine checks the names of RabbitMQ's queues itself, because its store may have only their hashes.
     """
     for option, bound in (("startingOffsets", request.start), ("endingOffsets", request.stop)):
         if not bound.offsets:
@@ -55,7 +55,7 @@ def check_named_queues(snapshot: Snapshot, request: ScanRequest, engine: str) ->
 
 
 def refuse_common_topics(stores: Sequence[tuple[str, Sequence[QueueInfo], ScanRequest]]) -> None:
-    """OptionError when a selected topic is in two stores: Kafka's columns could not tell their offsets apart."""
+    """Raises OptionError if a selected topic is in two stores: Kafka's columns could not tell their offsets apart."""
     place: dict[str, str] = {}
     for store, queues, request in stores:
         for topic in sorted({queue.topic for queue in queues}):

@@ -1,9 +1,9 @@
-"""Two habits of the daemon that forks Spark's Python workers, mended inside a worker that works for us.
+"""Works around two behaviours of the daemon that forks Spark's Python workers, inside a worker that runs mqstore.
 
-It prints a traceback, after the right answer, when a query has rows enough: `show()`, `limit`, `take` and `first` close
-the connection while a worker still writes its next batch. And it collects garbage after each plan, task and commit,
-over every object of every module that was ever loaded: the worker's next task waits for that, and tasks of other
-workers share their cores with it.
+The daemon prints a traceback, after the right answer, when a query has enough rows: `show()`, `limit`, `take` and
+`first` close the connection while a worker is still writing its next batch. It also collects garbage after each plan,
+task and commit, over every object of every module that was ever loaded: the worker's next task waits for that, and
+tasks of other workers share their cores with it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _frozen_modules = 0
 
 
 def prepare_worker() -> None:
-    """At the start of each plan, task and commit. Does nothing in a process that Spark's daemon did not fork."""
+    """Called at the start of each plan, task and commit. Does nothing in a process not forked by Spark's daemon."""
     daemon = sys.modules.get("__main__")
     if daemon is None or str(getattr(daemon.__spec__, "name", "")) != DAEMON:
         return
@@ -30,10 +30,10 @@ def prepare_worker() -> None:
 
 
 def _expect_closed_connection(daemon: ModuleType) -> None:
-    """Nothing is printed when Spark closes the connection early.
+    """Makes the daemon print nothing when Spark closes the connection early.
 
-    The process is one of Spark's workers and works for this query, so nobody else's output changes but that of queries
-    that reuse the worker.
+    The process is a Spark worker that runs this query, so the only other output that changes is that of queries that
+    reuse the worker.
     """
     printer = getattr(daemon, "traceback", None)
     if isinstance(printer, ModuleType):
@@ -42,9 +42,10 @@ def _expect_closed_connection(daemon: ModuleType) -> None:
 
 
 def _leave_modules_out_of_collections() -> None:
-    """What earlier tasks loaded is not gone through again: with numba that takes longer than a small task.
+    """Excludes what earlier tasks loaded from garbage collection: with numba that scan takes longer than a small task.
 
-    The daemon has just collected, so what is set aside for good is in use, and only new modules are a reason to.
+    The daemon has just collected, so everything that is frozen for good is in use. Freezes only if there are new
+    modules.
     """
     global _frozen_modules  # noqa: PLW0603 (one process, one garbage collector)
     if len(sys.modules) > _frozen_modules:
@@ -53,7 +54,7 @@ def _leave_modules_out_of_collections() -> None:
 
 
 class _Printer:
-    """The module `traceback` as PySpark's daemon sees it, but for errors of a connection that was closed."""
+    """The module `traceback` as PySpark's daemon sees it, without errors of a closed connection."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module = module
@@ -68,6 +69,6 @@ class _Printer:
 
 
 def _print_unless_closed(*values: object, **named: Any) -> None:
-    """The daemon's `print`, which tells of the same error where spark.python.daemon.killWorkerOnFlushFailure is off."""
+    """The daemon's `print`, which reports the same error if spark.python.daemon.killWorkerOnFlushFailure is off."""
     if not isinstance(sys.exc_info()[1], CLOSED):
         print(*values, **named)  # noqa: T201 (PySpark's own words)

@@ -1,4 +1,4 @@
-"""How far each consumer group is behind, and what it would read next.
+"""The lag of each consumer group, and the messages that it would read next.
 
 python examples/consumer_lag.py /backup/broker-a/store
 """

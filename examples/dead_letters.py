@@ -1,4 +1,4 @@
-"""What consumers gave up on: dead letters with the topic that they came from, and how often they were tried.
+"""Messages that consumers gave up on: dead letters with their original topic, and how often they were tried.
 
 python examples/dead_letters.py /backup/broker-a/store
 """
@@ -14,7 +14,7 @@ from mqstore import ensure_java, read
 
 
 def dead_letters(spark: SparkSession, path: str) -> DataFrame:
-    """Every message of the dead letter topics; DLQ_ORIGIN_TOPIC is what 5.x writes, RETRY_TOPIC what both do."""
+    """Every message of the dead letter topics; 5.x writes DLQ_ORIGIN_TOPIC, both releases write RETRY_TOPIC."""
     messages = read(spark, path, filters=[("topic", "starts with", "%DLQ%")])
     properties = messages["properties"]
     return messages.select(

@@ -1,7 +1,7 @@
-"""A tour in two minutes: the disk of a small shop's dead broker, read as a Spark table, and a new store written.
+"""A two-minute tour: reads the disk of a small shop's dead broker as a Spark table, and writes a new store.
 
-Run it with `make demo`. It unpacks a store that a real RocketMQ 4.9.3 broker left behind, and starts no broker. The
-code that it prints is the code that it runs: each step is a function, and its text is shown before its result.
+Run it with `make demo`. It unpacks a store that a real RocketMQ 4.9.3 broker wrote, and starts no broker. The code that
+it prints is the code that it runs: each step is a function, and its source is shown before its result.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def a_table(spark: SparkSession, store: str) -> DataFrame:
 
 
 def what_happened(spark: SparkSession, store: str) -> DataFrame:
-    """Messages of each topic in each tenth of a second: the shop's broker lived for a few seconds only."""
+    """Messages per topic and tenth of a second: the shop's broker ran for a few seconds only."""
     df = spark.read.format("mqstore").option("columns", "topic,storeTimestamp").load(store)
     return df.groupBy("topic", F.window("storeTimestamp", "100 milliseconds").start.alias("time")).count()
 
@@ -81,7 +81,7 @@ def lag(spark: SparkSession, store: str) -> DataFrame:
 
 
 def write(spark: SparkSession, store: str, new: str) -> None:
-    """The payments that customers are told of, as a store of their own."""
+    """The payments that customers are notified of, as a store of their own."""
     payments = spark.read.format("mqstore").option("topic", "payments").load(store)
     mails = payments.selectExpr("'mails' as topic", "key", "tags", "body")
     mails.write.format("mqstore").mode("append").save(new)
@@ -94,7 +94,7 @@ def find(spark: SparkSession, new: str) -> DataFrame:
 
 
 def step(title: str, work: Callable[..., Any], *given: object) -> Any:
-    """Prints a headline and the code of `work`, runs it, and returns what it gives; a DataFrame as pandas' own."""
+    """Prints a headline and the code of `work`, runs it, and returns its result; a DataFrame becomes pandas' own."""
     headline(title)
     for line in code_of(work):
         console.print(f"    [cyan]{escape(line)}", soft_wrap=True)
@@ -105,7 +105,7 @@ def step(title: str, work: Callable[..., Any], *given: object) -> Any:
 
 
 def code_of(work: Callable[..., Any]) -> list[str]:
-    """The lines of a function below its docstring, without what ruff and `return` need."""
+    """The lines of a function below its docstring, without `return` and ruff's markers."""
     lines = inspect.getsource(work).splitlines()
     start = next(number for number, line in enumerate(lines) if line.strip().startswith('"""')) + 1
     body = textwrap.dedent("\n".join(lines[start:])).replace("  # fmt: skip", "")
@@ -113,7 +113,7 @@ def code_of(work: Callable[..., Any]) -> list[str]:
 
 
 def headline(title: str) -> None:
-    """A line across the screen."""
+    """Prints a headline across the screen."""
     console.print()
     console.rule(f"[bold]{title}", align="left")
     console.print()
@@ -147,7 +147,7 @@ def _text(value: object) -> str:
 
 
 def unpack() -> str:
-    """The store directory; its archive keeps the holes of the broker's preallocated files."""
+    """Unpacks the store and returns its directory; the archive keeps the holes of the broker's preallocated files."""
     headline("A broker died. This is what its disk holds.")
     OUTPUT.mkdir(exist_ok=True)
     target = OUTPUT / "shop"
@@ -159,7 +159,7 @@ def unpack() -> str:
 
 
 def show_files(store: Path) -> None:
-    """What lies in a store directory; preallocated files are mostly holes, so bytes on the disk are counted."""
+    """Prints the contents of a store directory, with sizes on disk: preallocated files are mostly holes."""
     for path in sorted(path for path in store.iterdir() if not path.name.startswith(".")):
         files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
         size = sum(p.stat().st_blocks * 512 for p in files)
@@ -185,14 +185,14 @@ def session() -> SparkSession:
 
 
 def over_time(counts: pd.DataFrame) -> None:
-    """A line for each topic in the terminal, and a picture."""
+    """Prints a line for each topic in the terminal, and draws a picture."""
     table = counts.pivot_table(index="time", columns="topic", values="count", aggfunc="sum")
     table = table.resample("100ms").sum()
     order = table.sum().sort_values(ascending=False)
     highest = table.to_numpy().max()
     console.print(f"    {'topic':<22}{'messages':>8}   {table.index[0]:%H:%M:%S} to {table.index[-1]:%H:%M:%S} UTC")
     for topic, total in order.items():
-        # A rising block for each two tenths of a second; the smallest for one message, none for none.
+        # A block of varying height for each two tenths of a second; the smallest for one message, a blank for none.
         heights = table[topic].to_numpy()
         pairs = [heights[at : at + 2].max() for at in range(0, len(heights), 2)]
         line = "".join(STEPS[round(7 * each / highest)] if each else " " for each in pairs)
@@ -204,7 +204,7 @@ def over_time(counts: pd.DataFrame) -> None:
 
 
 def plot(table: pd.DataFrame, picture: Path) -> None:
-    """One panel a topic, on one true time axis."""
+    """Draws one panel per topic, on one true time axis."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -229,7 +229,7 @@ def plot(table: pd.DataFrame, picture: Path) -> None:
 
 
 def what_next(seconds: float) -> None:
-    """Where to go from here."""
+    """Prints what to try next."""
     headline(f"That took {seconds:.0f} seconds, and the broker's store is as it was. What next?")
     for text, code in (
         ("the last ten messages of each queue", '.option("startingOffsets", "last:10")'),

@@ -14,9 +14,9 @@ from mqstore import ensure_java, read
 
 
 def duplicates(spark: SparkSession, path: str) -> DataFrame:
-    """A row for each unique key that lies at several places of one topic.
+    """A row for each unique key that is at several places of one topic.
 
-    A message that was delayed or sent back keeps its key on its way through other topics: that is no duplicate.
+    A message that was delayed or sent back keeps its key on its way through other topics; that is not a duplicate.
     """
     messages = read(spark, path, columns=["topic", "queueId", "queueOffset", "msgId"])
     places = f.collect_list(f.struct("queueId", "queueOffset")).alias("places")

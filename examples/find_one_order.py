@@ -13,7 +13,7 @@ from mqstore import ensure_java
 
 
 def trace(spark: SparkSession, path: str, key: str) -> DataFrame:
-    """The messages with this key; the index files say where they lie."""
+    """The messages with this key, located through the index files."""
     found = spark.read.format("mqstore").option("key", key).load(path)
     text = found["body"].cast("string").alias("body")
     return found.select("storeTimestamp", "topic", "tags", "queueId", "queueOffset", text).orderBy("storeTimestamp")

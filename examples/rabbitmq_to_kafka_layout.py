@@ -1,4 +1,4 @@
-"""Brings the queues of a RabbitMQ store into Kafka's columns, as Parquet, and counts what these have no place for.
+"""Converts the queues of a RabbitMQ store to Kafka's columns, as Parquet, and counts what these have no place for.
 
 python examples/rabbitmq_to_kafka_layout.py /backup/rabbit@host /data/messages.parquet
 
@@ -8,7 +8,7 @@ python examples/rabbitmq_to_kafka_layout.py /backup/rabbit@host /data/messages.p
 | offset | the sequence id in its queue (of a priority queue it counts per priority, and may repeat) |
 | key, value | the first routing key, the body |
 | headers | the headers; text as it is, other types as JSON text, without their type |
-| timestamp, timestampType | null and 0: a RabbitMQ store notes no time |
+| timestamp, timestampType | null and 0: a RabbitMQ store records no time |
 | – | the other routing keys, the exchange, and every other AMQP property |
 
 The same frame goes to a running Kafka with `.write.format("kafka").option("kafka.bootstrap.servers", …)`.
@@ -47,7 +47,7 @@ LOST = {
 
 
 def run(spark: SparkSession, source: str, target: str, **options: str) -> dict[str, int]:
-    """Writes the queues that `options` (queue, queuePattern, vhost) choose; how often what was lost."""
+    """Writes the queues that `options` (queue, queuePattern, vhost) select; returns a count for each kind of loss."""
     reader = spark.read.format("mqstore").options(**options)
     lost: Any = reader.load(source).selectExpr(*(f"{how} as `{what}`" for what, how in LOST.items())).collect()[0]
     kafka = spark.read.format("mqstore").options(**options).option("layout", "kafka").option("includeHeaders", "true")

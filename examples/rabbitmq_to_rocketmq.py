@@ -6,7 +6,7 @@ python examples/rabbitmq_to_rocketmq.py /backup/rabbit@host/msg_stores/vhosts/62
 |---|---|
 | topic | the queue's name; every character that a topic may not have becomes `_` |
 | queue, queueOffset | queue 0 of the topic, in the order in which the node would deliver |
-| body | body; an empty one is refused by RocketMQ and stays behind |
+| body | body; an empty one is refused by RocketMQ and left out |
 | key (KEYS) | messageId |
 | tags (TAGS) | type |
 | bornTimestamp | timestamp |
@@ -50,7 +50,7 @@ LOST = {
 
 
 def what_is_lost(messages: DataFrame) -> dict[str, int]:
-    """How many messages (or queues, headers) lose what. Raises ValueError when two queues would share a topic."""
+    """How many messages (or queues, headers) suffer each loss. Raises ValueError if two queues would share a topic."""
     names = messages.selectExpr("queue", f"{TOPIC} as topic").distinct()
     clash = names.groupBy("topic").agg({"queue": "collect_list"}).where("size(`collect_list(queue)`) > 1").collect()
     if clash:
@@ -60,13 +60,13 @@ def what_is_lost(messages: DataFrame) -> dict[str, int]:
 
 
 def renamed(messages: DataFrame) -> dict[str, str]:
-    """The queues whose names a topic may not have, and the topics that they become."""
+    """The queues whose names are not allowed for topics, and the topics that they become."""
     found = messages.selectExpr("queue", f"{TOPIC} as topic").where("queue != topic").distinct().orderBy("queue")
     return {row["queue"]: row["topic"] for row in found.collect()}
 
 
 def run(spark: SparkSession, source: str, target: str, **options: str) -> dict[str, int]:
-    """Moves the queues that `options` (queue, queuePattern, vhost) choose; what was lost."""
+    """Moves the queues that `options` (queue, queuePattern, vhost) select; returns what was lost."""
     messages = spark.read.format("mqstore").options(**options).load(source)
     lost = what_is_lost(messages)
     pairs = ", ".join(f"'amqp.{name}', cast({name} as string)" for name in KEPT)

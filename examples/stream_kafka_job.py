@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def run(spark: SparkSession, path: str, topic: str, target: str) -> int:
-    """Copies key, value, partition and offset of a topic to Parquet, as far as the store goes; how many rows there are
-    now. Run again, it goes on where it ended.
+    """Copies key, value, partition and offset of a topic to Parquet, up to the end of the store; returns how many rows
+    there are now. When run again, it continues where it ended.
     """
     events = (
         spark.readStream.format("mqstore")  # .format("kafka")
-        .option("kafka.bootstrap.servers", "broker:9092")  # ignored, with a line that says so
+        .option("kafka.bootstrap.servers", "broker:9092")  # ignored, with a warning
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", 10_000)

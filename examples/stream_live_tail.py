@@ -1,4 +1,4 @@
-"""New messages of a live broker's directory on the screen, as they come. The broker does not notice.
+"""Prints new messages from a live broker's directory as they arrive. The broker does not notice.
 
 python examples/stream_live_tail.py /var/lib/rocketmq/store orders
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run(spark: SparkSession, path: str, topic: str, seconds: float | None = None, start: str = "latest") -> list[Any]:
-    """Prints each message of a topic from `start` on, for ever or for so many seconds; the bodies that were printed."""
+    """Prints each message of a topic from `start` on, forever or for `seconds`; returns the texts of their bodies."""
     shown: list[Any] = []
 
     def show(batch: DataFrame, number: int) -> None:

@@ -1,4 +1,4 @@
-"""A store as an embedded durable log: readings go into it as they come, another query sums them up in windows.
+"""A store as an embedded durable log: one query writes readings as they arrive, another sums them up in windows.
 
 python examples/stream_windows.py /tmp/readings
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def run(spark: SparkSession, folder: str, count: int = 100) -> dict[str, int]:
     """Writes at least `count` readings of Spark's rate source into a store, then counts them in windows of a second;
-    the number of readings and of those in windows.
+    returns the number of readings and of those in windows.
     """
     from pyspark.sql import functions
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run(spark: SparkSession, path: str, count: int = 10_000) -> int:
-    """Writes `count` orders into the store at `path`, which may be new; how many messages it holds then."""
+    """Writes `count` orders into the store at `path`, which may be new; returns how many messages it then holds."""
     orders = spark.range(count).selectExpr(
         "'orders' as topic",
         "concat('order-', id) as key",

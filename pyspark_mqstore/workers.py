@@ -1,4 +1,4 @@
-"""Which Python Spark's workers run: this one, where Spark would otherwise take another from the PATH.
+"""Makes Spark's workers run this Python where Spark would otherwise take another one from the PATH.
 
 Spark starts its Python workers as `python3` from the PATH unless PYSPARK_PYTHON names another program. In a Jupyter
 kernel, an IDE or a cron job the PATH is often not that of the virtual environment, and Spark then does not find the
@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 
-# With one of these somebody else decides: the user, spark-submit, a cluster's configuration or a managed platform.
+# If one of these is set, the user, spark-submit, a cluster's configuration or a managed platform decides.
 DECIDED_ELSEWHERE = (
     "PYSPARK_PYTHON",
     "PYSPARK_DRIVER_PYTHON",
@@ -29,11 +29,11 @@ DECIDED_ELSEWHERE = (
 
 
 def use_this_python() -> bool:
-    """Sets PYSPARK_PYTHON to the running Python where that is safe and changes something; whether it did.
+    """Sets PYSPARK_PYTHON to the running Python if that is safe and changes anything; returns whether it did.
 
-    Nothing is changed when the PATH's `python3` is this environment's, or when a variable of `DECIDED_ELSEWHERE` is
-    set: executors of a cluster need a Python of their own machines. Call it before the Spark session starts; a
-    session that runs keeps its Python.
+    Nothing is changed if the PATH's `python3` is this environment's, or if a variable of `DECIDED_ELSEWHERE` is set:
+    executors of a cluster need a Python of their own machines. Call it before the Spark session starts; a running
+    session keeps its Python.
     """
     if not sys.executable or any(os.environ.get(name) for name in DECIDED_ELSEWHERE):
         return False
@@ -44,5 +44,5 @@ def use_this_python() -> bool:
 
 
 def _python3_beside(program: str) -> str:
-    """The `python3` of the environment that `program` belongs to: links are not followed, they make environments."""
+    """The `python3` of the environment that `program` belongs to. Links are not followed: they make environments."""
     return os.path.join(os.path.dirname(program), "python3")

@@ -1,4 +1,4 @@
-"""mqstore's storage core: the on-disk stores of Apache RocketMQ and RabbitMQ, read and written with no broker."""
+"""mqstore's storage core: the on-disk stores of Apache RocketMQ and RabbitMQ, read and written without a broker."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["copy_store", "find_stores", "open_store"]
 
 
 def open_store(path: str, engine: str | None = None, **options: Any) -> Store:
-    """Opens the store in the directory or at the URI `path`; what lies there decides the engine.
+    """Opens the store in the directory or at the URI `path`; the engine is detected from its contents.
 
-    `options` are `storage.*`, which say how to reach a URI (docs/object-storage.md), and the store's own (`recovery`,
-    `commitLogPath`, and for a new store its geometry). Opening reads no log. Raises StoreNotFoundError,
-    UnsupportedFormatError, OptionError, StorageError.
+    `options` are `storage.*`, which configure access to a URI (docs/object-storage.md), and the store's own
+    (`recovery`, `commitLogPath`, and for a new store its geometry). Opening does not read the log. Raises
+    StoreNotFoundError, UnsupportedFormatError, OptionError, StorageError.
     """
     from storage_core.opening import open_directory
 
@@ -24,9 +24,9 @@ def open_store(path: str, engine: str | None = None, **options: Any) -> Store:
 
 
 def find_stores(path: str, engine: str | None = None, **options: Any) -> list[str]:
-    """The store directories at `path`: itself, or those in it, two levels deep. Globs, `file:` and URIs work.
+    """The store directories at `path`: `path` itself, or those in it, two levels deep. Accepts globs, `file:` and URIs.
 
-    Raises StoreNotFoundError in one line that says what is there instead.
+    Raises StoreNotFoundError with one line that says what is there instead.
     """
     from storage_core.opening import find_directories
 
@@ -34,11 +34,11 @@ def find_stores(path: str, engine: str | None = None, **options: Any) -> list[st
 
 
 def copy_store(source: str, target: str, engine: str | None = None, **options: Any) -> CopyReport:
-    """Copies the store at a URI to a new directory, or the one in a directory to a URI where nothing lies yet.
+    """Copies a store from a URI to a new directory, or from a directory to a URI where nothing is stored yet.
 
-    Run again after a stop, it goes on. `options` are those of `open_store`, for the store at `source`. Raises
-    StoreNotFoundError, StoreLockedError while a broker runs on it, StoreChangedError, CorruptionError where bytes are
-    not those of the copy's manifest, MqStoreError for a target that is not new.
+    An interrupted copy is resumed when it is run again. `options` are those of `open_store`, for the store at `source`.
+    Raises StoreNotFoundError, StoreLockedError while a broker runs on it, StoreChangedError, CorruptionError if bytes
+    are not those of the copy's manifest, MqStoreError for a target that is not new.
     """
     from storage_core.transfer.transfer import copy
 

@@ -1,6 +1,7 @@
-"""Arrow arrays made of numpy arrays, bytes and texts, and back.
+"""Conversion of numpy arrays, bytes and texts to Arrow arrays, and back.
 
-`pa.array`, `pa.scalar` and `to_numpy` load pandas where it is installed: 60 MB and a third of a second of each process.
+`pa.array`, `pa.scalar` and `to_numpy` load pandas if it is installed, which costs each process 60 MB and a third of a
+second.
 """
 
 from __future__ import annotations
@@ -17,9 +18,7 @@ LARGEST_OFFSET = 0x7FFFFFFF
 
 
 def as_array(values: npt.NDArray[Any], mask: Mask | None = None) -> pa.Array:
-    """Numbers in native byte order, or truth values; null where `mask` holds. Numbers that lie side by side are not
-    copied.
-    """
+    """Native-endian numbers or booleans as an array, null where `mask` is true. Contiguous numbers are not copied."""
     count = len(values)
     kind = pa.bool_() if values.dtype == bool else pa.from_numpy_dtype(values.dtype)
     data = _bits(values) if values.dtype == bool else pa.py_buffer(np.ascontiguousarray(values))
@@ -34,14 +33,14 @@ def as_numbers(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def as_mask(found: pa.BooleanArray) -> Mask:
-    """Truth values as numpy; null counts as false."""
+    """Booleans as a numpy array; null becomes false."""
     known = found.fill_null(_FALSE) if found.null_count else found
     bits = np.frombuffer(known.buffers()[1] or b"", np.uint8)
     return np.unpackbits(bits, count=known.offset + len(known), bitorder="little")[known.offset :].astype(bool)
 
 
 def bytes_array(values: Sequence[bytes | memoryview | None]) -> pa.BinaryArray:
-    """The values, one after another. Raises ValueError when they are 2 GiB or more."""
+    """The values as a binary array. Raises ValueError when they are 2 GiB or more in total."""
     offsets = np.cumsum([0, *(0 if value is None else len(value) for value in values)])
     if offsets[-1] > LARGEST_OFFSET:
         raise ValueError("the values are larger than 2 GiB")
@@ -53,17 +52,17 @@ def bytes_array(values: Sequence[bytes | memoryview | None]) -> pa.BinaryArray:
 
 
 def text_array(texts: Iterable[str | None]) -> pa.StringArray:
-    """The same of texts."""
+    """The same for texts."""
     return bytes_array([None if text is None else text.encode() for text in texts]).view(pa.string())
 
 
 def as_scalar(value: bytes | str) -> pa.BinaryScalar | pa.StringScalar:
-    """One value, for what is the same in every row."""
+    """A scalar, for a value that is the same in every row."""
     return (text_array([value]) if isinstance(value, str) else bytes_array([value]))[0]
 
 
 NO_BYTES, NULL_BYTES = as_scalar(b""), pa.nulls(1, pa.binary())[0]
-"""For what fills a column of bytes."""
+"""Fill values for a column of bytes."""
 
 
 def _bits(values: Mask) -> pa.Buffer:

@@ -1,4 +1,4 @@
-"""What is closed when a `with` block ends, by an error too."""
+"""The base of objects that are closed when a `with` block ends, even by an error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Closable(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Gives back what is held; nothing the second time."""
+        """Releases what the object holds; a second call does nothing."""
 
     def __enter__(self) -> Self:
         return self

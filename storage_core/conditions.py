@@ -1,6 +1,6 @@
-"""Conditions on rows: the predicates of a request, true or not for each row of a batch. Knows no engine.
+"""Conditions on rows: the predicates of a request, true or false for each row of a batch. Independent of the engine.
 
-How a value is compared is `formats.predicate_ops`'; which columns are cheap enough to be asked first is an engine's.
+`formats.predicate_ops` compares the values; each engine decides which columns are cheap enough to be evaluated first.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from storage_core.formats.predicate_ops import holds
 from storage_core.store import Predicate
 
 Columns = Callable[[str], pa.Array]
-"""The column of a name, with a value for each row of the batch."""
+"""Returns the column of a name, with a value for each row of the batch."""
 
 
 @dataclass(frozen=True)
 class Condition:
-    """One condition on rows: the columns it asks, and the rows for which it is true, shape (n,)."""
+    """One condition on rows: the columns it reads, and the rows for which it is true, shape (n,)."""
 
     columns: frozenset[str]
     holds: Callable[[Columns], Mask]
 
 
 def condition(predicate: Predicate) -> Condition:
-    """A predicate as a condition. What it raises when asked is `predicate_ops.holds`'s."""
+    """A predicate as a condition. Evaluating it raises what `predicate_ops.holds` raises."""
     if predicate.op == "any of":
         return _any_of(predicate.value)
     return Condition(
@@ -46,7 +46,7 @@ def all_hold(conditions: Iterable[Condition], columns: Columns, count: int) -> M
 
 
 def columns_of(conditions: Iterable[Condition]) -> frozenset[str]:
-    """The columns that at least one of the conditions asks."""
+    """The columns that at least one of the conditions reads."""
     return frozenset().union(*(one.columns for one in conditions))
 
 

@@ -1,6 +1,6 @@
-"""One family of errors. Every message says the place, the fact and what to do; every error survives pickling.
+"""The error classes. Every message states the place, the fact and what to do; every error survives pickling.
 
-Leaves to others: when to raise which one (formats and engines), how Spark shows it (`connector.errors`).
+Formats and engines decide when to raise which one, `connector.errors` how Spark shows it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ R = TypeVar("R")
 
 
 class MqStoreError(Exception):
-    """Base of everything mqstore raises on purpose: a user's mistake, a damaged file, a locked store.
+    """Base of all errors that mqstore raises deliberately: a user's mistake, a damaged file, a locked store.
 
-    The text of a subclass begins with its name, which is added where it is missing.
+    The text of a subclass begins with its name, which is added if it is missing.
     """
 
     def __init__(self, text: str) -> None:
@@ -39,7 +39,7 @@ def _rebuild(kind: type[MqStoreError], args: tuple[Any, ...], state: dict[str, A
 
 
 class _PlacedError(MqStoreError):
-    """An error at a position of a file; the text starts with the class name, the file and the position."""
+    """An error at a position in a file; the text starts with the class name, the file and the position."""
 
     def __init__(self, path: str, position: int, reason: str) -> None:
         super().__init__(f"{path} at {position}: {reason}")
@@ -55,7 +55,7 @@ class TornWriteError(_PlacedError):
 
 
 class FormatError(MqStoreError):
-    """Bytes that are not what the format says. Raised by `formats`, which know no path: engines add it.
+    """Bytes that violate the format. Raised by `formats`, which do not know the path: engines add it.
 
     `position` counts from the start of the buffer that was decoded.
     """
@@ -65,21 +65,21 @@ class FormatError(MqStoreError):
         self.position, self.reason = position, reason
 
     def at(self, path: str, base: int = 0) -> CorruptionError:
-        """The same fact with its file; `base` is the file position of the buffer's first byte."""
+        """The same error with its file; `base` is the file position of the buffer's first byte."""
         return CorruptionError(path, base + self.position, self.reason)
 
 
 class UnsupportedFormatError(MqStoreError):
-    """A store, or a part of one, in a variant that mqstore does not read; the text says which way is open."""
+    """A store, or a part of one, in a variant that mqstore does not read; the text says what can be done instead."""
 
 
 class StoreNotFoundError(MqStoreError):
-    """The path is no store, does not exist, or may not be read."""
+    """The path is not a store, does not exist, or may not be read."""
 
 
 class DiskError(MqStoreError, OSError):
-    """The operating system refused a call on a file or folder: a failing or full disk, too many open files, a folder
-    where a file is expected, a file that is gone. An OSError too, with its `errno`, `strerror` and `filename`.
+    """The operating system rejected a call on a file or folder: a failing or full disk, too many open files, a folder
+    where a file is expected, a missing file. Also an OSError, with its `errno`, `strerror` and `filename`.
     """
 
     def __init__(self, filename: str, number: int, reason: str) -> None:
@@ -95,11 +95,11 @@ class DiskError(MqStoreError, OSError):
 
 
 class FileGoneError(DiskError, FileNotFoundError):
-    """A file or folder that is not there, or not any more."""
+    """A file or folder that does not exist, or no longer exists."""
 
 
 class NoFolderError(DiskError, NotADirectoryError):
-    """A path that leads through a file."""
+    """A path in which a file takes the place of a folder."""
 
 
 _ADVICE = {
@@ -117,7 +117,7 @@ _ADVICE = {
 
 
 def disk_error(error: OSError, filename: str) -> OSError:
-    """The error of a system call on this file as one of mqstore's; unchanged where callers ask for its own kind."""
+    """The error of a system call on this file as an mqstore error; unchanged if callers expect its original type."""
     if isinstance(error, DiskError) or error.errno is None or isinstance(error, _PLAIN):
         return error
     if isinstance(error, FileNotFoundError):
@@ -128,12 +128,12 @@ def disk_error(error: OSError, filename: str) -> OSError:
 
 
 _PLAIN = (PermissionError, FileExistsError, BlockingIOError, ProcessLookupError)
-"""What a caller did, may not do, or has to wait for."""
+"""Errors about what a caller did, may not do, or has to wait for."""
 
 
 def told_with(name_of: Callable[[object], str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorator of what works on a path or descriptor, its first argument: what fails is a `disk_error` of that, whose
-    path `name_of` gives.
+    """Decorator for functions whose first argument is a path or descriptor: an OSError becomes a `disk_error` of that
+    argument's path, which `name_of` returns.
     """
 
     def told(function: Callable[P, R]) -> Callable[P, R]:
@@ -162,15 +162,15 @@ class StoreChangedError(MqStoreError):
 
 
 class StorageError(MqStoreError):
-    """A remote store that cannot be reached or may not be read: no answer, no right, a wrong key."""
+    """A remote store that cannot be reached or may not be read: no answer, no permission, a wrong key."""
 
 
 class OffsetOutOfRangeError(MqStoreError):
-    """An offset after the end, or a range whose start lies after its stop."""
+    """An offset after the end, or a range whose start is after its stop."""
 
 
 class DataLossError(MqStoreError):
-    """Offsets that were asked for no longer exist; the text names the option that changes the behaviour."""
+    """Requested offsets no longer exist; the text names the option that changes the behaviour."""
 
 
 class CheckpointError(MqStoreError):
@@ -180,7 +180,7 @@ class CheckpointError(MqStoreError):
 class OptionError(MqStoreError):
     """A wrong option name or value.
 
-    `allowed` lists the values (or names) that exist; the closest ones are put into the text.
+    `allowed` ends the text: what is allowed or exists, or the rule that is broken. Callers add similar names to it.
     """
 
     def __init__(self, name: str, value: str, allowed: str) -> None:
@@ -189,7 +189,7 @@ class OptionError(MqStoreError):
 
 
 class RowError(MqStoreError):
-    """A row that may not be written: which column and value, which rule, which row of its task (from 0)."""
+    """A row that may not be written: the column and value, the rule, and the number of the row in its task (from 0)."""
 
     def __init__(self, column: str, value: str, rule: str, row: int) -> None:
         super().__init__(f"row {row} of its task: column '{column}' is {value}: {rule}")
@@ -197,7 +197,7 @@ class RowError(MqStoreError):
 
 
 class ColumnError(MqStoreError):
-    """A column of a frame to write that is unknown, given twice, missing or of a wrong type."""
+    """A column of a frame to write that is unknown, given twice, missing or of the wrong type."""
 
     def __init__(self, column: str, reason: str) -> None:
         super().__init__(f"column '{column}': {reason}")
@@ -213,7 +213,7 @@ def shorten(value: str, limit: int = 80) -> str:
 
 
 def closest(wanted: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """The names among `known` that are spelled most like `wanted`, in any case."""
+    """The names among `known` that are spelled most like `wanted`, ignoring case."""
     from difflib import get_close_matches  # few processes ever need it
 
     by_lower: dict[str, str] = {}
@@ -234,9 +234,9 @@ def listing(items: Sequence[str], limit: int = 20) -> str:
 
 
 def choices(wanted: str, known: Iterable[str], plural: str, limit: int = 20) -> str:
-    """What an error says after a name that does not exist: the close ones, and all where they are few.
+    """The hint of an error about an unknown name: the most similar names, and all names if there are few.
 
-    `plural` says of what they are names; at most `limit` are listed, in their order (those of a set sorted).
+    `plural` says what they are names of; at most `limit` are listed, in the given order (a set is sorted).
     """
     names = sorted(known) if isinstance(known, AbstractSet) else list(dict.fromkeys(known))
     if not names:

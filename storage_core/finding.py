@@ -1,4 +1,4 @@
-"""What `verify` finds wrong in a store, of either engine."""
+"""What `verify` finds wrong in a store of either engine."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pyarrow as pa
 
 @dataclass(frozen=True)
 class Finding:
-    """One damaged part of a store, as `verify` finds it and the view `damage` lists it.
+    """One damaged part of a store, as `verify` reports it and the view `damage` lists it.
 
-    `length` bytes from `position` on in `file` (below the store; the whole file where both are 0). `effect` says what a
-    broker or node makes of it. `queue` is the queue that it is about, None when it is about none or several.
+    It covers `length` bytes from `position` on in `file` (below the store; the whole file if both are 0). `effect`
+    states what a broker or node does about it. `queue` is the queue concerned, None if there is none or several.
     """
 
     file: str

@@ -1,4 +1,4 @@
-"""A frame to write as an Arrow table, whatever the caller holds. Which columns it may have is told by the engines."""
+"""Converts a frame to write into an Arrow table, whatever its type. The engines decide which columns it may have."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from storage_core.errors import MqStoreError
 
 
 def as_table(given: Any) -> pa.Table:
-    """A frame to write as a table: a pyarrow Table or RecordBatch, a pandas DataFrame, a dict of columns.
+    """Converts a frame to write into a table: a pyarrow Table or RecordBatch, a pandas DataFrame, a dict of columns.
 
-    Raises MqStoreError for what cannot be made one.
+    Raises MqStoreError for what cannot be converted.
     """
     try:
         table = given if isinstance(given, pa.Table) else pa.table(given)
@@ -22,5 +22,5 @@ def as_table(given: Any) -> pa.Table:
             f"append takes a pyarrow Table or RecordBatch, a pandas DataFrame or a dict of columns, and this "
             f"{type(given).__name__} cannot be made one: {reason}"
         ) from None
-    # What pandas adds for an index that is no plain range is no column of a message.
+    # Columns that pandas adds for an index other than a plain range are not columns of messages.
     return table.select([name for name in table.column_names if not name.startswith("__index_level_")])

@@ -1,7 +1,7 @@
-"""Columns of a frame to write, brought to the types that an engine wants. Knows no engine.
+"""Converts the columns of a frame to write to the types that an engine requires. Independent of the engine.
 
-A column of a wrong type is a ColumnError, a bad value a RowError with the number of its row in the task. Which columns
-there are, and which values may be written, is told by the engines.
+A column of the wrong type raises ColumnError, a bad value RowError with the number of its row in the task. The engines
+define which columns exist, and which values may be written.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TEXT = (
 
 
 def spelled(names: Sequence[str], known: Iterable[str]) -> list[str]:
-    """`names` as `known` spells them: letter case does not matter, as in Spark. Unknown names stay as they are."""
+    """`names` as `known` spells them: case does not matter, as in Spark. Unknown names are returned unchanged."""
     by_lower = {name.lower(): name for name in known}
     return [by_lower.get(name.lower(), name) for name in names]
 
@@ -37,7 +37,7 @@ def spelled(names: Sequence[str], known: Iterable[str]) -> list[str]:
 def check_names(
     given: Sequence[str], written: Sequence[str], ignored: Iterable[str], aliases: Mapping[str, str]
 ) -> None:
-    """ColumnError for a name that does not exist, and for two columns that say the same.
+    """Raises ColumnError for an unknown name, and for two columns with the same meaning.
 
     `written` are the columns of a write, `ignored` those that only a read has, `aliases` maps other names to theirs.
     """
@@ -52,7 +52,7 @@ def check_names(
 
 
 class InputColumns:
-    """The columns of one batch by their own names. `first_row` is the number of its first row in the task.
+    """The columns of one batch by their main names. `first_row` is the number of its first row in the task.
 
     A column of Arrow's null type counts as absent, a dictionary as its values.
     """
@@ -63,31 +63,31 @@ class InputColumns:
         self.first_row, self.count = first_row, batch.num_rows
 
     def has(self, name: str) -> bool:
-        """Whether there is a column of the name, and not only nulls by its type."""
+        """Whether there is a column of this name, and its type is not Arrow's null type."""
         return name in self._columns and not pa.types.is_null(self._columns[name].type)
 
     def column(self, name: str) -> pa.Array:
-        """The column as it was given. KeyError when there is none."""
+        """The column as it was given. Raises KeyError if there is none."""
         return self._columns[name]
 
     def error(self, name: str, row: int, value: object, rule: str) -> RowError:
-        """The error of row `row` of the batch, whose value breaks `rule`."""
+        """The error for row `row` of the batch, whose value violates `rule`."""
         return RowError(name, shown(value), rule, self.first_row + int(row))
 
     def refuse(self, name: str, values: pa.Array, bad: pa.Array | Mask, rule: str) -> None:
-        """RowError for the first row where `bad` is true; a null there is not."""
+        """Raises RowError for the first row where `bad` is true; null counts as false."""
         row = pc.index(as_array(bad) if isinstance(bad, np.ndarray) else bad, pa.scalar(True)).as_py()
         if row >= 0:
             raise self.error(name, row, values[row].as_py(), rule)
 
     def binary(self, name: str, numbers: bool = False) -> pa.BinaryArray:
-        """Text or bytes as bytes, null where there is none; with `numbers` also whole numbers, as their digits."""
+        """Text or bytes as bytes, null if there is none; with `numbers` also whole numbers, as their digits."""
         if not self.has(name):
             return pa.nulls(self.count, pa.binary())
         return as_binary(name, self._columns[name], numbers)
 
     def numbers(self, name: str) -> pa.Int64Array:
-        """Whole numbers, also out of texts and of fractions that are whole; null where there is none."""
+        """Whole numbers, also from texts and from fractional types with whole values; null if there is none."""
         if not self.has(name):
             return pa.nulls(self.count, pa.int64())
         column = self._columns[name]
@@ -107,7 +107,7 @@ class InputColumns:
         return ColumnError(name, f"is {column.type}; {rule}")
 
     def times_us(self, name: str) -> pa.Int64Array:
-        """Microseconds since 1970 of times or dates, null where there is none."""
+        """Microseconds since 1970 of times or dates, null if there is none."""
         if not self.has(name):
             return pa.nulls(self.count, pa.int64())
         column = self._columns[name]
@@ -121,9 +121,9 @@ class InputColumns:
             raise ColumnError(name, f"is {column.type} with a time that 64 bits of microseconds cannot hold") from None
 
     def pairs(self, name: str) -> tuple[pa.Array, pa.Array, npt.NDArray[np.int64]]:
-        """Names, values and the n + 1 bounds of each row, of a map or of Kafka's array of key and value.
+        """The names, the values, and the n + 1 bounds of the rows, of a map or of Kafka's array of key and value.
 
-        The bounds count into names and values; a null row has none. KeyError when there is no such column.
+        The bounds index names and values; a null row has none. Raises KeyError if there is no such column.
         """
         column = self._columns[name]
         if pa.types.is_map(column.type):
@@ -137,7 +137,7 @@ class InputColumns:
 
 
 def as_binary(name: str, values: pa.Array, numbers: bool = False) -> pa.BinaryArray:
-    """Text or bytes of column `name` as bytes; with `numbers` also whole numbers. ColumnError for another type."""
+    """Text or bytes of column `name` as bytes; with `numbers` also whole numbers. Raises ColumnError for others."""
     if values.type in (pa.string(), pa.binary()):
         return values.view(pa.binary())
     if numbers and pa.types.is_integer(values.type):

@@ -1,6 +1,6 @@
-"""The commit protocol's common part: staging folders and their owners, the intent, the marks of finished jobs.
+"""The common part of the commit protocol: staging folders and their owners, the intent, the marks of finished jobs.
 
-What is staged, what an intent means and how it is published belongs to the engines. Source of the rules:
+The engines define what is staged, what an intent means and how it is published. Source of the rules:
 commit-protocol.md.
 """
 
@@ -23,10 +23,10 @@ from storage_core.files.small_file import names_in, read_whole, remove_empty_fol
 from storage_core.store import StagedFile, StagedPart
 
 FOLDER = ".mqstore"
-OTHER_HOST_S = 24 * 3600  # also another container, and this machine before it was started again
-# A folder without a note of its owner: the owner is about to write it, or died before or after.
+OTHER_HOST_S = 24 * 3600  # also another container, and this machine before a reboot
+# For a folder without an owner note: its owner is about to write it, or died before or after that.
 NO_OWNER_S = 60
-# A query that is away for longer, while so many others came, is taken for one that never comes back.
+# A query that is absent for longer, while this many others ran, is assumed never to come back.
 MOST_MARKS, MARK_LIFE_S = 1000, 30 * 24 * 3600
 OWNER = "owner.json"
 ASIDE = ".dropped"
@@ -38,7 +38,7 @@ Intent = dict[str, Any]
 
 @dataclass(frozen=True)
 class JobFolder:
-    """The places of `.mqstore` in one store directory."""
+    """The paths in `.mqstore` of one store directory."""
 
     root: str
 
@@ -49,7 +49,7 @@ class JobFolder:
 
     @property
     def lock(self) -> str:
-        """The lock among writers of mqstore."""
+        """The lock that mqstore's writers hold."""
         return os.path.join(self.folder, "lock")
 
     @property
@@ -59,7 +59,7 @@ class JobFolder:
 
     @property
     def draft(self) -> str:
-        """What a job writes before its commit point; renamed to the intent there."""
+        """What a job writes before its commit point; the commit renames it to the intent."""
         return os.path.join(self.folder, "draft.json")
 
     @property
@@ -69,7 +69,7 @@ class JobFolder:
 
     @property
     def cut(self) -> str:
-        """Where bytes are kept that recovery cut from a file of the store."""
+        """Where the bytes are kept that recovery cut from files of the store."""
         return os.path.join(self.folder, "cut")
 
     @property
@@ -79,26 +79,26 @@ class JobFolder:
 
     @property
     def copy_note(self) -> str:
-        """What a copy notes when it begins; without a manifest beside it the copy is not finished."""
+        """The note that a copy writes when it begins; without a manifest beside it, the copy is unfinished."""
         return os.path.join(self.folder, COPY_NOTE)
 
     @property
     def copying(self) -> str:
-        """Where the files of a copy lie until all of them are there."""
+        """Where the files of a copy are kept until all of them have arrived."""
         return os.path.join(self.folder, COPYING)
 
     def staging(self, job: str = "") -> str:
-        """The staging folder of a job, or that of all."""
+        """The staging folder of a job, or the parent of all staging folders."""
         return os.path.join(self.folder, "staging", job) if job else os.path.join(self.folder, "staging")
 
     def mark(self, query: str) -> str:
-        """The file that says which batch of a query, or version of an application, was written last."""
+        """The file that records which batch of a query, or version of an application, was written last."""
         name = hashlib.sha256(query.encode()).hexdigest()[:32]
         return os.path.join(self.folder, "queries", name)
 
 
 def new_job_id() -> str:
-    """A name for a job that no other has."""
+    """A unique name for a job."""
     return f"{time.strftime('%Y%m%d%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:12]}"
 
 
@@ -106,7 +106,7 @@ def new_job_id() -> str:
 
 
 def make_root(root: str) -> None:
-    """Creates a store's directory and its missing parents, each of which then stays after a power failure."""
+    """Creates a store's directory and its missing parents, so that each of them survives a power failure."""
     missing = []
     while root and not system.exists(root):
         missing.append(root)
@@ -124,7 +124,7 @@ def make_root(root: str) -> None:
 
 
 def open_staging(job_folder: JobFolder, job: str, application: str = "") -> str:
-    """Creates the staging folder of a job with the note of its owner; its path."""
+    """Creates the staging folder of a job with its owner note. Returns its path."""
     make_root(job_folder.root)
     folder = job_folder.staging(job)
     system.make_folder(folder, exist_ok=False)
@@ -137,7 +137,7 @@ def open_staging(job_folder: JobFolder, job: str, application: str = "") -> str:
 
 
 def note_owner(folder: str, application: str = "") -> None:
-    """Writes down whose folder this is: the process that lives as long as the job, which for Spark is the driver's."""
+    """Records the owner of the folder: the process that lives as long as the job, which for Spark is the driver's."""
     write_whole(os.path.join(folder, OWNER), json.dumps({**_session(), "application": application}).encode())
 
 
@@ -149,8 +149,8 @@ def _session() -> dict[str, Any]:
 
 
 def sync_staged(job_folder: JobFolder, job: str) -> None:
-    """Puts on the disk the names of all folders that lead to what a job staged, and of what lies in them: tasks sync
-    their files, and an intent must never survive what it speaks of.
+    """Syncs all folders that lead to what a job staged, and those inside it: tasks sync only their files, and an intent
+    must never survive files that it refers to.
     """
     _sync_below(job_folder.staging(job))
     for folder in (job_folder.staging(), job_folder.folder, job_folder.root, os.path.dirname(job_folder.root) or "."):
@@ -165,13 +165,13 @@ def _sync_below(folder: str) -> None:
 
 
 def drop_staging(job_folder: JobFolder, job: str) -> None:
-    """Removes what a job staged; nothing when it is not there."""
+    """Removes what a job staged; does nothing if it does not exist."""
     drop_written(job_folder.staging(job))
     remove_empty_folder(job_folder.staging())
 
 
 def drop_staged_by(root: str, application: str) -> None:
-    """Removes what an application of this session staged and did not commit: to be called when it is at an end."""
+    """Removes what an application of this session staged and did not commit; to be called when it has ended."""
     job_folder, owner = JobFolder(root), {**_session(), "application": application}
     committed = (read_json(job_folder.intent) or {}).get("job")
     for job in names_in(job_folder.staging()):
@@ -180,29 +180,29 @@ def drop_staged_by(root: str, application: str) -> None:
 
 
 def drop_orphans(job_folder: JobFolder, keep: set[str]) -> None:
-    """Removes staging folders whose owner is gone. To be called under the lock; `keep` names jobs to spare."""
+    """Removes staging folders whose owner is dead. The caller must hold the lock; `keep` names jobs to keep."""
     for job in names_in(job_folder.staging()):
         if job not in keep and is_orphan(job_folder.staging(job)):
             drop_staging(job_folder, job)
 
 
 def is_orphan(folder: str) -> bool:
-    """Whether the owner of a folder is dead. Of a process that cannot be seen from here (another machine, another
-    container, a start of this machine before) only time tells.
+    """Whether the owner of a folder is dead. For a process that is not visible from here (another machine, another
+    container, an earlier boot of this machine) only the folder's age decides.
     """
     noted = read_whole(os.path.join(folder, OWNER))
     try:
         age_s = time.time() - system.stat(folder).stamp.mtime_ns / 1e9
-    except FileNotFoundError:  # its job is done meanwhile
+    except FileNotFoundError:  # its job has finished meanwhile
         return False
     try:
         owner = json.loads(noted or b"")
     except json.JSONDecodeError:
-        # One that was set aside is done with, whoever was about to remove it; its note goes last.
+        # A folder that was set aside is finished with, whoever was removing it; its note is removed last.
         return folder.endswith(ASIDE) or age_s > NO_OWNER_S
     if (owner.get("host"), owner.get("space")) != (socket.gethostname(), system.process_space()):
         return age_s > OTHER_HOST_S
-    # Without a start the owner was dead when it was noted: a worker outlives its session for a moment.
+    # Without a start time, the owner was already dead when it was recorded: a worker briefly outlives its session.
     return owner.get("start") is None or owner["start"] != system.process_start(int(owner.get("pid", 0)))
 
 
@@ -218,7 +218,7 @@ def drop_written(folder: str) -> None:
 
 
 def drop_tree(folder: str) -> None:
-    """Removes a folder with all that is in it, the note of an owner last; nothing when it is not there."""
+    """Removes a folder with everything in it, the owner note last; does nothing if it does not exist."""
     try:
         found = sorted(system.entries(folder), key=lambda entry: entry.name == OWNER)
     except (FileNotFoundError, NotADirectoryError):
@@ -234,7 +234,7 @@ def drop_tree(folder: str) -> None:
 
 
 def check_staged(job_folder: JobFolder, job: str, parts: list[StagedPart], crc: bool) -> None:
-    """Raises MqStoreError, one line, when a staged file is missing or not what its task wrote."""
+    """Raises MqStoreError, one line, when a staged file is missing or is not what its task wrote."""
     for part in parts:
         for file in part.files:
             path = os.path.join(job_folder.staging(job), file.name)
@@ -261,13 +261,13 @@ def _crc(path: str) -> int:
 
 
 def part_to_json(part: StagedPart) -> dict[str, Any]:
-    """A part as an intent keeps it."""
+    """A part in the form that an intent stores."""
     files = [[file.name, file.size, file.crc] for file in part.files]
     return {"partition": part.partition, "rows": part.rows, "files": files, "detail": dict(part.detail)}
 
 
 def part_from_json(noted: dict[str, Any]) -> StagedPart:
-    """The part that `part_to_json` noted."""
+    """The part that `part_to_json` encoded."""
     files = tuple(StagedFile(name, size, crc) for name, size, crc in noted["files"])
     return StagedPart(noted["partition"], noted["rows"], files, noted["detail"])
 
@@ -276,7 +276,7 @@ def part_from_json(noted: dict[str, Any]) -> StagedPart:
 
 
 def read_json(path: str) -> dict[str, Any] | None:
-    """A small JSON object of `.mqstore`; None when it is missing or none (a crash cannot leave half of one)."""
+    """A small JSON object from `.mqstore`; None if it is missing or invalid (a crash cannot leave half of one)."""
     data = read_whole(path)
     if not data:
         return None
@@ -288,17 +288,17 @@ def read_json(path: str) -> dict[str, Any] | None:
 
 
 def write_json(path: str, value: dict[str, Any]) -> None:
-    """Puts a JSON object in place in one step that survives a power failure."""
+    """Writes a JSON object in one atomic step that survives a power failure."""
     write_whole(path, json.dumps(value, separators=(",", ":")).encode())
 
 
 def pending_intent(root: str) -> Intent | None:
-    """The intent, or before that the draft, of a job that is not yet done; None when there is none.
+    """The intent, or before that the draft, of an unfinished job; None if there is none.
 
-    A reader that sees one answers as if the job were absent. A finished job's intent counts as none.
+    A reader that sees one behaves as if the job did not exist. The intent of a finished job is not returned.
     """
     job_folder = JobFolder(root)
-    # The draft first: one that is renamed meanwhile is found under its second name.
+    # The draft first: if it is renamed meanwhile, it is found under its new name.
     draft = read_json(job_folder.draft)
     intent = read_json(job_folder.intent) or draft
     if intent is None:
@@ -308,13 +308,13 @@ def pending_intent(root: str) -> Intent | None:
 
 
 def is_marked(root: str, query: str, version: int) -> bool:
-    """Whether this version of a query (a batch, a transaction) was written already."""
+    """Whether this version of a query (a batch, a transaction) was already written."""
     noted = read_json(JobFolder(root).mark(query))
     return noted is not None and noted["query"] == query and int(noted["version"]) >= version
 
 
 def set_mark(root: str, query: str, version: int) -> None:
-    """Notes that this version was written, and all before it. A query's first mark prunes those of others."""
+    """Records that this version and all before it were written. A query's first mark prunes those of others."""
     path = JobFolder(root).mark(query)
     folder = os.path.dirname(path)
     if not system.exists(folder):
@@ -328,7 +328,7 @@ def set_mark(root: str, query: str, version: int) -> None:
 
 
 def _prune_marks(folder: str) -> None:
-    """Removes the oldest marks where there are too many, but none that was written in the last thirty days."""
+    """Removes the oldest marks if there are too many, but none that was written in the last thirty days."""
     marks = sorted(system.entries(folder), key=lambda entry: entry.stamp.mtime_ns, reverse=True)
     for entry in marks[MOST_MARKS - 1 :]:
         if time.time() - entry.stamp.mtime_ns / 1e9 > MARK_LIFE_S:

@@ -1,6 +1,6 @@
-"""From a path to stores: what lies in a directory decides the engine.
+"""Finds and opens the stores at a path: the contents of a directory decide the engine.
 
-What an engine calls a store is its own affair; here only the question is asked.
+Each engine defines what counts as a store; this module only calls its check.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from storage_core.transfer.manifest import check_finished
 ENGINES = (ROCKETMQ, RABBITMQ)
 LEVELS = 2
 NODE_STORES = ("msg_stores", "vhosts")
-"""Where a RabbitMQ node's data directory has its vhosts: deeper than a search goes."""
-# What a refused write may leave in a directory that holds no store.
+"""Where a RabbitMQ node's data directory keeps its vhosts: deeper than a search goes."""
+# What a rejected write may leave in a directory without a store.
 NEW_STORE_NAMES = {".mqstore", "lock"}
 MOST_SHOWN = 8
 NODE_FOLDER = "msg_stores"
@@ -41,7 +41,7 @@ def open_directory(path: str, engine: str | None, options: Mapping[str, Any]) ->
 
 
 def _open_remote(root: str, engine: str | None, options: dict[str, Any], access: Access) -> Store:
-    """The store at a URI; attached to its bucket, and to those of its log, until it is closed."""
+    """The store at a URI; it is attached to its bucket, and to those of its log, until it is closed."""
     logs = [normal_path(each) for each in log_paths_of(options)]
     used = [root, *(each for each in logs if is_remote(each))]
     attached = []
@@ -86,12 +86,12 @@ def _opened(engine: str, root: str, options: Mapping[str, Any]) -> Store:
 
 
 def _is_new(root: str) -> bool:
-    """Whether a path is free for a new store, which must be asked for by its engine."""
+    """Whether a path is free for a new store, which is only created if its engine is named."""
     return not system.exists(root) or (system.is_folder(root) and not set(system.names(root)) - NEW_STORE_NAMES)
 
 
 def _is_marked_folder(root: str) -> bool:
-    """Whether a job put a folder of stores here with the mark of its version: writing it again changes nothing."""
+    """Whether a job wrote a folder of stores here and marked its version: writing it again changes nothing."""
     return system.exists(os.path.join(root, ".mqstore", "queries"))
 
 
@@ -132,7 +132,7 @@ def _search(root: str, engine: str | None, levels: int) -> list[str]:
 
 
 def _node_stores(root: str, engine: str | None) -> list[str]:
-    """The stores of a RabbitMQ node's data directory, which lie three levels below it."""
+    """The stores of a RabbitMQ node's data directory, which are three levels below it."""
     if engine == "rocketmq" or NODE_FOLDER not in system.names(root):
         return []
     return rabbitmq.stores_below(root)

@@ -1,6 +1,6 @@
-"""The one table of all options, and the options of a read and of a write parsed by it.
+"""The table of all options, and the functions that parse the options of a read and of a write with it.
 
-Each engine declares the options of its writes; those of reads stand in `options.read`.
+Each engine declares the options of its writes; those of reads are in `options.read`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _STORE_SETTINGS = frozenset({"vhost", *(option.name for option in SETTING_OPTION
 
 
 def read_options(raw: Mapping[str, str], now_ms: int | None = None, stream: bool = False) -> ReadOptions:
-    """The options of a batch read, or of a stream; `now_ms` is what `-10m` counts from. Raises OptionError."""
+    """The options of a batch read, or of a stream; `-10m` is relative to `now_ms`. Raises OptionError."""
     return parse_read_options(raw, WRITE_ONLY, now_ms, stream)
 
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """A write's options. `engine` is None when the directory decides; `job` goes to `begin_job`, `store` to
-    `open_store`. `of_one_engine` are those that only one engine's stores know: (engine, name, text).
+    """The options of a write. `engine` is None if the directory decides; `job` is passed to `begin_job`, `store` to
+    `open_store`. `of_one_engine` are those that only one engine's stores support: (engine, name, text).
     """
 
     engine: str | None
@@ -54,9 +54,9 @@ class WriteOptions:
 
 
 def write_options(raw: Mapping[str, str]) -> WriteOptions:
-    """The options of a write by their names; values are the engines' to parse.
+    """The options of a write by name; the engines parse the values.
 
-    Raises OptionError for an unknown name, with the close ones, and for one that belongs to reading.
+    Raises OptionError for an unknown name, with similar ones, and for an option of reads.
     """
     given: dict[str, str] = {}
     for name, text in sorted(raw.items()):

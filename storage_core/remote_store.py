@@ -1,7 +1,7 @@
-"""A store at a URI: the engine's own store over listed objects, read-only, whose partitions can be read anywhere.
+"""A store at a URI: the engine's own store over listed objects, read-only; its partitions can be read anywhere.
 
-What the engine does it does as on a disk. Here: the look at the bucket before each question, what a partition takes
-along to a task on another machine, and the refusal of every change. Source: docs/object-storage.md.
+The engine works as it does on a disk. This module lists the bucket before each request, gives partitions what a task on
+another machine needs, and rejects every change. Source: docs/object-storage.md.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from storage_core.store import (
 
 @dataclass(frozen=True)
 class RemotePartition(ScanPartition):
-    """A piece of an engine's plan, the version of every object that it reads, and how to reach them."""
+    """A partition of an engine's plan, with the version of every object that it reads, and how to reach them."""
 
     piece: ScanPartition
     access: Access
@@ -43,25 +43,25 @@ class RemotePartition(ScanPartition):
 
     @property
     def estimated_bytes(self) -> int:
-        """Of the piece."""
+        """As for the engine's partition."""
         return self.piece.estimated_bytes
 
     @property
     def estimated_rows(self) -> int:
-        """Of the piece."""
+        """As for the engine's partition."""
         return self.piece.estimated_rows
 
     @property
     def file_count(self) -> int:
-        """Of the piece."""
+        """As for the engine's partition."""
         return self.piece.file_count
 
     def files(self) -> Sequence[str]:
-        """Of the piece."""
+        """As for the engine's partition."""
         return self.piece.files()
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """The rows. Raises StoreChangedError where an object is another than when the read was planned."""
+        """The rows. Raises StoreChangedError if an object has changed since the read was planned."""
         attached = []
         try:
             for origin, files in self.pinned:
@@ -75,7 +75,7 @@ class RemotePartition(ScanPartition):
 
 
 class RemoteSnapshot(Snapshot):
-    """What a remote store served when it was looked at."""
+    """What a remote store served when it was last listed."""
 
     def __init__(self, snapshot: Snapshot, root: str, access: Access) -> None:
         self._snapshot, self._root, self._access = snapshot, root, access
@@ -93,13 +93,13 @@ class RemoteSnapshot(Snapshot):
         return self._snapshot.schema(request)
 
     def plan(self, request: ScanRequest) -> list[ScanPartition]:
-        """Partitions with all that a task needs to read them where nothing else is known of the store."""
+        """Partitions with everything that a task needs to read them where nothing else is known about the store."""
         return [
             RemotePartition(piece, self._access, self._pinned(piece.files())) for piece in self._snapshot.plan(request)
         ]
 
     def _pinned(self, paths: Iterable[str]) -> tuple[tuple[str, tuple[Found, ...]], ...]:
-        """The objects of these paths, by bucket; of the store's own bucket in any case."""
+        """The objects at these paths, by bucket; the store's own bucket is always included."""
         found: dict[str, list[Found]] = {address_of(self._root).origin: []}
         for path in paths:
             listed = registry.found_file(path)
@@ -125,12 +125,12 @@ class RemoteStore(Store):
 
     @property
     def virtual_host(self) -> str | None:
-        """Of the engine's store."""
+        """That of the engine's store."""
         return self._store.virtual_host
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """Requests and bytes of this process to the bucket of the store."""
+        """Requests of this process to the bucket of the store, and their bytes."""
         return registry.requests_of(self.path)
 
     def _looked(self) -> Store:
@@ -144,11 +144,11 @@ class RemoteStore(Store):
         return list(_sizes_below(self.path))
 
     def snapshot(self) -> Snapshot:
-        """What the store serves now, by one listing of it."""
+        """What the store serves now, from a single listing."""
         return RemoteSnapshot(self._looked().snapshot(), self.path, self._access)
 
     def state(self) -> StoreState:
-        """How the store was left; whether a broker runs elsewhere is not to be seen."""
+        """How the store was left; whether a broker runs elsewhere cannot be determined."""
         return self._looked().state()
 
     def view_schema(self, name: str) -> pa.Schema:
@@ -168,28 +168,28 @@ class RemoteStore(Store):
         return self._looked().definitions()
 
     def repair(self, target: str | None = None, dry_run: bool = False) -> Sequence[str]:
-        """What would be done, or a copy on a local disk, mended so that a broker boots from it."""
+        """Reports what would be done, or makes a repaired copy on a local disk from which a broker boots."""
         if target is None and not dry_run:
             self._refuse()
         return self._looked().repair(target, dry_run)
 
     def begin_job(self, columns: Sequence[str] | None = None, application: str = "", **options: Any) -> WriteJob:
-        """Refused."""
+        """Raises UnsupportedFormatError: the store is read-only."""
         self._refuse()
 
     def set_group_offsets(self, group: str, offsets: Mapping[QueueKey, int]) -> None:
-        """Refused."""
+        """Raises UnsupportedFormatError: the store is read-only."""
         self._refuse()
 
     def queue(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused: a queue that is open changes its files."""
+        """Raises UnsupportedFormatError: an open queue changes its files."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:
         raise UnsupportedFormatError(f"{self.path}: {system.READ_ONLY}")
 
     def close(self) -> None:
-        """Refuses further questions, and lets go of the bucket."""
+        """Rejects further requests, and detaches from the bucket."""
         self._store.close()
         while self._attached:
             registry.detach(self._attached.pop())
@@ -205,7 +205,7 @@ def _sizes_below(folder: str) -> Iterator[int]:
 
 @contextmanager
 def searched(uri: str, access: Access) -> Iterator[None]:
-    """One listing of all that a path or glob may mean, while the block runs. Raises MqStoreError."""
+    """Lists once everything that a path or glob may match, for use while the block runs. Raises MqStoreError."""
     address = address_of(uri)
     parts = address.path.split("/")
     plain = next((number for number, part in enumerate(parts) if set(part) & set("*?[")), len(parts))

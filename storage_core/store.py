@@ -1,7 +1,7 @@
-"""The interface of the storage core: what every engine offers, and the plain values that travel through it.
+"""The interface of the storage core: what every engine offers, and the plain values that pass through it.
 
-The connector and the command line use this module, `open_store` and `storage_core.errors`, and nothing deeper; what an
-engine does behind these methods belongs to it.
+The connector and the command line use this module, `open_store` and `storage_core.errors`, and nothing deeper; how an
+engine implements these methods is up to it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from storage_core.frame import as_table
 
 
 class Mode(Enum):
-    """What becomes of a message that cannot be decoded or fails its checksum."""
+    """What to do with a message that cannot be decoded or fails its checksum."""
 
     FAILFAST = "FAILFAST"
     DROPMALFORMED = "DROPMALFORMED"
@@ -29,7 +29,7 @@ class Mode(Enum):
 
 
 class Scan(Enum):
-    """Through the queues, or every record of the log in physical order."""
+    """Whether to read through the queues, or every record of the log in physical order."""
 
     QUEUES = "queues"
     LOG = "log"
@@ -45,8 +45,8 @@ EARLIEST, LATEST = -2, -1
 class OffsetBound:
     """Where a read starts or ends in each queue.
 
-    `offsets` holds absolute queue offsets, EARLIEST or LATEST for the queues it names; the others take `default`.
-    `last` asks for the last so many messages of each queue, `group` for where a consumer group stands.
+    `offsets` holds absolute queue offsets, EARLIEST or LATEST for the queues it names; the others use `default`. `last`
+    is a number of messages at the end of each queue, `group` a consumer group whose offsets are used.
     """
 
     default: int = EARLIEST
@@ -59,9 +59,9 @@ class OffsetBound:
 class Predicate:
     """One filter `column op value`, as pushed down: every message for which it is not true may be left out.
 
-    `op` is one of `=`, `!=`, `<`, `<=`, `>`, `>=`, `in`, `not in`, `is null`, `is not null`, `starts with`,
-    `not starts with`, `contains`. Times are epoch microseconds. `any of` names no column: its value is a tuple of
-    tuples of predicates, and one of these must hold as a whole.
+    `op` is one of `=`, `!=`, `<`, `<=`, `>`, `>=`, `in`, `not in`, `is null`, `is not null`, `starts with`, `not starts
+    with`, `contains`. Times are epoch microseconds. `any of` names no column: its value is a tuple of tuples of
+    predicates, and all predicates of at least one tuple must hold.
     """
 
     column: str
@@ -70,7 +70,7 @@ class Predicate:
 
 
 FEW_ROUNDS = 8
-"""From so many tasks a core on, one core that waits for the last of them does not matter."""
+"""From this many tasks per core on, one core that waits for the last of them does not matter."""
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,9 @@ class ScanRequest:
     hidden_property: str | None = None
 
     def partition_count(self, total_bytes: int) -> int:
-        """How many partitions so many bytes get, before any is cut at the most records.
+        """The number of partitions for `total_bytes`, before any is cut at the maximum number of records.
 
-        A few more than `cores` are made a multiple of it: else some cores have nothing to do while the last tasks run.
+        A few more than `cores` become a multiple of it: otherwise some cores are idle while the last tasks run.
         """
         count = max(self.min_partitions, -(-total_bytes // max(self.max_bytes_per_partition, 1)), 1)
         return -(-count // self.cores) * self.cores if self.cores < count < FEW_ROUNDS * self.cores else count
@@ -127,7 +127,7 @@ class QueueInfo:
 
 @dataclass(frozen=True)
 class Definitions:
-    """What a node must know to serve a store: the `document` it imports, the store's `folder` among virtual hosts."""
+    """What a node needs to serve a store: the `document` it imports, the store's `folder` among the virtual hosts."""
 
     document: Mapping[str, Any]
     folder: str
@@ -135,12 +135,12 @@ class Definitions:
 
 @dataclass(frozen=True)
 class StoreState:
-    """How a store was left, and what its reader makes of that.
+    """How a store was left, and how it is read as a result.
 
-    `version`: whose rules are followed; `running`: a broker has the store open; `clean`: it was stopped cleanly.
-    A broker's start would cut up to `cut_bytes` bytes of messages, from the address `cut_offset` of the log on.
+    `version`: whose rules are followed; `running`: a broker has the store open; `clean`: it was stopped cleanly. At
+    startup a broker would cut up to `cut_bytes` bytes of messages, from the address `cut_offset` of the log on.
     `unfinished_write`: the next write finishes a committed job. `delay_offsets`: of each delay level's next message.
-    `repairable`: a first look finds damage that a repair mends. `replicated`: the nodes of a group share the log.
+    `repairable`: a quick check finds damage that can be repaired. `replicated`: the nodes of a group share the log.
     """
 
     version: str
@@ -156,13 +156,14 @@ class StoreState:
 
 
 class ScanPartition(ABC):
-    """A picklable piece of a plan: all that a reader on another machine needs. It holds ranges, never entries."""
+    """A picklable piece of a plan: all that a reader on another machine needs, as ranges or as packed entries."""
 
     @abstractmethod
     def read(self) -> Iterator[pa.RecordBatch]:
-        """The rows, in batches of the request's schema: a small first one, then 4k to 16k rows and at most 16 MB.
+        """The rows, in batches of the request's schema: a small first one, then up to 16k rows and 5 MiB of records.
 
-        Raises CorruptionError (FAILFAST), DataLossError when files vanished. Never touches a file's times.
+        A larger record comes alone. Raises CorruptionError (FAILFAST), DataLossError when files vanished. Never touches
+        a file's times.
         """
 
     @property
@@ -172,16 +173,16 @@ class ScanPartition(ABC):
 
     @property
     def estimated_rows(self) -> int:
-        """Messages that reading will look at, for logging; 0 where nobody counted."""
+        """Number of messages that reading will examine, for logging; 0 if unknown."""
         return 0
 
     @property
     def file_count(self) -> int:
-        """Files of the log and of queues that reading may touch, for logging; 0 where nobody counted."""
+        """Number of log and queue files that reading may touch, for logging; 0 if unknown."""
         return 0
 
     def files(self) -> Sequence[str]:
-        """Their paths, and those of every other file that reading may touch."""
+        """The paths of these files, and of every other file that reading may touch."""
         return ()
 
 
@@ -198,14 +199,14 @@ class Snapshot(ABC):
 
     @abstractmethod
     def schema(self, request: ScanRequest) -> pa.Schema:
-        """Arrow schema of the rows of `request`, in the request's column order. OptionError for an unknown column."""
+        """Arrow schema of the rows of `request`, in its column order. Raises OptionError for an unknown column."""
 
     @abstractmethod
     def plan(self, request: ScanRequest) -> list[ScanPartition]:
         """Partitions that together hold each selected message once.
 
-        Raises OptionError (a topic or queue that is not there, with the names that are), OffsetOutOfRangeError,
-        DataLossError, UnsupportedFormatError.
+        Raises OptionError (an unknown topic or queue, with the names that exist), OffsetOutOfRangeError, DataLossError,
+        UnsupportedFormatError.
         """
 
     def read(self, request: ScanRequest) -> Iterator[pa.RecordBatch]:
@@ -216,7 +217,7 @@ class Snapshot(ABC):
     def offsets_at(self, request: ScanRequest) -> Mapping[QueueKey, int]:
         """For each queue that a request selects, the offset of the first message stored at or after its `start_ms`.
 
-        Raises OptionError for a topic or queue that is not there, UnsupportedFormatError where messages have no time.
+        Raises OptionError for an unknown topic or queue, UnsupportedFormatError where messages have no store time.
         """
         del request
         raise UnsupportedFormatError("RabbitMQ notes no time at which a message was stored")
@@ -237,7 +238,7 @@ class StagedFile:
 
 @dataclass(frozen=True)
 class StagedPart:
-    """What one task staged, as its message to the driver says it. `detail` is the engine's, and JSON."""
+    """What one task staged, as reported to the driver. `detail` belongs to the engine, and is JSON."""
 
     partition: int
     rows: int
@@ -248,7 +249,7 @@ class StagedPart:
 class WriteJob(ABC):
     """One atomic job: tasks stage, then one process commits or aborts. Picklable.
 
-    `warnings`, of the commit: one line for each thing that a user should know.
+    `warnings` of the commit: one line for each thing that a user should know.
     """
 
     warnings: Sequence[str] = ()
@@ -257,7 +258,7 @@ class WriteJob(ABC):
     def stage(
         self, batches: Iterator[pa.RecordBatch], partition: int = 0, attempt: int = 0, task: int = 0
     ) -> StagedPart:
-        """Writes the rows of one task aside. A bad row raises RowError; nothing of the task stays then."""
+        """Writes the rows of one task to staging. A bad row raises RowError; no file of the task is kept then."""
 
     @abstractmethod
     def commit(self, parts: Sequence[StagedPart]) -> int:
@@ -273,11 +274,11 @@ class WriteJob(ABC):
 
     @abstractmethod
     def abort(self) -> None:
-        """Drops what was staged. Never undoes a commit, never raises for what is not there."""
+        """Drops what was staged. Never undoes a commit, never raises if nothing was staged."""
 
 
 class Store(Closable):
-    """One directory that one broker, node or vhost would own. `queue_type`: only RabbitMQ has others than classic."""
+    """One directory that one broker, node or vhost would own. Only RabbitMQ has a `queue_type` other than classic."""
 
     engine: str
     path: str
@@ -295,11 +296,11 @@ class Store(Closable):
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """Requests over the network that reads of this process have made so far, and bytes; zeros for a local store."""
+        """Network requests that reads of this process have made so far, and their bytes; zeros for a local store."""
         return 0, 0
 
     def object_sizes(self) -> Sequence[int] | None:
-        """Lengths of the objects of a remote store; None for a local one, whose files have holes."""
+        """Lengths of the objects of a remote store; None for a local one, whose files may have holes."""
         return None
 
     @property
@@ -317,7 +318,7 @@ class Store(Closable):
 
     @abstractmethod
     def view_schema(self, name: str) -> pa.Schema:
-        """Schema of a view; OptionError with the names of the views when there is none called `name`."""
+        """Schema of a view. Raises OptionError, which lists the views, if there is none called `name`."""
 
     @abstractmethod
     def view(self, name: str, request: ScanRequest | None = None) -> Iterator[pa.RecordBatch]:
@@ -330,8 +331,8 @@ class Store(Closable):
     def read(
         self, topic: str, queue_id: int | None = None, start: int = EARLIEST, stop: int = LATEST, **options: Any
     ) -> Iterator[pa.RecordBatch]:
-        """Messages [start, stop) of one queue, in order, in native columns; of all queues of the topic without
-        `queue_id`. `options` are fields of a ScanRequest. OptionError for offsets without a queue.
+        """Messages [start, stop) of one queue, in order, in native columns; without `queue_id`, of all queues of the
+        topic. `options` are fields of a ScanRequest. Raises OptionError for offsets without a queue.
         """
         if queue_id is None:
             if (start, stop) != (EARLIEST, LATEST):
@@ -345,48 +346,47 @@ class Store(Closable):
     def find(
         self, key: str | None = None, msg_id: str | None = None, topic: str | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Messages by key or id, through the index files where they can be proven right."""
+        """Messages by key or id, through the index files where they are provably correct."""
         keys, ids, topics = (None if word is None else (word,) for word in (key, msg_id, topic))
         yield from self.snapshot().read(ScanRequest(keys=keys, message_ids=ids, topics=topics))
 
     def begin_job(self, columns: Sequence[str] | None = None, application: str = "", **options: Any) -> WriteJob:
-        """Starts an atomic write. `columns` are checked now where they are known; `options` are those of a write.
+        """Starts an atomic write. `columns` are checked now if given; `options` are those of a write.
 
         Raises OptionError, StoreLockedError, MqStoreError.
         """
         raise UnsupportedFormatError(f"UnsupportedFormatError: {self.path}: {self.engine} stores are not written")
 
     def drop_staged_by(self, application: str) -> None:
-        """Drops what jobs of an application in this session have staged and not committed, once none of them runs."""
+        """Drops what jobs of an application in this session staged and did not commit, once none of them is running."""
 
     def verify(self) -> Iterator[Finding]:
         """Everything that is wrong in the store, found by reading all of it; nothing for an intact one.
 
-        Changes nothing. Raises UnsupportedFormatError where a part cannot be read, CorruptionError for a file that
-        changes meanwhile.
+        Changes nothing. Raises UnsupportedFormatError if a part cannot be read, CorruptionError for a file that changes
+        meanwhile.
         """
         raise UnsupportedFormatError(f"{self.path}: {self.engine} stores are not verified")
 
     def repair(self, target: str | None = None, dry_run: bool = False) -> Sequence[str]:
-        """Mends what `verify` finds, here or in a copy at `target`: a line for each thing done, or to be done."""
+        """Repairs what `verify` finds, here or in a copy at `target`. Returns a line for each step done or to do."""
         raise UnsupportedFormatError(f"{self.path}: no {self.queue_type} queue is repaired; use mode=DROPMALFORMED")
 
     def definitions(self) -> Definitions:
-        """What a node must import before it serves this store. UnsupportedFormatError where nothing needs that."""
+        """What a node must import before it serves this store. Raises UnsupportedFormatError if nothing needs that."""
         text = f"{self.path}: a {self.engine} store needs no definitions; start a broker on it"
         raise UnsupportedFormatError(f"UnsupportedFormatError: {text}")
 
     def set_group_offsets(self, group: str, offsets: Mapping[QueueKey, int]) -> None:
-        """Sets what a consumer group has committed of these queues: the next offset that it reads.
-
-        Raises StoreLockedError while a broker runs, UnsupportedFormatError where a store has no such groups.
+        """Sets the committed offset of a consumer group in these queues: the next offset that it reads. Raises
+        StoreLockedError while a broker runs, UnsupportedFormatError where a store has no such groups.
         """
         del group, offsets
         raise UnsupportedFormatError(f"{self.path}: a {self.engine} store has no consumer groups")
 
     def append(self, table: Any, **options: Any) -> int:
-        """Writes a pyarrow Table or RecordBatch, a pandas DataFrame, or a dict of columns as one atomic job; the number
-        of rows. Columns as in a Spark write. Raises MqStoreError for what cannot be made one of them.
+        """Writes a pyarrow Table or RecordBatch, a pandas DataFrame, or a dict of columns as one atomic job. Returns
+        the number of rows. Columns as in a Spark write. Raises MqStoreError for what cannot be converted.
         """
         rows = as_table(table)
         job = self.begin_job(rows.schema.names, **options)
@@ -397,4 +397,4 @@ class Store(Closable):
             raise
 
     def close(self) -> None:
-        """Lets go of descriptors; StoreClosedError afterwards."""
+        """Closes descriptors; later calls raise StoreClosedError."""

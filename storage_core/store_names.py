@@ -1,4 +1,4 @@
-"""The names by which the rows of several stores are told apart."""
+"""The names that distinguish the rows of several stores."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 
 def store_names(directories: Sequence[str], kinds: Sequence[str] = ()) -> tuple[str, ...]:
-    """Values of the column `store`: the last part of a path; of several stores the path below their common folder.
+    """Values of the column `store`: the last part of the path; for several stores, the path below their common folder.
 
-    `kinds` are their types of queues: stores of one type are named as if there were no other, where that tells all
-    apart, so that quorum queues on a node do not rename its virtual hosts.
+    `kinds` are their queue types: stores of one type are named as if there were no others, if all names stay distinct,
+    so that quorum queues on a node do not rename its virtual hosts.
     """
     if len(set(kinds)) > 1:
         told = list(zip(directories, kinds, strict=True))

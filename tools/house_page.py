@@ -1,7 +1,7 @@
-"""Writes the rooms of `docs/architecture.md`: every module with the first sentence of what it says of itself.
+"""Writes the generated part of `docs/architecture.md`: every module with the first paragraph of its docstring.
 
-`python -m tools.house_page` (or `make pages`); `tests/test_house_page.py` compares. What stands above the mark in the
-page is written by hand.
+Run as `python -m tools.house_page` (or `make pages`); `tests/test_house_page.py` compares. The text above the mark in
+the page is written by hand.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "architecture.md"
 MARK = "<!-- From here on written by `make pages` out of the modules' own first sentences. -->"
 
-# The top-level folders in the order in which the page tells them; every folder below one is a part of its own.
+# The top-level folders in the order of the page; every folder below one has a part of its own.
 FOLDERS = (
     "storage_core", "storage_core/formats", "storage_core/files", "storage_core/rocketmq", "storage_core/rabbitmq",
     "connector", "command_line", "pyspark_mqstore", "mqstore",
@@ -50,7 +50,7 @@ def said(path: Path) -> str:
 
 
 def page() -> str:
-    """The whole page as it should be."""
+    """The whole page, with its generated part up to date."""
     written = PAGE.read_text().split(MARK)[0]
     return f"{written}{MARK}\n\n{rooms()}"
 

@@ -63,7 +63,7 @@ def command(source: str, target: str, as_json: bool, **given: Any) -> int:
 
 
 def _left(path: str, engine: str) -> str | None:
-    """What is to be done before a broker boots from a copy, where a look at it shows something."""
+    """What must be done before a broker boots from the copy; None if nothing is found."""
     with open_store(path, engine) as store:
         state = store.state()
     if state.repairable or state.unfinished_write:

@@ -37,7 +37,7 @@ def command(store: str, output: str | None, as_json: bool, **given: Any) -> int:
     """The vhosts and queues of STORE as a RabbitMQ node imports them; the steps go to stderr."""
     wanted = selection(given)
     with opened(store, None, wanted.options.vhosts, wanted.store_options) as stores:
-        # A node with quorum queues and streams lists these itself: what it needs of them is in its own tables.
+        # A node lists its quorum queues and streams itself: what it needs about them is in its own tables.
         classic = [named for named in stores if named.store.queue_type == "classic"]
         if not classic and stores.stores:
             text = "is for classic queues; a node finds streams and quorum queues only with its own tables beside them"
@@ -65,7 +65,7 @@ def _merged(found: Sequence[Definitions]) -> dict[str, Any]:
 
 
 def _steps(stores: Sequence[tuple[str, str]], file: str | None) -> Iterator[str]:
-    """What to do, line by line. `stores` are paths with the folders where a node looks for them."""
+    """The steps to take, line by line. `stores` are paths with the folders where a node looks for them."""
     yield "To start a node on this:"
     yield f"  1. rabbitmqctl import_definitions {file or 'FILE'}" + ("" if file else "   (FILE: save what was printed)")
     yield "  2. rabbitmqctl stop"

@@ -83,7 +83,7 @@ def _found(chosen: Sequence[Chosen], text: str, line: ProgressLine) -> Iterator[
 
 
 def _by_reading(each: Chosen, text: str, line: ProgressLine) -> Iterator[pa.RecordBatch]:
-    """All messages of a store are read for one of these ids."""
+    """The messages of a store with the text as one of these ids; reads all messages."""
     asked = each.snapshot.schema(each.request).names
     columns = tuple(dict.fromkeys([*asked, *RABBITMQ_IDS]))
     for batch in batches([replace(each, request=replace(each.request, columns=columns))], Limit(), line):

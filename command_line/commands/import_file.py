@@ -85,7 +85,7 @@ def _settings(options: tuple[str, ...], topic: str | None) -> dict[str, str]:
 
 
 def _opened(path: str, engine: str | None, where: dict[str, str]) -> Store:
-    if "://" in path:  # a new store and an old one are refused alike
+    if "://" in path:  # refused, whether the store exists or not
         return open_store(path, engine or ROCKETMQ, **where)
     free = not os.path.exists(path) or (os.path.isdir(path) and not os.listdir(path))
     if free and engine is None:

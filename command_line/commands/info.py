@@ -27,7 +27,7 @@ Examples:
   mqstore info /backup --json | jq -r 'select(.clean | not) | .path'
 """
 SPARSE = 0.8
-"""Below which part of their lengths files are sparse: what they take on the disk is told too."""
+"""Files that take less than this fraction of their length on disk are sparse: their disk space is shown too."""
 
 
 @click.command("info", epilog=EXAMPLES)
@@ -112,7 +112,7 @@ def _shown_messages(facts: Row) -> str:
 
 
 def _cut(facts: Row) -> Iterator[tuple[str, str]]:
-    """What is not served: of a RocketMQ store after the end of its log, of a RabbitMQ store in its notes."""
+    """What is not served: for a RocketMQ store what follows the end of its log, for a RabbitMQ store its notes."""
     if facts["cutBytes"]:
         start = f"from physical offset {facts['cutOffset']:,} on"
         yield "cut", f"up to {size_text(facts['cutBytes'])} {start} by a broker's start"

@@ -83,7 +83,7 @@ def command(
 
 
 def _diff(wanted: Selection, paths: Sequence[str], group: str | None, as_json: bool) -> int:
-    """Prints the queues of which the groups of two stores have committed another offset, or only one has any."""
+    """Prints the queues for which the groups of two stores have committed different offsets, or only one has any."""
     committed: list[dict[tuple[str, str, int], int]] = []
     with shown_progress() as progress:
         for path in paths:
@@ -110,7 +110,7 @@ def _diff(wanted: Selection, paths: Sequence[str], group: str | None, as_json: b
 
 
 def _selection(at: str | None, given: Given) -> Selection:
-    """The selection; the time of --at is where a read would start."""
+    """The selection; the time of --at becomes the start of a read."""
     try:
         return selection(given if at is None else {**given, AT: at})
     except OptionError as error:
@@ -120,7 +120,7 @@ def _selection(at: str | None, given: Given) -> Selection:
 
 
 def _at(chosen: Sequence[Chosen]) -> list[Row]:
-    """For each queue the offset that the request's time gives."""
+    """The offset of each queue at the request's time."""
     rows = []
     for each in chosen:
         stops = {(info.topic, info.queue_id): info.stop for info in each.snapshot.queues()}

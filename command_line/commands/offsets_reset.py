@@ -29,7 +29,7 @@ Examples:
 """
 EARLIEST_WORD, LATEST_WORD = "earliest", "latest"
 LONGEST_OFFSET = 12
-"""From 13 digits on, a number is a time in epoch milliseconds."""
+"""A number of 13 digits or more is a time in epoch milliseconds."""
 
 
 @click.command("offsets reset", epilog=EXAMPLES)
@@ -81,7 +81,7 @@ def _committed(named: NamedStore, group: str, new_group: bool) -> dict[QueueKey,
 
 
 def _narrowed(chosen: Chosen, committed: Mapping[QueueKey, int], group: str) -> Chosen:
-    """Without topics in the request, those in which the group has committed something."""
+    """The selection; if it names no topics, narrowed to those in which the group has committed something."""
     request = chosen.request
     if request.topics is not None or request.topic_pattern is not None or request.assign is not None:
         return chosen
@@ -93,7 +93,7 @@ def _narrowed(chosen: Chosen, committed: Mapping[QueueKey, int], group: str) -> 
 
 
 def _targets(chosen: Chosen, target: str) -> dict[QueueKey, int]:
-    """The offset that each selected queue gets."""
+    """The new offset of each selected queue."""
     ends = {(info.topic, info.queue_id): (info.start, info.stop) for info in chosen.snapshot.queues()}
     selected = chosen.snapshot.offsets_at(chosen.request)
     if target == EARLIEST_WORD:

@@ -1,4 +1,4 @@
-"""`mqstore repair`: mends what `mqstore verify` finds, in a copy or in place."""
+"""`mqstore repair`: repairs what `mqstore verify` finds, in a copy or in place."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def command(
 
 
 def _left(path: str, options: dict[str, str], as_json: bool) -> int:
-    """Says what is damaged still."""
+    """Reports what is still damaged; returns the exit code."""
     with open_store(path, **options) as store:
         left = list(store.verify())
     for finding in left:

@@ -59,7 +59,7 @@ def command(store: str, by: str, sort: str, as_json: bool, **given: Any) -> int:
 
 
 def _by_kind(rows: Sequence[Row]) -> list[Row]:
-    """One row for each kind, of each store."""
+    """One row for each kind in each store."""
     found: dict[tuple[str, str], Row] = {}
     for row in rows:
         total = found.setdefault(

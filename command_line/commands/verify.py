@@ -1,4 +1,4 @@
-"""`mqstore verify`: everything that is wrong in a store, and what a broker makes of it."""
+"""`mqstore verify`: everything that is wrong in a store, and what a broker does with it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def command(store: str, as_json: bool, **given: Any) -> int:
 
 
 def _printed(named: NamedStore, stores: Stores, progress: ProgressLine, as_json: bool) -> int:
-    """Prints the findings of one store as they come; their number."""
+    """Prints the findings of one store as they are found; returns their number."""
     count = 0
     for row in _rows(named):
         progress.clear()

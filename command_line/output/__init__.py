@@ -1,1 +1,1 @@
-"""What a command prints or writes: rows as JSON, CSV, tables or templates, to stdout or into a file; progress."""
+"""The output of commands: rows as JSON, CSV, tables or templates, to stdout or to a file; progress."""

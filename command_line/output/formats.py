@@ -1,4 +1,4 @@
-"""The formats of messages as text: JSON lines, CSV, or a template of the user's. `write` takes the text."""
+"""Text formats of messages: JSON lines, CSV, or the user's template. `write` receives the text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TextFormat(ABC):
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """The columns that it needs, where it names them."""
+        """The columns that the format needs, if it names them."""
         return None
 
     def head(self, names: Sequence[str], write: Write) -> None:
@@ -35,7 +35,7 @@ class TextFormat(ABC):
 
 
 class JsonLines(TextFormat):
-    """One JSON object a line."""
+    """One JSON object per line."""
 
     def __init__(self, body: str) -> None:
         self._body = body
@@ -47,7 +47,7 @@ class JsonLines(TextFormat):
 
 
 class Csv(TextFormat):
-    """A head line and one line a row, as RFC 4180 has it but for the line end; lists and maps are JSON."""
+    """A header line and one line per row, as in RFC 4180 except for the line ending; lists and maps are JSON."""
 
     def __init__(self, body: str) -> None:
         self._body = body
@@ -62,7 +62,7 @@ class Csv(TextFormat):
 
 
 class Filled(TextFormat):
-    """A template for each row."""
+    """A template, filled for each row."""
 
     def __init__(self, template: Template, body: str) -> None:
         self._template = template

@@ -1,4 +1,4 @@
-"""Text on stdout, and what goes wrong there: a full disk is an error in one line, a closed pipe ends the command."""
+"""Text on stdout, and its errors: a full disk is reported in one line, a closed pipe ends the command."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from storage_core.errors import MqStoreError
 
 
 class OutputError(MqStoreError):
-    """What was asked for could not be written: a full disk, a folder that is not there, no permission."""
+    """The requested output could not be written: a full disk, a missing folder, no permission."""
 
 
 def emit(text: str) -> None:
@@ -27,7 +27,7 @@ def line(text: str) -> None:
 
 
 def flush() -> None:
-    """Hands what was written to the system. Raises OutputError, BrokenPipeError."""
+    """Flushes stdout to the system. Raises OutputError, BrokenPipeError."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

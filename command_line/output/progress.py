@@ -1,6 +1,6 @@
-"""One line on a terminal while a command works: what it does, how far it is, how fast, how long it will take.
+"""A progress line on the terminal: what a command is doing, how far it is, how fast, how long it will take.
 
-Nothing where stderr is no terminal, and nothing for work that is done at once.
+Shows nothing if stderr is not a terminal, and nothing for work that is done at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CLEAR = "\r\x1b[K"
 
 
 class ProgressLine:
-    """The line. Work is told by name; another name begins another piece of work."""
+    """The progress line. Work is identified by name; another name begins another piece of work."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -31,7 +31,7 @@ class ProgressLine:
         self._drawn = False
 
     def bytes_done(self, work: str, done: int, total: int) -> None:
-        """`done` of `total` bytes (0: nobody knows) of a piece of work are done."""
+        """`done` of `total` bytes (0: unknown) of a piece of work are done."""
         self._update(work, done, total, size_text)
 
     def messages_done(self, work: str, done: int, total: int) -> None:
@@ -39,7 +39,7 @@ class ProgressLine:
         self._update(work, done, total, lambda count: f"{count:,}")
 
     def clear(self) -> None:
-        """Takes the line away, so that something else can be printed."""
+        """Removes the line, so that something else can be printed."""
         if self._drawn:
             sys.stderr.write(CLEAR)
             sys.stderr.flush()
@@ -72,7 +72,7 @@ def progress_text(work: str, done: int, total: int, since: int, seconds: float, 
 
 @contextmanager
 def shown_progress() -> Iterator[ProgressLine]:
-    """While the block runs, the storage core's work shows in the line; the block may add its own."""
+    """Shows the progress of the storage core while the block runs; the block may report its own."""
     line = ProgressLine()
     try:
         with reported_to(line.bytes_done):

@@ -1,4 +1,4 @@
-"""Rows as values that JSON has.
+"""Rows as values that JSON can represent.
 
 Source: interface.md 38: names of the native columns, times as ISO 8601 UTC with milliseconds.
 """
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 
 def _parsed(body: bytes) -> Any:
-    """The value of a body that is JSON, else its text."""
+    """The value of a body that is JSON, otherwise its text."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
@@ -33,7 +33,7 @@ BODY_COLUMNS = ("body", "value")
 
 
 def json_rows(batch: pa.RecordBatch, body: str = "text") -> Iterable[dict[str, Any]]:
-    """The rows of a batch with values that JSON has."""
+    """The rows of a batch as values that JSON can represent."""
     names = batch.schema.names
     columns = [_values(field, batch.column(number), body) for number, field in enumerate(batch.schema)]
     return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
@@ -52,7 +52,7 @@ def _values(field: pa.Field, column: pa.Array, body: str) -> list[Any]:
 
 
 def _times(column: pa.Array) -> list[str | None]:
-    """A timestamp property may be any number of seconds: Python's years end at 9999, numpy's do not."""
+    """ISO 8601 texts, made by numpy: a timestamp property may exceed the year 9999, where Python's range ends."""
     micros = column.cast(pa.timestamp("us")).cast(pa.int64())
     texts = np.datetime_as_string(micros.fill_null(0).to_numpy().astype("M8[us]"), unit="ms")
     present = column.is_valid().to_pylist()

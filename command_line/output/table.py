@@ -1,6 +1,6 @@
-"""Tables on a terminal: as wide as it is, the less important columns left out first; in a pipe, all of them.
+"""Tables fitted to the width of a terminal, the less important columns left out first; in a pipe, all of them.
 
-Leaves to the commands which columns there are and what they say.
+The commands define the columns and their texts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from command_line.output.lines import line
 
 GAP = "  "
 SHORTEST = 12
-"""A text column is not cut below so many characters."""
+"""A text column is not cut to fewer characters than this."""
 WIDE = {"W", "F"}
 
 
@@ -32,7 +32,7 @@ class Column:
 
 
 def column(title: str, name: str | None = None, right: bool = False, rank: int = 0) -> Column:
-    """A column that shows the value called `name` as it is (`title` when it is not named)."""
+    """A column that shows the value called `name`, by default the one called `title`."""
     key = name or title
 
     def text(row: Mapping[str, Any]) -> str:
@@ -51,9 +51,9 @@ def column(title: str, name: str | None = None, right: bool = False, rank: int =
 def print_table(
     columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], total: Mapping[str, str] | None = None
 ) -> None:
-    """Prints the rows below a head line; `total` has texts by title for a last line.
+    """Prints the rows below a header line; `total` has the texts of a last line, by title.
 
-    Columns in which no row says anything are left out.
+    Columns that are empty in all rows are left out.
     """
     shown = [each for each in columns if any(each.text(row) for row in rows)]
     cells = [[each.text(row) for row in rows] for each in shown]
@@ -71,26 +71,26 @@ def print_table(
 
 
 def room() -> int | None:
-    """Characters of a line on the terminal that stdout is; None where it is none: a pipe has no width."""
+    """The width in characters of the terminal on stdout; None if stdout is no terminal: a pipe has no width."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def width_of(text: str) -> int:
-    """Columns of a terminal that a text takes."""
+    """The number of terminal columns that a text occupies."""
     if text.isascii():
         return len(text)
     return sum(2 if unicodedata.east_asian_width(c) in WIDE else not unicodedata.combining(c) for c in text)
 
 
 def bold(text: str) -> str:
-    """The text in bold where stdout is a terminal that wants it."""
+    """The text in bold if stdout is a terminal, unless NO_COLOR is set."""
     if not text.strip() or not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
         return text
     return f"\x1b[1m{text}\x1b[0m"
 
 
 def _fitted(columns: Sequence[Column], widths: list[int], limit: int | None) -> tuple[list[int], list[int]]:
-    """Which columns fit into a line, by number, and how wide each of them is."""
+    """The numbers of the columns that fit into a line, and the width of each."""
     kept = list(range(len(columns)))
     if limit is None:
         return kept, [widths[at] for at in kept]
@@ -119,7 +119,7 @@ def _joined(columns: Sequence[Column], kept: Sequence[int], widths: Sequence[int
 
 
 def _cut(text: str, width: int) -> str:
-    """The text, its middle replaced by … where it is too wide."""
+    """The text, with its middle replaced by … if it is too wide."""
     if width_of(text) <= width:
         return text
     head = text[: (width - 1) // 2]

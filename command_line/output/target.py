@@ -1,4 +1,4 @@
-"""A new file that is there whole or not at all: written beside its name, which it gets when it is finished."""
+"""A new file that appears whole or not at all: written under a temporary name, and renamed when it is finished."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from storage_core.errors import OptionError
 
 @contextmanager
 def new_file(path: str, replace: bool = False) -> Iterator[IO[bytes]]:
-    """A file to write; it is called `path` when the block ends well, and is gone when it does not.
+    """A file to write; it is renamed to `path` if the block succeeds, and removed if it fails.
 
-    Raises OptionError where there is a file of the name already (unless `replace`), or no folder for it, and
-    OutputError when it cannot be written.
+    Raises OptionError if a file of that name exists (unless `replace`) or its folder is missing, and OutputError if it
+    cannot be written.
     """
     _check(path, replace)
     folder, name = os.path.split(path)
@@ -35,7 +35,7 @@ def new_file(path: str, replace: bool = False) -> Iterator[IO[bytes]]:
 
 
 def check_new(path: str) -> None:
-    """OptionError where a new file of this name cannot be made: before long work, not after it."""
+    """Raises OptionError if a new file of this name cannot be created: before long work, not after it."""
     _check(path, replace=False)
 
 

@@ -1,6 +1,6 @@
-r"""Templates of a row: `{topic} {properties.city} {body.price}\n`, names of columns and of what lies in them.
+r"""Templates of a row: `{topic} {properties.city} {body.price}\n`, names of columns and of values inside them.
 
-Leaves to `rows` how values look.
+The form of values belongs to `rows`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 
 
 class Template:
-    r"""A template, read once. `{{` and `}}` are braces; `\n`, `\t`, `\r`, `\0`, `\\` are what they are in a shell.
-    Where it does not end with one of these, a line ends after each row.
+    r"""A parsed template. `{{` and `}}` are braces; `\n`, `\t`, `\r`, `\0`, `\\` mean what they mean in a shell.
+    If it does not end with one of these, a line ends after each row.
 
-    `columns` are those it names, in their order. Raises OptionError for a brace without its other half.
+    `columns` are those it names, in order. Raises OptionError for an unmatched brace.
     """
 
     def __init__(self, text: str) -> None:
@@ -48,7 +48,7 @@ class Template:
                                       if found[1] and "." in found[1])  # fmt: skip
 
     def fill(self, row: Mapping[str, Any]) -> str:
-        """The template with the values of a row; what a row does not have is empty."""
+        """The template with the values of a row; missing values are empty."""
         return "".join(piece if isinstance(piece, str) else piece(row) for piece in self._pieces)
 
 
@@ -72,7 +72,7 @@ def _taker(name: str, keys: list[str]) -> Callable[[Mapping[str, Any]], str]:
 
 
 def text_of(value: Any) -> str:
-    """A value as text: nothing for null, JSON for lists and objects."""
+    """A value as text: empty for null, JSON for lists and objects."""
     if value is None:
         return ""
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Numbers, sizes, times and durations as people read them."""
+"""Numbers, sizes, times and durations in readable form."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def size_text(size: int) -> str:
 
 
 def count_text(count: int) -> str:
-    """A whole number with its thousands apart."""
+    """A whole number with thousands separators."""
     return f"{count:,}"
 
 
@@ -27,7 +27,7 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
 
 
 def moment_text(iso: str | None) -> str:
-    """An ISO 8601 time to the second, with a blank between day and time; nothing for none."""
+    """An ISO 8601 time to the second, with a space between date and time; empty for None."""
     return "" if iso is None else iso.split(".")[0].replace("T", " ").rstrip("Z")
 
 

@@ -1,6 +1,6 @@
-"""Charts as SVG: stacked bars over time, a histogram of sizes, and bars beside names. Colours are the page's classes.
+"""Charts as SVG: stacked bars over time, a histogram of sizes, and labelled bars. Colours are CSS classes of the page.
 
-What is counted belongs to `facts`.
+Counting belongs to `facts`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def over_time(data: OverTime) -> str:
 
 
 def sizes(counts: Mapping[int, int]) -> str:
-    """Messages by size. `counts` are of steps, of which STEPS double a size; a wide range is shown by doublings."""
+    """Messages by size. `counts` are per step, with STEPS steps per doubling; a wide range is shown by doublings."""
     steps = 1
     if max(counts) - min(counts) >= MOST_SIZES:
         steps, merged = STEPS, dict[int, int]()
@@ -70,7 +70,7 @@ def sizes(counts: Mapping[int, int]) -> str:
 
 
 def bars(rows: Sequence[tuple[str, int, str]]) -> str:
-    """A bar for each (name, number, text of the number), the longest as wide as there is room."""
+    """A bar for each (name, number, text of the number); the longest takes the full width."""
     most = max((number for _, number, _ in rows), default=0) or 1
     lines = "".join(
         f'<div class="name" title="{escape(name)}">{escape(name)}</div>'
@@ -106,7 +106,7 @@ def _text(x: float, y: float, text: str, anchor: str) -> str:
 
 
 def _nice(most: int) -> int:
-    """A round number that is not below `most`, and has round quarters where it is above 2."""
+    """A round number of at least `most`, with round quarters if it is above 2."""
     if most <= 2:
         return max(1, most)
     power = 1

@@ -1,6 +1,6 @@
-"""What a report says of one store: sums, distributions and tables, out of its views and one pass over its messages.
+"""The content of a report on one store: sums, distributions and tables, from its views and one pass over its messages.
 
-How it looks belongs to `page` and `charts`.
+Its appearance belongs to `page` and `charts`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from storage_core.store import Mode, ScanRequest
 Counts = npt.NDArray[np.int64]
 BINS = 60
 STEPS = 4
-"""Sizes are counted in steps, of which so many double a size: step s holds those up to 2^(s / STEPS) bytes."""
+"""Sizes are counted in steps, this many per doubling: step s holds sizes up to 2^(s / STEPS) bytes."""
 LARGEST_STEP = 40 * STEPS
 SHOWN_TOPICS = 4
 """How many topics have a colour of their own in the chart over time."""
@@ -45,7 +45,7 @@ class OverTime:
 
 @dataclass(frozen=True)
 class StoreFacts:
-    """All that a report says of one store. Rows have the names of the views' columns, times as ISO 8601."""
+    """The whole content of a report on one store. Rows have the column names of the views, and times as ISO 8601."""
 
     name: str
     info: Row
@@ -109,7 +109,7 @@ class _Tally:
         self.topics: dict[str, Counts] = {}
 
     def add(self, topics: pa.Array, times: pa.Array, sizes: pa.Array) -> None:
-        """Takes the columns of one batch; a null time is not counted by time."""
+        """Adds the columns of one batch; a null time is not counted by time."""
         steps = np.ceil(np.log2(np.maximum(sizes.to_numpy(zero_copy_only=False), 1)) * STEPS).astype(np.int64)
         self.sizes += np.bincount(np.minimum(steps, LARGEST_STEP), minlength=LARGEST_STEP + 1)
         timed = times.is_valid().to_numpy(zero_copy_only=False)
@@ -122,7 +122,7 @@ class _Tally:
             self.topics[topic] = self.topics.get(topic, np.zeros(BINS, np.int64)) + counts
 
     def over_time(self) -> OverTime | None:
-        """The topics with the most messages, and the others together."""
+        """The counts of the topics with the most messages, and of the others together."""
         ranked = sorted(self.topics, key=lambda topic: -int(self.topics[topic].sum()))
         if not ranked or not sum(int(counts.sum()) for counts in self.topics.values()):
             return None
@@ -161,7 +161,7 @@ def _span(first: str | None, last: str | None) -> tuple[int, int] | None:
 
 
 def _property_span(chosen: Chosen, line: ProgressLine) -> tuple[int, int] | None:
-    """RabbitMQ notes no time; producers may have put one into the properties."""
+    """The first and last time in the properties: RabbitMQ records none, but producers may have set one there."""
     spans = []
     for batch in batches([_asking(chosen, ("timestamp",))], Limit(), line):
         times = batch.column(0).cast(pa.timestamp("ms"), safe=False).cast(pa.int64()).drop_null().to_numpy()
@@ -174,7 +174,7 @@ def _property_span(chosen: Chosen, line: ProgressLine) -> tuple[int, int] | None
 
 
 def _delayed(chosen: Chosen, queues: Sequence[Row]) -> list[Row]:
-    """By delay level, the messages that the broker has still to deliver."""
+    """The messages that the broker has yet to deliver, by delay level."""
     state = chosen.named.store.state()
     rows = []
     for queue in queues:

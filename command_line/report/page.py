@@ -1,6 +1,6 @@
-"""The report as HTML: one page that needs no network, light or dark as the reader's system is.
+"""The report as HTML: one page that needs no network, light or dark like the reader's system.
 
-What it says is in `facts`, how it is drawn in `charts`.
+Its content is in `facts`, its charts are drawn in `charts`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ MOST_ROWS = 2000
 MOST_BARS = 15
 TEXT, COUNT, BYTES, TIME = "text", "count", "bytes", "time"
 SHOWN: dict[str, Callable[[Any], str]] = {TEXT: str, COUNT: count_text, BYTES: size_text, TIME: moment_text}
-"""How values of a kind look. The kinds are classes of the style sheet, too."""
+"""How values of each kind are formatted. The kinds are also classes of the style sheet."""
 
 
 @dataclass(frozen=True)
 class Field:
-    """A column of a table: its title, the row's value, and what that is."""
+    """A column of a table: its title, the name of the row's value, and the kind of that value."""
 
     title: str
     name: str
@@ -39,7 +39,7 @@ OFFSETS = (Field("first offset", "minOffset", COUNT), Field("end", "maxOffset", 
 
 
 def page(stores: Sequence[StoreFacts], written: str, version: str) -> str:
-    """The whole page. `written` is when, in UTC."""
+    """The whole page. `written` is the time of writing, in UTC."""
     title = "mqstore report: " + ", ".join(facts.info["path"] for facts in stores)
     sections = "".join(_store(facts) for facts in stores)
     links = "".join(f'<a href="#{_anchor(facts)}">{escape(_called(facts))}</a>' for facts in stores)
@@ -148,7 +148,7 @@ def _tables(facts: StoreFacts) -> Iterator[str]:
 
 
 def _special(facts: StoreFacts) -> Iterator[tuple[str, Sequence[Row], Sequence[Field]]]:
-    """The tables that a store may have nothing for."""
+    """The tables that may be empty for a store."""
     where = [Field("file", "file"), Field("position", "position", COUNT), Field("length", "length", COUNT)]
     yield "Damage", facts.damage, [*where, Field("kind", "kind"), Field("what", "reason"), Field("a broker", "effect")]
     waiting = [Field("still to come", "waiting", COUNT), Field("first of them stored", "since", TIME)]
@@ -185,7 +185,7 @@ def _table(title: str, rows: Sequence[Row], fields: Sequence[Field]) -> str:
 
 
 def _cell(value: Any, kind: str) -> str:
-    """One cell; `data-v` is what it is sorted by."""
+    """One cell; `data-v` is its sort key."""
     if value is None:
         return f'<td class="{kind}"></td>'
     sorted_by = "" if kind == TEXT else f' data-v="{escape(str(value))}"'

@@ -1,7 +1,7 @@
-"""The calls of Structured Streaming on its way through a store, as Spark makes them.
+"""The methods that Structured Streaming calls to read a store.
 
-One process of a query makes the offsets and plans; reading happens in tasks, which get a copy that knows the question
-only. Leaves to others: what the answers are (`source`), types (`schema`), what errors look like (`errors`).
+One process of a query computes offsets and plans; tasks read, with a copy that holds only the request. Offsets and
+plans belong to `source`, types to `schema`, the form of errors to `errors`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 
 class MqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`spark.readStream.format("mqstore").load(path)`. The first question opens the store: an error raised before would
-    be hidden by one of Spark's own.
+    """`spark.readStream.format("mqstore").load(path)`. The first call opens the store: an error raised earlier would be
+    hidden by one of Spark's own.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class MqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._source: StreamSource | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """A task gets the question alone."""
+        """The state of a task's copy: the request without the open store."""
         return {**self.__dict__, "_source": None}
 
     def _opened(self) -> StreamSource:
@@ -78,7 +78,7 @@ class MqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @shown_in_one_line
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The limit that the options name; Spark gives it back, or `ReadAllAvailable` for `Trigger.Once`."""
+        """The limit set by the options; Spark passes it back, or `ReadAllAvailable` for `Trigger.Once`."""
         limits = self._opened().limits
         if limits.most_messages is not None:
             return ReadMaxRows(limits.most_messages)
@@ -88,7 +88,7 @@ class MqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @shown_in_one_line
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The end of the next micro-batch; `start` when there is nothing new."""
+        """The end of the next micro-batch; `start` if there is nothing new."""
         return self._opened().latest(start, not isinstance(limit, ReadAllAvailable))
 
     @shown_in_one_line
@@ -98,7 +98,7 @@ class MqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @shown_in_one_line
     def prepareForTriggerAvailableNow(self) -> None:
-        """What the store holds now is all that the query will read."""
+        """Limits the query to what the store holds now."""
         self._opened().freeze()
 
     @shown_in_one_line
@@ -112,14 +112,14 @@ class MqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from connector.partition import MqStorePartition
         from connector.schema import to_arrow
 
-        if isinstance(partition, MqStorePartition):  # else Spark's stand-in for a plan without partitions
+        if isinstance(partition, MqStorePartition):  # otherwise Spark's placeholder for a plan without partitions
             yield from batches_of(partition, to_arrow(self._schema))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: a store belongs to its broker, and the checkpoint says where the query stands."""
+        """Does nothing: a store belongs to its broker, and the checkpoint records the query's progress."""
 
     def stop(self) -> None:
-        """Lets go of the store. Spark ends the process without this call as a rule."""
+        """Closes the store. Spark usually ends the process without this call."""
         if self._source is not None:
             self._source.close()
             self._source = None

@@ -1,7 +1,7 @@
-"""One streaming query's view of its store: offsets from trigger to trigger, and the partitions between two of them.
+"""The store as one streaming query reads it: offsets from trigger to trigger, and the partitions between two of them.
 
-Leaves to others: where the store ends (the engine's `Tail`), how offsets are written (`storage_core.stream.offsets`),
-how much a trigger takes (`storage_core.stream.admission`), Spark's calls (`reader`). Knows no Spark.
+The engine's `Tail` finds the end of the store, `storage_core.stream.offsets` encodes offsets,
+`storage_core.stream.admission` limits a micro-batch, and `reader` receives Spark's calls. Does not use Spark itself.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Json = dict[str, Any]
 
 
 class StreamSource(Closable):
-    """The store of one query, followed. `columns` are those of its rows.
+    """Follows the store of one query. `columns` are those of its rows.
 
-    Raises OptionError for a path that holds several stores, and what opening a store raises.
+    Raises OptionError for a path that holds several stores, and the errors of opening a store.
     """
 
     def __init__(self, paths: Sequence[str], options: ReadOptions, columns: tuple[str, ...]) -> None:
@@ -55,18 +55,18 @@ class StreamSource(Closable):
 
     @property
     def limits(self) -> TriggerLimits:
-        """What the options say about the size of a micro-batch."""
+        """The limits that the options set for the size of a micro-batch."""
         return self._options.limits
 
     def close(self) -> None:
-        """Lets go of the store."""
+        """Closes the store."""
         self._tail.close()
         self._load.close()
 
     # -- offsets
 
     def initial(self) -> Json:
-        """Where the query starts when it has no checkpoint; the same each time it is asked."""
+        """Where the query starts without a checkpoint; the same on every call."""
         if self._initial is None:
             self._warn()
             snapshot = self._look()
@@ -77,7 +77,7 @@ class StreamSource(Closable):
         return self._initial
 
     def latest(self, start: Json, limited: bool = True) -> Json:
-        """The end of the next micro-batch after `start`: `start` itself when there is nothing to read.
+        """The end of the next micro-batch after `start`; `start` itself if there is nothing to read.
 
         Raises CheckpointError for the offset of another store, and DataLossError.
         """
@@ -99,7 +99,7 @@ class StreamSource(Closable):
         return found
 
     def reported(self) -> Json | None:
-        """The end of every queue as it was seen last, whatever the limits: its distance to the offset is the lag."""
+        """The end of every queue when last seen, regardless of the limits: its distance to the offset is the lag."""
         if self._seen is None:
             return None
         if self._reported is not None and self._reported[0] is self._seen:
@@ -109,7 +109,7 @@ class StreamSource(Closable):
         return self._reported[1]
 
     def freeze(self) -> None:
-        """From now on what comes later is not seen (`Trigger.AvailableNow`)."""
+        """Ignores everything that arrives from now on (`Trigger.AvailableNow`)."""
         self._frozen = {key: stop for key, (_, stop) in self._look().positions.items()}
 
     def _look(self) -> StreamSnapshot:
@@ -120,7 +120,7 @@ class StreamSource(Closable):
     def _waiting(
         self, offset: StreamOffset, snapshot: StreamSnapshot
     ) -> tuple[dict[QueueKey, int], dict[QueueKey, int]]:
-        """From where to where each queue could be read now: those of the offset, and those that came later."""
+        """Starts and stops of what could be read now from each queue: those of the offset, and those added later."""
         check_store(offset, snapshot, self._path)
         starts = self._resumed(offset, snapshot)
         stops = {}
@@ -157,7 +157,7 @@ class StreamSource(Closable):
     # -- rows
 
     def partitions(self, start: Json, end: Json) -> list[MqStorePartition]:
-        """The plan of one micro-batch: the same rows whenever it is made. Raises as `latest`."""
+        """The plan of one micro-batch: the same rows whenever it is made. Raises the errors of `latest`."""
         first, last = (from_json(noted, self._engine, self._path) for noted in (start, end))
         snapshot = self._look()
         check_store(last, snapshot, self._path)
@@ -173,7 +173,7 @@ class StreamSource(Closable):
         ]
 
     def _planned(self, snapshot: StreamSnapshot, ranges: Mapping[QueueKey, tuple[int, int]]) -> list[ScanPartition]:
-        """One partition for a small batch; a large one is shared among the cores."""
+        """One partition for a small batch; a large batch is divided among the cores."""
         wanted = self._options.min_partitions
         cores = driver_cores() if wanted is None else 1
         request = replace(self._request, columns=self._columns, min_partitions=wanted or 1, cores=cores)
@@ -195,7 +195,7 @@ class StreamSource(Closable):
 
 
 def followed(store: Store) -> FollowedStore:
-    """The store, if its engine has streams; else UnsupportedFormatError."""
+    """The store, if it can be read as a stream. Raises UnsupportedFormatError otherwise."""
     if not isinstance(store, FollowedStore) and "://" in store.path:
         raise UnsupportedFormatError(f"{store.path}: a stream needs a store on a local disk; read this one in batches")
     if store.queue_type == "quorum":

@@ -1,7 +1,7 @@
-"""Writes the micro-batches of a streaming query: each one atomic job, and each one once however often Spark replays it.
+"""Writes the micro-batches of a streaming query, each as one atomic job, and once however often Spark replays it.
 
-Leaves to others: staging and committing (engines), options (`write_options`), errors (`errors`). Source of the rules:
-interface.md 48.
+Staging and committing belong to the engines, options to `option_table`, the form of errors to `errors`. Source of the
+rules: interface.md 48.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ CHECKPOINT = "checkpointlocation"
 SPARKS_OWN = frozenset({CHECKPOINT, "queryname", "outputmode", "triggerinterval"})
 QUERY_ID = "sql.streaming.queryId"
 COMMITTING = "pyspark.sql.worker.python_streaming_sink_runner"
-"""The module that Spark's process runs which commits micro-batches."""
+"""The module run by the Spark process that commits micro-batches."""
 
 
 @dataclass
 class StagedBatch(WriterCommitMessage):
-    """What a task tells the process that commits, whose writer knows nothing of the job: the job, what was staged, and
+    """A task's message to the process that commits, whose writer has no job: the job, the part that was staged, and
     the id of the query, which is the same after a restart.
     """
 
@@ -54,8 +54,8 @@ class StagedBatch(WriterCommitMessage):
 
 
 class MqStoreStreamWriter(DataSourceStreamArrowWriter):
-    """Made anew for each micro-batch, once where the write is planned, which begins the job, and once in the process
-    that commits, which learns of the job from its tasks.
+    """Created twice for each micro-batch: where the write is planned, which begins the job, and in the process that
+    commits, which receives the job from its tasks.
     """
 
     @shown_in_one_line
@@ -92,7 +92,7 @@ class MqStoreStreamWriter(DataSourceStreamArrowWriter):
 
     @shown_in_one_line
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Puts the rows of a micro-batch into the store; drops them when it was committed before."""
+        """Commits the rows of a micro-batch to the store; drops them if it was committed before."""
         staged = [message for message in messages if isinstance(message, StagedBatch)]
         if not staged:
             return
@@ -103,8 +103,8 @@ class MqStoreStreamWriter(DataSourceStreamArrowWriter):
             warn(line)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Drops what was staged. Spark calls this after a failed commit too: what was committed stays. Where no task
-        has told of the job, it is known by the query's checkpoint.
+        """Drops the staged rows. Spark also calls this after a failed commit; committed rows stay. If no task has
+        reported the job, it is identified by the query's checkpoint.
         """
         told = [message.job for message in messages if isinstance(message, StagedBatch)]
         try:

@@ -1,1 +1,1 @@
-"""Loops compiled by numba, where it is installed (extra `fast`): when they are used, and what they may call."""
+"""Loops compiled by numba, if it is installed (extra `mqstore[fast]`): when they are used, and what they may call."""

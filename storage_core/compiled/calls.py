@@ -1,7 +1,7 @@
-"""What compiled loops do with bytes of an array by one instruction or one C function: read and store big-endian
-numbers, copy, compare, find bytes, read from files, and ISA-L's CRC-32.
+"""Operations for compiled loops on the bytes of an array, each one instruction or one C function: load and store
+big-endian numbers, copy, compare, find bytes, read from files, and ISA-L's CRC-32.
 
-Positions are not checked here: the loops do it.
+Positions are not checked here: the loops do that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 CRC32_ADDRESS = ctypes.cast(ctypes.CDLL(isal_zlib.__file__).crc32_gzip_refl, ctypes.c_void_p).value
-"""ISA-L's crc32_gzip_refl(uint32 start, const uint8 *data, uint64 size); the address differs by process."""
+"""ISA-L's crc32_gzip_refl(uint32 start, const uint8 *data, uint64 size); the address differs between processes."""
 
 AT_ONCE = 64
 _INT32, _INT64 = ir.IntType(32), ir.IntType(64)
@@ -34,7 +34,7 @@ def _libc(builder: Any, name: str, returned: Any, *arguments: Any) -> Any:
 
 @intrinsic
 def copy(_typing: Any, target: Any, target_at: Any, source: Any, source_at: Any, size: Any) -> Any:
-    """Copies `size` bytes from `source[source_at]` on to `target[target_at]` on."""
+    """Copies `size` bytes from `source`, starting at `source_at`, to `target`, starting at `target_at`."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         to = _pointer(context, builder, signature.args[0], args[0], args[1])
@@ -46,7 +46,7 @@ def copy(_typing: Any, target: Any, target_at: Any, source: Any, source_at: Any,
 
 @intrinsic
 def copy_from(_typing: Any, target: Any, target_at: Any, address: Any, size: Any) -> Any:
-    """Copies `size` bytes from an address in memory to `target[target_at]` on."""
+    """Copies `size` bytes from a memory address to `target`, starting at `target_at`."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         to = _pointer(context, builder, signature.args[0], args[0], args[1])
@@ -58,7 +58,7 @@ def copy_from(_typing: Any, target: Any, target_at: Any, address: Any, size: Any
 
 @intrinsic
 def differ(_typing: Any, left: Any, left_at: Any, right: Any, right_at: Any, size: Any) -> Any:
-    """Not zero where the `size` bytes of two arrays differ."""
+    """Non-zero if the `size` bytes of two arrays differ."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         one = _pointer(context, builder, signature.args[0], args[0], args[1])
@@ -70,7 +70,7 @@ def differ(_typing: Any, left: Any, left_at: Any, right: Any, right_at: Any, siz
 
 @intrinsic
 def position_of(_typing: Any, data: Any, start: Any, stop: Any, byte: Any) -> Any:
-    """The first position in [start, stop) of `data` that holds `byte`; stop where none does."""
+    """The first position in [start, stop) of `data` that holds `byte`; `stop` if none does."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         begin = _pointer(context, builder, signature.args[0], args[0], args[1])
@@ -84,7 +84,7 @@ def position_of(_typing: Any, data: Any, start: Any, stop: Any, byte: Any) -> An
 
 @intrinsic
 def places_of(_typing: Any, data: Any, at: Any, byte: Any) -> Any:
-    """Which of the AT_ONCE bytes from `data[at]` on are `byte`, a bit each, the lowest for the first one."""
+    """A bit mask of which of the AT_ONCE bytes from `data[at]` on equal `byte`; the lowest bit is the first byte."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         begin = builder.bitcast(_pointer(context, builder, signature.args[0], args[0], args[1]), _VECTOR.as_pointer())
@@ -98,7 +98,7 @@ def places_of(_typing: Any, data: Any, at: Any, byte: Any) -> Any:
 
 @intrinsic
 def lowest_bit(_typing: Any, _bits: Any) -> Any:
-    """The number of the lowest bit that is set; one must be."""
+    """The number of the lowest set bit; at least one bit must be set."""
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.cttz(args[0], ir.IntType(1)(1))
@@ -120,7 +120,7 @@ def crc32(_typing: Any, address: Any, data: Any, start: Any, size: Any) -> Any:
 
 @intrinsic
 def pread(_typing: Any, descriptor: Any, target: Any, target_at: Any, size: Any, position: Any) -> Any:
-    """Reads up to `size` bytes of a file from `position` on to `target[target_at]` on: how many, or -1."""
+    """Reads up to `size` bytes of a file from `position` on to `target[target_at]` on. Returns how many, or -1."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         to = _pointer(context, builder, signature.args[1], args[1], args[2])
@@ -140,19 +140,19 @@ def _load(width: int, data: Any) -> Any:
 
 @intrinsic
 def int64_at(_typing: Any, data: Any, _at: Any) -> Any:
-    """The number in the eight bytes from `data[at]` on, the highest first."""
+    """The big-endian number in the eight bytes from `data[at]` on."""
     return _load(64, data)
 
 
 @intrinsic
 def int32_at(_typing: Any, data: Any, _at: Any) -> Any:
-    """The number in the four bytes from `data[at]` on, the highest first."""
+    """The big-endian number in the four bytes from `data[at]` on."""
     return _load(32, data)
 
 
 @intrinsic
 def int16_at(_typing: Any, data: Any, _at: Any) -> Any:
-    """The number in the two bytes from `data[at]` on, the highest first."""
+    """The big-endian number in the two bytes from `data[at]` on."""
     return _load(16, data)
 
 
@@ -168,17 +168,17 @@ def _store(target: Any, at: Any, number: Any) -> Any:
 
 @intrinsic
 def store_int64(_typing: Any, target: Any, at: Any, _number: Any) -> Any:
-    """Stores a number in the eight bytes from `target[at]` on, the highest first."""
+    """Stores a number in the eight bytes from `target[at]` on, big-endian."""
     return _store(target, types.int64, types.int64)
 
 
 @intrinsic
 def store_int32(_typing: Any, target: Any, at: Any, _number: Any) -> Any:
-    """Stores a number in the four bytes from `target[at]` on, the highest first."""
+    """Stores a number in the four bytes from `target[at]` on, big-endian."""
     return _store(target, types.int64, types.int32)
 
 
 @intrinsic
 def store_int16(_typing: Any, target: Any, at: Any, _number: Any) -> Any:
-    """Stores a number in the two bytes from `target[at]` on, the highest first."""
+    """Stores a number in the two bytes from `target[at]` on, big-endian."""
     return _store(target, types.int64, types.int16)

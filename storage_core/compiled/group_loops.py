@@ -1,6 +1,6 @@
-"""Rows by their groups, counted and put in order in two passes. The rule stands at `formats/grouping`.
+"""Counts rows by group and puts them in group order, in two passes. The rule is in `formats/grouping`.
 
-No loop reads or writes outside of the arrays that it is given.
+No loop reads or writes outside the arrays that it is given.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from storage_core.compiled.span_loops import MASKS, OUT_POSITIONS, POSITIONS, Ma
 def numbered(
     group: Positions, counted: Mask, following: Positions
 ) -> tuple[Positions, Positions, Positions, Positions]:
-    """`grouping.numbered`. Raises ValueError for a group that is not there."""
+    """Implements `grouping.numbered`. Raises ValueError for a group that does not exist."""
     values, order = np.empty(len(group), np.int64), np.empty(len(group), np.int64)
     groups, bounds = (np.empty(len(following) + more, np.int64) for more in (0, 1))
     found = _numbered(positions(group), np.ascontiguousarray(counted, bool), following, values, order, groups, bounds)
@@ -32,7 +32,7 @@ def _numbered(
     group: Positions, counted: Mask, following: Positions, values: Positions, order: Positions, groups: Positions,
     bounds: Positions,
 ) -> int:  # fmt: skip
-    """The number of groups that have records; -1 when one is not there."""
+    """Returns the number of groups that have records; -1 if a group does not exist."""
     places = np.zeros(len(following), np.int64)
     for row in range(len(group)):
         if not 0 <= group[row] < len(following):

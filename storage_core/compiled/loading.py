@@ -1,7 +1,7 @@
-"""Whether compiled loops are used: where numba is installed, and from so many bytes on that loading it pays.
+"""Decides whether compiled loops are used: if numba is installed, and from how many bytes on loading it pays off.
 
 Loading takes half a second in each process, and some seconds more the first time on a machine, when the loops are
-compiled and kept beside the code. The environment variable MQSTORE_COMPILED says `always`, `never` or `auto`.
+compiled and cached beside the code. The environment variable MQSTORE_COMPILED is `always`, `never` or `auto`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import pyarrow as pa
 
 SETTING = "MQSTORE_COMPILED"
 WORTH_LOADING = 256 << 20
-"""Bytes that a process has copied or summed up before it loads any loops."""
+"""Bytes that a process has copied or checksummed before it loads any loops."""
 WORTH_LOADING_AT_ONCE = 384 << 20
-"""Bytes that are worth it before the first of them is handled, where it is known how many there will be."""
+"""Bytes that justify loading the loops before the first of them is handled, if their number is known in advance."""
 
 
 class Process:
@@ -32,14 +32,14 @@ class Process:
         self._bound = WORTH_LOADING
 
     def wants(self, size: int) -> bool:
-        """Whether loops are to be used, now that `size` more bytes are handled."""
+        """Whether to use loops, now that `size` more bytes are handled."""
         self._handled += size
         return self._can and (self.must or self._handled >= self._bound)
 
     @contextmanager
     def foreseeing(self, size: int) -> Iterator[None]:
-        """Says that about `size` bytes will be handled inside of the block: whether loading pays for these is decided
-        at once. What they were says nothing about what the process handles later.
+        """Announces that about `size` bytes will be handled inside the block: whether loading pays off for them is
+        decided at once. They do not count towards what the process handles later.
         """
         if self._handled >= self._bound:
             size = 0
@@ -54,7 +54,7 @@ class Process:
             self._handled -= min(size, self._handled - before)
 
     def cannot(self) -> None:
-        """Says that loops cannot be loaded: it is not tried again."""
+        """Records that loops cannot be loaded: this is not tried again."""
         self._can = False
 
 
@@ -62,7 +62,7 @@ process = Process(os.environ.get(SETTING, "auto"))
 
 
 class CompiledLoops:
-    """The loops of one module, loaded when they are first used. Each has a twin in numpy where it is called."""
+    """The loops of one module, loaded on first use. Each has a numpy equivalent where it is called."""
 
     def __init__(self, module: str) -> None:
         """`module`: dotted name; it imports numba."""
@@ -70,17 +70,18 @@ class CompiledLoops:
         self._loaded: Any = None
 
     def after(self, size: int = 0) -> Any:
-        """The module, or None when numpy does the work. `size`: bytes that the caller is about to handle.
+        """The module, or None if numpy does the work. `size`: bytes that the caller is about to handle.
 
-        Raises ImportError and RuntimeError, of numba, when MQSTORE_COMPILED says `always` and they cannot be loaded.
+        Raises ImportError, RuntimeError, AttributeError or OSError if MQSTORE_COMPILED is `always` and the loops cannot
+        be loaded.
         """
         if not process.wants(size):
             return None
         if self._loaded is None:
-            pa.default_memory_pool().release_unused()  # most of what loops make is numpy's
+            pa.default_memory_pool().release_unused()  # loops allocate mostly through numpy
             try:
                 self._loaded = import_module(self._module)
-            # numba is not there, knows not this numpy, or has no folder for what it compiles; or ISA-L hides its sum.
+            # numba is missing, does not support this numpy, or has no cache folder; or ISA-L does not export its CRC.
             except (ImportError, RuntimeError, AttributeError, OSError):
                 if process.must:
                     raise

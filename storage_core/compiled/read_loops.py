@@ -1,6 +1,6 @@
-"""Many short reads: a call to the system each, with nothing of Python between two.
+"""Many short reads: one system call each, with no Python code in between.
 
-Only `storage_core.files.system` calls it, which does by itself what a call here did not.
+Only `storage_core.files.system` calls this, and does itself what a call here did not do.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from storage_core.compiled.span_loops import positions as as_positions
 
 
 def read_runs(descriptors: Positions, target: Bytes, starts: Positions, stops: Positions, positions: Positions) -> int:
-    """Fills each [start, stop) of `target` from its position in the file of its descriptor; how many were filled before
-    the first that one call did not fill, or that does not lie in `target`.
+    """Fills each [start, stop) of `target` from its position in the file of its descriptor. Returns how many were
+    filled before the first one that a single call did not fill, or that is not inside `target`.
     """
     rows = (as_positions(column) for column in (starts, stops, positions))
     return int(_read_runs(as_positions(descriptors), target, *rows))

@@ -1,6 +1,6 @@
-"""Spans copied, summed up, hashed and compared, each in one pass over all messages.
+"""Copies, checksums, hashes and compares spans, each in one pass over all messages.
 
-No loop reads or writes outside of the arrays that it is given.
+No loop reads or writes outside the arrays that it is given.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ POSITIONS_OF_ALL = types.Array(types.int64, 2, "C", readonly=True)
 NUMBERS = types.Array(types.int32, 1, "C", readonly=True)
 NUMBERS_OF_ALL = types.Array(types.int32, 2, "C", readonly=True)
 LARGE = 1 << 20
-"""Bytes from which on memory comes from Arrow's pool, which keeps pages for the next batch. Of smaller arrays numpy
-leaves less to a process.
+"""Size in bytes from which `gather` allocates from Arrow's pool, which keeps pages for the next batch. For smaller
+arrays numpy leaves less memory allocated to the process.
 """
 
 
 def gather(buffer: Bytes, starts: Positions, stops: Positions) -> pa.BinaryArray:
-    """`spans.gather`."""
+    """Implements `spans.gather`."""
     starts, stops = positions(starts), positions(stops)
     offsets = np.empty(len(starts) + 1, np.int32)
     size = _add_up(starts, stops, len(buffer), offsets)
@@ -47,7 +47,7 @@ def gather(buffer: Bytes, starts: Positions, stops: Positions) -> pa.BinaryArray
 
 
 def joined(columns: Sequence[pa.Array | pa.Scalar], count: int) -> pa.BinaryArray:
-    """`spans.joined`."""
+    """Implements `spans.joined`."""
     if not count:
         return pa.BinaryArray.from_buffers(pa.binary(), 0, [None, pa.py_buffer(bytes(4)), pa.py_buffer(b"")])
     addresses = np.empty(len(columns), np.int64)
@@ -79,20 +79,20 @@ def crcs(buffer: Bytes, starts: npt.NDArray[Any], stops: npt.NDArray[Any]) -> np
 
 
 def equal(buffer: Bytes, starts: Positions, sizes: Positions, texts: Bytes, offsets: Positions, which: Numbers) -> Mask:
-    """`span_equals.KnownTexts.equal`; text i is [offsets[i], offsets[i + 1]) of `texts`."""
+    """Implements `span_equals.KnownTexts.equal`; text i is [offsets[i], offsets[i + 1]) of `texts`."""
     same = np.empty(len(starts), bool)
     _equal(buffer, positions(starts), positions(sizes), texts, offsets, np.ascontiguousarray(which, np.int32), same)
     return same
 
 
 def hashes_of_ascii(data: Bytes, offsets: Numbers, before: Numbers) -> Numbers | None:
-    """Java's hash of text i, [offsets[i], offsets[i + 1]) of `data`, after `before[i]`; None where it is not ASCII."""
+    """Java's hash of text i, [offsets[i], offsets[i + 1]) of `data`, after `before[i]`; None if one is not ASCII."""
     hashes = np.empty(len(before), np.int32)
     return hashes if _hash_ascii(data, offsets, before, hashes) else None
 
 
 def positions(array: npt.NDArray[Any]) -> Positions:
-    """The same numbers as the loops take them."""
+    """The same numbers in the form that the loops require."""
     return np.ascontiguousarray(array, np.int64)
 
 

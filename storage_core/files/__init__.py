@@ -1,1 +1,1 @@
-"""Bytes to disk and back. Knows no engine and no format."""
+"""Writes bytes to disk and reads them back. Depends on no engine and no format."""

@@ -1,6 +1,6 @@
-"""Where a store lies: a local path, or a URI with its scheme, authority and path.
+"""The location of a store: a local path, or a URI with its scheme, authority and path.
 
-Which library reads a scheme belongs to `remote`. Source: docs/object-storage.md "Addresses".
+Which library reads a scheme is decided by `remote`. Source: docs/object-storage.md "Addresses".
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Address(NamedTuple):
 
 
 def is_remote(path: str) -> bool:
-    """Whether a normal path is a URI. A local one never holds `://`: it has no two slashes together."""
+    """Whether a normal path is a URI. A local one never contains `://`, because it has no two slashes in a row."""
     return "://" in path
 
 
 def address_of(uri: str) -> Address:
-    """The parts of a URI; names are taken as they stand, nothing is percent-decoded.
+    """The parts of a URI; names are used verbatim, nothing is percent-decoded.
 
-    Raises UnsupportedFormatError for a scheme that nobody reads, and for a URI without a bucket.
+    Raises UnsupportedFormatError for an unsupported scheme, and for a URI without a bucket.
     """
     given, _, rest = uri.partition("://")
     scheme = SCHEMES.get(given.lower())
@@ -58,7 +58,7 @@ def address_of(uri: str) -> Address:
 
 
 def normal_path(path: str) -> str:
-    """The normal form of a path or URI: absolute, `file:` taken off, no slash at the end. Raises as `address_of`."""
+    """The normal form of a path or URI: absolute, without `file:` or a trailing slash. Raises as `address_of`."""
     scheme, separator, rest = path.partition(":")
     if separator and scheme.lower() == "file":
         return os.path.abspath("/" + rest.lstrip("/"))

@@ -1,6 +1,6 @@
-"""Questions that may go side by side where each takes the time of a request; on a local disk one after the other.
+"""Runs a function for many items: concurrently if each call takes the time of a request, in sequence on a local disk.
 
-The answers are the same either way, in the order of the items; so is the error: that of the first item that fails.
+The results are the same either way, in the order of the items; so is the error: that of the first item that fails.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _inside = threading.local()
 def side_by_side(
     function: Callable[[Item, OpenFiles], Answer], items: Iterable[Item], files: OpenFiles, path: str
 ) -> Iterator[Answer]:
-    """`function` of each item; `path` says where what it reads lies.
+    """The results of `function` for each item; `path` is where it reads.
 
-    Side by side each call gets files of its own, for open files belong to one thread; else it gets `files`.
+    A concurrent call gets its own files, because open files belong to one thread; otherwise it gets `files`.
     """
     if not is_remote(path) or getattr(_inside, "busy", False):
         for item in items:

@@ -1,6 +1,6 @@
-"""A new file that only grows: staged bytes with a running length and CRC, forced to the disk at the end or not.
+"""A new, append-only file: staged bytes with a running length and CRC, optionally forced to the disk at the end.
 
-What the bytes are, and what becomes of the file, belongs to the engine.
+What the bytes are, and what happens to the file, is up to the engine.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ CHUNK_SIZE = 4 << 20
 class AppendFile(Closable):
     """Creates a file that must not exist; its folder must. A context manager that closes without a sync.
 
-    `forced`: the bytes go to the disk as they come, and `finish` waits for them. Otherwise they may stay in memory, and
-    a file that is read and removed soon costs the disk nothing.
+    `forced`: bytes are sent to the disk as they arrive, and `finish` waits for them. Otherwise they may stay in memory,
+    and a file that is soon read and removed causes no disk writes.
     """
 
     def __init__(self, path: str, forced: bool = True) -> None:
@@ -33,7 +33,7 @@ class AppendFile(Closable):
         self._descriptor = system.open_write(path, create=True, exclusive=True)
 
     def append(self, data: bytes | memoryview, at_once: bool = False) -> None:
-        """Adds bytes. They must not change until enough are together, or `finish`, but where they go out at once."""
+        """Adds bytes. Unless `at_once`, they must not change until enough have accumulated, or until `finish`."""
         view = memoryview(data).cast("B")
         self.crc = crc32(view, self.crc)
         self._parts.append(view)
@@ -42,21 +42,22 @@ class AppendFile(Closable):
             self.flush()
 
     def room(self, size: int) -> npt.NDArray[np.uint8]:
-        """A place for `size` bytes that are to be appended at once. The next call gives the same memory: new memory
-        costs more than what is written to it.
+        """A buffer for `size` bytes that are to be appended at once.
+
+        The next call returns the same memory, because new memory costs more than writing to it.
         """
         if size > len(self._room):
             self._room = np.empty(max(size, CHUNK_SIZE), np.uint8)
         return self._room[:size]
 
     def finish(self) -> None:
-        """Writes what waits, and forces the file to the disk where that was asked for."""
+        """Writes pending bytes, and forces the file to the disk if `forced`."""
         self.flush()
         if self._forced:
             system.fsync(self._descriptor)
 
     def flush(self) -> None:
-        """Writes what waits. A file that is forced is on its way to the disk then, but may not be there."""
+        """Writes pending bytes. With `forced`, they are then on their way to the disk, but may not have arrived."""
         first = self.size
         for view in self._parts:
             system.pwrite(self._descriptor, view, self.size)
@@ -67,5 +68,5 @@ class AppendFile(Closable):
         self._waiting = 0
 
     def close(self) -> None:
-        """Closes the file; what still waits is lost."""
+        """Closes the file; pending bytes are lost."""
         system.close(self._descriptor)

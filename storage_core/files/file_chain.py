@@ -1,6 +1,6 @@
-"""Files that together are one endless byte space, each named by the address of its first byte.
+"""Files that together form one endless address space, each named by the address of its first byte.
 
-Which bytes in them count belongs to the engine; how they are read in bulk to `window`.
+Which bytes in them count is up to the engine; `window` reads them in bulk.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAME_LENGTH = 20
 class ChainFile:
     """One file of a chain: address of its first byte, its length on disk, its path.
 
-    `stamp` changes with every change of the file through the file system, also with one that sets the time back.
+    `stamp` changes with every change of the file through the file system, even one that sets the time back.
     """
 
     base_offset: int
@@ -43,13 +43,16 @@ class ChainFile:
 
 @dataclass(frozen=True)
 class FileChain:
-    """The files of one chain in address order, and the length that a full one has. There may be holes."""
+    """The files of one chain in address order, and the length of a full one. There may be holes."""
 
     files: tuple[ChainFile, ...]
     file_size: int
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled as runs of files that follow one another in one folder; stamps are not."""
+        """Pickles the chain as runs of consecutive files in one folder, without stamps.
+
+        A chain with a file that is not named by its address is pickled as it is.
+        """
         runs: list[_Run] = []
         for file in self.files:
             folder, name = os.path.split(file.path)
@@ -98,23 +101,23 @@ class FileChain:
         return None if index is None else self.files[index]
 
     def name_of(self, offset: int) -> str:
-        """The path that a file with `offset` would have, whether it is there or not."""
+        """The path of the file that would hold `offset`, whether it exists or not."""
         folder = os.path.dirname(self.files[0].path) if self.files else ""
         base = offset // max(self.file_size, 1) * self.file_size
         return os.path.join(folder, _name(base))
 
     def contains(self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Which spans [start, stop) lie inside of one file. Shape (n,)."""
+        """Which spans [start, stop) are inside one file. Shape (n,)."""
         if not self.files:
             return np.zeros(len(starts), bool)
         index = np.searchsorted(self.base_array, starts, "right") - 1
         return (index >= 0) & (stops >= starts) & (stops <= self.end_array[index])
 
     def holds_in_order(self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> bool:
-        """Whether spans [start, stop), of which none is empty, follow one another, each inside of one file.
+        """Whether spans [start, stop) are non-empty, ascending and disjoint, each inside one file.
 
-        A tenth of what `contains` takes: it looks for each file among the spans, not for each span among the files.
-        False also where it cannot tell: without spans, and where files overlap.
+        Takes a tenth of the time of `contains`: it looks up each file among the spans, not each span among the files.
+        Also False if it cannot tell: without spans, or if files overlap.
         """
         bases, ends = self.base_array, self.end_array
         if not len(starts) or not len(bases) or (ends[:-1] > bases[1:]).any():
@@ -126,7 +129,7 @@ class FileChain:
 
 
 class _Run(NamedTuple):
-    """Files of one size, each of which begins where the one before ends."""
+    """Files of one size, each of which begins where the previous one ends."""
 
     folder: str
     base_offset: int
@@ -152,11 +155,11 @@ def _name(base_offset: int) -> str:
 
 
 def find_chain(folders: Sequence[str]) -> FileChain:
-    """The chain whose files lie in `folders` (several when a broker spreads its log over disks).
+    """The chain of the files in `folders` (several if a broker spreads its log over disks).
 
-    Names that are not 20 digits are ignored, and files of length zero, which a crash leaves between creating and
-    sizing one: a broker deletes them or does not start. A full file's length is the one that the files have; where
-    they differ, the distance of their names tells. Missing folders count as empty.
+    Ignores names that are not 20 digits, and files of length zero, which a crash between creating and sizing a file
+    leaves behind: a broker deletes them or does not start. A full file's length is the length of the files; if they
+    differ, it is taken from the distance between their names. Missing folders count as empty.
     """
     found = [file for folder in folders for file in _chain_files(folder)]
     if len(found) > 1:

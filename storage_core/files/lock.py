@@ -1,7 +1,7 @@
-"""The lock of a file's first byte, as Java's `FileChannel.tryLock(0, 1)` takes it; and who has a file open.
+"""The lock on a file's first byte, as Java's `FileChannel.tryLock(0, 1)` takes it; and who has a file open.
 
-Which file is the lock of what belongs to the callers. Source: rocketmq.md 5.2: `flock` is not
-seen by Java, a `lockf` is lost when any descriptor of the file closes.
+Which file locks what is up to the callers. Source: rocketmq.md 5.2: Java does not see `flock`, and a `lockf` lock is
+lost when any descriptor of the file closes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PAUSE_S = 0.05
 
 
 def is_locked(path: str) -> bool:
-    """Whether another process holds the lock. Asks only: no lock is taken, and a missing file stays missing."""
+    """Whether another process holds the lock. Only tests: no lock is taken, and a missing file is not created."""
     try:
         descriptor = system.open_read(path)
     except OSError:
@@ -31,7 +31,7 @@ class FileLock(Closable):
     """Holds the lock from creation to `close`. The file is created when it is missing, and never removed."""
 
     def __init__(self, path: str, timeout_s: float, who: str) -> None:
-        """Waits up to `timeout_s` seconds. Raises StoreLockedError, which says that `who` holds it."""
+        """Waits up to `timeout_s` seconds. Raises StoreLockedError, which names `who` as the holder."""
         self.path = path
         self._descriptor = system.open_write(path, create=True)
         until = time.monotonic() + timeout_s
@@ -50,7 +50,7 @@ class FileLock(Closable):
         return system.holders(self.path, self._descriptor)
 
     def close(self) -> None:
-        """Gives the lock back."""
+        """Releases the lock."""
         if self._descriptor >= 0:
             system.close(self._descriptor)
             self._descriptor = -1

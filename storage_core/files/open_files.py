@@ -1,6 +1,6 @@
-"""Files kept open while they are read again and again, and how many of them.
+"""Files kept open for repeated reads, up to a limit.
 
-What is read from them is for whoever asks for a descriptor.
+What is read from them is up to whoever requests a descriptor.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ SHARE, MOST_KEPT_OPEN = 4, 1024
 
 
 def most_kept_open() -> int:
-    """How many files one reader or writer keeps open: a share of the process's limit, for it is not alone.
+    """How many files one reader or writer keeps open: a share of the process's limit, because there may be others.
 
-    The queues of most stores fit, so that a queue file is opened once, not for each slice or chunk of the log.
+    The queues of most stores fit, so a queue file is opened once, not once per slice or chunk of the log.
     """
     return min(max(system.open_file_limit() // SHARE, 1), MOST_KEPT_OPEN)
 
 
 class OpenFiles(Closable):
-    """Descriptors for reading, opened at first use, the least recently used closed beyond `most`."""
+    """Descriptors for reading, opened at first use; beyond `most`, the least recently used are closed."""
 
     def __init__(self) -> None:
         self.most = most_kept_open()
@@ -42,14 +42,14 @@ class OpenFiles(Closable):
         return descriptor
 
     def will_need(self, spans: Iterable[tuple[str, int, int]]) -> None:
-        """Says which spans (path, start, stop) will be read next, in this order: remote ones are asked for now.
+        """Announces the spans (path, start, stop) that will be read next, in this order; remote ones are requested now.
 
-        Nothing on a local disk, and never another answer.
+        Does nothing on a local disk, and never changes what is read.
         """
         self._ahead = system.will_need(self._ahead, spans)
 
     def close(self) -> None:
-        """Closes all."""
+        """Closes all files."""
         system.need_no_more(self._ahead)
         self._ahead = None
         while self._open:

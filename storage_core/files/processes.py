@@ -1,6 +1,6 @@
-"""Processes of this machine and their memory, as the system tells: who runs, since when, and who has a file open.
+"""Processes of this machine and their memory: which are running, since when, and which have a file open.
 
-Callers ask through `system`, as for everything of the operating system.
+Callers use these functions through `system`, like everything else of the operating system.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def open_file_limit() -> int:
 
 
 def zeros(size: int) -> memoryview:
-    """So many zero bytes. A page of them takes memory and time when it is touched; of a heap all might, at once."""
+    """`size` zero bytes. A page takes memory and time only when it is touched; on the heap, all pages might at once."""
     return memoryview(mmap.mmap(-1, size))
 
 
 def name_of(file: object) -> str:
-    """A path as it is; of a descriptor of this process its file's, as far as it has one."""
+    """A path unchanged; for a descriptor of this process, the path of its file, if it has one."""
     if not isinstance(file, int):
         return str(file)
     try:
@@ -50,7 +50,7 @@ def name_of(file: object) -> str:
 def holders(path: str, descriptor: int | None = None) -> list[int]:
     """Other processes of this machine that have the file open, as far as this user may see them.
 
-    `descriptor`: this process's own of the file. With it the kernel mostly says at once that there is no other.
+    `descriptor`: this process's own for the file. With it, the kernel can usually tell at once that there is no other.
     """
     if is_remote(path) or (descriptor is not None and _is_open_once(descriptor)):
         return []
@@ -67,11 +67,11 @@ def holders(path: str, descriptor: int | None = None) -> list[int]:
 
 
 def _is_open_once(descriptor: int) -> bool:
-    """Whether this is the only descriptor of its file: the kernel grants a lease for writing to no other. False where
-    it grants none at all, for a file of another user or of a file system without leases.
+    """Whether this is the only descriptor of its file: only then does the kernel grant a write lease. Also False if it
+    grants none at all, for a file of another user or on a file system without leases.
     """
     try:
-        # Who opens the file in between waits until the lease is gone, and SIGIO, which would kill, is not sent for it.
+        # Anyone who opens the file meanwhile waits for the end of the lease, and no SIGIO, which would kill, is sent.
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
@@ -81,8 +81,8 @@ def _is_open_once(descriptor: int) -> bool:
 
 
 def process_start(pid: int) -> int | None:
-    """When a process of this machine began, in clock ticks since boot; None when there is no such process, or a dead
-    one that nobody has buried: in a container that may stay for ever.
+    """When a process of this machine started, in clock ticks since boot; None if there is no such process, or only a
+    zombie, which in a container may stay forever.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -93,7 +93,7 @@ def process_start(pid: int) -> int | None:
 
 
 def session_process(marks: tuple[bytes, ...]) -> int:
-    """This process, or the nearest parent whose command line holds none of `marks`: who started the workers."""
+    """This process, or its nearest ancestor, whose command line has none of `marks`: it started the workers."""
     pid = os.getpid()
     while pid > 1:
         try:
@@ -126,8 +126,8 @@ def holders_below(folder: str) -> list[int]:
 
 
 def process_space() -> str:
-    """Where this process's number means the same to others: this start of the machine, and its space of process
-    numbers, of which containers have their own.
+    """The scope in which this process's number means the same to others: this boot of the machine, and its PID
+    namespace; containers have their own.
     """
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"

@@ -1,6 +1,6 @@
-"""Small spans at scattered positions of many files, by `pread`.
+"""Reads small spans at scattered positions of many files by `pread`.
 
-Which positions, and what the bytes mean, belongs to the engines.
+Which positions, and what the bytes mean, is up to the engines.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ LONGEST_RUN = MOST_AT_ONCE = 8 << 20
 def read_scattered(
     descriptors: Sequence[int], file: npt.NDArray[np.integer], positions: npt.NDArray[np.int64], width: int
 ) -> npt.NDArray[np.uint8]:
-    """`width` bytes at each position; `file` says which descriptor. Shape (n, width); zeros after a file's end.
+    """`width` bytes at each position; `file` is the index of its descriptor. Shape (n, width); zeros past a file's end.
 
-    Many positions of one file are read in runs: those that lie closer than two pages together.
+    Many positions of one file are read in runs: those less than two pages apart together.
     """
     if len(positions) < MANY:
         wanted = zip(file.tolist(), positions.tolist(), strict=True)
@@ -47,7 +47,7 @@ def read_scattered(
 
 
 class _Run(NamedTuple):
-    """A span of one file with the rows whose bytes lie in it."""
+    """A span of one file, and the rows whose bytes are in it."""
 
     descriptor: int
     begin: int
@@ -56,7 +56,7 @@ class _Run(NamedTuple):
 
 
 def _runs(descriptor: int, positions: npt.NDArray[np.int64], width: int, rows: npt.NDArray[np.intp]) -> Iterator[_Run]:
-    """Rising positions of one file as spans, with the row of each position."""
+    """Ascending positions of one file as spans, with the row of each position."""
     first = 0
     bounds = [*(np.flatnonzero(np.diff(positions) > GAP) + 1).tolist(), len(positions)]
     for bound in bounds:
@@ -68,7 +68,7 @@ def _runs(descriptor: int, positions: npt.NDArray[np.int64], width: int, rows: n
 
 
 def _read(runs: Sequence[_Run], positions: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]) -> None:
-    """Reads spans, remote ones side by side, into the rows of `out`."""
+    """Reads spans, remote ones concurrently, into the rows of `out`."""
     parts = system.pread_each([(run.descriptor, run.size, run.begin) for run in runs])
     for run, part in zip(runs, parts, strict=True):
         data = np.frombuffer(part.ljust(run.size, b"\0"), np.uint8)

@@ -1,6 +1,6 @@
-"""Small files read and written whole, and names that may be missing: one call each.
+"""Reads and writes small files whole, and handles names that may be missing: one call each.
 
-Leaves to the engines what a missing file means.
+What a missing file means is up to the engines.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def read_at(path: str, size: int, position: int = 0) -> bytes:
 
 
 def read_start(path: str, size: int) -> bytes:
-    """The first bytes of a file, at most `size`; none when there is no such file."""
+    """The first bytes of a file, at most `size`; empty if there is no such file."""
     try:
         return read_at(path, size)
     except (FileNotFoundError, NotADirectoryError):
@@ -30,7 +30,7 @@ def read_start(path: str, size: int) -> bytes:
 
 
 def read_whole(path: str) -> bytes | None:
-    """All bytes of a small file; None when there is none. Another may take its name while it is read."""
+    """All bytes of a small file; None if there is none. Another file may take its name during the read."""
     try:
         descriptor = system.open_read(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -45,7 +45,7 @@ def read_whole(path: str) -> bytes | None:
 
 
 def write_synced(path: str, data: bytes) -> None:
-    """Writes the content of `path` anew and syncs it. A stop on the way may leave a part of it."""
+    """Rewrites the content of `path` and syncs it. An interruption may leave only a part of it."""
     descriptor = system.open_write(path, create=True)
     try:
         system.truncate(descriptor, 0)
@@ -64,7 +64,7 @@ def write_whole(path: str, data: bytes) -> None:
 
 
 def names_in(folder: str) -> list[str]:
-    """The names in a folder, sorted; none when there is no such folder."""
+    """The names in a folder, sorted; empty if there is no such folder."""
     try:
         return system.names(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -72,12 +72,12 @@ def names_in(folder: str) -> list[str]:
 
 
 def remove_file(path: str) -> None:
-    """Removes a file; nothing when it is not there."""
+    """Removes a file if it exists."""
     with suppress(FileNotFoundError):
         system.unlink(path)
 
 
 def remove_empty_folder(path: str) -> None:
-    """Removes a folder if it is empty; nothing when it is not, or is not there."""
+    """Removes a folder if it exists and is empty."""
     with suppress(OSError):
         system.remove_folder(path)

@@ -1,4 +1,4 @@
-"""Bytes written with holes: of a store that knows none blocks of zeros are left out, of a file its holes."""
+"""Writes files with holes: blocks of zeros are left out if the source has no notion of holes, otherwise its holes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ZEROS = bytes(BLOCK_SIZE)
 
 
 def write_sparse(descriptor: int, data: bytes | memoryview, position: int) -> None:
-    """Writes bytes into a file that has its length already, and zeros there; runs of blocks by one call each."""
+    """Writes bytes into a file that already has its length, and zeros there; each run of other blocks by one call."""
     view, begin = memoryview(data), None
     for start in range(0, len(view), BLOCK_SIZE):
         block = view[start : start + BLOCK_SIZE]
@@ -28,7 +28,7 @@ def write_sparse(descriptor: int, data: bytes | memoryview, position: int) -> No
 
 
 def copy_parts(source: int, target: str, parts: list[tuple[int, int, int]]) -> None:
-    """Copies parts (position, position in the target, size) of an open file into one that is there; on the disk when
+    """Copies parts (position, position in the target, size) of an open file into an existing one; on the disk when
     this returns.
     """
     descriptor = system.open_write(target)
@@ -43,7 +43,7 @@ def copy_parts(source: int, target: str, parts: list[tuple[int, int, int]]) -> N
 
 
 def copy_file(source: str, target: str) -> None:
-    """Gives a file, which may be there, the content, length and time of another, on the disk when this returns."""
+    """Copies content, length and time of a file to another, which may exist; on the disk when this returns."""
     found = system.stat(source)
     descriptor, copy = system.open_read(source), system.open_write(target, create=True)
     try:
@@ -58,9 +58,9 @@ def copy_file(source: str, target: str) -> None:
 
 
 def move_file(source: str, target: str) -> None:
-    """Renames a file; to another disk, where no rename leads, it is copied, and stays until the copy is on the disk.
+    """Renames a file; to another disk, it is copied, and removed once the copy is on the disk.
 
-    The caller syncs the folders. Raises OSError: then `source` is as it was, and a begun copy is gone.
+    The caller syncs the folders. Raises OSError; `source` is then unchanged, and a partial copy is removed.
     """
     try:
         system.rename(source, target)

@@ -1,4 +1,4 @@
-"""What a listing knows of a file or folder, wherever it lies: name, length, and what changes when it changes."""
+"""What a listing reports of a file or folder, local or remote: name, length, and what changes when it changes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 
 class Stamp(NamedTuple):
-    """What changes with every change of a file or folder through the file system; zeros where there is none.
+    """Values that change with every change of a file or folder through the file system; zeros if there is none.
 
-    Times are in nanoseconds, the size in bytes. Device and inode tell a file from another one under its name. Of an
-    object the inode is its ETag, hashed, and of a folder of objects what lies in it.
+    Times are in nanoseconds, the size in bytes. Device and inode distinguish a file from another one of the same name.
+    The inode of an object is a hash of its ETag, that of a folder of objects a hash of its content.
     """
 
     mtime_ns: int = 0
@@ -21,7 +21,7 @@ class Stamp(NamedTuple):
 
     @classmethod
     def of(cls, found: os.stat_result) -> Stamp:
-        """The stamp of what the system says of a path."""
+        """The stamp from an `os.stat` result."""
         return cls(found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev)
 
     @property
@@ -34,7 +34,7 @@ NO_STAMP = Stamp()
 
 
 class FileStat(NamedTuple):
-    """What a listing knows of a file or folder."""
+    """What a listing reports of a file or folder."""
 
     name: str
     is_directory: bool

@@ -1,7 +1,7 @@
-"""The only way to the operating system: every open, read, write, sync and rename of the product goes through here.
+"""The only access to the operating system: every open, read, write, sync and rename of the product is made here.
 
-Tests replace functions of this module to inject short reads, full disks and stops, so callers say `system.pread(...)`
-and never keep a reference to a function.
+Tests replace functions of this module to inject short reads, full disks and stops, so callers write
+`system.pread(...)` and never keep a reference to a function.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _loops = CompiledLoops("storage_core.compiled.read_loops")
 
 @_told
 def open_read(path: str) -> int:
-    """A descriptor for reading; it changes neither file nor access time where the system allows that."""
+    """A descriptor for reading; it changes neither the file nor, if the system allows that, its access time."""
     if is_remote(path):
         return remote.open_read(path)
     try:
@@ -65,7 +65,7 @@ def open_read(path: str) -> int:
 
 @_told
 def open_write(path: str, create: bool = False, exclusive: bool = False) -> int:
-    """A descriptor for reading and writing; `exclusive` raises FileExistsError when the file is there."""
+    """A descriptor for reading and writing; `exclusive` raises FileExistsError if the file exists."""
     _refuse_remote(path)
     flags = os.O_RDWR | os.O_CLOEXEC
     if create:
@@ -100,7 +100,7 @@ def pread(descriptor: int, size: int, position: int) -> bytes:
 
 
 def pread_each(wanted: Sequence[tuple[int, int, int]]) -> list[bytes]:
-    """`pread` of each (descriptor, size, position); remote ones side by side."""
+    """`pread` of each (descriptor, size, position); remote ones concurrently."""
     if wanted and wanted[0][0] >= remote.FIRST_DESCRIPTOR:
         return remote.pread_each(wanted)
     return [pread(*each) for each in wanted]
@@ -124,7 +124,7 @@ def pread_runs(
     descriptors: Positions, target: npt.NDArray[np.uint8], starts: Positions, stops: Positions, positions: Positions
 ) -> tuple[int, int] | None:
     """Fills each [start, stop) of `target` from its position in the file of its descriptor, all local or all remote.
-    Where a file ended too early the row, and how many bytes of it there were, else None.
+    If a file ended too early, returns the row and the number of bytes that it had, else None.
     """
     done, local = 0, len(starts) > 0 and int(descriptors[0]) < remote.FIRST_DESCRIPTOR
     if local and (loops := _loops.after()) is not None:
@@ -157,10 +157,10 @@ def fsync(descriptor: int) -> None:
 
 
 def release(descriptor: int, position: int, size: int) -> None:
-    """Starts writing these bytes to the disk, without waiting, and keeps none that are there in memory.
+    """Starts writing these bytes to the disk without waiting, and drops those already there from memory.
 
-    What follows finds memory that was just used, where fresh memory of a virtual machine costs several times the copy;
-    and a sync later has little left to do. Advice only: the bytes stay as they are.
+    Later writes reuse that memory, while fresh memory of a virtual machine costs several times the copy; and a later
+    sync has little left to do. Advice only: the bytes do not change.
     """
     os.posix_fadvise(descriptor, position, size, os.POSIX_FADV_DONTNEED)
 
@@ -178,7 +178,7 @@ def sync_folder(path: str) -> None:
 
 @_told
 def reserve(descriptor: int, position: int, size: int) -> None:
-    """Makes sure that the bytes [position, position + size) can be written; OSError ENOSPC when the disk is full."""
+    """Makes sure that the bytes [position, position + size) can be written; OSError ENOSPC if the disk is full."""
     if size > 0:
         os.posix_fallocate(descriptor, position, size)
 
@@ -191,7 +191,7 @@ def truncate(descriptor: int, size: int) -> None:
 
 @_told
 def rename(source: str, target: str) -> None:
-    """Puts `source` in the place of `target` in one step."""
+    """Atomically renames `source` to `target`, replacing it."""
     _refuse_remote(source)
     _refuse_remote(target)
     os.rename(source, target)
@@ -199,7 +199,7 @@ def rename(source: str, target: str) -> None:
 
 @_told
 def link(source: str, target: str) -> bool:
-    """Gives a file a second name, which must be free; False where the file system has no such thing."""
+    """Gives a file a second name (a hard link), which must be free; False if the file system does not support that."""
     _refuse_remote(source)
     _refuse_remote(target)
     try:
@@ -240,25 +240,25 @@ def set_times(path: str, access_ns: int, modify_ns: int) -> None:
 
 
 def will_need(asked: object, spans: Iterable[tuple[str, int, int]]) -> object:
-    """Begins to read remote spans (path, start, stop); what it returns goes into the next call, and `need_no_more`."""
+    """Starts reading remote spans (path, start, stop). Pass the result to the next call, and to `need_no_more`."""
     far = [span for span in spans if is_remote(span[0])]
     return remote.will_need(asked, far) if far else asked
 
 
 def read_soon(descriptor: int, position: int, size: int) -> None:
-    """Begins to read local bytes that are not in memory, in large pieces, without waiting. Advice only."""
+    """Starts reading local bytes that are not in memory, in large pieces, without waiting. Advice only."""
     os.posix_fadvise(descriptor, position, size, os.POSIX_FADV_WILLNEED)
 
 
 def need_no_more(asked: object) -> None:
-    """Forgets what was asked for ahead and not read."""
+    """Drops what was requested ahead and not read."""
     if asked is not None:
         remote.need_no_more(asked)
 
 
 @_told
 def stat(path: str) -> FileStat:
-    """What is known of a path; symbolic links are followed. Raises FileNotFoundError."""
+    """The name, kind and stamp of a path; symbolic links are followed. Raises FileNotFoundError."""
     if is_remote(path):
         return remote.stat(path)
     found = os.stat(path)
@@ -267,7 +267,7 @@ def stat(path: str) -> FileStat:
 
 @_told
 def stamp(path: str) -> Stamp:
-    """The stamp of a path, symbolic links followed: one call to the system, for many paths."""
+    """The stamp of a path, symbolic links followed: a single system call, for use with many paths."""
     if is_remote(path):
         return remote.stamp(path)
     try:
@@ -296,7 +296,7 @@ def unchanged(stamps: Iterable[tuple[str, Stamp]]) -> bool:
 
 
 def exists(path: str) -> bool:
-    """Whether there is a file or folder of that name; False too when it may not be looked at."""
+    """Whether there is a file or folder of that name; also False without permission to look."""
     return remote.exists(path) if is_remote(path) else os.path.exists(path)
 
 
@@ -312,7 +312,7 @@ def is_folder(path: str) -> bool:
 
 
 def is_local(path: str) -> bool:
-    """Whether a path lies on a disk of this machine, where its processes are seen."""
+    """Whether a path is on a disk of this machine, where the processes that use it are visible."""
     return not is_remote(path)
 
 
@@ -322,7 +322,7 @@ def real_path(path: str) -> str:
 
 
 def entries(path: str) -> list[FileStat]:
-    """The entries of a folder in no particular order; broken links and names that vanish meanwhile are left out."""
+    """The entries of a folder in no particular order; broken links and names that vanish meanwhile are omitted."""
     if is_remote(path):
         return list(remote.entries(path))
     found = []
@@ -356,9 +356,9 @@ def matching(pattern: str) -> list[str]:
 
 @_told
 def try_lock(descriptor: int) -> bool:
-    """Takes the lock of byte 0 for this open file, as a Java process sees it; False when someone else has it.
+    """Takes the lock on byte 0 for this open file, visible to Java processes; False if someone else holds it.
 
-    An open-file-description lock: `lockf` locks go when any descriptor of the file closes in this process.
+    An open-file-description lock: `lockf` locks are lost when this process closes any descriptor of the file.
     """
     wanted = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
     try:
@@ -370,7 +370,7 @@ def try_lock(descriptor: int) -> bool:
 
 @_told
 def is_locked(descriptor: int) -> bool:
-    """Whether someone else holds the lock of byte 0, also of a file that is open for reading only."""
+    """Whether someone else holds the lock on byte 0; also works for a file open for reading only."""
     if descriptor >= remote.FIRST_DESCRIPTOR:
         return False
     wanted = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
@@ -379,7 +379,7 @@ def is_locked(descriptor: int) -> bool:
 
 
 def data_spans(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """The parts of [start, stop) that may hold other bytes than zeros: holes of a sparse file are left out."""
+    """The parts of [start, stop) that may hold bytes other than zero: holes of a sparse file are left out."""
     if descriptor >= remote.FIRST_DESCRIPTOR:
         stop = min(stop, remote.size_of(descriptor))
         yield from [(start, stop)] if start < stop else []

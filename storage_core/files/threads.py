@@ -1,6 +1,6 @@
-"""Two things at the same time: an item is used while the next one is made, or two functions run.
+"""Does two things at the same time: uses an item while the next one is made, or runs two functions.
 
-What an item is, and how long it stays valid, belongs to the caller.
+What an item is, and how long it stays valid, is up to the caller.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ Item = TypeVar("Item")
 
 
 def one_behind(items: Iterator[Item], use: Callable[[Item], None]) -> None:
-    """Uses each item, in their order, in a thread while the next one is made; item n + 2 is not made before n is used.
+    """Uses each item, in order, in a thread while the next one is made; item n + 2 is not made before n is used.
 
-    An error of `use` is raised before the next but one item is made.
+    An error in `use` for item n is raised before item n + 2 is made.
     """
     with ThreadPoolExecutor(1) as thread:
         running = None

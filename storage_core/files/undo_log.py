@@ -1,6 +1,6 @@
-"""Changes of files that can be taken back: what is overwritten, moved or made until a commit point is passed.
+"""File changes that can be undone: what is overwritten, moved or created until a commit point is passed.
 
-Which changes belong together, and when they are final, is for the callers.
+Which changes belong together, and when they are final, is up to the callers.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ CHUNK_SIZE = 8 << 20
 
 
 class Changes:
-    """Remembers how to take back what it did. Nothing is remembered across processes."""
+    """Makes changes and remembers how to undo them. Nothing is remembered across processes."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
 
     def undo(self) -> None:
-        """Takes everything back, the last change first. A step that fails does not keep the others from running."""
+        """Undoes everything, the last change first. A step that fails does not prevent the others from running."""
         failed: OSError | None = None
         while self._undo:
             try:
@@ -32,7 +32,7 @@ class Changes:
             raise failed
 
     def forget(self) -> None:
-        """Leaves everything as it is: someone else takes it back, or finishes it."""
+        """Keeps all changes: someone else undoes or finishes them."""
         self._undo.clear()
 
     def folder(self, path: str) -> None:
@@ -47,8 +47,9 @@ class Changes:
             system.sync_folder(os.path.dirname(each))
 
     def move(self, source: str, target: str) -> None:
-        """Renames a file, or copies it to another disk; on the disk when this returns. The target's folder must be
-        there.
+        """Renames a file, or copies it to another disk; on the disk when this returns.
+
+        The target's folder must exist.
         """
         move_file(source, target)
         self._undo.append(lambda: move_file(target, source))
@@ -56,7 +57,7 @@ class Changes:
             system.sync_folder(folder)
 
     def create(self, path: str, data: bytes = b"") -> None:
-        """Makes a file that must not exist, on the disk when this returns."""
+        """Creates a file that must not exist; on the disk when this returns."""
         descriptor = system.open_write(path, create=True, exclusive=True)
         self._undo.append(lambda: system.unlink(path))
         try:
@@ -66,11 +67,11 @@ class Changes:
             system.close(descriptor)
 
     def made(self, path: str) -> None:
-        """Takes note of a file that someone else made just now."""
+        """Notes a file that someone else has just created."""
         self._undo.append(lambda: system.unlink(path))
 
     def overwrite(self, path: str, position: int, data: bytes | memoryview) -> None:
-        """Writes into a file; what stood there is kept in memory. On the disk when this returns."""
+        """Overwrites bytes of a file; the old ones are kept in memory. On the disk when this returns."""
         self._keep_times(path)
         descriptor = system.open_write(path)
         try:
@@ -82,7 +83,7 @@ class Changes:
             system.close(descriptor)
 
     def reserve(self, path: str, position: int, size: int) -> None:
-        """Makes sure that bytes of a file can be written; OSError ENOSPC when the disk is full."""
+        """Makes sure that bytes of a file can be written; OSError ENOSPC if the disk is full."""
         self._keep_times(path)
         descriptor = system.open_write(path)
         try:
@@ -91,10 +92,10 @@ class Changes:
             system.close(descriptor)
 
     def zero(self, path: str, start: int, stop: int, kept: str) -> int:
-        """Zeroes the bytes [start, stop) of a file after copying what is there to the new file `kept`.
+        """Zeroes the bytes [start, stop) of a file after copying them to the new file `kept`.
 
-        Position p of `kept` holds byte start + p. Returns the number of bytes that may have been other than zero; with
-        none, there is no `kept`.
+        Position p of `kept` holds byte start + p. Returns the number of bytes that may have been nonzero; if there
+        are none, `kept` is not created.
         """
         self._keep_times(path)
         descriptor = system.open_write(path)

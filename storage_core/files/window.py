@@ -1,6 +1,6 @@
-"""Spans of a chain's bytes in one bounded, reused buffer, read by `preadv`.
+"""Reads spans of a chain's bytes into one bounded, reused buffer, by `preadv`.
 
-Nothing is mapped: a file that shrinks under a map kills Python, and a mapped file counts as resident memory.
+Nothing is memory-mapped: a file that shrinks while mapped kills Python, and a mapped file counts as resident memory.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Window:
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether it helps to say what will be read: each request costs time, and many may be under way."""
+        """Whether it helps to announce reads: each request costs time, and many may be under way."""
         return bool(self.chain.files) and not system.is_local(self.chain.files[0].path)
 
     def will_need(self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> None:
-        """Says which spans, each inside of one file, will be read next."""
+        """Announces the spans, each inside one file, that will be read next."""
         spans = []
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
             file = self.chain.file_at(start)
@@ -40,21 +40,21 @@ class Window:
         self._files.will_need(spans)
 
     def read_ahead(self, starts: npt.NDArray[np.int64], size: int) -> None:
-        """Reads small spans at addresses side by side, so that they are there when they are loaded one by one; nothing
-        on a local disk.
+        """Reads small spans at addresses concurrently, so that they are at hand when they are loaded one by one; does
+        nothing on a local disk.
         """
         if not self.looks_ahead:
             return
         wanted = []
         for start in starts.tolist():
             file = self.chain.file_at(start)
-            with suppress(FileNotFoundError):  # whoever loads it says so
+            with suppress(FileNotFoundError):  # reported when it is loaded
                 if file is not None:
                     wanted.append((self._files.descriptor(file.path), size, start - file.base_offset))
         system.pread_each(wanted)
 
     def load(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
-        """The bytes [start, stop), which must lie inside of one file. Valid until the next load."""
+        """The bytes [start, stop), which must be inside one file. Valid until the next load."""
         target = self._room(stop - start)
         self._fill(start, target)
         return target
@@ -62,7 +62,7 @@ class Window:
     def load_runs(
         self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-        """Several spans, each inside of one file, one after another; and where each begins in the buffer."""
+        """Several spans, each inside one file, one after another; and where each begins in the buffer."""
         sizes = stops - starts
         places = np.cumsum(sizes) - sizes
         target = self._room(int(sizes.sum()))
@@ -90,7 +90,7 @@ class Window:
 
 
 def vanished(file: ChainFile) -> CorruptionError:
-    """The error for a file that was listed and is gone."""
+    """The error for a file that was listed but no longer exists."""
     return CorruptionError(file.path, 0, "the file vanished while the store was read; read again, or read a copy")
 
 

@@ -1,1 +1,1 @@
-"""Bytes to arrays and back. Pure: no files, no locks, no Spark."""
+"""Converts bytes to arrays and back. Pure: no files, no locks, no Spark."""

@@ -1,7 +1,7 @@
-"""Finds short byte strings in a large buffer, at a speed that hardly depends on what lies there.
+"""Finds short byte strings in a large buffer, at a speed that hardly depends on its content.
 
-The C library's `memmem` looks at a few bytes of each length of the needle and runs five times as fast as comparing
-words (measured); where hits are many a call for each would cost more than that.
+The C library's `memmem` examines only a few bytes per needle length and runs five times as fast as comparing words
+(measured). With many hits, a call for each would cost more than it saves.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from storage_core.formats.layout import Bytes, Positions
 
 SHORTEST = 4
 MOST_HITS = 64
-"""Hits in one buffer from which on words are compared."""
+"""Hits in one buffer beyond which words are compared instead."""
 _WORD = np.dtype("<u4")
 
 _memmem = getattr(ctypes.CDLL(None), "memmem", None)
@@ -31,7 +31,7 @@ def find_all(buffer: Bytes, needle: bytes) -> Positions:
 
 
 def _few(buffer: Bytes, needle: bytes) -> list[int] | None:
-    """The same one by one; None where they are many."""
+    """The positions found one by one with `memmem`; None if there are too many, or `memmem` cannot be used."""
     if _memmem is None or not buffer.flags.c_contiguous:
         return None
     found: list[int] = []
@@ -53,7 +53,7 @@ def _by_words(buffer: Bytes, needle: bytes) -> Positions:
         count = (len(buffer) - shift) // SHORTEST
         if count > 0:
             hit = np.frombuffer(raw, _WORD, count, shift) == np.uint32(tail)
-            # Most windows hold no needle, and `any` is quicker than an empty list of places.
+            # Most windows hold no needle, and `any` is faster than building an empty list of positions.
             if hit.any():
                 found.append(np.flatnonzero(hit) * SHORTEST + shift)
     at = np.sort(np.concatenate(found), kind="stable") if found else np.empty(0, np.int64)
@@ -67,7 +67,7 @@ def _by_words(buffer: Bytes, needle: bytes) -> Positions:
 
 
 def spans_with(buffer: Bytes, starts: Positions, stops: Positions, needles: list[bytes]) -> npt.NDArray[np.bool_]:
-    """Which spans [start, stop) of the buffer hold one of `needles`. Shape (n,)."""
+    """Which spans [start, stop) of the buffer contain at least one of `needles`. Shape (n,)."""
     kept = np.zeros(len(starts), bool)
     for needle in needles:
         at = find_all(buffer, needle)

@@ -18,7 +18,7 @@ PART = 1024
 LARGE = 1024
 
 FAST_LISTS = 26
-"""The version of pyarrow whose lists of bytes are made in C++; before, `to_numpy` is ten times as fast."""
+"""The first version of pyarrow that makes lists of bytes objects in C++; before it, `to_numpy` is ten times as fast."""
 
 _loops = CompiledLoops("storage_core.compiled.span_loops")
 _held: list[Any] = [None]
@@ -47,25 +47,25 @@ def span_crcs(buffer: Bytes, starts: Positions, sizes: Positions) -> npt.NDArray
 
 
 def _small_crcs(bodies: pa.BinaryArray) -> npt.NDArray[np.int32]:
-    """One Python call a message: the only per-message loop of a scan without compiled loops.
+    """One Python call per message: the only per-message loop of a scan without compiled loops.
 
-    Turning the column into bytes objects first costs half of slicing a memoryview, and ISA-L's sum a third (100 B) to a
-    seventh (10 KB) of zlib's.
+    Converting the column to bytes objects first costs half as much as slicing a memoryview, and ISA-L's CRC takes a
+    third (100 B) to a seventh (10 KB) of the time of zlib's.
     """
     sums = np.empty(len(bodies), np.uint32)
-    # A part at a time: its bytes objects stay in the cache and come out of memory that was just freed.
+    # One part at a time: its bytes objects stay in the cache and reuse memory that was just freed.
     for start in range(0, len(bodies), PART):
         part = bodies.slice(start, PART)
-        # to_numpy loads pandas, where it is installed: a fifth of a second.
+        # to_numpy loads pandas if it is installed, which takes a fifth of a second.
         objects = part.to_pylist() if _makes_lists else part.to_numpy(zero_copy_only=False)
         sums[start : start + PART] = np.fromiter(map(crc32, objects), np.uint32, len(objects))
-        # Held until the next part is made, or Python would give their memory back to the system, and fetch it anew.
+        # Held until the next part is made, or Python would return their memory to the system and request it again.
         _held[0] = objects
     return _masked(sums)
 
 
 def _large_crcs(data: Bytes, starts: npt.NDArray[Any], stops: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-    """The same without a copy: from about 1 KB on slicing costs less than copying, at 10 KB a quarter."""
+    """`_small_crcs` without a copy: from about 1 KB on, slicing costs less than copying, at 10 KB a quarter of it."""
     spans = map(data.data.__getitem__, map(slice, starts.tolist(), stops.tolist()))
     return _masked(np.fromiter(map(crc32, spans), np.uint32, len(starts)))
 

@@ -1,6 +1,6 @@
-"""Arrow columns out of numpy columns: times, hosts, hex ids, words, nulls; and masks the other way. Knows no engine.
+"""Arrow columns from numpy columns: times, hosts, hex ids, words, nulls; and masks the other way. Depends on no engine.
 
-Each function is vectorised; what is done a value at a time is done once per distinct value.
+Each function is vectorised; work on single values is done once per distinct value.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HOST_SIZE = 8
 
 @cache
 def _hex_of_two(lower: bool) -> npt.NDArray[np.uint32]:
-    """Four digits for each pair of bytes: half the lookups, and the table still fits a core's cache."""
+    """The four hex digits of each pair of bytes: half the lookups, and the table still fits into a core's cache."""
     digits = bytes(range(256)).hex().encode()
     of_one = np.frombuffer(digits if lower else digits.upper(), "<u2")
     found: npt.NDArray[np.uint32] = of_one[np.arange(1 << 16, dtype="<u2").view(np.uint8)].view("<u4")
@@ -32,9 +32,9 @@ def _hex_of_two(lower: bool) -> npt.NDArray[np.uint32]:
 
 
 def timestamps(ms: npt.NDArray[np.int64]) -> pa.TimestampArray:
-    """Epoch milliseconds as timestamp[us, UTC]; null where they lie outside of the years 1 to 9999.
+    """Epoch milliseconds as timestamp[us, UTC]; null outside the years 1 to 9999.
 
-    A producer or a damaged byte can store any 64-bit number; such a time fits no calendar of Spark's or Python's.
+    A producer or a damaged byte can store any 64-bit number; neither Spark nor Python can represent such a time.
     """
     inside = (ms >= YEAR_1_MS) & (ms < YEAR_10000_MS)
     if inside.all():
@@ -43,7 +43,7 @@ def timestamps(ms: npt.NDArray[np.int64]) -> pa.TimestampArray:
 
 
 def masked(values: pa.Array, valid: npt.NDArray[np.bool_]) -> pa.Array:
-    """The same values, null where `valid` is false (and where they were null)."""
+    """The same values, null where `valid` is false (and where they already were)."""
     if valid.all():
         return values
     return pc.if_else(as_array(valid), values, pa.nulls(1, values.type)[0])

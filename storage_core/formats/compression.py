@@ -1,6 +1,6 @@
-"""Inflating message bodies: zlib, LZ4 frames and zstd (rocketmq.md 2.3), bounded in size.
+"""Inflates message bodies: zlib, LZ4 frames and zstd (rocketmq.md 2.3), up to a size limit.
 
-Only flagged bodies come here, one at a time: compression, not the call, is what costs.
+Only bodies flagged as compressed are passed in, one at a time: the cost is in the decompression, not in the call.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MAX_BODY_SIZE = 64 << 20
 
 
 class InflateError(ValueError):
-    """A body that is flagged as compressed and does not inflate, or inflates to more than MAX_BODY_SIZE."""
+    """A body is flagged as compressed but does not inflate, or inflates to more than MAX_BODY_SIZE."""
 
 
 def inflate(body: bytes, kind: int) -> bytes:

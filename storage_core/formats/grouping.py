@@ -1,6 +1,6 @@
-"""Rows that belong to groups: which groups there are, the number of each row in its own, all rows group by group.
+"""Rows that belong to groups: the distinct groups, the number of each row within its group, the rows in group order.
 
-What a group is belongs to the callers.
+The callers decide what a group is.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ _loops = CompiledLoops("storage_core.compiled.group_loops")
 def numbered(
     group: npt.NDArray[np.int64], counted: Mask, following: Positions
 ) -> tuple[Positions, Positions, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Numbers the rows of each group, in their order. `following` (one a group) has the next number, and is moved on.
+    """Numbers the rows of each group, in row order. `following` has the next number of each group, and is advanced.
 
-    Returns values, order, groups, bounds: the number of each row, -1 where it is not `counted`; the counted rows, of
-    which `order[bounds[k]:bounds[k + 1]]` are those of group `groups[k]`. Groups without rows are left out.
+    Returns values, order, groups, bounds: `values` has the number of each row, -1 if it is not `counted`; `order` has
+    the counted rows, and `order[bounds[k]:bounds[k + 1]]` are those of group `groups[k]`. Groups without rows are
+    left out.
     """
     if (loops := _loops.after(group.nbytes)) is not None:
         found: tuple[Positions, Positions, Positions, Positions] = loops.numbered(group, counted, following)
@@ -39,7 +40,7 @@ def numbered(
 
 
 def distinct_below(limit: int, values: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The distinct ones of some numbers in [0, limit), ascending, and which of them each number is."""
+    """The distinct values of numbers in [0, limit), ascending, and for each number the index of its distinct value."""
     if limit > 4 * len(values):
         distinct, inverse = np.unique(values, return_inverse=True)
         return distinct, inverse

@@ -1,6 +1,6 @@
 """Java's `String.hashCode`: of one text, and of a whole column.
 
-What a hash is good for (index slots, tags codes, queues by key) belongs to the callers. Source of the rule:
+What a hash is used for (index slots, tags codes, queues by key) is up to the callers. Source of the rule:
 rocketmq.md, conventions: `h = 31 * h + unit` over UTF-16 code units, 32 bits, signed.
 """
 
@@ -21,7 +21,7 @@ _NOT_ASCII, _CONTINUATION_MASK, _CONTINUATION, _FOUR_BYTES = 0x80, 0xC0, 0x80, 0
 
 
 def java_hash(text: str) -> int:
-    """The hash of one text, signed. Lone surrogates count as the code units that they are."""
+    """The hash of one text, signed. Lone surrogates are hashed as code units."""
     value = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for high, low in zip(units[0::2], units[1::2], strict=True):
@@ -30,10 +30,11 @@ def java_hash(text: str) -> int:
 
 
 def java_hashes(texts: pa.StringArray, before: npt.NDArray[np.int32] | int = 0) -> npt.NDArray[np.int32]:
-    """The hash of each text, shape (n,); that of null is that of the empty text.
+    """The hash of each text, shape (n,); a null hashes like the empty text.
 
-    `before`: the hashes (shape (n,) or one for all) of what stands before each text; the result is then the hash of
-    both together. The texts must be valid UTF-8. The twin of the compiled loop goes over character positions, not rows.
+    `before`: the hashes (shape (n,) or one for all) of a prefix of each text; the result is then the hash of prefix and
+    text together. The texts must be valid UTF-8. The numpy twin of the compiled loop iterates over character positions,
+    not rows.
     """
     if (loops := _loops.after(len(texts) * GUESSED_SIZE)) is not None:
         stands_before = np.ascontiguousarray(np.broadcast_to(np.asarray(before, np.int32), len(texts)))
@@ -47,7 +48,7 @@ def java_hashes(texts: pa.StringArray, before: npt.NDArray[np.int32] | int = 0) 
     order = stable_order(lengths)[::-1]
     starts, lengths = starts[order], lengths[order]
     values = np.broadcast_to(np.asarray(before, np.int32).view(np.uint32), len(order))[order].copy()
-    # Sorted by falling length, the texts that reach a position are the first ones.
+    # In order of descending length, the texts that reach a position come first.
     reach = np.searchsorted(-lengths, -np.arange(int(lengths.max(initial=0))), "left")
     for position, count in enumerate(reach.tolist()):
         values[:count] *= np.uint32(31)
@@ -82,7 +83,7 @@ def _code_units(
     if not (data & _NOT_ASCII).any():
         return data, offsets[:-1], offsets[1:]
     units = np.frombuffer(data.tobytes().decode("utf-8").encode("utf-16-le"), "<u2")
-    # A code point begins at each byte that continues none; those of four bytes take two units.
+    # A code point begins at each byte that is not a continuation byte; one of four bytes takes two units.
     before = np.zeros(len(data) + 1, np.int64)
     np.cumsum(((data & _CONTINUATION_MASK) != _CONTINUATION) + (data >= _FOUR_BYTES).astype(np.int64), out=before[1:])
     places = before[offsets]

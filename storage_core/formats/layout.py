@@ -1,7 +1,7 @@
 """Fixed-size layouts: a format is declared once, and its structs and numbers are read anywhere in a buffer.
 
-`struct()` turns named fields into a numpy dtype that must add up to the declared size. What the fields mean belongs to
-the module that declares them.
+`struct()` turns named fields into a numpy dtype, whose widths must add up to the declared size. The meaning of the
+fields is up to the module that declares them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Field:
-    """One field of a struct: its name here, its type on disk (a numpy string such as `>i8`), what it means."""
+    """One field of a struct: its name here, its type on disk (a numpy string such as `>i8`), its meaning."""
 
     name: str
     disk: str
@@ -48,14 +48,14 @@ class Struct:
     dtype: np.dtype[Any]
 
     def field(self, name: str) -> Field:
-        """The field called `name`; KeyError when there is none."""
+        """The field called `name`. Raises KeyError if there is none."""
         for field in self.fields:
             if field.name == name:
                 return field
         raise KeyError(name)
 
     def all(self, buffer: Bytes) -> npt.NDArray[Any]:
-        """Every whole struct of a buffer that holds nothing else, without a copy. Shape (len // size,)."""
+        """Every whole struct of a buffer of consecutive structs, without a copy. Shape (len // size,)."""
         count = len(buffer) // self.size
         return buffer[: count * self.size].view(self.dtype)
 
@@ -73,9 +73,9 @@ def struct(name: str, *fields: tuple[str, str, str], size: int) -> Struct:
 
 
 def values_at(buffer: Bytes, dtype: str, positions: Positions) -> npt.NDArray[Any]:
-    """One value of `dtype` at each position, in disk byte order; positions outside the buffer are moved inside.
+    """One value of `dtype` at each position, in disk byte order; positions outside the buffer are clamped.
 
-    For numbers and short texts. Shape (n,); zeros when the buffer holds none.
+    For numbers and short texts. Shape (n,); zeros if the buffer is too short for one value.
     """
     kind = np.dtype(dtype)
     reach = len(buffer) - kind.itemsize

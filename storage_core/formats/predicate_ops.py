@@ -1,6 +1,6 @@
 """Which values of an Arrow column satisfy `op value`, with SQL's null: neither true nor false, so never kept.
 
-What is asked of which column belongs to the engines; the names of the operators are those of `store.Predicate`.
+Which predicates apply to which column is up to the engines; the operators are named as in `store.Predicate`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from storage_core.formats.layout import Mask
 
 
 def holds(column: pa.Array, op: str, value: Any) -> Mask:
-    """For each value of `column` whether `value op` is true. Timestamps are compared with epoch microseconds.
+    """Whether `op value` is true for each value of `column`. Timestamps are compared with epoch microseconds.
 
-    Text compares by its UTF-8 bytes, as in Spark. `contains` asks a list column for an element, a text for a part.
-    Raises KeyError for an operator that does not exist, pa.ArrowInvalid for a value that the column's type cannot hold.
+    Text is compared by its UTF-8 bytes, as in Spark. `contains` looks for an element of a list, or a substring of a
+    text. Raises KeyError for an unknown operator, and pa.ArrowInvalid, TypeError or OverflowError for a value that the
+    column's type cannot hold.
     """
     if pa.types.is_timestamp(column.type):
         column = column.view(pa.int64())
@@ -30,7 +31,7 @@ def holds(column: pa.Array, op: str, value: Any) -> Mask:
 
 
 def has_any(listed: pa.ListArray, wanted: pa.Array) -> Mask:
-    """For each list whether one of its elements is in `wanted`."""
+    """Whether each list has an element that is in `wanted`."""
     hit = pc.is_in(listed.flatten(), wanted).to_numpy(zero_copy_only=False)
     parents = pc.list_parent_indices(listed).to_numpy()
     kept = np.zeros(len(listed), bool)

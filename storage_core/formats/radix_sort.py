@@ -1,7 +1,7 @@
-"""Sorts many numbers at once, equal ones in the order in which they come.
+"""Sorts many numbers at once; equal ones keep their order.
 
-What is sorted belongs to the callers. numpy sorts 16-bit numbers by radix, ten times as fast as wider ones, so wider
-ones are sorted by their halves.
+What is sorted is up to the callers. numpy sorts 16-bit numbers by radix, ten times as fast as wider ones, so wider
+numbers are sorted 16 bits at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ HALF = 16
 
 
 def stable_order(values: npt.NDArray[np.int64]) -> Positions:
-    """The places of numbers from 0 on in ascending order of the numbers. Shape (n,)."""
+    """The indices that sort numbers >= 0 in ascending order. Shape (n,)."""
     most = int(values.max(initial=0))
     order: Positions = np.argsort(values.astype(np.uint16), kind="stable")
     for shift in range(HALF, most.bit_length(), HALF):

@@ -1,6 +1,6 @@
-"""A few known texts compared with many spans of a buffer, eight bytes at a time.
+"""Compares a few known texts with many spans of a buffer, eight bytes at a time.
 
-A third of the time of gathering the spans first; topics are what it is for.
+This takes a third of the time of gathering the spans first. Used for topics.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _loops = CompiledLoops("storage_core.compiled.span_loops")
 
 
 class KnownTexts:
-    """Texts to compare with, as words of eight bytes one after another, padded with zeros.
+    """Texts to compare with, as consecutive words of eight bytes, padded with zeros.
 
-    For compiled loops: text i is [offsets[i], offsets[i + 1]) of `packed`.
+    For compiled loops, text i is [offsets[i], offsets[i + 1]) of `packed`.
     """
 
     def __init__(self, texts: Sequence[bytes]) -> None:
@@ -39,7 +39,7 @@ class KnownTexts:
     def equal(
         self, buffer: Bytes, starts: Positions, sizes: Positions, which: npt.NDArray[np.int32]
     ) -> npt.NDArray[np.bool_]:
-        """Whether each span [start, start + size) of `buffer`, which must lie inside of it, is text `which`. (n,)"""
+        """Whether each span [start, start + size) of `buffer`, which must contain it, is text `which`. Shape (n,)."""
         same: npt.NDArray[np.bool_]
         if (loops := _loops.after()) is not None:
             same = loops.equal(buffer, starts, sizes, self.packed, self.offsets, which)
@@ -51,7 +51,7 @@ class KnownTexts:
         view = np.ndarray((max(len(buffer) - WORD + 1, 0),), "<u8", buffer, strides=(1,))
         for number in range(self._count if last >= 0 else 0):
             same &= (view[inside + number * WORD] ^ self._words[number, which]) & self._masks[number, which] == 0
-        # Words of the last spans would reach beyond the buffer.
+        # The words of the last spans would extend beyond the buffer.
         for row in near_end.tolist():
             span = buffer[starts[row] : starts[row] + sizes[row]].tobytes()
             same[row] = span == self._texts[which[row]]

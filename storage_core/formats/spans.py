@@ -1,6 +1,6 @@
 """Spans and structs of a buffer, gathered in C++: variable-length bytes as Arrow arrays, fixed-size structs as numpy.
 
-Where they lie belongs to the formats; this module only copies them.
+Their positions are up to the formats; this module only copies them.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def _even_numbers(count: int) -> pa.Array:
 
 
 def with_gaps(buffer: Bytes | pa.Buffer, starts: Positions, stops: Positions) -> pa.BinaryArray:
-    """The spans [start, stop) as the even elements of an array whose odd elements are what lies between. No copy.
+    """The spans [start, stop) as the even elements of an array whose odd elements are the gaps. No copy.
 
-    Odd elements must never be read: where spans are not ascending their length is negative.
+    Odd elements must never be read: if the spans are not ascending, their length is negative.
     """
     count = len(starts)
     offsets = np.empty(2 * count + 1, np.int32)
@@ -45,14 +45,14 @@ def with_gaps(buffer: Bytes | pa.Buffer, starts: Positions, stops: Positions) ->
 
 
 def gather(buffer: Bytes | pa.Buffer, starts: Positions, stops: Positions, size: int = 0) -> pa.BinaryArray:
-    """Copies the spans [start, stop), which the caller has checked against the buffer, to one contiguous array.
+    """Copies the spans [start, stop), which the caller has checked against the buffer, into one contiguous array.
 
-    `size`: bytes in all, where the caller knows it.
+    `size`: the total number of bytes, if the caller knows it.
     """
     if not len(starts):
         return bytes_array([])
     if len(starts) <= FEW:
-        # The fixed cost of a gather is that of copying eight spans one by one.
+        # The fixed cost of a gather equals that of copying eight spans one by one.
         view = memoryview(_as_buffer(buffer))
         spans = zip(starts.tolist(), stops.tolist(), strict=True)
         return bytes_array([view[start:stop] for start, stop in spans])
@@ -63,13 +63,13 @@ def gather(buffer: Bytes | pa.Buffer, starts: Positions, stops: Positions, size:
 
 
 def taken(buffer: Bytes | pa.Buffer, starts: Positions, stops: Positions) -> pa.BinaryArray:
-    """`gather` without compiled loops, for whom they were too early a moment ago: what it copies counts once."""
+    """`gather` without compiled loops, for callers that were just refused them: the bytes are not counted twice."""
     return pc.take(with_gaps(buffer, starts, stops), _even_numbers(len(starts)), boundscheck=False)
 
 
 def joined(columns: Sequence[pa.Array | pa.Scalar], count: int) -> pa.BinaryArray:
-    """The elements of binary or string columns of `count` elements without nulls, row by row in one; a scalar is in
-    every row. Together they must be shorter than 2 GiB.
+    """Binary or string columns of `count` elements, without nulls, concatenated row by row; a scalar is part of every
+    row. The result must be shorter than 2 GiB.
     """
     if (loops := _loops.after(count * GUESSED_SIZE)) is not None:
         return loops.joined(columns, count)
@@ -80,8 +80,8 @@ def joined(columns: Sequence[pa.Array | pa.Scalar], count: int) -> pa.BinaryArra
 def structs_at(buffer: Bytes, dtype: np.dtype[Any], positions: Positions) -> npt.NDArray[Any]:
     """One `dtype` at each position of `buffer` (uint8). Shape (n,), disk byte order, a copy.
 
-    A fifth of the time of indexing a strided view. Raises FormatError at the first position whose struct does not lie
-    inside the buffer.
+    Takes a fifth of the time of indexing a strided view. Raises FormatError if a struct does not lie inside the buffer:
+    at the lowest position if that is negative, else at the highest.
     """
     if len(positions):
         low, high = int(positions.min()), int(positions.max())
@@ -111,14 +111,14 @@ def data_of(array: pa.Array) -> Bytes:
 
 
 def holds_any(array: pa.Array, values: tuple[int, ...]) -> bool:
-    """Whether one of these bytes is in the data of a binary or string array; what null elements cover counts too."""
+    """Whether the data of a binary or string array contains one of these bytes; bytes of null elements count too."""
     offsets = offsets_of(array)
     data = data_of(array)[int(offsets[0]) : int(offsets[-1])]
     return any(bool((data == value).any()) for value in values)
 
 
 def text(array: pa.BinaryArray) -> pa.StringArray:
-    """Bytes as UTF-8 text; malformed bytes become U+FFFD, as Java's decoder reports them."""
+    """Bytes as UTF-8 text; malformed bytes become U+FFFD, as in Java's decoder."""
     if is_text(array):
         return array.view(pa.string())
     return text_array(None if value is None else value.decode("utf-8", "replace") for value in array.to_pylist())
@@ -136,7 +136,7 @@ def is_text(array: pa.BinaryArray) -> bool:
 
 
 def is_ascii(array: pa.BinaryArray) -> bool:
-    """Whether no byte of the elements has its high bit set: many times faster than to look at text."""
+    """Whether no byte of the elements has its high bit set; many times faster than validating text."""
     offsets = offsets_of(array)
     data = data_of(array)[int(offsets[0]) : int(offsets[-1])]
     words = data[: len(data) & -8].view(np.uint64)

@@ -1,1 +1,1 @@
-"""The options of mqstore: their values parsed, each with its exact error. Knows no engine."""
+"""The options of a read, and the parsers of option values, each with its exact error. Imports no engine."""

@@ -1,7 +1,7 @@
-"""Where a read starts and ends: the texts of `startingOffsets`, `endingOffsets` and `assign` as bounds of each store.
+"""Where a read starts and ends: parses `startingOffsets`, `endingOffsets` and `assign` into bounds for each store.
 
-Rules are those of Spark's Kafka source for batches; over several stores the JSON's outer key is the store's name.
-Leaves to others: what a bound means in a queue (the engine).
+The rules are those of Spark's Kafka source for batches; with several stores the JSON's outer key is the store's name.
+The engine decides what a bound means in a queue.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _MAX_OFFSET = (1 << 63) - 1
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound as the user wrote it; `by_name` is the JSON, not looked into: its depth depends on the stores.
+    """A bound as the user wrote it; `by_name` is the JSON, not yet interpreted: its depth depends on the stores.
 
-    `of_stream`: the latest offset is a start too.
+    `of_stream`: the latest offset is allowed as a start too.
     """
 
     option: str
@@ -37,11 +37,11 @@ class Bound:
 
     @property
     def narrows(self) -> bool:
-        """Whether it may leave messages out."""
+        """Whether the bound may leave messages out."""
         return self.by_name is not None or self.plain.last is not None or self.plain.group is not None
 
     def of_store(self, store: str, stores: Sequence[str]) -> OffsetBound:
-        """The bound of one of `stores`; what the JSON does not name takes the default."""
+        """The bound for one of `stores`; queues that the JSON does not name get the default."""
         if self.by_name is None:
             return self.plain
         inner = _of_store(self.option, self.text, self.by_name, store, stores, _EXAMPLE)
@@ -91,7 +91,7 @@ class Assignment:
 
 
 def bound(starting: bool, of_stream: bool = False) -> Callable[[str, str], Bound]:
-    """The parser of `startingOffsets` (or `endingOffsets`); that of a stream takes `latest` as a start."""
+    """The parser of `startingOffsets` (or `endingOffsets`); for a stream it accepts `latest` as a start."""
     default = EARLIEST if starting else LATEST
 
     def parse(name: str, text: str) -> Bound:
@@ -110,7 +110,7 @@ def bound(starting: bool, of_stream: bool = False) -> Callable[[str, str], Bound
             group = value[len("group:") :].strip()
             if not group:
                 raise OptionError(name, text, "names no consumer group; write it like group:billing")
-            # Of a queue that the group never read the earliest offset is meant, at both ends.
+            # For a queue that the group never read, the earliest offset is used at both ends.
             return Bound(name, text, OffsetBound(EARLIEST, group=group))
         if value.startswith("{"):
             return Bound(name, text, OffsetBound(default), json_object(name, text, _EXAMPLE), of_stream)

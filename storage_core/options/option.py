@@ -1,6 +1,6 @@
-"""One option: its name, what it takes, and the parser of its text; and how a table of options reads what was given.
+"""An option: its name, its values and the parser of its text; and how a table of options parses given values.
 
-Leaves to others: which options there are (`read`, the engines), and what a value does.
+`read` and the engines define which options exist; what a value does is defined elsewhere.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Parser = Callable[[str, str], Any]
 class Option:
     """One row of a table of options.
 
-    `use` says what it belongs to: READ to batch reads and streams, STREAM to streaming reads alone, SPARK is Spark's
-    own. `engine` is set where the option means something for the stores of one engine only; `aliases_of` names the
-    engine of an alias that only one engine's users say.
+    `use` states where it applies: READ to batch reads and streams, STREAM only to streaming reads; SPARK is Spark's
+    own. `engine` is set if the option applies only to stores of one engine; `aliases_of` maps an alias that only one
+    engine's users know to that engine.
     """
 
     name: str
@@ -49,10 +49,10 @@ def by_name(table: Sequence[Option]) -> dict[str, Option]:
 
 
 def parsed(given: Mapping[str, Any], table: Sequence[Option], plural: str) -> dict[str, Any]:
-    """The value of every option of `table`: parsed where it was given, else its default (None where it has none).
+    """The value of every option of `table`: parsed if it was given, else its default (None if it has none).
 
-    Names have no case; None counts as not given. `plural` says in an error what the table holds. Raises OptionError for
-    an unknown name, with the close ones, and for a wrong value.
+    Names are case-insensitive; None counts as not given. `plural` names the contents of the table in errors. Raises
+    OptionError for an unknown name, with similar ones, and for a wrong value.
     """
     known = by_name(table)
     found = {option.name: None if option.default is None else option.parse(option.name, option.default)

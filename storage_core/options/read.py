@@ -1,7 +1,6 @@
-"""The options of a read, and a load's options parsed: names without case, aliases, exact errors.
+"""The options of a read, and the parser of a load's options: case-insensitive names, aliases, exact errors.
 
-Leaves to others: parsing of single values (`values`, `offsets`, `topic_pattern`), and what stores, topics and columns
-exist (the engines).
+`values`, `offsets` and `topic_pattern` parse single values; the engines know which stores, topics and columns exist.
 """
 
 from __future__ import annotations
@@ -90,9 +89,9 @@ _BATCH_ONLY = {
     "includeAcked": "a stream reads what is not acknowledged; leave it out, or read a batch",
     "pushdown": "Spark hands no filters to a stream; use key, msgId, tag or topic",
 }
-"""Options of a read that a stream refuses unless they have their defaults."""
+"""Options of a read that a stream rejects unless they have their defaults."""
 STORAGE = "storage."
-"""What the names of options begin with that say how a URI is reached; `open_store` checks them."""
+"""The prefix of the options that configure access to a URI; `open_store` checks them."""
 # What Spark adds on its own: the location of a catalog table, the paths of load([a, b]).
 SPARKS_OWN = frozenset({"paths", "location", "provider", "owner"})
 # Options of Spark's Kafka source that say how to talk to a Kafka broker, or that it ignores in a batch.
@@ -114,12 +113,12 @@ class TriggerLimits:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """A load's options, parsed.
+    """The parsed options of a load.
 
-    `request` holds all that means the same in every store of the load; `assign`, `start` and `stop` are told to each
-    store by its name. `of_one_engine` are options that only one engine's stores know: (engine, name as given, text).
-    `ignored` are options of a Kafka job that mean nothing here, `limits` those of a stream's triggers, `storage` those
-    that say how a URI is reached: some are secret.
+    `request` holds everything that means the same in every store of the load; `assign`, `start` and `stop` are resolved
+    for each store by its name. `of_one_engine` are options that only one engine's stores support: (engine, name as
+    given, text). `ignored` are options of a Kafka job that mean nothing here, `limits` those of a stream's triggers,
+    `storage` those that configure access to a URI: some are secret.
     """
 
     request: ScanRequest
@@ -145,12 +144,12 @@ class ReadOptions:
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """The columns asked for, None for all."""
+        """The selected columns, None for all."""
         return self.request.columns
 
     @property
     def store_options(self) -> dict[str, str]:
-        """What `open_store` takes besides the path and the engine, without what has its default."""
+        """The options for `open_store` besides the path and the engine, without those that have their default."""
         found = {} if self.recovery == "auto" else {"recovery": self.recovery}
         if self.commit_log_path:
             found["commitLogPath"] = ",".join(self.commit_log_path)
@@ -162,7 +161,7 @@ class ReadOptions:
 
 
 def check_engine(options: Sequence[tuple[str, str, str]], engine: str, path: str) -> None:
-    """OptionError for the first of `options` (engine, name, text) that the stores of `engine` do not know."""
+    """Raises OptionError for the first of `options` (engine, name, text) that the stores of `engine` do not support."""
     for wanted, name, text in options:
         if wanted != engine:
             belongs, here = _SPOKEN[wanted], _SPOKEN[engine]
@@ -170,7 +169,7 @@ def check_engine(options: Sequence[tuple[str, str, str]], engine: str, path: str
 
 
 def of_one_engine(options: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Those of the options of a read that the stores of one engine alone know: (engine, name as given, text)."""
+    """Those of the options of a read that only one engine's stores support: (engine, name as given, text)."""
     given = [(name, value, _BY_NAME.get(name.lower())) for name, value in options.items() if value is not None]
     return [(known.engine, name, as_text(value)) for name, value, known in given if known and known.engine]
 
@@ -178,11 +177,11 @@ def of_one_engine(options: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 def parse_read_options(
     raw: Mapping[str, str], written: Sequence[Option], now_ms: int | None = None, stream: bool = False
 ) -> ReadOptions:
-    """The options of a batch read, or of a stream; `now_ms` is what `-10m` counts from. `written` are the options of a
-    write, to tell a misplaced one from a misspelt one.
+    """The options of a batch read, or of a stream; `-10m` is relative to `now_ms`. `written` are the options of a
+    write, to distinguish a misplaced one from a misspelt one.
 
-    Raises OptionError for an unknown name (with the close ones), a wrong value, one thing said twice, options that
-    exclude each other, and options of what this version does not do.
+    Raises OptionError for an unknown name (with similar ones), a wrong value, the same option given twice with
+    different texts, options that exclude each other, and options that this version does not support.
     """
     kafka = next((text.strip().lower() == "kafka" for name, text in raw.items() if name.lower() == "layout"), False)
     storage = tuple(sorted((name, text) for name, text in raw.items() if name.lower().startswith(STORAGE)))
@@ -240,7 +239,7 @@ def _refuse_batch_options(given: Mapping[str, tuple[str, str]]) -> None:
 def _known(
     raw: Mapping[str, str], kafka: bool, written: Sequence[Option], stream: bool
 ) -> tuple[dict[str, tuple[str, str]], tuple[str, ...]]:
-    """Option name → (name as given, text), and the names that a Kafka job brings along."""
+    """Option name → (name as given, text), and the names of a Kafka job's options that are ignored."""
     given: dict[str, tuple[str, str]] = {}
     ignored = []
     for name, text in sorted(raw.items()):
@@ -262,7 +261,7 @@ def _known(
 
 
 def _refuse(name: str, text: str, from_kafka: bool, every: Sequence[Option]) -> None:
-    """Raises OptionError for an option that is none of a read; nothing for another one's that has its default."""
+    """Raises OptionError for an option that does not belong to this read, unless it is a known one with its default."""
     if from_kafka:
         raise OptionError(name, text, "belongs to Kafka; it is ignored with layout=kafka, otherwise leave it out")
     option = by_name(every).get(name.lower())
@@ -278,7 +277,7 @@ def _refuse(name: str, text: str, from_kafka: bool, every: Sequence[Option]) -> 
 
 
 def _of_one_engine(given: Mapping[str, tuple[str, str]]) -> tuple[tuple[str, str, str], ...]:
-    """Those that one engine's stores alone know; one with its default as value says nothing."""
+    """The options that only one engine's stores support, except those with their default value."""
     found = []
     for name, (spelled, text) in given.items():
         option = _BY_NAME[name.lower()]

@@ -1,6 +1,6 @@
-"""Java regular expressions, as `subscribePattern` takes them, in Python's spelling.
+"""Translates Java regular expressions, as `subscribePattern` accepts them, to Python's syntax.
 
-Leaves matching to the engine, which asks for a full match. What Java means and Python cannot say is refused.
+The engine does the matching, and requires a full match. Java constructs that Python cannot express are rejected.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _REFUSED = "GRXhHvVNcu"
 
 
 def java_pattern(name: str, text: str) -> str:
-    """The Python pattern that matches the same names; OptionError where there is none or the text is no pattern."""
+    """The Python pattern that matches the same names. Raises OptionError if there is none or the text is invalid."""
     source = text.strip()
     if not source:
         raise OptionError(name, text, "is empty; .* takes every topic")
@@ -49,7 +49,7 @@ def java_pattern(name: str, text: str) -> str:
 
 
 class _Translation:
-    """One pass over a Java pattern; knows whether it stands inside a character class."""
+    """One pass over a Java pattern; tracks whether it is inside a character class."""
 
     def __init__(self, name: str, text: str) -> None:
         self._name, self._text, self._in_class = name, text, False

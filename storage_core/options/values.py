@@ -1,7 +1,7 @@
-"""Parsers of option values: texts as a user writes them to Python values, each with its exact error.
+"""Parsers of option values: convert texts as users write them to Python values, each with its exact error.
 
-Leaves to others: which option takes which kind (`option`), offsets in JSON (`offsets`), patterns (`topic_pattern`).
-Every parser is called with the option's name and its text, and raises OptionError.
+`read` and the engines assign a parser to each option; offsets in JSON are parsed by `offsets`, patterns by
+`topic_pattern`. Every parser is called with the option's name and its text, and raises OptionError.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LIMIT = 1 << 63
 
 
 def flag(name: str, text: str) -> bool:
-    """`true` or `false`, in any case."""
+    """`true` or `false`, case-insensitive."""
     value = text.strip().lower()
     if value not in ("true", "false"):
         raise OptionError(name, text, "allowed are true and false")
@@ -34,7 +34,7 @@ def flag(name: str, text: str) -> bool:
 
 
 def choice(*allowed: str) -> Callable[[str, str], str]:
-    """A parser for one of `allowed`, in any case; gives the spelling of `allowed`."""
+    """A parser for one of `allowed`, case-insensitive; returns the spelling of `allowed`."""
     by_lower = {value.lower(): value for value in allowed}
 
     def parse(name: str, text: str) -> str:
@@ -78,7 +78,7 @@ count, size = count_of(1), size_of(1)
 
 
 def duration_s(name: str, text: str) -> float:
-    """Seconds of a duration such as `500ms`, `60s`, `5m` or `1h`; a bare number counts seconds."""
+    """Seconds of a duration such as `500ms`, `60s`, `5m` or `1h`; a bare number is in seconds."""
     match = _DURATION.fullmatch(text.strip().lower())
     if not match:
         raise OptionError(name, text, "must be a duration such as 500ms, 60s or 5m")
@@ -86,9 +86,9 @@ def duration_s(name: str, text: str) -> float:
 
 
 def instant_ms(now_ms: int) -> Callable[[str, str], int]:
-    """A parser for times: epoch milliseconds, ISO 8601 (UTC where it names no zone), or before now (`-10m`, `-1d`).
+    """A parser for times: epoch milliseconds, ISO 8601 (UTC if it names no zone), or relative to now (`-10m`, `-1d`).
 
-    Gives whole milliseconds since 1970, rounded up: store times are whole, so `>=` and `<` mean the same after it.
+    Returns whole milliseconds since 1970, rounded up: store times are whole, so `>=` and `<` keep their meaning.
     """
 
     def parse(name: str, text: str) -> int:
@@ -113,7 +113,7 @@ def instant_ms(now_ms: int) -> Callable[[str, str], int]:
 
 
 def names(name: str, text: str) -> tuple[str, ...]:
-    """A comma list, or a JSON list when the text begins with `[`; order kept, repetitions dropped."""
+    """A comma-separated list, or a JSON list if the text begins with `[`; keeps the order, drops duplicates."""
     value = text.strip()
     if value.startswith("["):
         items = _json(name, text)
@@ -130,7 +130,7 @@ def names(name: str, text: str) -> tuple[str, ...]:
 
 
 def columns(name: str, text: str) -> tuple[str, ...]:
-    """A list of column names without repetitions, in the order of the rows."""
+    """A list of column names without duplicates, in the order of the output."""
     found = names(name, text)
     wanted = [item.strip() for item in text.split(",") if item.strip()]
     if not text.strip().startswith("[") and len(wanted) > len(found):
@@ -140,7 +140,7 @@ def columns(name: str, text: str) -> tuple[str, ...]:
 
 
 def texts(name: str, text: str) -> tuple[str, ...]:
-    """One text, or a JSON list of texts when it begins with `[`; order kept, repetitions dropped."""
+    """One text, or a JSON list of texts if it begins with `[`; keeps the order, drops duplicates."""
     return names(name, text) if text.strip().startswith("[") else (filled(name, text),)
 
 
@@ -154,7 +154,7 @@ def message_ids(name: str, text: str) -> tuple[str, ...]:
 
 
 def tag_expression(name: str, text: str) -> tuple[str, ...] | None:
-    """The tags of `A || B`; None for `*`, which is everything."""
+    """The tags of `A || B`; None for `*`, which means everything."""
     if text.strip() == "*":
         return None
     found = tuple(dict.fromkeys(piece.strip() for piece in text.split("||") if piece.strip()))
@@ -164,7 +164,7 @@ def tag_expression(name: str, text: str) -> tuple[str, ...] | None:
 
 
 def filled(name: str, text: str) -> str:
-    """A text that is not blank, without blanks around it."""
+    """A text that is not blank, without surrounding whitespace."""
     if not text.strip():
         raise OptionError(name, text, "is empty; leave the option out")
     return text.strip()
@@ -184,7 +184,7 @@ def as_text(value: Any) -> str:
 
 
 def json_object(name: str, text: str, example: str) -> dict[str, Any]:
-    """A JSON object that names no key twice."""
+    """A JSON object without duplicate keys."""
     value = _json(name, text, example)
     if not isinstance(value, dict):
         raise OptionError(name, text, f"must be a JSON object such as {example}")
@@ -201,7 +201,7 @@ def _json(name: str, text: str, example: str = '["orders", "payments"]') -> Any:
 
 
 class _RepeatedError(Exception):
-    """A key that stands twice in one JSON object; the text is the key."""
+    """A key that occurs twice in one JSON object; the text is the key."""
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

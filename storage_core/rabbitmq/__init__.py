@@ -1,7 +1,6 @@
-"""The RabbitMQ engine: a vhost directory read as a node would read it, written as a node would write it; quorum
-queues and streams read.
+"""The RabbitMQ engine: reads and writes a vhost directory as a node would, and reads quorum queues and streams.
 
-What lies at a path is asked with `looks_like_store` and `stores_below`; `open_store` opens one store.
+`looks_like_store` and `stores_below` detect what a path holds; `open_store` opens one store.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ __all__ = ["looks_like_store", "open_store", "other_kind", "stores_below"]
 
 def open_store(path: str, options: Mapping[str, Any] | None = None) -> Store:
     """The store in the directory `path`. Raises StoreNotFoundError, OptionError, CorruptionError."""
-    # Whoever opens a store of the other engine asks here too, and does not wait for this one to load.
+    # Imported late: this package is also queried when a store of the other engine is opened, which must not wait.
     if looks_like_quorum(path.rstrip("/")):
         from storage_core.rabbitmq.quorum.store import QuorumStore
 

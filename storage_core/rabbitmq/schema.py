@@ -1,6 +1,7 @@
-"""The native columns of RabbitMQ messages: names and types, in their order.
+"""The native columns of RabbitMQ messages: names and types, in order.
 
-Source: docs/rabbitmq.md "Columns", interface.md 28 to 34. Leaves to `rows` how they are filled.
+`columns` fills them, `rows` those that quorum queues and streams add. Source: docs/rabbitmq.md "Columns", interface.md
+28 to 34.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ QUORUM = pa.schema(
         ("committed", pa.bool_()),
     ]
 )
-"""What the messages of quorum queues have besides."""
+"""Additional columns of messages in quorum queues."""
 STREAM = pa.schema(
     [
         ("streamOffset", pa.int64()),
@@ -70,12 +71,12 @@ STREAM = pa.schema(
         ("rawSections", pa.binary()),
     ]
 )
-"""What the messages of streams have besides."""
+"""Additional columns of messages in streams."""
 ADDITIONAL = pa.schema([QUEUE_TYPE, *QUORUM, *STREAM])
 ACKED = pa.field("acked", pa.bool_())
 CORRUPTION = pa.field("corruption", pa.string())
 READABLE = pa.schema([*NATIVE, *ADDITIONAL, ACKED, CORRUPTION])
-"""Every column that a read can show or ask about."""
+"""Every column that a read can select or filter by."""
 
 TEXT_PROPERTIES = {
     "contentType": "content_type",
@@ -93,14 +94,14 @@ TEXT_PROPERTIES = {
 INDEX_COLUMNS = frozenset(
     {"vhost", "queue", "sequenceId", "redelivered", "location", "file", "position", "store", "acked", *ADDITIONAL.names}
 )
-"""Columns that the index answers alone; a damaged message keeps them."""
+"""Columns that need only the index; they are filled for damaged messages too."""
 
 
 def message_schema(request: ScanRequest, own: Sequence[str] = ()) -> pa.Schema:
-    """Schema of the rows of `request`, in its column order. Raises OptionError for a column that does not exist, also
-    in a predicate.
+    """Schema of the rows of `request`, in its column order. Raises OptionError for a column that does not exist, even
+    if only a predicate uses it.
 
-    `own` columns are those that the queue's type has besides; those of other types may be asked for, and are null.
+    `own` are the additional columns of the queue's type; those of other types may be requested and are null.
     """
     names = [*NATIVE.names, *own]
     names += [ACKED.name] if request.include_acked else []

@@ -1,6 +1,6 @@
-"""One vhost's directory as a store: its names and settings, and the way to snapshots and views.
+"""One vhost's directory as a store: its names and settings, and access to snapshots and views.
 
-Leaves to `snapshot` what it serves, to `views` the tables about it. Source: rabbitmq.md 1, interface.md 28.
+`snapshot` determines what it serves, `views` holds the tables about it. Source: rabbitmq.md 1, interface.md 28.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from storage_core.stream.tail import FollowedStore
 
 RECOVERIES = ("auto", "none")
 OF_OTHER_QUEUES = frozenset({"commit", "asof"})
-"""Options of quorum queues, which may stand in those of a whole node."""
+"""Options of quorum queues, which may be among the options of a whole node."""
 NEW_STORE_NAMES = frozenset({".mqstore"})
 FIRST_NAMES = frozenset({paths.VHOST_FILE, paths.CONFIG_FILE})
 
@@ -48,9 +48,9 @@ FIRST_NAMES = frozenset({paths.VHOST_FILE, paths.CONFIG_FILE})
 class VhostStore(FollowedStore):
     """The store in the directory `path`. Opening reads two small files.
 
-    `options`: `recovery` (`auto`: as a node would serve it; `none`: what the files hold, whatever the terms of the
-    last stop say), `vhost` (of a new store, which is made by its first job), and RabbitMQ's own settings. Raises
-    OptionError, StoreNotFoundError, CorruptionError for a `.config` with which a node would not start the vhost.
+    `options`: `recovery` (`auto`: as a node would serve it; `none`: what the files hold, regardless of the terms of
+    the last stop), `vhost` (of a new store, which its first job creates), and RabbitMQ's own settings. Raises
+    OptionError, StoreNotFoundError, and CorruptionError for a `.config` with which a node would not start the vhost.
     """
 
     engine = "rabbitmq"
@@ -62,7 +62,7 @@ class VhostStore(FollowedStore):
         self._look()
 
     def _look(self) -> None:
-        """What the directory says of its vhost and its segments; of a new store what the options say."""
+        """Reads vhost name and segment entry count from the directory, or for a new store from the options."""
         vhost = self._asked_vhost
         if self._is_new():
             self.segment_entry_count = self.settings.queue_index_segment_entry_count
@@ -74,9 +74,9 @@ class VhostStore(FollowedStore):
             raise OptionError("vhost", vhost, f"{self.path} is the store of the vhost {self.vhost}")
 
     def _is_new(self) -> bool:
-        """Whether nothing lies there yet, or only what a write that is not finished put there first.
+        """Whether the directory holds nothing yet, or only the first files of an unfinished write.
 
-        StoreNotFoundError when something does that is no store.
+        Raises StoreNotFoundError if it holds something that is not a store.
         """
         if looks_like_vhost(self.path):
             return False
@@ -103,7 +103,7 @@ class VhostStore(FollowedStore):
         return VhostSnapshot(self.path, self.name, self.vhost, self.segment_entry_count, self._recovery != "none")
 
     def follow(self, names: Sequence[str] = ()) -> VhostTail:
-        """The store as a stream sees it. OptionError with `recovery=none`, which looks for no end of a queue."""
+        """The store as a stream sees it. Raises OptionError with `recovery=none`, which finds no end of a queue."""
         self._check_open()
         if self._recovery == "none":
             raise OptionError("recovery", "none", "a stream follows what a node serves; leave the option out")
@@ -112,7 +112,10 @@ class VhostStore(FollowedStore):
         return VhostTail(VhostFacts(self.path, self.name, self.vhost, self.segment_entry_count, True), names)
 
     def state(self) -> StoreState:
-        """Whether a node runs, and whether the last one stopped cleanly. What a node's start drops is in no number."""
+        """Whether a node is running, and whether the last one stopped cleanly.
+
+        No number in it counts what a node drops at startup.
+        """
         snapshot = self.snapshot()
         directories = snapshot.directories
         clean = bool(snapshot.terms) and all(directory.directory in snapshot.terms for directory in directories)
@@ -126,7 +129,7 @@ class VhostStore(FollowedStore):
         )
 
     def view_schema(self, name: str) -> pa.Schema:
-        """Schema of a view; OptionError with the names of the views when there is none called `name`."""
+        """Schema of a view. Raises OptionError, which lists the views, if none is called `name`."""
         self._check_open()
         return views.VIEWS.schema_of(name)
 
@@ -141,10 +144,10 @@ class VhostStore(FollowedStore):
         return findings(snapshot, list(snapshot.named().values()), True)
 
     def repair(self, target: str | None = None, dry_run: bool = False) -> Sequence[str]:
-        """Mends the store, or a copy of it at `target`, which must be new; `dry_run` only says what would be done.
+        """Repairs the store, or a copy of it at `target`, which must be new; `dry_run` only lists the repairs.
 
-        What is cut is kept below `.mqstore/cut`. Stopped anywhere, it can be called again. Raises StoreLockedError
-        while a node works on the store, MqStoreError.
+        Removed bytes are kept below `.mqstore/cut`. An interrupted repair can be called again. Raises MqStoreError,
+        and StoreLockedError while a node is using the store.
         """
         if dry_run:
             return list(planned(self.verify()))
@@ -164,10 +167,10 @@ class VhostStore(FollowedStore):
         lock_timeout_s: float = 60,
         max_priority: int | None = None,
     ) -> Queue | PriorityQueue:
-        """The queue `name`, to publish into and to fetch from; see `Queue`. It takes the store's lock.
+        """The queue `name`, for publishing and fetching; see `Queue`. It takes the store's lock.
 
-        A priority queue is a `PriorityQueue`, and a new one is made with `max_priority` (its `x-max-priority`);
-        `priority` picks one of the queues behind it.
+        A priority queue is returned as a `PriorityQueue`; `max_priority` (its `x-max-priority`) creates a new one.
+        `priority` selects one of the queues behind it.
         """
         self._check_open()
         facts = (self.settings, self.vhost, durable, lock_timeout_s)
@@ -177,7 +180,7 @@ class VhostStore(FollowedStore):
         """A job that adds rows. Options: `queue` (or `topic`) and `exchange` for all rows, `queueArguments` of that
         queue, `lockTimeout` in seconds.
 
-        Raises ColumnError, OptionError, StoreLockedError when a node runs here.
+        Raises ColumnError, OptionError, and StoreLockedError if a node is using the store.
         """
         self._check_open()
         if pending_intent(self.path) is not None:
@@ -192,18 +195,18 @@ class VhostStore(FollowedStore):
         return begin(facts, parsed, columns, application)
 
     def definitions(self) -> Definitions:
-        """The vhost and its classic queues, with the arguments that are known of them."""
+        """The vhost and its classic queues, with their known arguments."""
         snapshot = self.snapshot()
         known = definitions.merged(None, self.vhost, declared.arguments_by_queue(snapshot))
         return Definitions(json.loads(known), paths.vhost_directory(self.vhost.encode()))
 
     def close(self) -> None:
-        """Nothing is held open; StoreClosedError afterwards."""
+        """Closes the store, which holds nothing open; later calls raise StoreClosedError."""
         self._closed = True
 
 
 def _parsed(options: Mapping[str, Any]) -> tuple[str, str | None, Settings]:
-    """`recovery`, `vhost`, and RabbitMQ's settings."""
+    """Parses the options into `recovery`, `vhost` and RabbitMQ's settings."""
     known = {name.lower(): name for name in ("recovery", "vhost", *Settings.__dataclass_fields__)}
     given: dict[str, Any] = {}
     for name, value in options.items():

@@ -1,7 +1,6 @@
-"""Tables about a vhost's store: its queues, its files with live and garbage bytes, its damages.
+"""Tables about a vhost's store: its queues, its files with live and garbage bytes, its damage.
 
-Source: docs/rabbitmq.md "Views". Leaves to `queue_directory` and `message_store` what the files hold, to `node`
-what the node says.
+Source: docs/rabbitmq.md "Views". `queue_directory` and `locations` read the files, `node` what the node declared.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ def _queue_row(snapshot: VhostSnapshot, queue: NamedQueue, known: node.DeclaredQ
     info = snapshot.info(queue)
     served = joined([part.served for part in parts])
     clean = all(part.verdict.redelivered_below is not None for part in parts)
-    # Handed out before the stop and not acknowledged; a node has them ready again when it starts.
+    # Delivered before the stop and not acknowledged; a node makes them ready again at startup.
     delivered = int(flagged(served, REDELIVERED).sum()) if clean else None
     return {
         "vhost": snapshot.vhost,
@@ -152,7 +151,7 @@ _KINDS = {
 
 
 def _message_rows(snapshot: VhostSnapshot, live: list[tuple[QueueFiles, Entries]]) -> Iterator[Row]:
-    """Live are the bytes of records that at least one queue still points at, each record once."""
+    """Live bytes belong to records that at least one queue still points at; each record counts once."""
     live_lengths = _live_lengths(live)
     for folder, kind in ((paths.PERSISTENT_FOLDER, "message file"), (paths.TRANSIENT_FOLDER, "transient message file")):
         for file, size in file_sizes(snapshot.root, folder).items():

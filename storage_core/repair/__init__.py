@@ -1,1 +1,1 @@
-"""What a repair is, whatever the engine: a copy to work on, and every byte that it cuts put aside."""
+"""The common part of repairs for all engines: a copy to work on, and a backup of every byte that a repair cuts."""

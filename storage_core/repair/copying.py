@@ -1,7 +1,7 @@
-"""A copy of a store for a repair: every file with its holes and times; the store itself is only read.
+"""Copies a store for a repair: every file with its holes and times; the store itself is only read.
 
-Which files belong to a store is for the engines. A stopped copy is begun anew, a copy that was whole is repaired
-further.
+The engines define which files belong to a store. An interrupted copy is started from scratch; a complete copy is used
+for further repair.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ CHUNK_SIZE = 8 << 20
 NOTE = "repair-copy.json"
 WORK = "copying"
 STAYS = ("lock", "cut", NOTE, COPY_NOTE, COPYING, MANIFEST)
-"""What of `.mqstore` is not copied."""
+"""The parts of `.mqstore` that are not copied."""
 
 Copies = Iterator[tuple[str, str]]
-"""A file of the store, and where it goes."""
+"""A file of the store, and its target path."""
 
 
 def copy_files(root: str, target: str, files: Callable[[], Copies]) -> None:
-    """Copies what `files` gives to `target`, which must be new, empty, or an earlier copy of the store at `root`.
+    """Copies the files that `files` lists to `target`, which must be new, empty, or an earlier copy of the store at
+    `root`.
 
-    `files` is called when the target is clear, and makes the folders that it needs. MqStoreError for another target.
+    `files` is called when the target is clear, and creates the folders that it needs. Raises MqStoreError for any other
+    target.
     """
     note = os.path.join(JobFolder(target).folder, NOTE)
     own = system.real_path(root)
@@ -47,7 +49,7 @@ def copy_files(root: str, target: str, files: Callable[[], Copies]) -> None:
 
 
 def is_copied(root: str, target: str) -> bool:
-    """Whether `target` holds a whole copy of the store already. MqStoreError for a directory that must not be one."""
+    """Whether `target` already holds a complete copy of the store. Raises MqStoreError for an unsuitable directory."""
     noted = read_json(os.path.join(JobFolder(target).folder, NOTE))
     own, other = (system.real_path(path) for path in (root, target))
     if own == other or other.startswith(own + os.sep) or own.startswith(other + os.sep):
@@ -58,17 +60,17 @@ def is_copied(root: str, target: str) -> bool:
 
 
 def _is_hardly_begun(target: str) -> bool:
-    """Whether there is nothing, or what a copy leaves that was stopped before its note was whole."""
+    """Whether the target is empty, or has only what a copy leaves that was interrupted before its note was complete."""
     return set(names_in(target)) <= {FOLDER} and set(names_in(JobFolder(target).folder)) <= {NOTE + ".tmp"}
 
 
 def finish_copy(target: str) -> None:
-    """Removes the note of the copy when it is repaired."""
+    """Removes the note of a copy that has been repaired."""
     remove_file(os.path.join(JobFolder(target).folder, NOTE))
 
 
 def files_below(path: str, target: str) -> Copies:
-    """A file, or all files below a folder, whose folders are made at the target."""
+    """A file, or all files below a folder; creates their folders at the target."""
     if not system.is_folder(path):
         if system.exists(path):
             yield path, target
@@ -79,8 +81,8 @@ def files_below(path: str, target: str) -> Copies:
 
 
 def own_parts(root: str) -> Copies:
-    """What mqstore keeps beside a store, and its name in a copy: a write that is not finished, marks; no lock, nothing
-    cut before.
+    """What mqstore keeps beside a store, and its name in a copy: an unfinished write and marks, but neither the lock
+    nor bytes that were cut earlier.
     """
     for name in names_in(JobFolder(root).folder):
         if name not in STAYS:
@@ -104,7 +106,9 @@ def _copy_all(files: list[tuple[str, str]]) -> None:
 
 
 def _sync_folders(path: str) -> None:
-    """A folder and all below it, also those that hold folders only: what is in each stays after a power failure."""
+    """Syncs a folder and all folders below it, including those that hold only folders, so that the entries of each
+    survive a power failure.
+    """
     for entry in system.entries(path):
         if entry.is_directory:
             _sync_folders(os.path.join(path, entry.name))
@@ -112,7 +116,7 @@ def _sync_folders(path: str) -> None:
 
 
 def _copy(source: str, target: str) -> None:
-    """Copies what is not a hole."""
+    """Copies the parts of a file that are not holes."""
     found = system.stat(source)
     reading, writing = system.open_read(source), system.open_write(target, create=True)
     try:

@@ -1,7 +1,7 @@
 """Keeps every byte that a repair overwrites, cuts or moves away, below `.mqstore/cut` of the store.
 
-What is changed, and in which order, belongs to the engines. Each call leaves the old bytes on the disk before
-it changes one, so a repair that is stopped loses none and can be run again.
+The engines decide what is changed, and in which order. Each call has the old bytes on disk before it changes one, so an
+interrupted repair loses none and can be run again.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ CHUNK_SIZE = 8 << 20
 
 @dataclass(frozen=True)
 class CutBytes:
-    """The folder of one repair. `root` is the store; nothing is made until something is kept."""
+    """The folder with the bytes of one repair. `root` is the store; nothing is created until something is kept."""
 
     root: str
     repair: str
 
     @property
     def folder(self) -> str:
-        """Where the bytes go: the store's own paths below it."""
+        """Where the bytes are kept, under their paths in the store."""
         return os.path.join(JobFolder(self.root).cut, self.repair)
 
     def move(self, path: str) -> None:
-        """Moves a file or a folder away, to its own path below the folder."""
+        """Moves a file or a folder away, to its path below the folder of the repair."""
         target = self._free(path, "")
         move_file(path, target)
         system.sync_folder(os.path.dirname(target))
         system.sync_folder(os.path.dirname(path))
 
     def overwrite(self, path: str, position: int, data: bytes) -> None:
-        """Writes into a file after the bytes that stand there are kept; its times stay."""
+        """Overwrites bytes of a file after the old ones are kept; its times do not change."""
         times = system.stat(path).stamp.mtime_ns
         descriptor = system.open_write(path)
         try:
@@ -49,7 +49,7 @@ class CutBytes:
         system.set_times(path, times, times)
 
     def replace(self, path: str, data: bytes) -> None:
-        """Gives a small file another content in one step; the whole old file is kept."""
+        """Replaces the contents of a small file in one step; the whole old file is kept."""
         descriptor = system.open_read(path)
         try:
             self._keep(descriptor, path, 0, system.stat(path).size)
@@ -63,7 +63,7 @@ class CutBytes:
             self.overwrite(path, position + at, bytes(min(CHUNK_SIZE, size - at)))
 
     def resize(self, path: str, size: int) -> None:
-        """Gives a file its right length; what is cut is kept."""
+        """Sets the length of a file; the bytes that are cut are kept."""
         times = system.stat(path)
         descriptor = system.open_write(path)
         try:
@@ -89,7 +89,7 @@ class CutBytes:
         system.sync_folder(os.path.dirname(target))
 
     def _make_folder(self, path: str) -> None:
-        """Makes a folder and its parents, each on the disk when this returns."""
+        """Creates a folder and its parents, each of which is on disk when this returns."""
         if not system.is_folder(path):
             parent = os.path.dirname(path)
             self._make_folder(parent)
@@ -97,7 +97,7 @@ class CutBytes:
             system.sync_folder(parent)
 
     def _free(self, path: str, suffix: str) -> str:
-        """A path below the folder that is not taken; its folder is made."""
+        """An unused path below the folder of the repair; its parent folder is created."""
         inside = os.path.relpath(path, self.root)
         inside = os.path.basename(path) if inside.startswith("..") else inside
         target = os.path.join(self.folder, inside + suffix)

@@ -1,6 +1,6 @@
-"""The RocketMQ engine: a store directory read as a broker would read it, written as a broker would write it.
+"""The RocketMQ engine: reads and writes a store directory as a broker would.
 
-What lies at a path is asked with `looks_like_store`; `open_store` opens one store.
+`looks_like_store` detects a store at a path; `open_store` opens one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["looks_like_store", "open_store"]
 
 
 def open_store(path: str, options: Mapping[str, Any]) -> RocketStore:
-    """The RocketMQ store in a directory. Raises OptionError."""
+    """Opens the RocketMQ store in a directory. Raises OptionError."""
     from storage_core.rocketmq.store import RocketStore
 
     return RocketStore(path, options)

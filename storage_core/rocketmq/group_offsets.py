@@ -1,7 +1,7 @@
-"""Sets what a consumer group has committed: the broker's file of offsets, rewritten as a broker writes it.
+"""Sets the committed offsets of a consumer group by rewriting the offset file as a broker would.
 
-Source of the rules: rocketmq.md 1.5, 5.2. What was there before goes into the `.bak`, as a broker keeps it,
-unless it is broken: then the `.bak` was read.
+Source of the rules: rocketmq.md 1.5, 5.2. The previous content is saved as `.bak`, as a broker does, unless it is
+broken: in that case the `.bak` was read instead.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ WAIT_S = 5.0
 
 
 def set_group_offsets(root: str, group: str, offsets: Mapping[QueueKey, int]) -> None:
-    """Sets the next offset that a group reads of each queue named; the others stay.
+    """Sets the next offset that a group reads from each given queue; the offsets of other queues are kept.
 
-    Raises StoreLockedError while a broker runs, which would write its own offsets over these, UnsupportedFormatError
-    where a broker keeps them in RocksDB, MqStoreError for another queue than 0 of a group of light queues, and what
-    reading the file raises.
+    Raises StoreLockedError while a broker runs, because it would overwrite the offsets with its own,
+    UnsupportedFormatError if the broker keeps offsets in RocksDB, MqStoreError for a queue other than 0 of a group of
+    light queues, and whatever reading the file raises.
     """
     folder = os.path.join(root, paths.CONFIG)
     if system.is_folder(os.path.join(folder, ROCKSDB_OFFSETS)):

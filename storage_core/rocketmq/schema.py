@@ -1,4 +1,4 @@
-"""The native columns of RocketMQ messages: names, types, and what a reader must touch to answer each.
+"""The native columns of RocketMQ messages: names, types, and what must be read to produce each.
 
 Source of the rules: interface.md 1-7.
 """
@@ -42,7 +42,7 @@ NATIVE = pa.schema(
 CORRUPTION = pa.field("corruption", pa.string())
 
 ENTRY_COLUMNS = frozenset({"topic", "queueId", "queueOffset", "physicalOffset", "size", "store"})
-"""Columns that a consume queue answers alone."""
+"""Columns that can be read from the consume queue alone."""
 
 PROPERTY_COLUMNS = frozenset({"key", "keys", "tags", "properties", "msgId"})
 

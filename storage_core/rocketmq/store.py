@@ -1,6 +1,6 @@
-"""A RocketMQ store directory as a `Store`: its options, and the queues that it served when it was last asked.
+"""A RocketMQ store directory as a `Store`: its options, and the queues that it served most recently.
 
-Opening reads no log; recovery runs when a question needs it.
+Opening a store does not read the log; recovery runs when a call needs it.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ STORE_OPTIONS = (RECOVERY_OPTION, *WRITE_OPTIONS)
 class RocketStore(FollowedStore):
     """One RocketMQ store.
 
-    Options: `recovery`, whose rules say what a crashed store serves; those of a write, of which `commitLogPath` says
-    where the log lies.
+    Options: `recovery`, which selects the rules for what a crashed store serves; and the write options, of which
+    `commitLogPath` is the location of the log.
     """
 
     engine = "rocketmq"
@@ -74,18 +74,18 @@ class RocketStore(FollowedStore):
         return RocketSnapshot(listing, partial(self._serve, jobs, listing), self.name)
 
     def _listing(self, jobs: LastJobs) -> Listing:
-        """The files; while a job is committed and not finished, as if it were absent."""
+        """The files of the store, without the effects of a job that is committed but not finished."""
         listing = cached_listing(self.path, self._log_paths)
         return listing if jobs.intent is None else as_before(listing, jobs.intent)
 
     def _serve(self, jobs: LastJobs, listing: Listing) -> ServedQueues:
-        """The queues that a broker would serve; the same object while files and verdict are the same."""
+        """The queues that a broker would serve; the same object while files and verdict are unchanged."""
         verdict = cached_verdict(listing, self._rules)
-        # A job may have passed its commit point, or may have been finished, while the ends were read.
+        # A job may have passed its commit point, or have finished, while the ends were read.
         while (after := last_jobs(self.path)) != jobs:
             jobs, listing = after, self._listing(after)
             verdict = cached_verdict(listing, self._rules)
-        # A broker compacts a queue without a change of anything else.
+        # A broker may compact a queue without changing anything else.
         if self._served is None or self._served.batched or not self._served.are_of(listing, verdict):
             self._served = served_queues(listing, verdict)
         return self._served
@@ -95,7 +95,7 @@ class RocketStore(FollowedStore):
         return store_state(self.snapshot(), last_jobs(self.path).intent is not None)
 
     def follow(self, names: Sequence[str] = ()) -> RocketTail:
-        """The store as a stream sees it. OptionError with `recovery=none`, which looks for no end of the log."""
+        """The store as a stream sees it. Raises OptionError with `recovery=none`, which does not find the log end."""
         del names
         self._check_open()
         if self._rules is Rules.NONE:
@@ -103,7 +103,7 @@ class RocketStore(FollowedStore):
         return RocketTail(self.path, log_folders(self.path, self._log_paths), self._rules, self.name, self.snapshot)
 
     def begin_job(self, columns: Sequence[str] | None = None, application: str = "", **options: Any) -> WriteJob:
-        """Starts an atomic write. `options` go before those that the store was opened with."""
+        """Starts an atomic write. `options` override those that the store was opened with."""
         self._check_open()
         settings = write_settings({**self._write_options, **options})
         names = None if columns is None else list(columns)
@@ -113,12 +113,12 @@ class RocketStore(FollowedStore):
         return begin(self.path, settings, names, application)
 
     def drop_staged_by(self, application: str) -> None:
-        """Drops what jobs of an application in this session have staged and not committed."""
+        """Drops what jobs of an application in this session have staged but not committed."""
         self._check_open()
         drop_staged_by(self.path, application)
 
     def set_group_offsets(self, group: str, offsets: Mapping[QueueKey, int]) -> None:
-        """Sets what a consumer group has committed of these queues."""
+        """Sets the committed offsets of a consumer group in these queues."""
         self._check_open()
         set_group_offsets(self.path, group, offsets)
 
@@ -134,18 +134,18 @@ class RocketStore(FollowedStore):
         return view_batches(self.snapshot(), name, request or ScanRequest())
 
     def verify(self) -> Iterator[Finding]:
-        """Everything that is wrong in the store, and what a broker of its version does with it."""
+        """Everything that is wrong in the store, and how a broker of its version handles it."""
         self._check_open()
         listing = self._listing(last_jobs(self.path))
         rules = None if self._rules is Rules.NONE else self._rules
         return verified(Subject(listing, cached_verdict(listing, rules)))
 
     def repair(self, target: str | None = None, dry_run: bool = False) -> Sequence[str]:
-        """Mends the store, or a copy of it at `target`, which must be new; `dry_run` only says what would be done.
+        """Repairs the store, or a copy of it at `target`, which must be new; `dry_run` only reports what would be done.
 
-        Options of a write say the geometry of a lost index. What is cut is kept below `.mqstore/cut`. Stopped anywhere,
-        it can be called again. Raises StoreLockedError while a broker works on the store, UnsupportedFormatError for a
-        DLedger log, MqStoreError.
+        The write options set the geometry of a lost index. What is cut is kept below `.mqstore/cut`. A repair that was
+        interrupted at any point can be started again. Raises StoreLockedError while a broker works on the store,
+        UnsupportedFormatError for a DLedger log, MqStoreError.
         """
         self._check_open()
         refuse_ledger(self.path, find_log(self.path, log_folders(self.path, self._log_paths)))
@@ -161,7 +161,7 @@ class RocketStore(FollowedStore):
         return lines
 
     def definitions(self) -> Definitions:
-        """A broker needs none: UnsupportedFormatError."""
+        """Raises UnsupportedFormatError: a broker needs no definitions."""
         self._check_open()
         return super().definitions()
 
@@ -170,5 +170,5 @@ class RocketStore(FollowedStore):
             raise StoreClosedError(f"{self.path}: the store was closed; open it again")
 
     def close(self) -> None:
-        """Refuses further questions. No descriptor is open between questions."""
+        """Makes further calls fail. No descriptor stays open between calls."""
         self._closed = True

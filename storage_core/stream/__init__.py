@@ -1,1 +1,1 @@
-"""What a stream is, whatever the engine: its offsets in a checkpoint, and how much of a store one micro-batch reads."""
+"""The common part of streams for all engines: offsets in a checkpoint, and how much one micro-batch reads."""

@@ -1,4 +1,4 @@
-"""How much of what waits goes into one micro-batch: fair shares of a number of messages, or of bytes.
+"""How much of the backlog goes into one micro-batch: fair shares of a number of messages, or of bytes.
 
 Pure arithmetic over a snapshot's queues. Source of the rules: interface.md 43.
 """
@@ -14,10 +14,11 @@ Positions = Mapping[QueueKey, int]
 
 
 def fair_shares(sizes: Sequence[int], most: int, turn: int) -> list[int]:
-    """`most` shared out over queues in which `sizes` wait: min(most, all of it) in sum, none more than waits.
+    """Shares `most` out over queues with backlogs of `sizes`: the sum is min(most, sum(sizes)), and no share exceeds
+    its backlog.
 
-    Each queue gets one as far as it goes, and the rest in proportion to what waits. Where it does not go round, the
-    queues take turns: `turn` is any number that grows with what was read.
+    Each queue first gets one, as far as `most` allows; the rest is shared in proportion to the backlogs. If there is
+    not enough for every queue, they take turns: `turn` is any number that grows with what was read.
     """
     if sum(sizes) <= most:
         return list(sizes)
@@ -41,7 +42,7 @@ def fair_shares(sizes: Sequence[int], most: int, turn: int) -> list[int]:
 
 
 def by_count(snapshot: StreamSnapshot, starts: Positions, stops: Positions, most: int) -> dict[QueueKey, int]:
-    """Stops that leave at most `most` messages."""
+    """Stops that admit at most `most` messages."""
     keys = list(stops)
     sizes = [snapshot.count(key, starts[key], stops[key]) for key in keys]
     shares = fair_shares(sizes, most, sum(starts.values()))
@@ -52,7 +53,7 @@ def by_count(snapshot: StreamSnapshot, starts: Positions, stops: Positions, most
 
 
 def by_bytes(snapshot: StreamSnapshot, starts: Positions, stops: Positions, most: int) -> dict[QueueKey, int]:
-    """Stops that leave at most `most` bytes of records, but at least one message where one waits."""
+    """Stops that admit at most `most` bytes of records, but at least one message if any is waiting."""
     keys = [key for key in stops if stops[key] > starts[key]]
     found = dict(stops)
     if not keys:

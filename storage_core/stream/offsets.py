@@ -1,7 +1,8 @@
-"""The offset of a stream as a checkpoint keeps it: JSON with the position in each queue, and what tells the store.
+"""The offset of a stream as stored in a checkpoint: JSON with the position in each queue, and what identifies the
+store.
 
-Spark compares offsets as texts, so equal offsets are written alike: topics and queues in order. Source of the rules:
-interface.md 27a.
+Spark compares offsets as texts, so equal offsets are written identically: topics and queues in order. Source of the
+rules: interface.md 27a.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ DELETE = "start the query with a new checkpoint location"
 
 @dataclass(frozen=True)
 class Seal:
-    """What the last message before `position` of a queue is, as the engine tells it."""
+    """Identifies the last message before `position` of a queue, with a text from the engine."""
 
     key: QueueKey
     position: int
@@ -29,8 +30,8 @@ class Seal:
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """Where a stream stands in each queue. `topics` is set where the start fixed them (`group:NAME`), `seals` where
-    each queue has one of its own.
+    """The position of a stream in each queue. `topics` is set if the start fixed them (`group:NAME`), `seals` if each
+    queue has a seal of its own.
     """
 
     engine: str
@@ -51,7 +52,7 @@ class StreamOffset:
         return found
 
     def moved(self, positions: Mapping[QueueKey, int], snapshot: StreamSnapshot) -> StreamOffset:
-        """The offset at other positions, sealed anew by the queue that went furthest."""
+        """The offset at other positions, with a new seal from the queue that advanced furthest."""
         if positions == self.positions:
             return self
         moved = {key: position for key, position in positions.items() if position != self.positions.get(key)}
@@ -68,7 +69,7 @@ class StreamOffset:
 
 
 def from_json(noted: Any, engine: str, path: str) -> StreamOffset:
-    """The offset that `to_json` wrote for a store of `engine` at `path`. CheckpointError for any other JSON."""
+    """The offset that `to_json` wrote for a store of `engine` at `path`. Raises CheckpointError for any other JSON."""
     if not isinstance(noted, dict) or "mqstore" not in noted:
         raise CheckpointError(f"{path}: the checkpoint holds no offset of mqstore; {DELETE}")
     if noted["mqstore"] != VERSION:
@@ -120,7 +121,7 @@ def _whole(value: Any) -> int:
 
 
 def check_store(offset: StreamOffset, snapshot: StreamSnapshot, path: str) -> None:
-    """CheckpointError when a message that seals the offset is there, and is another one."""
+    """Raises CheckpointError when a message that seals the offset is present, but is a different one."""
     for key, text in offset.seals.items():
         if key in snapshot.positions and snapshot.is_other(key, text):
             raise _of_another_store(path, key, text.partition(":")[0])
@@ -145,8 +146,8 @@ def resumed(
 ) -> dict[QueueKey, int]:  # fmt: skip
     """The positions from which a store can still be read.
 
-    A queue that is gone is left out, an expired position becomes the first readable one, and one after the end becomes
-    the end; DataLossError instead of each of these when `fail` is set.
+    A missing queue is left out, an expired position becomes the first readable one, and one after the end becomes the
+    end; if `fail` is set, each of these raises DataLossError instead.
     """
     found: dict[QueueKey, int] = {}
     lost = []

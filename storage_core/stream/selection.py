@@ -1,4 +1,4 @@
-"""Which queues a stream takes: those that a request selects, whenever they appear. Pure."""
+"""Which queues a stream reads: those that a request selects, whenever they appear. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from storage_core.store import QueueKey, ScanRequest
 
 
 def selects(request: ScanRequest, by_name: bool) -> Callable[[QueueKey], bool]:
-    """Whether a request takes a queue, by topic, pattern or assignment; an assignment `by_name` takes all its
-    priorities.
+    """Whether a request selects a queue, by topic, pattern or assignment; with `by_name`, an assignment selects all
+    priorities of a queue.
     """
     if request.assign is not None and by_name:
         names = {name for name, _ in request.assign}
@@ -28,5 +28,5 @@ def selects(request: ScanRequest, by_name: bool) -> Callable[[QueueKey], bool]:
 
 
 def named_queues(request: ScanRequest) -> tuple[str, ...]:
-    """The names that a request gives, which help a store that has only hashes of some."""
+    """The names in a request, which help a store that has only hashes of some names."""
     return (*(request.topics or ()), *(topic for topic, _ in request.assign or ()))

@@ -1,4 +1,4 @@
-"""A write job of an engine whose stores take streams: its commit may be marked as one micro-batch of a query."""
+"""A write job of an engine whose stores accept streams: its commit may be marked as one micro-batch of a query."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ class StreamedJob(WriteJob):
 
     @abstractmethod
     def of_query(self, query: str, version: int) -> StreamedJob:
-        """The same job as version `version` of a streaming query: its commit does nothing when that was committed."""
+        """The same job as version `version` of a streaming query: its commit does nothing if that was committed."""

@@ -1,6 +1,6 @@
-"""What a store offers to streams: a tail that follows it, and snapshots that answer what a micro-batch is.
+"""What a store offers to streams: a tail that follows it, and snapshots that determine what a micro-batch is.
 
-How an engine finds the end of a store that grows belongs to the engine.
+Each engine has its own way to find the end of a growing store.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from storage_core.store import QueueKey, ScanPartition, ScanRequest, Snapshot, S
 
 
 class StreamSnapshot(Snapshot):
-    """A snapshot with what a stream asks of it. Nothing that is not yet safely written counts.
+    """A snapshot with the operations that a stream needs. Only what is already safely written counts.
 
-    A position is the queue offset of the next message to read. `positions` has the first readable one and the end of
-    every queue; each queue behind a priority queue is one of its own, (name, priority).
+    A position is the queue offset of the next message to read. `positions` has the first readable position and the end
+    of every queue; each queue behind a priority queue is listed as one of its own, (name, priority).
     """
 
     @property
@@ -38,24 +38,24 @@ class StreamSnapshot(Snapshot):
 
     @abstractmethod
     def fitting(self, key: QueueKey, start: int, stop: int, size: int) -> tuple[int, int]:
-        """The position up to which the messages from `start` on have at most `size` bytes, and how many they have."""
+        """The position up to which the messages from `start` on have at most `size` bytes, and the bytes they have."""
 
     @abstractmethod
     def seal(self, key: QueueKey, position: int) -> str | None:
-        """What tells the last message before a position from those of other stores; None where it is not there."""
+        """What distinguishes the last message before a position from those of other stores; None if it is missing."""
 
     def seals(self, positions: Mapping[QueueKey, int]) -> dict[QueueKey, str]:
-        """A seal of each queue, where messages go one by one and no single one is sure to stay; else nothing."""
+        """A seal of each queue, if messages are removed one by one and no single one is sure to stay; else nothing."""
         del positions
         return {}
 
     def is_other(self, key: QueueKey, seal: str) -> bool:
-        """Whether another message is there than the one that one of `seals` names."""
+        """Whether another message has the number in `seal`, one of `seals`; False if no message has it."""
         del key, seal
         return False
 
     def lost(self, key: QueueKey, position: int, seal: str | None) -> tuple[int, str]:
-        """Where a stream goes on that stands at a position of a queue, and what was lost before; "" for nothing."""
+        """Where a stream continues from a position of a queue, and what was lost before; "" for nothing."""
         del seal
         start, stop = self.positions[key]
         if position < start:
@@ -66,22 +66,22 @@ class StreamSnapshot(Snapshot):
 
     @abstractmethod
     def plan_ranges(self, request: ScanRequest, ranges: Mapping[QueueKey, tuple[int, int]]) -> list[ScanPartition]:
-        """Partitions that together hold each message of the ranges once that the request's filters leave."""
+        """Partitions that together hold, once each, the messages of the ranges that pass the request's filters."""
 
 
 class Tail(Closable):
-    """Follows a store while others write to it: read-only, without a lock. Keeps what it learned. Not thread-safe."""
+    """Follows a store while others write to it: read-only, without a lock. Caches what it learned. Not thread-safe."""
 
     @abstractmethod
     def look(self) -> StreamSnapshot:
-        """What may be read now; the very same object as the last time when nothing changed.
+        """What can be read now; the very same object as the last time if nothing changed.
 
         Raises StoreNotFoundError, UnsupportedFormatError.
         """
 
     @abstractmethod
     def settled(self) -> StreamSnapshot:
-        """The same, after waiting a moment for what is half-written: a writer finishes it, or there is none."""
+        """The same, after waiting a moment for half-written data: a writer completes it, or there is no writer."""
 
 
 class FollowedStore(Store):
@@ -89,6 +89,6 @@ class FollowedStore(Store):
 
     @abstractmethod
     def follow(self, names: Sequence[str] = ()) -> Tail:
-        """The store as a stream sees it; `names` help where it has only hashes of some topics. Raises OptionError where
-        the store's options leave its end open.
+        """The store as a stream sees it; `names` help if it has only hashes of some topics. Raises OptionError if the
+        store's options leave its end undetermined.
         """

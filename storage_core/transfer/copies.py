@@ -1,4 +1,4 @@
-"""What a copy tells when it is whole, and the threads that bring its pieces."""
+"""The report of a finished copy, and the threads that transfer its pieces."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ class CopyReport:
 def each_done(
     work: Callable[[Item], Answer], items: Iterable[Item], threads: int, heartbeat: Callable[[], None]
 ) -> Iterator[Answer]:
-    """`work` of each item in threads, as they finish; few wait to begin. `heartbeat` is called while nothing ends.
+    """The results of `work` for each item, run in threads, as they finish; few items are queued. `heartbeat` is called
+    while none finishes.
 
-    The first error ends it: what has not begun does not begin, what has is waited for.
+    The first error ends it: items that have not started are cancelled, those that have are waited for.
     """
     pool = ThreadPoolExecutor(threads, "mqstore-copy")
     under_way: set[Future[Answer]] = set()

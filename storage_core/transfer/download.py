@@ -1,7 +1,7 @@
-"""A store from a URI to a new directory: pieces side by side, holes where it has zeros, resumed after a stop.
+"""Copies a store from a URI to a new directory: pieces in parallel, holes for zeros, resumable.
 
-Its files lie in `.mqstore/copying` until all are there and right; then they move to where they belong. Which pieces
-are on the disk stands in `.mqstore/pieces.jsonl`, with the version of the object that they come from.
+Its files are kept in `.mqstore/copying` until all are complete and correct; then they are moved into place.
+`.mqstore/pieces.jsonl` lists the pieces that are on disk, with the version of the object that they come from.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ AGAIN = "copy it again where its writer has finished, or remove that manifest to
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of an object on its way to a file of the copy; `crc` is the manifest's, where there is one."""
+    """A part of an object that is copied to a file; `crc` is from the manifest, if there is one."""
 
     file: StoreFile
     found: Found
@@ -42,12 +42,12 @@ class Piece:
 
     @property
     def version(self) -> str:
-        """Says which version of the object it is a part of."""
+        """Identifies the version of the object that the piece is part of."""
         return f"{self.found.etag} {self.found.size} {'' if self.found.etag else self.found.modified_ns}"
 
 
 class Download:
-    """One copy of the store at the URI `root` to the directory `target`. MqStoreError for one that is not new."""
+    """One copy of the store at the URI `root` to the directory `target`. Raises MqStoreError if it is not new."""
 
     def __init__(self, root: str, engine: str, log_paths: Sequence[str], target: str) -> None:
         self._root, self._engine, self._target = root, engine, target
@@ -55,7 +55,7 @@ class Download:
         self._log_paths, self._done = log_paths, 0
 
     def run(self) -> CopyReport:
-        """Copies what is not there yet, and puts it in place."""
+        """Copies what is missing, and puts it in place."""
         self._check_target()
         system.make_folder(self._notes.folder)
         with FileLock(self._notes.lock, 0, "another copy into this directory; wait for it"):
@@ -82,7 +82,7 @@ class Download:
         return CopyReport(self._root, self._target, self._engine, len(files), total, resumed, checked)
 
     def _check_target(self) -> None:
-        """MqStoreError for a directory that is not new, empty, or an unfinished copy of the same store."""
+        """Raises MqStoreError for a directory that is not new, empty, or an unfinished copy of the same store."""
         if system.exists(self._target) and not system.is_folder(self._target):
             raise MqStoreError(f"{self._target} is a file; copy to a new directory")
         noted = read_json(self._notes.copy_note)
@@ -99,7 +99,7 @@ class Download:
             raise MqStoreError(f"{self._target}: {min(inside)} was put there before the copy was finished; remove it")
 
     def _bring(self, files: Sequence[StoreFile], manifest: Manifest | None, total: int) -> int:
-        """Brings the pieces that are missing; the bytes that were there already."""
+        """Fetches the missing pieces. Returns the number of bytes that were there already."""
         path = os.path.join(self._notes.folder, DONE)
         there = self._done_before(path)
         wanted = list(self._pieces(files, manifest))
@@ -122,7 +122,7 @@ class Download:
 
     @staticmethod
     def _done_before(path: str) -> dict[tuple[str, int], str]:
-        """The version of each piece that is on the disk; a line that was cut by a stop counts for nothing."""
+        """The version of each piece that is on disk; a line that was cut by an interruption is ignored."""
         there: dict[tuple[str, int], str] = {}
         for line in (read_whole(path) or b"").split(b"\n"):
             try:
@@ -142,7 +142,7 @@ class Download:
                 yield Piece(file, found, start, stop, crc)
 
     def _drop_other_versions(self, wanted: Sequence[Piece], there: dict[tuple[str, int], str]) -> None:
-        """Removes what came from an object that is another one now: holes would show the old bytes."""
+        """Removes what came from an object that has changed since: holes would show the old bytes."""
         for piece in wanted:
             if there.get((piece.file.name, piece.start), piece.version) != piece.version:
                 remove_file(self._staged(piece.file.name))
@@ -153,7 +153,7 @@ class Download:
         return os.path.join(self._notes.copying, name)
 
     def _copy(self, piece: Piece) -> Piece:
-        """Brings one piece and syncs it, in a thread."""
+        """Fetches one piece and syncs it, in a thread."""
         data = b"" if piece.start == piece.stop else registry.get(piece.file.path, piece.found, piece.start, piece.stop)
         if piece.crc is not None and crc32(data) != piece.crc:
             raise CorruptionError(piece.file.path, piece.start, f"its bytes are not those of the manifest; {AGAIN}")
@@ -168,7 +168,7 @@ class Download:
         return piece
 
     def _set_times(self, files: Sequence[StoreFile], manifest: Manifest | None) -> None:
-        """Times as in the store; of a copy that has none noted, those of the objects, rising with the names."""
+        """Sets times as in the store; without a manifest, the times of the objects, ascending with the names."""
         latest: dict[str, int] = {}
         for file in sorted(files, key=lambda file: file.name):
             folder = os.path.dirname(file.name)
@@ -180,7 +180,7 @@ class Download:
             system.set_times(path, time, time)
 
     def _move(self) -> None:
-        """Moves the files of the finished copy to where they belong: again after a stop, what is left of them."""
+        """Moves the files of the finished copy into place; after an interruption, moves those that are left."""
         own = os.path.join(self._notes.copying, FOLDER)
         for folder, target in ((own, self._notes.folder), (self._notes.copying, self._target)):
             for name in names_in(folder):
@@ -196,7 +196,7 @@ class Download:
 
 
 def _check_names(root: str, files: Sequence[StoreFile], manifest: Manifest) -> None:
-    """CorruptionError where a copy has another file than its manifest says, or a file of another length."""
+    """Raises CorruptionError if a copy has other files than its manifest lists, or a file of another length."""
     there = {file.name: file for file in files}
     path = JobFolder(root).manifest
     for name, noted in manifest.files.items():

@@ -1,7 +1,7 @@
-"""What a copy in object storage holds: names, lengths, times and checksums, written when everything else is there.
+"""What a copy in object storage holds: names, lengths, times and checksums, written after everything else.
 
-A copy notes first that it begins (`.mqstore/copy.json`), and last what it holds (`.mqstore/manifest.json`): with the
-first and without the second it is not finished, and nothing reads it. Source: docs/object-storage.md "Copies".
+A copy first writes a note that it has begun (`.mqstore/copy.json`), and last what it holds (`.mqstore/manifest.json`):
+with the first but without the second it is unfinished, and nothing reads it. Source: docs/object-storage.md "Copies".
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from storage_core.files.small_file import read_whole
 from storage_core.job import FOLDER, MANIFEST, JobFolder, read_json
 
 PIECE_SIZE = 8 << 20
-"""Bytes of a file that have a checksum of their own; the last piece may be shorter."""
+"""Size in bytes of a piece of a file, which has its own checksum; the last piece may be shorter."""
 FORMAT = 1
 MANIFEST_NAME = f"{FOLDER}/{MANIFEST}"
 
 
 @dataclass(frozen=True)
 class ManifestFile:
-    """A file: its length in bytes, its time of change, and the CRC-32 of each of its pieces."""
+    """A file: its length in bytes, its modification time, and the CRC-32 of each of its pieces."""
 
     size: int
     modified_ns: int
@@ -39,14 +39,14 @@ class Manifest:
     folders: Sequence[str]
 
     def encoded(self) -> bytes:
-        """As JSON."""
+        """The manifest as JSON."""
         files = {name: [file.size, file.modified_ns, list(file.crcs)] for name, file in self.files.items()}
         noted = {"format": FORMAT, "pieceSize": PIECE_SIZE, "files": files, "folders": list(self.folders)}
         return json.dumps(noted, separators=(",", ":"), sort_keys=True).encode()
 
 
 def read_manifest(root: str) -> Manifest | None:
-    """The manifest of a copy; None where there is none. MqStoreError for what is none, and for a later format."""
+    """The manifest of a copy; None if there is none. Raises MqStoreError for an invalid one, and for a later format."""
     path = JobFolder(root).manifest
     data = read_whole(path)
     if data is None:
@@ -69,13 +69,13 @@ def read_manifest(root: str) -> Manifest | None:
 
 
 def pieces_of(size: int) -> Iterator[tuple[int, int]]:
-    """The pieces [start, stop) of a file; one without bytes of an empty file."""
+    """The pieces [start, stop) of a file; an empty file has one empty piece."""
     for start in range(0, max(size, 1), PIECE_SIZE):
         yield start, min(start + PIECE_SIZE, size)
 
 
 def check_finished(root: str) -> None:
-    """StoreNotFoundError for a copy that was begun and not finished."""
+    """Raises StoreNotFoundError for a copy that was begun and not finished."""
     notes = JobFolder(root)
     if not system.exists(notes.copy_note) or system.exists(notes.manifest):
         return

@@ -1,4 +1,4 @@
-"""Which files a copy of a store has, whatever the engine, and how a broker is kept from them meanwhile."""
+"""Which files a copy of a store includes, for any engine, and how brokers are kept away from them meanwhile."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _add(path: str, name: str, is_log: bool, files: list[StoreFile], folders: li
 
 @contextmanager
 def stopped(root: str, engine: str) -> Iterator[None]:
-    """Keeps brokers and writers from a local store while the block runs. StoreLockedError while one is at work."""
+    """Keeps brokers and writers out of a local store while the block runs. Raises StoreLockedError if one is active."""
     with ExitStack() as held:
         if engine == ROCKETMQ:
             held.enter_context(_locked(os.path.join(root, rocketmq.LOCK), BROKER))
@@ -71,7 +71,7 @@ def stopped(root: str, engine: str) -> Iterator[None]:
 
 
 def _locked(path: str, who: str) -> AbstractContextManager[object]:
-    """The lock of a file that is there; where it may only be read, a look at it."""
+    """Locks a file if it exists; if it is read-only, only checks that nobody else holds its lock."""
     if not system.exists(path):
         return nullcontext()
     try:

@@ -1,4 +1,4 @@
-"""One copy between a disk and a URI, whichever way: which one it is, and what is refused before anything is done."""
+"""One copy between a disk and a URI, in either direction: determines which, and rejects bad requests up front."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A store from a disk to a URI: the log first, what it holds last, and only where no broker runs.
+"""Copies a store from a disk to a URI: the log first, the manifest last, and only while no broker runs.
 
-A note at the URI says that a copy begins, and which files it takes; the manifest, which is put only if there is none,
-says that it is whole. Run again after a stop, it leaves out what is there: files that are as the note says, and whose
-objects have their length.
+A note at the URI states that a copy has begun, and which files it includes; the manifest, which is put only if there is
+none, states that it is complete. Run again after an interruption, it skips what is there: files that match the note,
+and whose objects have the right length.
 """
 
 from __future__ import annotations
@@ -41,9 +41,7 @@ class Upload:
         self._done = 0
 
     def run(self) -> CopyReport:
-        """Copies what is not there yet. Raises StoreLockedError while a broker runs, MqStoreError for a target that is
-        not empty.
-        """
+        """Copies what is missing. Raises StoreLockedError while a broker runs, MqStoreError for a non-empty target."""
         with stopped(self._root, self._engine):
             files, folders = files_of(self._root, self._engine, self._log_paths)
             there = self._listed()
@@ -60,13 +58,13 @@ class Upload:
         return f"{self._prefix}/{name}" if self._prefix else name
 
     def _listed(self) -> dict[str, Found]:
-        """What lies at the target, by name."""
+        """The objects at the target, by name."""
         below = self._prefix + "/" if self._prefix else ""
         found = self._remote.requests.walk(self._prefix)
         return {each.path[len(below) :]: each for each in found if each.path[-1:] != "/"}
 
     def _noted(self, there: Mapping[str, Found], files: Sequence[StoreFile]) -> dict[str, Any]:
-        """The note of this copy, written where none is. MqStoreError for a target that is of no use."""
+        """The note of this copy, written if there is none. Raises MqStoreError for an unusable target."""
         if MANIFEST_NAME in there:
             raise MqStoreError(f"{self._target}: a whole copy of a store lies there already; copy to a new folder")
         own = {file.name: [file.size, file.modified_ns] for file in files}
@@ -93,7 +91,7 @@ class Upload:
 
     @staticmethod
     def _kept(files: Sequence[StoreFile], there: Mapping[str, Found], noted: Mapping[str, Any]) -> list[StoreFile]:
-        """The files that an earlier run brought there, and that did not change since it began."""
+        """The files that an earlier run uploaded, and that have not changed since it began."""
         return [
             file
             for file in files
@@ -103,7 +101,7 @@ class Upload:
         ]
 
     def _send(self, files: Sequence[StoreFile], kept: set[str], total: int) -> dict[str, tuple[int, ...]]:
-        """Puts the files, those with messages before the others; the checksums of all."""
+        """Uploads the files, those with messages before the others. Returns the checksums of all."""
         sums: dict[str, tuple[int, ...]] = {}
 
         def send(file: StoreFile) -> tuple[str, tuple[int, ...]]:
@@ -119,7 +117,7 @@ class Upload:
         return sums
 
     def _send_one(self, file: StoreFile, kept: set[str]) -> tuple[str, tuple[int, ...]]:
-        """Puts one file, or only reads it where it is there; its checksums."""
+        """Uploads one file, or only reads it if it is already there. Returns its checksums."""
         crcs: list[int] = []
         problem: list[Exception] = []
 
@@ -161,7 +159,7 @@ class Upload:
             system.close(descriptor)
 
     def _check(self, files: Sequence[StoreFile]) -> None:
-        """StoreChangedError where a file changed meanwhile, MqStoreError where an object is not what was sent."""
+        """Raises StoreChangedError if a file changed meanwhile, MqStoreError if an object is not what was sent."""
         now, _ = files_of(self._root, self._engine, self._log_paths)
         changed = set(now) ^ set(files)
         if changed:
@@ -177,7 +175,7 @@ class Upload:
         self._put(MANIFEST_NAME, manifest.encoded(), "another copy was finished there meanwhile; copy to a new folder")
 
     def _put(self, name: str, data: bytes, other: str) -> None:
-        """Puts a note that must be new. One that is there already, byte for byte, is ours: an answer was lost."""
+        """Uploads a note that must be new. An existing identical one is ours: its response was lost."""
         path = self._path(name)
         try:
             self._remote.requests.put(path, lambda: iter([data]), len(data), only_new=True)

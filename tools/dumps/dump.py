@@ -1,6 +1,6 @@
 """An annotated hexdump: pieces of one file, each with its position, its bytes, a name and a value.
 
-What the bytes of a file mean is written down in `rocketmq`, `rabbitmq` and `terms`.
+The meaning of the bytes of a file is defined in `rocketmq`, `rabbitmq` and `terms`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Line:
-    """One piece: `raw` lies at `position` and is called `field`. A gap has no bytes and says what is left out."""
+    """One piece: `raw` is at `position` and is called `field`. A gap has no bytes and states what is left out."""
 
     position: int
     raw: bytes
@@ -32,7 +32,7 @@ class Line:
 
 
 class Dump:
-    """Takes pieces off a file from a position on, in order."""
+    """Splits a file into pieces from a position on, in order."""
 
     def __init__(self, source: str, content: bytes, position: int = 0) -> None:
         """`source` names the golden file, as it is shown above the dump."""
@@ -43,7 +43,7 @@ class Dump:
         self.lines: list[Line] = []
 
     def take(self, size: int, field: str, value: Callable[[bytes], str]) -> bytes:
-        """Shows the next `size` bytes. Raises ValueError when the file ends before them."""
+        """Shows the next `size` bytes. Raises ValueError if the file ends before them."""
         raw = self.content[self.position : self.position + size]
         if len(raw) != size:
             raise ValueError(f"{self.source}: {size} bytes wanted at {self.position}, the file ends after {len(raw)}")
@@ -56,7 +56,7 @@ class Dump:
         return int.from_bytes(self.take(size, field, lambda raw: value(int.from_bytes(raw, "big"))), "big")
 
     def struct(self, layout: Struct, **values: Callable[[int], str]) -> dict[str, int]:
-        """Shows the fields of a layout, and returns its numbers; `values` says how a number is written."""
+        """Shows the fields of a layout, and returns its numbers; `values` defines how a field's number is written."""
         numbers: dict[str, int] = {}
         for field in layout.fields:
             raw = self.content[self.position : self.position + field.width]
@@ -68,12 +68,12 @@ class Dump:
         return numbers
 
     def skip_to(self, position: int, why: str) -> None:
-        """Leaves out what lies before `position`, in one line that says so."""
+        """Leaves out the bytes before `position`, and shows one line that states this."""
         self.lines.append(Line(self.position, b"", "", f"… {position - self.position:,} bytes: {why}"))
         self.position = position
 
     def text(self) -> str:
-        """The dump: one line a piece, `offset  bytes  field = value`."""
+        """The dump: one line per piece, `offset  bytes  field = value`."""
         width = max((len(_hex(line.raw)) for line in self.lines), default=0)
         lines = [f"{'offset':>8}  {'bytes':<{width}}  field = value"]
         for line in self.lines:
@@ -83,7 +83,7 @@ class Dump:
 
 
 def golden(path: str) -> bytes:
-    """A golden file; `archive.tar.gz!member` names one that lies in an archive."""
+    """A golden file; `archive.tar.gz!member` names one inside an archive."""
     archive, _, member = path.partition("!")
     if not member:
         return (GOLDEN / archive).read_bytes()
@@ -115,25 +115,25 @@ def address(number: int) -> str:
 
 
 def hexadecimal(number: int) -> str:
-    """A number as the source code spells it."""
+    """A number in hexadecimal, as the source code spells it."""
     return f"0x{number:08X}"
 
 
 def quoted(raw: bytes) -> str:
-    """Text, with control characters as their numbers; long text is cut."""
+    """Text in quotes, with control characters as escapes; long text is cut."""
     text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in raw.decode(errors="replace"))
     return f'"{text}"' if len(text) <= 64 else f'"{text[:60]}…" ({len(raw)} bytes)'
 
 
 def raw_bytes(raw: bytes) -> str:
-    """Bytes that mean nothing by themselves."""
+    """Bytes without a meaning of their own."""
     if len(raw) > SHOWN:
         return f"{len(raw)} bytes" if any(raw) else f"{len(raw)} zeros"
     return raw.hex()
 
 
 def zeros(raw: bytes) -> str:
-    """Unused bytes. Raises ValueError when there is more than zeros."""
+    """Unused bytes. Raises ValueError if they are not all zero."""
     if any(raw):
         raise ValueError(f"{len(raw)} bytes are not all zero")
     return f"{len(raw):,} zeros"

@@ -28,7 +28,7 @@ LOCATIONS = {0: "memory", 1: "shared store", 2: "own store"}
 
 
 def journal_file() -> Dump:
-    """The journal of a killed node's queue: publish, deliver, of messages in the shared store."""
+    """The journal of a killed node's queue: publish and deliver of messages in the shared store."""
     dump = opened(f"{KILLED}queues/GSCRODVW3DTM0YF6N3FV9W8O/journal.jif")
     for _ in range(2):
         dump.struct(journal.PUBLISH, head=_journal_head, expiry=microseconds)
@@ -66,7 +66,7 @@ def message_file_record() -> Dump:
 
 
 def version_2_index() -> Dump:
-    """Header of a `.qi`, and the first entries that are left of it."""
+    """Header of a `.qi`, and the first entries that are left in it."""
     dump = opened(f"{VERSION_2}0.qi")
     dump.struct(queue_v2.HEADER)
     size = queue_v2.ENTRY.size

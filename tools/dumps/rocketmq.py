@@ -41,7 +41,7 @@ def blank_record() -> Dump:
 
 
 def queue_entries() -> Dump:
-    """The first two entries of the queue that the message of `record` went to."""
+    """The first two entries of the queue that holds the message of `record`."""
     dump = opened(QUEUE)
     for _ in range(2):
         dump.struct(consumequeue.QUEUE_ENTRY)
@@ -49,7 +49,7 @@ def queue_entries() -> Dump:
 
 
 def index() -> Dump:
-    """Header of an index file, the slot of the record's first key, and the chain that the slot begins."""
+    """Header of an index file, the slot of the record's first key, and the chain that starts at the slot."""
     dump = opened(INDEX)
     dump.struct(indexfile.HEADER)
     first = _entry(1)

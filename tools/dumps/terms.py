@@ -1,6 +1,6 @@
-"""Erlang's external terms in a hexdump: one line a value, indented as the values lie in each other.
+"""Erlang's external terms in a hexdump: one line per value, indented by nesting.
 
-It reads the tags that RabbitMQ 3.10 writes, step by step and apart from `storage_core`, and so checks it.
+It reads the tags that RabbitMQ 3.10 writes, step by step and independently of `storage_core`, and so checks it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from tools.dumps.dump import Dump, quoted
 LONGEST = 90
 MANY = {104: ("tuple", 1), 108: ("list", 4), 116: ("map", 4)}
 BRACKETS = {"tuple": "{{{}}}", "list": "[{}]", "map": "#{{{}}}"}
-# What a value is called: its name, and the shapes of what lies in it; a list repeats its last one.
+# The names of a value: its own, and the shapes of the values inside it; a list repeats its last one.
 Shape = tuple[str, tuple["Shape", ...]]
 
 
 def named(name: str, *inside: str | Shape) -> Shape:
-    """A shape; a plain text inside is a value that holds no other."""
+    """A shape; a plain text in `inside` is a value that holds no others."""
     return name, tuple((part, ()) if isinstance(part, str) else part for part in inside)
 
 

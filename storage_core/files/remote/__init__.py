@@ -1,1 +1,1 @@
-"""Files that lie in object storage or HDFS, as the rest of `files` reads them."""
+"""Files in object storage or HDFS, as the rest of `files` reads them."""

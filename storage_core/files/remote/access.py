@@ -1,6 +1,6 @@
-"""How a remote store may be reached: the options `storage.*`, which no text shows.
+"""How a remote store is accessed: the options `storage.*`, whose values no text shows.
 
-What is not given is found by the libraries: the environment, then the machine's identity. Source:
+What is not given, the libraries take from the environment, then from the machine's identity. Source:
 docs/object-storage.md "Access".
 """
 
@@ -23,7 +23,7 @@ _BY_LOWER = {name.lower(): name for name in NAMES}
 
 
 class Access:
-    """The given options by name, picklable as plain text; equal where the options are. `repr` shows no value."""
+    """The given options by name. Picklable as plain text; equal if the options are. `repr` shows no values."""
 
     def __init__(self, given: Mapping[str, str] | None = None) -> None:
         self.given = dict(sorted((given or {}).items()))
@@ -33,7 +33,7 @@ class Access:
         return self.given.get(name)
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """One that is true or false."""
+        """The value of one boolean option."""
         text = self.given.get(name)
         return default if text is None else text.lower() == "true"
 
@@ -53,12 +53,12 @@ class Access:
 
 
 def is_storage_option(name: str) -> bool:
-    """Whether an option says how a store is reached."""
+    """Whether an option controls access to a store."""
     return name.lower().startswith(PREFIX)
 
 
 def without_access(options: Mapping[str, Any]) -> tuple[dict[str, Any], Access]:
-    """The options of the store itself, and those that say how to reach it, checked. Raises OptionError."""
+    """The options of the store itself, and those that control access to it, checked. Raises OptionError."""
     own, given = {}, {}
     for name, value in options.items():
         if not is_storage_option(name):

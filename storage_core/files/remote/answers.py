@@ -1,7 +1,7 @@
-"""What obstore's errors mean for who asked: gone, changed, refused, or to be asked again; and why, in one text.
+"""What obstore's errors mean for the caller: gone, changed, refused, or to be retried; and why, in one text.
 
-No text of the library is shown, for some quote keys: what is shown is the code of the other side's answer, or what a
-sign in it stands for. Source: docs/object-storage.md "Access".
+No text of the library is shown, because some quote keys: what is shown is the code of the server's answer, or the
+meaning of a sign in it. Source: docs/object-storage.md "Access".
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RIGHTS = {
     "abfs": "Storage Blob Data Reader",
     "az": "Storage Blob Data Reader",
 }
-"""Scheme → what a reader needs, in its provider's words."""
+"""Scheme → the rights that a reader needs, in its provider's words."""
 _AZURE_KEYS = "storage.accessKey or storage.sasToken, or AZURE_STORAGE_ACCOUNT_KEY in the environment"
 CREDENTIALS = {
     "s3": (
@@ -34,11 +34,11 @@ CREDENTIALS = {
     "abfs": _AZURE_KEYS,
     "az": _AZURE_KEYS,
 }
-"""Scheme → what names credentials."""
+"""Scheme → what supplies credentials."""
 _IDENTITY = re.compile(
     r"Error performing [A-Z]+ https?://[^/\s]+/(?:latest/(?:api/token|meta-data)|computeMetadata/|metadata/identity)"
 )
-"""A machine of a provider is asked for its identity, which is done where no credentials are named."""
+"""An error from asking a provider's machine for its identity, which is done if no credentials are given."""
 TOKEN_REQUEST = "token request"
 _HINTS = {
     "InvalidAccessKeyId": "there is no such access key; check storage.accessKey or the environment",
@@ -97,17 +97,17 @@ _SIGNS_OF_TLS = re.compile(r"IncompleteMessage|Parse\(|status code: 400 Bad Requ
 
 @dataclass
 class Answers:
-    """Those of one bucket or container of a scheme, asked without TLS or with it."""
+    """The answers of one bucket or container of a scheme, accessed with or without TLS."""
 
     kinds: ModuleType
     scheme: str
     is_plain: bool
 
     def meaning(self, error: Exception, opens: bool) -> Exception:
-        """Gone, Changed, Refused or Unavailable, in place of an error of the library's, whose kinds are `kinds`.
+        """Gone, Changed, Refused or Unavailable, in place of an error of the library, whose kinds are `kinds`.
 
-        Whoever `opens` a store without credentials is refused at once. A task of one that was listed elsewhere asks its
-        machine again, which may be busy with many of them.
+        A caller that `opens` a store without credentials is refused at once. A task of a store that was listed
+        elsewhere asks its machine again, which may be busy with many of them.
         """
         kinds, text, said = self.kinds, str(error), self.said(error)
         code = _CODE.search(text)
@@ -128,7 +128,7 @@ class Answers:
         return Unavailable(said + (WANTS_TLS if wants_tls else ""))
 
     def said(self, error: Exception) -> str:
-        """What an error says without what it may quote: the code of the answer, what a sign means, or its kind."""
+        """What an error says, without what it may quote: the code of the answer, the meaning of a sign, or its kind."""
         text = str(error)
         if _IDENTITY.search(text):
             given = f"set {CREDENTIALS[self.scheme]}; storage.anonymous=true reads what everybody may read"

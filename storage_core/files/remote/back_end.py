@@ -1,6 +1,6 @@
 """What a library must do to read a remote store, and the ways in which that may fail.
 
-Which library serves which scheme stands in `BACK_ENDS`; tests add their own.
+`BACK_ENDS` maps each scheme to its library; tests add their own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from storage_core.files.remote.access import Access
 
 
 class Found(NamedTuple):
-    """An object as a listing shows it: its path below the authority, length, ETag, and when it was last changed."""
+    """An object as a listing shows it: its path below the authority, length, ETag, and time of the last change."""
 
     path: str
     size: int
@@ -28,34 +28,34 @@ class Gone(Exception):  # noqa: N818 (an answer of the other side, not an error 
 
 
 class Changed(Exception):  # noqa: N818
-    """The object has another ETag than the one asked for, or another length."""
+    """The object's ETag or length is not the expected one."""
 
 
 class Refused(Exception):  # noqa: N818
-    """The other side does not allow it, or cannot do it: asking again changes nothing. The text has no secret."""
+    """The server does not allow it, or cannot do it: a retry changes nothing. The text contains no secret."""
 
 
 class Unavailable(Exception):  # noqa: N818
-    """No answer, a broken one, or one that says: later. Asking again may help. The text has no secret."""
+    """No answer, a broken one, or one that asks to try later: a retry may help. The text contains no secret."""
 
 
 class BackEnd(ABC):
-    """One bucket, container or name node. Paths have no slash at either end; calls come from many threads."""
+    """One bucket, container or name node. Paths have no slash at either end; methods are called from many threads."""
 
     @abstractmethod
     def walk(self, prefix: str) -> Iterator[list[Found]]:
-        """Everything below a folder, at any depth: one list an answer of the other side, of at most 1,000 names."""
+        """Everything below a folder, at any depth: one list per answer of the server, of at most 1,000 names."""
 
     @abstractmethod
     def folder(self, prefix: str) -> tuple[list[str], list[Found]]:
-        """The folders and the objects right in a folder; folders by their last name."""
+        """The folders and the objects directly in a folder; folders by their last name."""
 
     @abstractmethod
     def get(self, found: Found, start: int, stop: int) -> bytes | memoryview:
-        """The bytes [start, stop) of an object that is still the one found: Changed otherwise."""
+        """The bytes [start, stop) of an object. Raises Changed if it is no longer the one found."""
 
     def put(self, path: str, source: Callable[[], Iterator[bytes]], size: int, only_new: bool) -> None:
-        """Writes an object, whole or not at all. Changed where `only_new` is said and there is one already."""
+        """Writes an object, whole or not at all. Raises Changed if `only_new` is set and the object exists."""
         raise Refused(f"{type(self).__name__} writes nothing")
 
 
@@ -67,7 +67,7 @@ BACK_ENDS: dict[str, str | Callable[[Address, Access], BackEnd]] = {
     "hdfs": "storage_core.files.remote.hdfs",
     "viewfs": "storage_core.files.remote.hdfs",
 }
-"""Scheme → the module whose `connect(address, access)` makes its back end, or such a function."""
+"""Scheme → the module whose `connect(address, access)` creates its back end, or such a function."""
 
 
 def connect(address: Address, access: Access) -> BackEnd:

@@ -1,6 +1,6 @@
-"""obstore's clients of buckets and containers, made of the options `storage.*`.
+"""Creates obstore's clients of buckets and containers from the options `storage.*`.
 
-What the options do not say the library finds: the environment, then the machine's identity. Source:
+What the options leave out, the library takes from the environment, then from the machine's identity. Source:
 docs/object-storage.md "Access".
 """
 
@@ -19,17 +19,17 @@ from storage_core.files.remote.access import Access
 from storage_core.files.small_file import read_at
 
 LARGEST_FILE = 4 << 20
-"""More than any file of certificates or credentials has."""
+"""Larger than any file of certificates or credentials."""
 LONGEST_CONNECT_S = 10.0
 CERTIFICATES = "names a file of certificates (PEM), on every machine that reads"
 CREDENTIALS = "names a JSON file of Google credentials, on every machine that reads"
 CREDENTIAL_FILES = {"": "service_account_path", "service_account": "service_account_path",
                     "authorized_user": "application_credentials"}  # fmt: skip
-"""Type of a file of Google's credentials → the library's setting for its path; emulators' files have no type."""
+"""Type of a Google credentials file → the library's setting for its path; emulators' files have no type."""
 
 
 def client(stores: ModuleType, address: Address, access: Access) -> Any:
-    """The client of an address. Raises OptionError for files that cannot be used, and errors of the library's."""
+    """The client of an address. Raises OptionError for files that cannot be used, and errors of the library."""
     endpoint = access.get("endpoint")
     common: dict[str, Any] = {
         "client_options": _given(
@@ -51,12 +51,12 @@ def client(stores: ModuleType, address: Address, access: Access) -> Any:
 
 
 def is_plain(access: Access) -> bool:
-    """Whether the endpoint that was given is asked without TLS."""
+    """Whether the given endpoint is accessed without TLS."""
     return (access.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL", "")).lower().startswith("http://")
 
 
 def _certificates(access: Access, scheme: str) -> bytes | None:
-    """What is trusted besides the system's certificates, as PEM. Raises OptionError where the file has none."""
+    """Certificates to trust besides the system's, as PEM. Raises OptionError if the file has none."""
     name, path = "storage.caFile", access.get("caFile")
     if not path and scheme == "s3":
         name, path = "AWS_CA_BUNDLE", os.environ.get("AWS_CA_BUNDLE")
@@ -104,7 +104,7 @@ def _gs(access: Access, endpoint: str | None) -> dict[str, Any]:
 
 
 def _google_credentials(path: str | None) -> dict[str, str]:
-    """The setting for a file of credentials. Raises OptionError where it is none that the library can use."""
+    """The setting for a credentials file. Raises OptionError if the library cannot use it."""
     if path is None:
         return {}
     name = "storage.credentialsFile"

@@ -1,6 +1,6 @@
 """HDFS through pyarrow.fs, which loads Hadoop's own libhdfs.
 
-HDFS has no ETags: an object's is its length and the time of its last change, looked at after each read.
+HDFS has no ETags: a file's length and time of the last change serve as one, and are checked after each read.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ SILENT = "the name node does not answer; check the address"
 
 
 def connect(address: Address, access: Access) -> BackEnd:
-    """The name node of an address. Raises MqStoreError where no libhdfs, or no name node, is there."""
+    """The name node of an address. Raises MqStoreError if libhdfs or the name node is missing."""
     del access
     arrow = importlib.import_module("pyarrow.fs")
-    if not os.environ.get("CLASSPATH"):  # without it the JVM fails, and prints what it thinks of that
+    if not os.environ.get("CLASSPATH"):  # without it the JVM fails, and prints its own messages
         raise MqStoreError(f"{address.origin}: {MISSING}")
     host, _, port = address.authority.partition(":")
     name = f"viewfs://{host}" if address.scheme == "viewfs" else host or "default"
@@ -45,17 +45,17 @@ class Hdfs(BackEnd):
         self._arrow, self._client = arrow, client
 
     def walk(self, prefix: str) -> Iterator[list[Found]]:
-        """Everything below a folder, folders by a name with a slash at its end."""
+        """Everything below a folder; names of folders end with a slash."""
         yield [found for found, _ in self._listed(prefix, True)]
 
     def folder(self, prefix: str) -> tuple[list[str], list[Found]]:
-        """Folders and files right in a folder."""
+        """Folders and files directly in a folder."""
         listed = self._listed(prefix, False)
         folders = [found.path.rstrip("/").rpartition("/")[2] for found, is_folder in listed if is_folder]
         return folders, [found for found, is_folder in listed if not is_folder]
 
     def put(self, path: str, source: Callable[[], Iterator[bytes]], size: int, only_new: bool) -> None:
-        """Refused: a copy that is put only if there is none needs more than pyarrow offers."""
+        """Raises Refused: writing a file only if there is none needs more than pyarrow offers."""
         raise Refused("mqstore writes nothing to HDFS; take the store there by `hdfs dfs -put`, the log first")
 
     def _listed(self, prefix: str, recursive: bool) -> list[tuple[Found, bool]]:
@@ -66,11 +66,11 @@ class Hdfs(BackEnd):
             raise _translated(error) from None
         is_folder = self._arrow.FileType.Directory
         if not infos and self._client.get_file_info("/").type == self._arrow.FileType.NotFound:
-            raise Refused(SILENT)  # libhdfs has asked for long, and takes no answer for no file
+            raise Refused(SILENT)  # libhdfs has retried for long, and reports no answer as no file
         return [(_found(info, info.type == is_folder), info.type == is_folder) for info in infos]
 
     def get(self, found: Found, start: int, stop: int) -> bytes:
-        """Bytes of a file that has still the length and time of the listing."""
+        """Bytes of a file that still has the length and time of the listing."""
         try:
             with self._client.open_input_file("/" + found.path) as file:
                 data: bytes = file.read_at(stop - start, start)

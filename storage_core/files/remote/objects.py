@@ -1,7 +1,7 @@
 """S3, Google Cloud Storage and Azure through obstore, an extra of this package: `mqstore[remote]`.
 
-Clients are made in the process that reads: obstore's threads do not survive a fork. How they are made stands in
-`clients`, what answers mean in `answers`.
+Clients are created in the process that reads, because obstore's threads do not survive a fork. `clients` creates them,
+`answers` interprets errors.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _first_process: list[int] = []
 
 
 def connect(address: Address, access: Access) -> BackEnd:
-    """The bucket or container of an address. Raises MqStoreError without obstore, StorageError or OptionError where
-    the options do not do.
+    """The bucket or container of an address. Raises MqStoreError without obstore, StorageError or OptionError if the
+    options are unsuitable.
     """
     try:
         obstore = importlib.import_module("obstore")
@@ -55,7 +55,7 @@ class Objects(BackEnd):
         self._kinds = (answers.kinds.BaseError, OSError, ValueError)
 
     def walk(self, prefix: str) -> Iterator[list[Found]]:
-        """Everything below a folder: one list a request."""
+        """Everything below a folder: one list per request."""
         self._check_process()
         answers = iter(self._obstore.list(self._client, prefix or None, chunk_size=CHUNK))
         while (answer := self._translated(lambda: next(answers, None), opens=True)) is not None:
@@ -69,12 +69,12 @@ class Objects(BackEnd):
         return names, [_found(meta) for meta in answer["objects"]]
 
     def get(self, found: Found, start: int, stop: int) -> memoryview:
-        """A range of an object, if it still has its ETag: the answer's is compared too, for some ignore If-Match."""
+        """A range of an object, if it still has its ETag; the answer's is compared too: some ignore If-Match."""
         self._check_process()
         options: dict[str, Any] = {"range": (start, stop)}
         if found.etag:
             options["if_match"] = found.etag
-        else:  # a server that lists none: whole seconds of the time must do, and the length
+        else:  # the server lists none: the time in whole seconds, and the length, must do
             modified = datetime.fromtimestamp(found.modified_ns // 10**9 + 1, UTC)
             options["if_unmodified_since"] = modified
 
@@ -88,7 +88,7 @@ class Objects(BackEnd):
         return data
 
     def put(self, path: str, source: Callable[[], Iterator[bytes]], size: int, only_new: bool) -> None:
-        """Writes an object in parts; in one request where it is small, or must be new."""
+        """Writes an object in parts; in one request if it is small or must be new."""
         self._check_process()
         whole = only_new or size <= PART_SIZE
         data: Any = b"".join(source()) if whole else source()
@@ -108,7 +108,7 @@ class Objects(BackEnd):
 
 
 def _is_another(etag: str | None, listed: str) -> bool:
-    """Whether two ETags are known and differ; some listings leave out the quotes."""
+    """Whether both ETags are known and differ; some listings leave out the quotes."""
     return bool(etag and listed) and str(etag).removeprefix("W/").strip('"') != listed.removeprefix("W/").strip('"')
 
 

@@ -1,6 +1,6 @@
-"""Bytes of remote files that are asked for before they are read, and blocks that were read and may be again.
+"""Bytes of remote files that are requested before they are read, and blocks that were read and may be read again.
 
-Both are bounded, and neither changes an answer: what is not here is asked for when it is read.
+Both are bounded, and neither changes a result: what is not here is requested when it is read.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from storage_core.files.remote.back_end import Found
 
 PIECE_SIZE = 8 << 20
 MOST_AHEAD = 40 << 20
-"""Bytes that are on their way, wait to be read, or were read and may be again, in one process."""
+"""Most bytes in one process that are on their way, wait to be read, or were read and are retained."""
 LEAST_KEPT = 256 << 10
-"""Bytes of a piece that is worth keeping when it was read; smaller spans are in blocks."""
+"""Bytes of the smallest piece that is worth retaining after it was read; smaller spans are in blocks."""
 GAP = 256 << 10
-"""Bytes between two spans that are rather read than jumped over."""
+"""The largest gap between two spans, in bytes, that is read rather than skipped."""
 BLOCK_SIZE = 32 << 10
 MOST_BLOCKS = 2048
 
@@ -30,7 +30,7 @@ Submit = Callable[[Found, int, int], "Future[memoryview]"]
 
 @dataclass(eq=False)
 class Piece:
-    """A span of one file on its way, and how far it was read; `remote` is the number of the bucket's client."""
+    """A requested span of one file, and how far it was read; `remote` is the number of the bucket's client."""
 
     remote: int
     found: Found
@@ -41,7 +41,7 @@ class Piece:
 
     @property
     def size(self) -> int:
-        """Bytes from its start to its stop."""
+        """Length in bytes."""
         return self.stop - self.start
 
     @property
@@ -51,7 +51,7 @@ class Piece:
 
     @property
     def is_here(self) -> bool:
-        """Whether its bytes have come."""
+        """Whether its bytes have arrived."""
         return (
             self.future is not None
             and self.future.done()
@@ -62,16 +62,16 @@ class Piece:
 
 @dataclass(eq=False)
 class Reader:
-    """What one reader asked for ahead: pieces that wait for room, in the order of reading, and those on the way."""
+    """What one reader requested ahead: pieces that wait for room, in reading order, and those under way."""
 
     waiting: deque[Piece] = field(default_factory=deque)
     under_way: dict[File, list[Piece]] = field(default_factory=dict)
 
 
 class Pieces:
-    """The pieces of every reader of this process. Safe for many threads.
+    """The pieces of all readers of this process. Thread-safe.
 
-    Those that were read stay as long as nobody needs their room: a scan of a small log finds what recovery read.
+    Those that were read are retained until their room is needed, so a scan of a small log finds what recovery read.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Pieces:
         self._kept: dict[File, list[Piece]] = {}
 
     def ask(self, remote: int, reader: Reader, spans: Iterable[tuple[Found, int, int]], submit: Submit) -> None:
-        """Notes spans in the order of their reading, near ones as one, and asks for as many as there is room for."""
+        """Queues spans in reading order, near ones as one, and requests as many as there is room for."""
         with self._lock:
             if reader not in self._readers:
                 self._readers.append(reader)
@@ -92,7 +92,7 @@ class Pieces:
             self._fill_up(submit)
 
     def _not_kept(self, file: File, start: int, stop: int) -> list[tuple[int, int]]:
-        """The parts of a span that no kept piece has."""
+        """The parts of a span that no retained piece covers."""
         parts = []
         for piece in sorted(self._kept.get(file, ()), key=lambda each: each.start):
             if start < piece.start < stop:
@@ -110,7 +110,7 @@ class Pieces:
                 reader.under_way.setdefault(piece.file, []).append(piece)
 
     def _has_room(self, size: int) -> bool:
-        """Whether there is room for a piece, made of kept ones: the last first, for files are read from their start."""
+        """Whether a piece fits. Evicts retained pieces to make room, last first, as files are read front to back."""
         while self._held + size > MOST_AHEAD and self._kept:
             file, pieces = next(reversed(self._kept.items()))
             self._held -= pieces.pop().size
@@ -119,7 +119,7 @@ class Pieces:
         return self._held + size <= MOST_AHEAD
 
     def _release(self, piece: Piece) -> None:
-        """Keeps what nobody waits for any more, if it is here and worth it."""
+        """Retains a piece that no reader waits for, if it has arrived and is worth it."""
         same = self._kept.get(piece.file, ())
         if piece.size >= LEAST_KEPT and piece.is_here and all(each.start != piece.start for each in same):
             self._kept.setdefault(piece.file, []).append(piece)
@@ -129,8 +129,8 @@ class Pieces:
             piece.future.cancel()
 
     def holding(self, remote: int, found: Found, position: int, stop: int) -> tuple[Piece | None, int]:
-        """The piece that has the byte at `position`; or None and where the next piece before `stop` begins,
-        `stop` when there is none.
+        """The piece that holds the byte at `position`, and its start; or None and the start of the next piece before
+        `stop`, or `stop` if there is none.
         """
         following, file = stop, (remote, found.path, found.etag)
         with self._lock:
@@ -143,7 +143,7 @@ class Pieces:
         return None, following
 
     def passed(self, found: Found, position: int, stop: int) -> None:
-        """Forgets spans that wait for room, and were read without waiting."""
+        """Drops queued spans that were meanwhile read directly."""
         with self._lock:
             for reader in self._readers:
                 if reader.waiting:
@@ -155,8 +155,8 @@ class Pieces:
                     reader.waiting = deque(kept)
 
     def was_read(self, piece: Piece, to: int, submit: Submit) -> None:
-        """Notes how far a piece was read. Those before it are released, which makes room: the last one stays, for a
-        record that began in it is read again with the next.
+        """Notes how far a piece was read. Finished pieces before it are released to make room; the last one stays,
+        because a record that begins in it is read again with the next.
         """
         with self._lock:
             piece.read_to = max(piece.read_to, to)
@@ -172,7 +172,7 @@ class Pieces:
             self._fill_up(submit)
 
     def drop(self, reader: Reader) -> None:
-        """Forgets what a reader asked for and did not read."""
+        """Drops what a reader requested and did not read."""
         with self._lock:
             if reader not in self._readers:
                 return
@@ -185,7 +185,7 @@ class Pieces:
 
 
 def _joined(spans: Iterable[tuple[Found, int, int]]) -> list[tuple[Found, int, int]]:
-    """Neighbouring spans of one file as one where little lies between them; parts after the file's end are cut."""
+    """Neighbouring spans of one file, joined if the gap is small; parts past the file's end are cut off."""
     joined: list[tuple[Found, int, int]] = []
     for found, start, stop in spans:
         stop = min(stop, found.size)
@@ -200,14 +200,14 @@ def _joined(spans: Iterable[tuple[Found, int, int]]) -> list[tuple[Found, int, i
 
 
 class Blocks:
-    """Aligned blocks of files, the least recently used go first. Safe for many threads."""
+    """Aligned blocks of files; the least recently used are evicted first. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._blocks: OrderedDict[tuple[int, str, str, int], bytes] = OrderedDict()
 
     def get(self, remote: int, found: Found, number: int) -> bytes | None:
-        """A block that is here; `remote` is the number of the bucket's client."""
+        """A retained block, or None; `remote` is the number of the bucket's client."""
         key = (remote, found.path, found.etag, number)
         with self._lock:
             block = self._blocks.get(key)
@@ -216,7 +216,7 @@ class Blocks:
         return block
 
     def put(self, remote: int, found: Found, number: int, block: bytes) -> None:
-        """Keeps a block."""
+        """Retains a block."""
         with self._lock:
             self._blocks[remote, found.path, found.etag, number] = block
             while len(self._blocks) > MOST_BLOCKS:

@@ -1,6 +1,6 @@
-"""The remote stores that this process reads: a path leads to its bucket, a descriptor to its object.
+"""The remote stores that this process reads: maps paths to buckets, and descriptors to objects.
 
-`attach` comes before anything below a URI is read; `system` asks here for every path and descriptor that is remote.
+`attach` is called before anything below a URI is read; `system` calls this module for every remote path and descriptor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from storage_core.files.remote.threads import reads
 from storage_core.files.stamp import NO_STAMP, FileStat, Stamp
 
 FIRST_DESCRIPTOR = 1 << 30
-"""No process has so many files open: a descriptor from here on is one of an object."""
+"""No process has so many files open: descriptors from here on are those of objects."""
 
 _lock = threading.RLock()
 _remotes: dict[str, tuple[Remote, int]] = {}
@@ -45,7 +45,7 @@ def attach(uri: str, access: Access) -> Remote:
 
 
 def detach(uri: str) -> None:
-    """The opposite of one `attach`; what was listed stays for the next one."""
+    """Reverses one `attach`; listings are kept for the next one."""
     origin = address_of(uri).origin
     with _lock:
         known, users = _remotes[origin]
@@ -55,7 +55,7 @@ def detach(uri: str) -> None:
 
 
 def forget_all() -> None:
-    """Forgets every bucket: the next reads begin as in a new process."""
+    """Forgets every bucket: the next reads start as in a new process."""
     with _lock:
         _remotes.clear()
         _opened.clear()
@@ -67,7 +67,7 @@ def _of(uri: str) -> tuple[Remote, str]:
     end = uri.find("/", uri.index("://") + 3)
     origin, path = (uri, "") if end < 0 else (uri[:end], uri[end + 1 :])
     found = _remotes.get(origin)
-    if found is None:  # asked for by someone who was given no options
+    if found is None:  # requested by a caller without options
         attach(origin, Access())
         detach(origin)
         found = _remotes[origin]
@@ -83,7 +83,7 @@ def look(uri: str, most_age_s: float = YOUNG_S) -> None:
 
 
 def pin(uri: str, files: Iterable[Found]) -> None:
-    """Files as a plan saw them, of the bucket of `uri`."""
+    """Pins files of the bucket of `uri` as a plan saw them."""
     _of(uri)[0].pin(files)
 
 
@@ -94,21 +94,24 @@ def found_file(uri: str) -> Found | None:
 
 
 def get(uri: str, found: Found, start: int, stop: int) -> memoryview:
-    """The bytes [start, stop) of an object as it was listed, asked for now and remembered nowhere."""
+    """The bytes [start, stop) of an object as it was listed, requested now and not retained."""
     return _of(uri)[0].requests.get(found, start, stop)
 
 
 def requests_of(uri: str) -> tuple[int, int]:
-    """Requests to the bucket of a URI and bytes from it, since this process began to read it."""
+    """The numbers of requests to the bucket of a URI, and of bytes from it, since this process began to read it."""
     requests = _of(uri)[0].requests
     return requests.lists + requests.gets, requests.bytes_read
 
 
-# -- what `system` asks
+# -- called by `system`
 
 
 def open_read(uri: str) -> int:
-    """A descriptor of an object; it asks nobody. Raises FileNotFoundError."""
+    """A descriptor of an object. Reads no bytes, but lists the object's folder if no listing covers it.
+
+    Raises FileNotFoundError, IsADirectoryError.
+    """
     remote, path = _of(uri)
     found = remote.file(path)
     if found is None:
@@ -131,7 +134,7 @@ def pread(descriptor: int, size: int, position: int) -> bytes:
 
 
 def pread_each(wanted: Sequence[tuple[int, int, int]]) -> list[bytes]:
-    """`pread` of each (descriptor, size, position), side by side; those that begin in one block come by one request."""
+    """`pread` of each (descriptor, size, position), concurrently; those that begin in one block share a request."""
     if len(wanted) == 1:
         return [pread(*wanted[0])]
     groups: dict[tuple[int, int], list[int]] = {}
@@ -146,7 +149,7 @@ def pread_each(wanted: Sequence[tuple[int, int, int]]) -> list[bytes]:
 
 
 def pread_into(descriptor: int, target: memoryview, position: int) -> int:
-    """Fills `target` from `position`; the number of bytes read."""
+    """Fills `target` from `position`; returns the number of bytes read."""
     remote, found = _opened[descriptor - FIRST_DESCRIPTOR]
     return remote.read_into(found, target, position)
 
@@ -157,7 +160,7 @@ def size_of(descriptor: int) -> int:
 
 
 def will_need(asked: object, spans: Iterable[tuple[str, int, int]]) -> object:
-    """Begins to read spans that will be read next, in this order; `asked` is what the last call gave, or None."""
+    """Starts reading spans that will be needed next, in this order; `asked` is the result of the last call, or None."""
     reader = asked if isinstance(asked, Reader) else Reader()
     by_remote: dict[str, tuple[Remote, list[tuple[str, int, int]]]] = {}
     for uri, start, stop in spans:
@@ -169,13 +172,13 @@ def will_need(asked: object, spans: Iterable[tuple[str, int, int]]) -> object:
 
 
 def need_no_more(asked: object) -> None:
-    """Forgets what was asked for ahead and not read."""
+    """Drops what was requested ahead and not read."""
     if isinstance(asked, Reader):
         pieces.drop(asked)
 
 
 def stat(uri: str) -> FileStat:
-    """What is known of a URI. Raises FileNotFoundError."""
+    """The name, kind and stamp of a URI. Raises FileNotFoundError."""
     remote, path = _of(uri)
     found = remote.stat(path)
     if found is None:
@@ -184,7 +187,7 @@ def stat(uri: str) -> FileStat:
 
 
 def stamp(uri: str) -> Stamp:
-    """The stamp of a URI; zeros where there is nothing."""
+    """The stamp of a URI; zeros if there is nothing."""
     remote, path = _of(uri)
     found = remote.stat(path)
     return NO_STAMP if found is None else found.stamp
@@ -197,7 +200,7 @@ def exists(uri: str) -> bool:
 
 
 def is_folder(uri: str) -> bool:
-    """Whether something lies below it."""
+    """Whether there is anything below it."""
     remote, path = _of(uri)
     found = remote.stat(path)
     return found is not None and found.is_directory

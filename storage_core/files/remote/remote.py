@@ -1,7 +1,7 @@
-"""One bucket, container or name node as `system` reads it: folders from listings, bytes by ranges of objects.
+"""One bucket, container or name node as `system` reads it: folders from listings, bytes from ranges of objects.
 
-A listing is made once for all names below a store, and holds until the store is looked at again; each read says which
-version of the object it means. Source: docs/object-storage.md "Consistency".
+A listing is made once for all names below a store, and is valid until the next `look` at the store; each read states
+which version of the object it expects. Source: docs/object-storage.md "Consistency".
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from storage_core.files.stamp import FileStat
 
 SMALL = 8 * BLOCK_SIZE
 YOUNG_S = 1.0
-"""A look at a store takes the listing that another one made less than this ago."""
+"""Seconds for which a `look` at a store reuses the listing of an earlier one."""
 
 blocks, pieces = Blocks(), Pieces()
 _numbers = itertools.count()
 
 
 class Remote:
-    """What lies at one `scheme://authority`, reached in one way. Safe for many threads.
+    """What is at one `scheme://authority`, reached with one `Access`. Thread-safe.
 
-    Paths are those below the authority, without slashes at either end. OSErrors are those of a local disk.
+    Paths are relative to the authority, without slashes at either end. OSErrors are those of a local disk.
     """
 
     def __init__(self, address: Address, access: Access) -> None:
@@ -49,7 +49,7 @@ class Remote:
     # -- names
 
     def look(self, root: str, most_age_s: float = YOUNG_S) -> None:
-        """Lists everything below a folder, unless it was listed a moment ago and something lay there."""
+        """Lists everything below a folder, unless it was listed a moment ago and was there."""
         with self._lock:
             above = next((other for other, (tree, _) in self._trees.items() if tree.covers(root)), root)
             known = self._trees.get(above)
@@ -63,13 +63,13 @@ class Remote:
                 self._outside.clear()
 
     def forget_names(self) -> None:
-        """Forgets all listings: something was put there."""
+        """Drops all listings, because something was written there."""
         with self._lock:
             self._trees.clear()
             self._outside.clear()
 
     def pin(self, files: Iterable[Found]) -> None:
-        """Files as a plan saw them. StoreChangedError for one of which a listing here says something else."""
+        """Pins files as a plan saw them. Raises StoreChangedError for one that differs from a listing here."""
         with self._lock:
             for found in files:
                 tree = self._tree(found.path)
@@ -81,7 +81,7 @@ class Remote:
                 self._pinned[found.path] = found
 
     def unpin(self) -> None:
-        """Forgets the files that plans named."""
+        """Forgets the pinned files."""
         with self._lock:
             self._pinned.clear()
 
@@ -89,7 +89,7 @@ class Remote:
         return next((tree for tree, _ in self._trees.values() if tree.covers(path)), None)
 
     def _listing(self, folder: str) -> Tree:
-        """A listing that has the names of a folder; of a folder that no look went over, of it alone."""
+        """A listing that has the names of a folder; one of this folder alone if no `look` covered it."""
         with self._lock:
             if (tree := self._tree(folder)) is not None:
                 return tree
@@ -109,7 +109,7 @@ class Remote:
         return self._tree(path) or self._listing(path.rpartition("/")[0])
 
     def stat(self, path: str) -> FileStat | None:
-        """What is known of a path; None where there is nothing."""
+        """The name, kind and stamp of a path; None if there is nothing."""
         if not path:
             return self._listing("").stat("")
         pinned = self._pinned.get(path)
@@ -131,7 +131,7 @@ class Remote:
         return [each for each in found if each is not None]
 
     def matching(self, pattern: str) -> list[str]:
-        """The paths that match a shell pattern, sorted; a star stays inside of one name, and takes no hidden one."""
+        """The paths that match a shell pattern, sorted; a star matches inside one name, and no hidden one."""
         parts, found = pattern.split("/"), [""]
         for part in parts:
             above = [(path + "/" if path else "", path) for path in found]
@@ -182,7 +182,7 @@ class Remote:
         return whole[position - first * BLOCK_SIZE : stop - first * BLOCK_SIZE]
 
     def read_into(self, found: Found, target: memoryview, position: int) -> int:
-        """Fills `target` from `position`; the number of bytes, fewer only at the end of the object."""
+        """Fills `target` from `position`; returns the number of bytes, fewer only at the end of the object."""
         target = target.cast("B") if target.format != "B" or target.ndim != 1 else target
         size = max(min(len(target), found.size - position), 0)
         done, waiting = 0, list[tuple[int, Future[memoryview]]]()
@@ -210,7 +210,7 @@ class Remote:
         return size
 
     def _arrived(self, piece: Piece) -> memoryview:
-        """The bytes of a piece; asked for here where who wanted them has given up."""
+        """The bytes of a piece; fetched here if the reader that requested them was cancelled."""
         try:
             if piece.future is not None:
                 return piece.future.result()
@@ -219,13 +219,13 @@ class Remote:
         return self.requests.get(piece.found, piece.start, piece.stop)
 
     def will_need(self, reader: Reader, spans: Iterable[tuple[str, int, int]]) -> None:
-        """Begins to read spans of files that will be read next, in this order."""
+        """Starts reading spans of files that will be needed next, in this order."""
         known = [(self.file(path), start, stop) for path, start, stop in spans]
         wanted = [(found, start, stop) for found, start, stop in known if found is not None]
         pieces.ask(self._number, reader, [each for each in wanted if not self._is_here(*each)], self._submit)
 
     def _is_here(self, found: Found, start: int, stop: int) -> bool:
-        """Whether all of a small span is in blocks that were read."""
+        """Whether a span is small and wholly in retained blocks."""
         last = (min(stop, found.size) - 1) // BLOCK_SIZE
         numbers = range(start // BLOCK_SIZE, last + 1)
         return stop - start <= SMALL and all(blocks.get(self._number, found, number) is not None for number in numbers)

@@ -1,6 +1,6 @@
-"""Requests to a back end: counted, asked again where that may help, and their failures in one line.
+"""Requests to a back end: counts them, retries where that may help, and reports failures in one line.
 
-What the other side's answers mean for a reader of a store is decided here; how it answers, in the back ends.
+What the server's answers mean for a reader of a store is decided here; how it answers, in the back ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 3.0
 
 
 class Requests:
-    """What was asked of one back end. Safe for many threads."""
+    """Makes the requests to one back end, and counts them. Thread-safe."""
 
     def __init__(self, back_end: BackEnd, origin: str) -> None:
         self._back_end, self._origin = back_end, origin
@@ -28,7 +28,7 @@ class Requests:
         self.lists = self.gets = self.puts = self.retries = self.bytes_read = 0
 
     def walk(self, prefix: str) -> list[Found]:
-        """Everything below a folder; none when there is nothing."""
+        """Everything below a folder; empty if there is nothing."""
 
         def ask() -> list[Found]:
             found: list[Found] = []
@@ -42,7 +42,7 @@ class Requests:
         return self._listed(ask, prefix)
 
     def folder(self, prefix: str) -> tuple[list[str], list[Found]]:
-        """Folders and objects right in a folder; none when there is nothing."""
+        """Folders and objects directly in a folder; empty if there are none."""
         self._count(lists=1)
         return self._listed(lambda: self._back_end.folder(prefix), prefix)
 
@@ -54,7 +54,7 @@ class Requests:
             raise StoreNotFoundError(f"{what}: there is no such bucket or folder; check the address") from None
 
     def get(self, found: Found, start: int, stop: int) -> memoryview:
-        """The bytes [start, stop), which lie inside of the object. Raises StoreChangedError, StorageError."""
+        """The bytes [start, stop), which must be inside the object. Raises StoreChangedError, StorageError."""
 
         def ask() -> memoryview:
             self._count(gets=1)
@@ -74,9 +74,9 @@ class Requests:
         return data
 
     def put(self, path: str, source: Callable[[], Iterator[bytes]], size: int, only_new: bool = False) -> None:
-        """Writes an object, whole or not at all; `source` is called anew for each attempt.
+        """Writes an object, whole or not at all; `source` is called again for each attempt.
 
-        Raises FileExistsError where `only_new` is said and there is one already, StorageError.
+        Raises FileExistsError if `only_new` is set and the object exists, StorageError.
         """
 
         def ask() -> None:

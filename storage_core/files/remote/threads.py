@@ -1,6 +1,6 @@
-"""The threads that wait for remote stores: two pools for bytes, one for small reads, one for questions.
+"""Thread pools that wait for remote stores: two for transfers, one for small reads, one for functions of readers.
 
-Made when they are first needed, and again in a process that was forked from one that had them.
+Created on first use, and again in a process that was forked from one that had them.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from concurrent.futures import ThreadPoolExecutor
 
 TRANSFERS, SMALL_TRANSFERS, READS, QUESTIONS = 8, 16, 48, 48
 LARGE = 1 << 20
-"""Bytes from which on few threads bring them: the C library keeps memory of the largest size for each thread."""
+"""Bytes from which on few threads transfer them: the C library retains memory of the largest size for each thread."""
 
 _lock = threading.Lock()
 _pools: dict[tuple[str, int], ThreadPoolExecutor] = {}
 
 
 def transfers(size: int) -> ThreadPoolExecutor:
-    """The threads that bring so many bytes at once."""
+    """The threads that transfer `size` bytes at once."""
     return _pool("mqstore-transfer", TRANSFERS) if size >= LARGE else _pool("mqstore-small", SMALL_TRANSFERS)
 
 
 def reads() -> ThreadPoolExecutor:
-    """The threads in which small reads go side by side; they may wait for transfers, questions for them."""
+    """The threads for concurrent small reads; reads may wait for transfers, and `questions` for reads."""
     return _pool("mqstore-read", READS)
 
 
 def questions() -> ThreadPoolExecutor:
-    """The threads in which functions of readers run; none of them waits for another one of these."""
+    """The threads in which functions of readers run; no such function waits for another."""
     return _pool("mqstore-question", QUESTIONS)
 
 

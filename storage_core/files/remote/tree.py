@@ -1,7 +1,7 @@
-"""Folders and files as one listing of objects shows them. Pure: it asks nobody.
+"""Folders and files as one listing of objects shows them. Pure: it makes no requests.
 
-Objects have no folders: one is there as long as something lies below it. A name that ends with a slash, which some
-tools leave for a folder, is that folder, and so is an object that others lie below.
+Object storage has no folders: one exists as long as there is something below it. A name that ends with a slash, which
+some tools leave for a folder, is that folder, and so is an object with others below it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Folder = dict[str, Found | None]
 
 
 class Tree:
-    """What lies below one folder, whose path is `root`; "" is the whole bucket."""
+    """Everything below one folder, whose path is `root`; "" is the whole bucket."""
 
     def __init__(self, root: str, found: Iterable[Found]) -> None:
         self.root = root
@@ -46,16 +46,16 @@ class Tree:
             self.folders[above][name] = None
 
     def covers(self, path: str) -> bool:
-        """Whether the listing says all there is to say of a path."""
+        """Whether the listing is complete for a path."""
         return not self.root or path == self.root or path.startswith(self.root + "/")
 
     def file(self, path: str) -> Found | None:
-        """The object of that path; None for a folder, and where there is nothing."""
+        """The object of that path; None for a folder, and if there is nothing."""
         folder, _, name = path.rpartition("/")
         return self.folders.get(folder, {}).get(name)
 
     def stat(self, path: str) -> FileStat | None:
-        """What the listing knows of a path; None where there is nothing."""
+        """The name, kind and stamp of a path; None if there is nothing."""
         name = path.rpartition("/")[2]
         if path in self.folders:
             return FileStat(name, True, self._folder_stamp(path))
@@ -63,7 +63,7 @@ class Tree:
         return None if found is None else FileStat(name, False, stamp_of(found))
 
     def _folder_stamp(self, path: str) -> Stamp:
-        """Changes with the names in a folder, and with its files, as no folder on a disk does: that is no harm."""
+        """A stamp that changes with the names in a folder and, harmlessly and unlike on a disk, with its files."""
         known = self._stamps.get(path)
         if known is None:
             content = sorted((name, found and (found.etag, found.size)) for name, found in self.folders[path].items())
@@ -72,10 +72,10 @@ class Tree:
 
 
 def stamp_of(found: Found) -> Stamp:
-    """The stamp of an object: what its ETag, length and time say."""
+    """The stamp of an object, made from its ETag, length and time."""
     return Stamp(found.modified_ns, 0, found.size, number_of(found.etag))
 
 
 def number_of(text: str) -> int:
-    """63 bits that stand for a text."""
+    """A hash of a text, of 63 bits."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1

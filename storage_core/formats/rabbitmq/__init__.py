@@ -1,1 +1,1 @@
-"""Bytes of RabbitMQ's classic queue stores, versions 1 and 2. Pure: which file holds what belongs to the engine."""
+"""Byte formats of RabbitMQ's classic, quorum and stream queues. Pure: the engine decides which file holds what."""

@@ -1,4 +1,4 @@
-"""Columns of bytes that make encoded rows: numbers and lengths as bytes, parts of a row one after another."""
+"""Builds encoded rows from binary columns: numbers and lengths as bytes, the parts of a row concatenated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 def fixed(values: npt.NDArray[np.generic]) -> pa.BinaryArray:
-    """The bytes of each element of a numpy array as a binary array."""
+    """The bytes of each element of a numpy array, as a binary array."""
     width = values.dtype.itemsize
     offsets = np.arange(0, width * len(values) + 1, width, dtype=np.int32)
     return pa.BinaryArray.from_buffers(
@@ -34,29 +34,29 @@ def lengths(array: pa.Array) -> Numbers:
 
 
 def joined(*parts: pa.Array | bytes) -> pa.BinaryArray:
-    """The parts of each row, one after another; a part that is bytes is the same in every row."""
+    """Concatenates the parts of each row; a part given as bytes is the same in every row."""
     given = [as_scalar(part) if isinstance(part, bytes) else part for part in parts]
     return pc.binary_join_element_wise(*given, NO_BYTES)
 
 
 def where(mask: npt.NDArray[np.bool_], array: pa.Array) -> pa.BinaryArray:
-    """The elements where `mask` is true, nothing elsewhere."""
+    """The elements where `mask` is true, empty elsewhere."""
     return array if mask.all() else pc.if_else(as_array(mask), array, NO_BYTES)
 
 
 def counted(array: pa.Array, dtype: str) -> pa.BinaryArray:
-    """A length of `dtype` before each element; null stays null."""
+    """Prefixes each element with its length as `dtype`; null stays null."""
     return joined(fixed(lengths(array).astype(dtype)), array)
 
 
 def listed(items: pa.BinaryArray, rows: Numbers, row_count: int) -> pa.BinaryArray:
-    """The items of each row, one after another; `rows`, ascending, say whose an item is."""
+    """Concatenates the items of each row; `rows`, ascending, holds the row of each item."""
     offsets = np.searchsorted(rows, np.arange(row_count + 1)).astype(np.int32)
     return pc.binary_join(pa.ListArray.from_arrays(as_array(offsets), items), NO_BYTES)
 
 
 def listed_parts(parts: Sequence[tuple[Numbers, pa.BinaryArray]], row_count: int) -> pa.BinaryArray:
-    """The items of each row, one after another, those of an earlier part first; a part says whose."""
+    """Concatenates the items of each row, those of earlier parts first; a part is (rows, items)."""
     rows = np.concatenate([each for each, _ in parts])
     order = np.argsort(rows, kind="stable")
     items = pa.concat_arrays([items for _, items in parts]).take(as_array(order))
@@ -64,7 +64,7 @@ def listed_parts(parts: Sequence[tuple[Numbers, pa.BinaryArray]], row_count: int
 
 
 def placed(parts: Sequence[tuple[Numbers, pa.Array]], row_count: int) -> pa.Array:
-    """The elements of some rows each as one array of all rows, of several of one row the last; null where none is."""
+    """Merges arrays of some rows each into one array of all rows: the last element given for a row, null if none is."""
     places, count = np.full(row_count, -1), 0
     for rows, _ in parts:
         places[rows] = count + np.arange(len(rows))

@@ -29,7 +29,7 @@ MESSAGE_SUFFIX, COMPACTION_SUFFIX = ".rdq", ".rdt"
 
 LEGACY_SEGMENT_ENTRY_COUNT = 16384
 LARGEST_SEGMENT_ENTRY_COUNT = 10_000_000
-"""A node was tried with no more. Of a segment of more than 16384 entries it uses the first 16384 (rabbitmq.md 1.3)."""
+"""The largest count tried. A node uses only the first 16384 entries of a larger segment (rabbitmq.md 1.3)."""
 MAX_PRIORITY = 255
 
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -38,7 +38,7 @@ _NUMBERED = re.compile(r"(0|[1-9][0-9]{0,17})(\.[a-z]+)")
 
 @dataclass(frozen=True)
 class QueueName:
-    """What a queue directory's stub says: the vhost, the queue with a priority queue's `00 p` cut off, the version."""
+    """The contents of a queue directory's stub: vhost, queue (without a priority queue's `00 p` suffix), version."""
 
     vhost: bytes
     queue: bytes
@@ -62,24 +62,24 @@ def vhost_directory(vhost: bytes) -> str:
 
 
 def queue_directory(vhost: bytes, queue: bytes, priority: int | None = None) -> str:
-    """Directory name of a queue; `priority` is for each of the sub-queues of a queue with `x-max-priority`."""
+    """Directory name of a queue; `priority` selects one of the sub-queues of a queue with `x-max-priority`."""
     suffix = b"" if priority is None else bytes((0, priority))
     return hashed(b"queue" + vhost + queue + suffix)
 
 
 def number_of(name: str, suffix: str) -> int | None:
-    """The number in `<n><suffix>`, decimal without padding; None for every other name."""
+    """The number in `<n><suffix>`, decimal without padding; None for any other name."""
     found = _NUMBERED.fullmatch(name)
     return int(found[1]) if found and found[2] == suffix else None
 
 
 def suffix_of(name: str) -> str:
-    """The suffix of a file, with its dot."""
+    """The suffix of a file name, including the dot."""
     return "." + name.rpartition(".")[2]
 
 
 def parse_stub(data: bytes) -> QueueName:
-    """Decodes `.queue_name`. A queue's name may hold any byte, also line ends. FormatError when it is no stub."""
+    """Decodes `.queue_name`. Queue names may hold any byte, even line ends. Raises FormatError unless it is a stub."""
     found = re.fullmatch(rb"VHOST: (.*?)\nQUEUE: (.*?)\n(INDEX: v2\n)?", data, re.DOTALL)
     if found is None:
         raise FormatError(0, "no queue name stub")
@@ -97,7 +97,7 @@ def encode_stub(name: QueueName) -> bytes:
 
 
 def parse_config(data: bytes) -> int:
-    """Segment entry count of `.config`; FormatError when the file does not say one from 1 to 10,000,000."""
+    """Segment entry count of `.config`. Raises FormatError unless the file states a count from 1 to 10,000,000."""
     for term in erlang_text.parse(data.decode("utf-8", "replace")):
         if isinstance(term, tuple) and len(term) == 2 and term[0] == "segment_entry_count":
             count = term[1]
@@ -108,6 +108,6 @@ def parse_config(data: bytes) -> int:
 
 
 def encode_config(segment_entry_count: int) -> bytes:
-    """Bytes of `.config` as a node writes them: 83 bytes for 2048."""
+    """Bytes of `.config` as a node writes it: 83 bytes for a count of 2048."""
     head = "%% This file is auto-generated! Edit at your own risk!\n"
     return f"{head}{{segment_entry_count, {segment_entry_count}}}.".encode()

@@ -1,4 +1,4 @@
-"""The checkpoint: up to which store time the log, the queues and the index were known to be on disk.
+"""The checkpoint: the store times up to which the log, the queues and the index are known to be on disk.
 
 Source of the rules: rocketmq.md 5.1.
 """
@@ -42,13 +42,13 @@ class Checkpoint:
 
 
 def decode_checkpoint(data: bytes) -> Checkpoint:
-    """A missing or short file counts as zeros (interface.md 10)."""
+    """The longs of a checkpoint file; a missing or short one is padded with zeros (interface.md 10)."""
     padded = data[: CHECKPOINT.size].ljust(CHECKPOINT.size, b"\0")
     values = np.frombuffer(padded, CHECKPOINT.dtype)[0].item()
     return Checkpoint(*values)
 
 
 def encode_times(before: bytes, physic_ms: int, logics_ms: int, index_ms: int) -> bytes:
-    """The file with other times; every byte after them stays as it was in `before`, which may be short."""
+    """The file with new times; every byte after them is kept from `before`, which may be short."""
     times = np.array([physic_ms, logics_ms, index_ms], ">i8").tobytes()
     return times + before[len(times) : FILE_SIZE].ljust(FILE_SIZE - len(times), b"\0")

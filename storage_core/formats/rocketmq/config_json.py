@@ -1,6 +1,6 @@
-"""The broker's config files: read as fastjson writes them, and topics merged into `topics.json`.
+"""Reads the broker's config files as fastjson writes them, and merges topics into `topics.json`.
 
-Where the files lie belongs to the engine. Source of the rules: rocketmq.md 1.5, 12.2.
+Where the files are is up to the engine. Source of the rules: rocketmq.md 1.5, 12.2.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _STRING_OR_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|(?<=[{,])(\s*)(-?\d+)(\s*):')
 
 
 def decode_config(data: bytes) -> dict[str, Any]:
-    """The content of a config file; integer keys may lack their quotes, and become text.
+    """The content of a config file; integer keys may be unquoted, and become text.
 
-    Raises FormatError when it is no JSON object.
+    Raises FormatError if it is not a JSON object.
     """
     text = data.decode("utf-8", "replace")
     try:
@@ -37,7 +37,7 @@ def _quoted(match: re.Match[str]) -> str:
 
 
 def encode_config(content: Mapping[str, Any]) -> bytes:
-    """Valid JSON in the broker's own layout; other letters than ASCII escaped, whatever charset a broker reads in."""
+    """Valid JSON in the broker's own layout; non-ASCII characters are escaped, whatever charset a broker uses."""
     return json.dumps(content, indent="\t", separators=(",", ":")).encode("ascii")
 
 
@@ -64,7 +64,7 @@ def _fastjson(value: Any, depth: int) -> str:
 
 
 def queue_counts(topics: Mapping[str, Any]) -> dict[str, int]:
-    """Queues that a producer may write to, by topic, of the content of `topics.json`."""
+    """The number of queues that a producer may write to, by topic, from the content of `topics.json`."""
     table = topics.get("topicConfigTable")
     return {
         name: _whole(entry.get("writeQueueNums"), 16)
@@ -74,9 +74,9 @@ def queue_counts(topics: Mapping[str, Any]) -> dict[str, int]:
 
 
 def merged_topics(topics: Mapping[str, Any], wanted: Mapping[str, int], now_ms: int) -> dict[str, Any] | None:
-    """`topics` with at least `wanted` read and write queues for each topic; None when nothing changes.
+    """`topics` with at least `wanted` read and write queues for each topic; None if nothing changes.
 
-    What else stands there stays. An entry without counts has a broker's default of 16.
+    Everything else is kept. An entry without counts has the broker's default of 16.
     """
     table = topics.get("topicConfigTable")
     table = dict(table) if isinstance(table, dict) else {}

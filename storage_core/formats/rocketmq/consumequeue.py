@@ -1,6 +1,6 @@
-"""A consume queue's entries: which record each message of a queue is.
+"""The entries of a consume queue, which locate the record of each message.
 
-How entries are kept in files and which of them count belongs to the engine. Source of the rules: rocketmq.md 3.
+How entries are kept in files, and which of them count, is up to the engine. Source of the rules: rocketmq.md 3.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BATCH_ENTRY = struct(
 
 BLANK_SIZE = 0x7FFFFFFF
 KEY_BITS = 63
-"""Address and number of an entry, in one integer that is not negative, have fewer bits."""
+"""An entry's address and number fit into one non-negative integer if together they have fewer bits than this."""
 
 _entry_loops = CompiledLoops("storage_core.formats.rocketmq.compiled.entry_loops")
 _write_loops = CompiledLoops("storage_core.formats.rocketmq.compiled.write_loops")
@@ -51,15 +51,13 @@ def decode_entries(data: Bytes | bytes) -> npt.NDArray[Any]:
 
 
 def leading_valid(entries: npt.NDArray[Any]) -> int:
-    """How many entries, from the first on, have offset >= 0 and size > 0 (rocketmq.md 3.4)."""
+    """The number of leading entries with offset >= 0 and size > 0 (rocketmq.md 3.4)."""
     invalid = (entries["physical_offset"].astype(np.int64) < 0) | (entries["size"].astype(np.int32) <= 0)
     return int(invalid.argmax()) if invalid.any() else len(entries)
 
 
 def leading_batches(entries: npt.NDArray[Any], log_end: int) -> int:
-    """How many entries of a batch queue, from the first on, name a record that begins before `log_end` (rocketmq.md
-    3.7).
-    """
+    """The number of leading batch queue entries that name a record beginning before `log_end` (rocketmq.md 3.7)."""
     physical_offsets = entries["physical_offset"].astype(np.int64)
     invalid = (physical_offsets < 0) | (physical_offsets >= log_end) | (entries["queue_offset"].astype(np.int64) < 0)
     invalid |= (entries["size"].astype(np.int32) <= 0) | (entries["count"].astype(np.int16) <= 0)
@@ -69,7 +67,7 @@ def leading_batches(entries: npt.NDArray[Any], log_end: int) -> int:
 def encode_entries(
     physical_offsets: Positions, sizes: Positions, tags_codes: Positions, order: Positions | None = None
 ) -> npt.NDArray[Any]:
-    """Units in disk byte order, of the records `order` where not all are wanted as they come. Shape (n,)."""
+    """Entries in disk byte order, of all records, or of the records `order` in that order. Shape (n,)."""
     if order is not None:
         if (loops := _write_loops.after(len(order) * QUEUE_ENTRY.size)) is not None:
             found: npt.NDArray[Any] = loops.queue_entries(physical_offsets, sizes, tags_codes, order)
@@ -104,7 +102,7 @@ def filler_entries(count: int) -> npt.NDArray[Any]:
 
 @dataclass(frozen=True)
 class LogBounds:
-    """Where records may lie: in [start, stop), each inside of one file [bases[i], ends[i]) of the log."""
+    """Where records may be: in [start, stop), each inside one file [bases[i], ends[i]) of the log."""
 
     start: int
     stop: int
@@ -114,10 +112,10 @@ class LogBounds:
 
 @dataclass(frozen=True)
 class EntryRanges:
-    """Ranges of entries read one after another. Shape (m,) each but `bounds`, which has one element more.
+    """Ranges of entries, read one after another. Shape (m,) each, except `bounds`, which has one more element.
 
-    Range i is [bounds[i], bounds[i + 1]) of what was read. Its first backs[i] entries are looked at only; the next one
-    has queue offset starts[i], in the queue that queues[i] is the number of.
+    Range i is [bounds[i], bounds[i + 1]) of the entries read. Its first backs[i] entries are only checked; the next one
+    has queue offset starts[i] in queue number queues[i].
     """
 
     bounds: Positions
@@ -131,8 +129,8 @@ def in_log_order(
 ) -> tuple[npt.NDArray[np.int32], Positions, Positions, Positions] | None:
     """Queue, queue offset, physical offset and size of the ranges' entries in the order of the log. Shape (n,) each.
 
-    None where a record of one, of those looked at too, does not lie in the log, or an entry is a filler. Equal
-    addresses stay in their order.
+    None if any entry, including those that are only checked, is a filler or names a record outside the log. Entries
+    with equal addresses keep their order.
     """
     bits = len(entries).bit_length()
     fits = (log.stop - log.start).bit_length() + bits < KEY_BITS
@@ -143,7 +141,7 @@ def in_log_order(
     physical_offsets, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
     file = np.searchsorted(log.bases, physical_offsets, "right") - 1
     plain = (sizes > 0) & (sizes != BLANK_SIZE) & (physical_offsets >= log.start) & (file >= 0)
-    # Sizes are taken from the ends: the largest addresses and their sizes add up to a negative number.
+    # Sizes are subtracted from the ends: added to the largest addresses they would overflow to a negative number.
     plain &= physical_offsets <= log.stop - sizes
     if not len(log.bases) or not (plain & (physical_offsets <= log.ends[file] - sizes)).all():
         return None
@@ -156,10 +154,10 @@ def in_log_order(
 
 
 def log_order(physical_offsets: Positions) -> npt.NDArray[np.int64]:
-    """The order of addresses in the log; the order of equal ones stays.
+    """The indices that sort addresses in log order; equal ones keep their order.
 
-    Where address and number fit into one integer these are sorted, which is faster than an argsort. A stable sort
-    merges what is in order already, as each queue is: ten times as fast as one that looks for pivots.
+    If address and number fit into one integer, these integers are sorted, which is faster than an argsort. A stable
+    sort merges runs that are already in order, as each queue is: ten times as fast as a sort by pivots.
     """
     count = len(physical_offsets)
     bits = count.bit_length()
@@ -171,7 +169,7 @@ def log_order(physical_offsets: Positions) -> npt.NDArray[np.int64]:
 
 
 class Difference(IntFlag):
-    """In what a record differs from the entry that leads to it."""
+    """How a record differs from the entry that names it."""
 
     NONE = 0
     PHYSICAL_OFFSET = 1
@@ -181,7 +179,7 @@ class Difference(IntFlag):
 
 
 class RecordColumns(Protocol):
-    """What is compared of records: fields of their headers, and where their topics lie in a buffer."""
+    """The parts of records that are compared: header fields, and the positions of topics in a buffer."""
 
     buffer: Bytes
     topic_start: Positions
@@ -193,7 +191,7 @@ class RecordColumns(Protocol):
 
 @dataclass(frozen=True)
 class Expected:
-    """What entries of several queues say of their records. The first three have shape (n,).
+    """What the entries of several queues state about their records. The first three have shape (n,).
 
     `queue` is an index into `queue_ids` and `topics`.
     """
@@ -205,7 +203,7 @@ class Expected:
     topics: KnownTexts
 
     def differences(self, records: RecordColumns, sizes: Positions) -> npt.NDArray[np.uint8]:
-        """In what each record differs from its entry, as bits of `Difference`. `sizes`: those of the entries."""
+        """How each record differs from its entry, as bits of `Difference`. `sizes`: those stated by the entries."""
         wrong_queue = records.column("queue_id") != self.queue_ids[self.queue]
         wrong_queue |= ~self.topics.equal(records.buffer, records.topic_start, records.topic_size, self.queue)
         out = np.zeros(len(sizes), np.uint8)

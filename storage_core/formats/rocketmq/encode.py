@@ -1,6 +1,6 @@
-"""Many messages as commit-log bytes: one join for a whole batch.
+"""Encodes many messages as commit-log bytes, with one join for a whole batch.
 
-Which rows may be written, and where the records go, belongs to the engine. Source of the rules: rocketmq.md 2.
+Which rows may be written, and where the records are put, is up to the engine. Source of the rules: rocketmq.md 2.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Numbers = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Rows:
-    """Messages to encode, column by column; every column has n elements and no null. Few topics differ.
+    """Messages to encode, as columns of n elements without nulls. There are few distinct topics.
 
     Numbers are arrays of shape (n,) or one value for all. Hosts are packed: 4 or 16 address bytes, 4 of port.
     """
@@ -109,7 +109,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Encoded:
-    """Records one after another: their bytes, the n + 1 positions between them, their SYSFLAG."""
+    """Consecutive records: their bytes, the n + 1 boundaries between them, and their SYSFLAG."""
 
     data: pa.Buffer
     bounds: npt.NDArray[np.int32]
@@ -122,7 +122,7 @@ class Encoded:
 
 
 def new_bytes(size: int) -> Bytes:
-    """A place for `size` bytes that nobody else uses."""
+    """A new buffer of `size` bytes."""
     return np.empty(size, np.uint8)
 
 
@@ -135,8 +135,8 @@ def lengths(array: pa.Array) -> Positions:
 def encode(rows: Rows, room: Callable[[int], Bytes] = new_bytes) -> Encoded:
     """The records of `rows`, in order. Together they must be shorter than 2 GiB.
 
-    `room` gives the place for so many bytes, where the records are made in one pass. A topic of more than 127 bytes
-    gets the V2 magic.
+    `room` returns a buffer of the given size, for records that are made in one pass. A record whose topic has more than
+    127 bytes gets the V2 magic.
     """
     flags = rows.sys_flags
     mixed = bool((flags & (BORN_HOST_V6 | STORE_HOST_V6)).any())
@@ -197,7 +197,7 @@ def _fill_tail(tail: npt.NDArray[Any], rows: Rows) -> None:
 
 
 def _sized_topics(topics: pa.DictionaryArray) -> pa.BinaryArray | pa.BinaryScalar:
-    """`_topic_parts` of each row. A single topic comes as one value for all."""
+    """`_topic_parts` of each row; a scalar if there is only one topic."""
     sized = _topic_parts(topics)
     if len(sized) == 1:
         return as_scalar(sized[0])
@@ -205,7 +205,7 @@ def _sized_topics(topics: pa.DictionaryArray) -> pa.BinaryArray | pa.BinaryScala
 
 
 def _topic_parts(topics: pa.DictionaryArray) -> list[bytes]:
-    """Each topic of the dictionary after its length: one byte, or two for a long one."""
+    """Each topic of the dictionary, preceded by its length in one byte, or in two if it is long."""
     return [
         len(topic).to_bytes(2 if len(topic) > LONGEST_V1_TOPIC else 1, "big") + topic
         for topic in topics.dictionary.cast(pa.binary()).to_pylist()
@@ -217,7 +217,7 @@ def patch(
 ) -> None:
     """Writes QUEUEOFFSET, PHYSICALOFFSET and STORETIMESTAMP into the records that begin at `starts` of `data`.
 
-    `v6` (shape (n,)) says whose born host is IPv6, which moves the store time.
+    `v6` (shape (n,)) marks records whose born host is IPv6, which shifts the store time.
     """
     if (loops := _loops.after(len(data))) is not None:
         loops.patch(data, starts, offsets, physical_offsets, store_ms, v6)
@@ -229,7 +229,7 @@ def patch(
 
 
 def blank_record(size: int) -> bytes:
-    """The record that fills a file's last `size` bytes."""
+    """The blank record that fills a file's last `size` bytes."""
     return np.array([(size, MAGIC_BLANK)], BLANK.dtype).tobytes()
 
 
@@ -239,5 +239,5 @@ def own_addresses(data: Bytes, starts: Positions) -> Positions:
 
 
 def _longs(data: Bytes) -> npt.NDArray[Any]:
-    """The eight bytes that begin at each byte, as one number."""
+    """The eight bytes from each position on, as one number."""
     return np.ndarray((len(data) - 7,), ">i8", data, strides=(1,))

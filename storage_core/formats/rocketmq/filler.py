@@ -1,6 +1,6 @@
-"""A record that takes the room of lost bytes in a commit log: brokers walk over it, and no queue and no index lists it.
+"""A record that fills the space of lost bytes in a commit log: brokers skip it, and no queue or index lists it.
 
-It is a rolled-back transaction message (rocketmq.md 5.6). Where such records are put belongs to the engine.
+It is a rolled-back transaction message (rocketmq.md 5.6). Where such records are put is up to the engine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LOCALHOST = 0x7F000001
 def fillers(physical_offset: int, size: int, store_ms: int) -> bytes:
     """Records that fill `size` bytes from `physical_offset` on, none longer than 1 MiB.
 
-    ValueError when there is no room for one, which takes at least 92 bytes.
+    Raises ValueError if `size` is too small for a record, which takes at least 92 bytes.
     """
     if size < SMALLEST:
         raise ValueError(f"{size} bytes are too few for a record")

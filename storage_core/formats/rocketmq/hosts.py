@@ -1,4 +1,4 @@
-"""Hosts on their way to disk: `ip:port` as 4 or 16 address bytes and 4 of port (rocketmq.md 2.1, interface.md 1)."""
+"""Packs hosts for the store: `ip:port` as 4 or 16 address bytes and 4 of port (rocketmq.md 2.1, interface.md 1)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LAST_PORT = 0xFFFF
 
 
 def pack_host(text: str) -> bytes:
-    """The stored bytes of `ip:port` or `[ipv6]:port`. Raises ValueError, one line, when it is neither."""
+    """The stored bytes of `ip:port` or `[ipv6]:port`. Raises ValueError, with a one-line text, if it is neither."""
     address, separator, port = text.strip().rpartition(":")
     bare = address.removeprefix("[").removesuffix("]")
     try:
@@ -27,7 +27,7 @@ def pack_host(text: str) -> bytes:
 
 
 def pack_hosts(texts: pa.StringArray, default: bytes) -> tuple[pa.BinaryArray, int | None]:
-    """The stored bytes of each host, `default` for null; and the first row that is no host, if there is one."""
+    """The stored bytes of each host, `default` for null; and the first row that is not a host, if there is one."""
     coded = texts.dictionary_encode()
     packed: list[bytes] = []
     wrong: int | None = None

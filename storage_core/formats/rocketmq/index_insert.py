@@ -1,6 +1,6 @@
-"""What putting keys does to index files: entries, slots and headers of many puts at once.
+"""The effect of putting keys into index files: entries, slots and headers of many puts at once.
 
-Bytes only: which file is continued, and when what is written, belongs to the engine. Source of the rules: rocketmq.md
+Bytes only: which file is continued, and what is written when, is up to the engine. Source of the rules: rocketmq.md
 4.3, 4.4, and the reference model there, which was compared with both real stores.
 """
 
@@ -26,7 +26,10 @@ _loops = CompiledLoops("storage_core.formats.rocketmq.compiled.write_loops")
 
 @dataclass(frozen=True)
 class Puts:
-    """Keys in the order in which they are put: hash, address and store time of the record of each. Shape (n,)."""
+    """Keys in the order in which they are put: their hashes, and the addresses and store times of their records.
+
+    Arrays have shape (n,).
+    """
 
     hashes: npt.NDArray[np.int32]
     physical_offsets: Positions
@@ -61,18 +64,18 @@ def encode_header(header: IndexHeader) -> bytes:
 
 
 def room(header: IndexHeader, geometry: Geometry) -> int:
-    """How many more entries a file takes."""
+    """The number of entries that still fit into a file."""
     return max(geometry.entries - max(header.entry_count, 1), 0)
 
 
 def rolled(before: IndexHeader) -> IndexHeader:
-    """The header of a new file that is made because the file with header `before` is full."""
+    """The header of the new file that follows the full file with header `before`."""
     end_offset, end_ms = max(before.end_offset, 0), max(before.end_ms, 0)
     return IndexHeader(end_ms, end_ms, end_offset, end_offset, 0, 0)
 
 
 def distinct(values: npt.NDArray[np.int64], limit: int) -> npt.NDArray[np.int64]:
-    """The distinct values of numbers in [0, limit), ascending; a table of flags beats sorting when they are many."""
+    """The distinct values of numbers in [0, limit), ascending; for many, a table of flags is faster than sorting."""
     if len(values) * 64 < limit:
         ordered = np.sort(values)
         return ordered[np.flatnonzero(np.diff(ordered, prepend=-1))]
@@ -87,9 +90,9 @@ def put(
     values_of: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int32]],
     geometry: Geometry,
 ) -> FilePuts:
-    """Puts keys into a file that has room for all of them. At least one.
+    """Puts keys, at least one, into a file that has room for all of them.
 
-    `values_of` gives the present values of slots (ascending, distinct). One above the file's count reads as empty.
+    `values_of` returns the current values of slots (ascending, distinct). One above the file's count reads as empty.
     """
     first = max(header.entry_count, 1)
     count = len(puts)
@@ -116,7 +119,7 @@ def put(
 def put_into(
     slots: npt.NDArray[np.int32], header: IndexHeader, puts: Puts, geometry: Geometry
 ) -> tuple[npt.NDArray[Any], IndexHeader]:
-    """`put` where the values of all slots are known, and none is above the file's count: they are changed in place.
+    """`put` for known values of all slots, none above the file's count; they are updated in place.
 
     Returns the entries and the header.
     """
@@ -132,7 +135,7 @@ def put_into(
 
 
 def _after(header: IndexHeader, puts: Puts, empty: int) -> IndexHeader:
-    """The header after puts of which so many found their slot empty."""
+    """The header after puts, `empty` of which found their slot empty."""
     first = max(header.entry_count, 1)
     return IndexHeader(
         begin_ms=int(puts.store_ms[0]) if first == 1 else header.begin_ms,
@@ -145,7 +148,7 @@ def _after(header: IndexHeader, puts: Puts, empty: int) -> IndexHeader:
 
 
 def _seconds(header: IndexHeader, puts: Puts) -> npt.NDArray[np.int64]:
-    """Seconds since the file began. The first entry of a file counts from the time that its header had before."""
+    """Seconds since the file's begin time; for its first entry, since the begin time that its header had before."""
     begin = np.full(len(puts), header.begin_ms)
     if header.entry_count <= 1:
         begin[1:] = puts.store_ms[0]

@@ -1,6 +1,6 @@
-"""An index file: which records may have a key. Its layout, its arithmetic, the hash of a key.
+"""An index file, which finds the records that may have a key: its layout, its arithmetic, the hash of a key.
 
-How many files there are, and what they prove, belongs to the engine. Source of the rules: rocketmq.md 4.
+How many files there are, and what they prove, is up to the engine. Source of the rules: rocketmq.md 4.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NAME_LENGTH = 17
 
 @dataclass(frozen=True)
 class Geometry:
-    """Slots and entries (maxIndexNum; one is never used) of a file. Neither is written down in the file."""
+    """The numbers of slots and entries (maxIndexNum; one is never used) of a file. The file states neither."""
 
     slots: int = DEFAULT_SLOTS
     entries: int = DEFAULT_ENTRIES
@@ -63,11 +63,11 @@ class Geometry:
         return HEADER.size + SLOT.size * self.slots
 
     def slot_positions(self, hashes: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-        """Where in the file the slots of key hashes lie. Shape as `hashes`."""
+        """Positions in the file of the slots of key hashes. Shape as `hashes`."""
         return HEADER.size + SLOT.size * (hashes.astype(np.int64) % self.slots)
 
     def entry_positions(self, numbers: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
-        """Where in the file entries lie. Shape as `numbers`."""
+        """Positions in the file of entries. Shape as `numbers`."""
         return self.entries_position + ENTRY.size * numbers.astype(np.int64)
 
 
@@ -89,7 +89,7 @@ class IndexHeader:
 
 
 def decode_header(data: Bytes | bytes) -> IndexHeader:
-    """The header of a file's first 40 bytes."""
+    """The header, decoded from a file's first 40 bytes."""
     return IndexHeader(*np.frombuffer(data, HEADER.dtype, 1)[0].item())
 
 
@@ -106,7 +106,7 @@ def key_hashes(topics: pa.StringArray | pa.DictionaryArray, keys: pa.StringArray
 
 
 def hashes_before(topics: pa.DictionaryArray) -> npt.NDArray[np.int32]:
-    """The hash of what stands before a key: each topic, and `#`. Shape (n,)."""
+    """The hash of the prefix of a key: its topic and `#`. Shape (n,)."""
     before: npt.NDArray[np.int32] = java_hashes(topics.dictionary) * np.int32(31) + np.int32(ord("#"))
     each: npt.NDArray[np.int32] = before[topics.indices.to_numpy()]
     return each

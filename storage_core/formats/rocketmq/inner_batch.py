@@ -1,6 +1,6 @@
-"""Inner batches of 5.x: one record that holds several messages, as a record for each of them.
+"""Inner batches of 5.x: splits a record that holds several messages into a record for each of them.
 
-A broker keeps and serves the batch, and its client takes it apart. Source of the rules: rocketmq.md 2.8.
+A broker keeps and serves the batch whole, and its client takes it apart. Source of the rules: rocketmq.md 2.8.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from storage_core.formats.rocketmq.message import COMPRESSED, Messages
 from storage_core.formats.spans import gather
 
 INNER_BATCH = 0xC0
-"""SYSFLAG of an inner batch that a client takes apart: both bits are set."""
+"""The SYSFLAG bits of an inner batch that a client takes apart; both are set."""
 
 INNER_MESSAGE = struct(
     "message of an inner batch",
@@ -31,8 +31,10 @@ INNER_MESSAGE = struct(
 
 @dataclass(frozen=True)
 class Unwrapped:
-    """Records of `buffer`, none of them an inner batch: number `ordinals[i]` of the messages that the given record
-    `rows[i]` held. In the order of the given records; shape (m,) each.
+    """Records of `buffer`: in place of each inner batch that could be taken apart, its messages.
+
+    Record i is message number `ordinals[i]` of the given record `rows[i]`. In the order of the given records; shape
+    (m,) each.
     """
 
     buffer: Bytes
@@ -44,7 +46,7 @@ class Unwrapped:
 
 @dataclass(frozen=True)
 class _Inner:
-    """Messages of inner batches: whose, which one, and where flag, body and properties lie. Shape (m,) each."""
+    """Messages of inner batches: row of the batch, number in it, position, and sizes of the parts. Shape (m,) each."""
 
     rows: Positions
     ordinals: Positions
@@ -54,17 +56,17 @@ class _Inner:
 
 
 def _are_batches(sys_flags: npt.NDArray[np.int32]) -> Mask:
-    """Which records are inner batches. A compressed one counts as a message: no client compresses batches."""
+    """Which records are inner batches. A compressed one counts as one message: no client compresses batches."""
     found: Mask = (sys_flags & (INNER_BATCH | COMPRESSED)) == INNER_BATCH
     return found
 
 
 def unwrapped(messages: Messages, sizes: Positions, verify_crc: bool) -> Unwrapped | None:
-    """The records with each inner batch taken apart; None where there is none.
+    """The records with each inner batch taken apart; None if no batch can be.
 
-    A message has topic, queue, times, hosts and address of its batch, and the batch's queue offset plus its number;
-    flag, body and properties are its own. A batch stays one where it is flawed, its body is no series of messages, or,
-    with `verify_crc`, does not fit BODYCRC.
+    A message has the topic, queue, times, hosts and address of its batch, and the batch's queue offset plus its own
+    number; flag, body and properties are its own. A batch stays whole if it is flawed, or if its body is not a sequence
+    of messages or, with `verify_crc`, does not match BODYCRC.
     """
     batches = _are_batches(messages.column("sys_flag")) & (messages.flaws == 0)
     if not batches.any():
@@ -92,7 +94,7 @@ def unwrapped(messages: Messages, sizes: Positions, verify_crc: bool) -> Unwrapp
 
 
 def _inner_messages(messages: Messages, rows: Positions) -> _Inner:
-    """The messages of the batches `rows`, by row and number; one step finds the next message of every batch."""
+    """The messages of the batches `rows`, by row and number; each step finds the next message of every batch."""
     buffer, found = messages.buffer, list[_Inner]()
     at, stop = messages.body_start[rows], (messages.body_start + messages.body_size)[rows]
     broken = np.zeros(len(messages), bool)

@@ -1,6 +1,6 @@
-"""A DLedger log: a header of 48 bytes stands before each record, and an index of its own says where.
+"""A DLedger log: a header of 48 bytes precedes each record, and a separate index locates the headers.
 
-Which entries count belongs to the engine. Source of the rules: rocketmq.md 2.11.
+Which entries count is up to the engine. Source of the rules: rocketmq.md 2.11.
 """
 
 from __future__ import annotations
@@ -49,8 +49,10 @@ _loops = CompiledLoops("storage_core.formats.rocketmq.compiled.record_parts")
 
 
 def walk_ledger(buffer: Bytes, start: int = 0) -> Walk:
-    """`record_walk.walk` over a DLedger log, as a broker walks it: whatever the header says, the record behind it
-    counts, and one without a header too. `starts` are those of the records, `stop` is where the next header would be.
+    """`record_walk.walk` over a DLedger log, as a broker walks it.
+
+    The record after a header counts whatever the header states; so does a record without a header. `starts` are those
+    of the records, `stop` is where the next header would be.
     """
     if (loops := _loops.after()) is not None:
         starts, sizes, stop = loops.walk_ledger(buffer, start)
@@ -66,7 +68,7 @@ def walk_ledger(buffer: Bytes, start: int = 0) -> Walk:
 
 
 def _steps(buffer: Bytes, position: int) -> Iterator[int]:
-    """Positions of records by adding up TOTALSIZE and headers, the first one that cannot begin a record included."""
+    """Positions of records, by adding up TOTALSIZE and headers, up to and including the first that begins no record."""
     view = buffer.data
     last = len(view) - BLANK.size
     while position <= last:
@@ -101,12 +103,12 @@ def _reason_at(buffer: Bytes, stop: int) -> Stop:
 
 
 def headers_at(buffer: Bytes, starts: Positions) -> npt.NDArray[np.void]:
-    """The headers that begin at positions, which lie in the buffer whole. Shape (n,), dtype of LEDGER_HEADER."""
+    """The headers at positions, which must be wholly in the buffer. Shape (n,), dtype of LEDGER_HEADER."""
     return structs_at(buffer, LEDGER_HEADER.dtype, starts)
 
 
 def right_headers(headers: npt.NDArray[np.void], addresses: Positions) -> Mask:
-    """Which headers DLedger takes for those of records at these addresses. Shape (n,)."""
+    """Which headers DLedger accepts as those of records at these addresses. Shape (n,)."""
     sizes = headers["size"].astype(np.int64)
     right: Mask = (headers["magic"] == LEDGER_MAGIC) & (headers["address"] == addresses)
     right &= (sizes > LEDGER_HEADER.size) & (headers["body_size"] + np.int64(LEDGER_HEADER.size) == sizes)
@@ -114,7 +116,7 @@ def right_headers(headers: npt.NDArray[np.void], addresses: Positions) -> Mask:
 
 
 def committed_number(text: str) -> int:
-    """What the `checkpoint` of a ledger says of the last committed record; -1 when it says nothing."""
+    """The number of the last committed record in the `checkpoint` of a ledger; -1 if it states none."""
     pairs = (line.partition("=") for line in text.splitlines())
     found = next((value.strip() for name, _, value in pairs if name.strip() == COMMITTED), "")
     return int(found) if found.lstrip("-").isdigit() else -1

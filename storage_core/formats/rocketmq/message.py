@@ -1,7 +1,7 @@
-"""A commit-log record: its layout, and the decode of many at once.
+"""A commit-log record: its layout, and the decoding of many at once.
 
-How records are found belongs to `record_walk`, what the property bytes hold to `properties`; which records are served
-is decided by the engine. Source of the rules: rocketmq.md 2.
+How records are found is decided by `record_walk`, how property bytes are read by `properties`, and which records are
+served by the engine. Source of the rules: rocketmq.md 2.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _loops = CompiledLoops("storage_core.formats.rocketmq.compiled.record_pass")
 
 
 class Flaw(Enum):
-    """Why a record is not right."""
+    """Why a record is not valid."""
 
     NONE = "right"
     TOO_SHORT = "the record is too short"
@@ -111,9 +111,9 @@ FLAWS = tuple(Flaw)
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is wanted of records beside their parts: compiled loops find it in the same pass over the bytes.
+    """What to find in records besides their parts; compiled loops find it in the same pass over the bytes.
 
-    `expected`: what their queue entries say. `bodies`: the stored bodies. `crcs`: which of them do not fit BODYCRC.
+    `expected`: what their queue entries state. `bodies`: the stored bodies. `crcs`: which of them do not match BODYCRC.
     `properties`: the values of these names.
     """
 
@@ -128,7 +128,7 @@ NOTHING = Wanted()
 
 @dataclass(frozen=True)
 class RecordHead:
-    """The fields that are asked of one record alone; `store_ms` lies beyond a host of 8 or 20 bytes."""
+    """The fields that are read of a single record; `store_ms` follows a host of 8 or 20 bytes."""
 
     magic: int
     queue_offset: int
@@ -137,7 +137,7 @@ class RecordHead:
 
 
 def decode_head(data: bytes) -> RecordHead | None:
-    """The head of a record whose first HEAD_SIZE bytes are given; None when there are fewer. Checks nothing."""
+    """The head of a record, from its first HEAD_SIZE bytes; None if there are fewer. Checks nothing."""
     if len(data) < HEAD_SIZE:
         return None
     magic, queue_offset, physical_offset, flags = _HEAD.unpack_from(data)
@@ -149,12 +149,12 @@ class Messages:
     """Many decoded records of one buffer, as columns. Built by `decode`.
 
     Every array has shape (n,). `flaws` indexes FLAWS. The fields of a record that `decode` found flawed hold zeros or
-    what was read, and its spans are empty. `differences`: in what a record differs from its queue entry, as bits of
-    `Difference`; zeros where no entry was given.
+    what was read, and its spans are empty. `differences`: how a record differs from its queue entry, as bits of
+    `Difference`; zeros if no entry was given.
     """
 
     def __init__(self, buffer: Bytes, starts: Positions, header: npt.NDArray[Any] | None = None) -> None:
-        """`header`: one HEADER_V4 a record; without it fields are read from the buffer when they are asked for."""
+        """`header`: one HEADER_V4 per record; without it, fields are read from the buffer when they are requested."""
         self.buffer = buffer
         self.starts = starts
         if header is not None:
@@ -178,7 +178,7 @@ class Messages:
 
     @cached_property
     def _header(self) -> npt.NDArray[Any]:
-        """One HEADER_V4 at each start; of a record without one, one that lies elsewhere. Shape (n,)."""
+        """One HEADER_V4 at each start; one from elsewhere for a record that is too short. Shape (n,)."""
         buffer, starts = self.buffer, self.starts
         too_short = self.flaws == FLAWS.index(Flaw.TOO_SHORT)
         if too_short.any():
@@ -187,11 +187,11 @@ class Messages:
         return structs_at(buffer, HEADER_V4.dtype, starts)
 
     def keep_header(self) -> None:
-        """Copies the headers now: fields can then be asked for when the buffer holds something else."""
+        """Copies the headers now, so that fields can still be read when the buffer holds something else."""
         _ = self._header
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """A field of HEADER_V4 in native byte order; addresses are only right for IPv4 hosts."""
+        """A field of HEADER_V4 in native byte order; addresses are valid for IPv4 hosts only."""
         replaced = self._replaced.get(name)
         if replaced is not None:
             return replaced.copy()
@@ -207,7 +207,7 @@ class Messages:
         self._replaced[name] = column
 
     def take(self, rows: slice | Mask | Positions) -> Messages:
-        """Some of the messages, with their flaws; a slice copies nothing but the flaws."""
+        """Some of the messages, with their flaws and differences; a slice copies only these two."""
         if isinstance(rows, np.ndarray) and rows.dtype == bool:
             rows = np.flatnonzero(rows)
         # Indexing structs takes ten times as long as `take`.
@@ -223,7 +223,7 @@ class Messages:
         return taken
 
     def mark(self, wrong: Mask, flaw: Flaw) -> None:
-        """Gives `flaw` to rows that had none so far."""
+        """Sets `flaw` for the rows `wrong` that have none so far."""
         self.flaws[wrong & (self.flaws == 0)] = FLAWS.index(flaw)
 
     def bodies(self) -> pa.BinaryArray:
@@ -233,7 +233,7 @@ class Messages:
         return self._bodies
 
     def wrong_bodies(self) -> Mask:
-        """Which stored bodies do not fit BODYCRC; an empty one fits any (rocketmq.md 5.4)."""
+        """Which stored bodies do not match BODYCRC; an empty one matches any (rocketmq.md 5.4)."""
         if self._wrong_bodies is None:
             copied = self._bodies is not None
             found = body_crcs(self.bodies()) if copied else span_crcs(self.buffer, self.body_start, self.body_size)
@@ -241,13 +241,13 @@ class Messages:
         return self._wrong_bodies
 
     def compressed(self) -> Mask:
-        """Which records say that their body is compressed."""
+        """Which records are flagged as having a compressed body."""
         if self._compressed is None:
             self._compressed = self.column("sys_flag") & COMPRESSED != 0
         return self._compressed
 
     def wrong_ports(self) -> Mask:
-        """Which records have a host with a port that does not exist (rocketmq.md 2.1)."""
+        """Which records have a host with an impossible port (rocketmq.md 2.1)."""
         if self._wrong_ports is None:
             both = self.column("born_port") | self.column("store_port")
             self._wrong_ports = both.view(np.uint32) > LAST_PORT
@@ -262,7 +262,7 @@ class Messages:
         return gather(self.buffer, self.properties_start, self.properties_start + self.properties_size)
 
     def property_column(self) -> PropertyColumn:
-        """The properties, to be asked by name; gathered once."""
+        """The properties, to be looked up by name; gathered once."""
         return self._property_column
 
     def hosts(self, which: str) -> pa.BinaryArray:
@@ -288,11 +288,11 @@ _SPANS = tuple(f"{part}_{edge}" for part in ("body", "topic", "properties") for 
 
 
 def decode(buffer: Bytes, starts: Positions, sizes: Positions, wanted: Wanted = NOTHING) -> Messages:
-    """Decodes the records [start, start + size) of `buffer`, which all must lie inside of it.
+    """Decodes the records [start, start + size) of `buffer`, which must all be inside it.
 
     Checks magic, that TOTALSIZE is at most the given size (a client reads no further than TOTALSIZE), and that the
     lengths add up; flawed rows are marked, none is dropped. PHYSICALOFFSET and BODYCRC are left to the caller, who
-    knows the base and may not want the body. Where nothing more is wanted, the fields are copied out of the buffer.
+    knows the base and may not need the body. With `wanted` NOTHING, the fields are copied out of the buffer.
     """
     out = Messages(buffer, starts)
     if len(starts) <= FEW or (loops := _loops.after()) is None:
@@ -341,7 +341,7 @@ def _place_behind_header(out: Messages, sizes: Positions, second: Mask | None) -
     if sixes.any():
         hosts = _host_width(flags, BORN_HOST_V6) + _host_width(flags, STORE_HOST_V6)
         _decode_v6(out, sixes & (out.flaws == 0) & (sizes >= hosts + (MIN_SIZE - 2 * HOST_V4)), flags)
-    # A negative length counts as none, as brokers and clients read it.
+    # A negative length counts as zero, as in brokers and clients.
     body_size = np.maximum(out.column("body_length").astype(np.int64), 0)
     room = sizes - hosts - (MIN_SIZE - 2 * HOST_V4)
     if second is not None:

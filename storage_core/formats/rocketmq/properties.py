@@ -1,7 +1,7 @@
-r"""A record's property bytes: one property of many messages, all pairs of many messages, and the slow way for one.
+r"""A record's property bytes: one property of many messages, all pairs of many messages, and a slow parser for one.
 
 Text is `\x02`-separated `name \x01 value` pairs. Source of the rules: rocketmq.md 2.4 (4.9.1 and later): a piece
-counts when it has at least 3 characters, its first 0x01 is not at its start and something follows it; of repeated
+counts if it has at least 3 characters, its first 0x01 is not at its start and something follows it; of repeated
 names the last wins and keeps the place of the first.
 """
 
@@ -37,7 +37,7 @@ _loops = CompiledLoops("storage_core.formats.rocketmq.compiled.property_loops")
 
 
 def parse(data: bytes) -> dict[str, str]:
-    """The pairs of one message, in stored order; the obvious way."""
+    """The pairs of one message, in stored order; the straightforward implementation."""
     pairs: dict[str, str] = {}
     for piece in data.decode("utf-8", "replace").split("\x02"):
         name, separator, value = piece.partition("\x01")
@@ -47,15 +47,15 @@ def parse(data: bytes) -> dict[str, str]:
 
 
 def property_of(data: bytes, name: str) -> str | None:
-    """One property of one message; None when it has none."""
+    """One property of one message; None if it has none."""
     return parse(data).get(name)
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Where the pairs of many messages lie in one buffer.
+    """The positions of the pairs of many messages in one buffer.
 
-    `starts`, `middles` (the 0x01) and `stops` have one element a pair; pairs of message i are
+    `starts`, `middles` (the 0x01) and `stops` have one element per pair; pairs of message i are
     [offsets[i], offsets[i + 1]).
     """
 
@@ -67,7 +67,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class SameNames:
-    """The names that each of many messages has, all in this order, and where their values lie.
+    """The names that each of many messages has, in the same order, and the positions of their values.
 
     `starts` and `stops` have shape (n, len(names)).
     """
@@ -77,13 +77,13 @@ class SameNames:
     stops: Positions
 
     def without(self, name: bytes | None) -> SameNames:
-        """The same but for one name."""
+        """The same without one name."""
         kept = [at for at, own in enumerate(self.names) if own != name]
         names = tuple(self.names[at] for at in kept)
         return SameNames(names, self.starts[:, kept], self.stops[:, kept])
 
     def offsets(self) -> npt.NDArray[np.int32]:
-        """The first pair of each message, and the end. Shape (n + 1,)."""
+        """The number of the first pair of each message, and of all pairs. Shape (n + 1,)."""
         return np.arange(len(self.starts) + 1, dtype=np.int32) * np.int32(len(self.names))
 
     def column(self) -> pa.StringArray:
@@ -97,9 +97,9 @@ class SameNames:
 
 
 class PropertyColumn:
-    """The property bytes of many messages, each with a 0x02 put before it, so that every pair begins with one.
+    """The property bytes of many messages, each preceded by a 0x02, so that every pair begins with one.
 
-    Built once for a batch; every question about its properties shares it.
+    Built once for a batch, and shared by all lookups of its properties.
     """
 
     def __init__(self, buffer: Bytes, starts: Positions, sizes: Positions) -> None:
@@ -116,7 +116,7 @@ class PropertyColumn:
         stops = np.where(filled, starts + sizes, 0)
         stops -= filled & (buffer[stops - 1] == PAIR_END)
         packed = gather(buffer, np.where(filled, starts - 1, 0), stops)
-        # The byte before the properties (the low byte of their length) is ours in this fresh copy.
+        # In this fresh copy, the byte before the properties (the low byte of their length) may be overwritten.
         data_of(packed)[offsets_of(packed)[:-1][filled]] = PAIR_END
         return packed
 
@@ -136,22 +136,22 @@ class PropertyColumn:
         return parse(self._data[self._offsets[index] : self._offsets[index + 1]].tobytes())
 
     def expect(self, names: Iterable[str]) -> None:
-        """Says whose values will be asked for, so that one search finds them all."""
+        """Announces the names whose values will be requested, so that one search finds them all."""
         self._expected = tuple(dict.fromkeys(names))
 
     def know(
         self, names: Sequence[str], starts: Positions, stops: Positions, copied: Sequence[pa.BinaryArray | None] = ()
     ) -> None:
-        """Says where the values of some names lie in the buffer, [0, 0) of a message without it, shape (len(names), n);
-        `copied`: the same as bytes, where somebody has them already.
+        """Sets the positions of the values of some names in the buffer, [0, 0) if a message has none, shape
+        (len(names), n); `copied`: the values as bytes, if they are already copied.
         """
         self._spans |= zip(names, zip(starts, stops, strict=True), strict=True)
         self._copied |= ((name, values) for name, values in zip(names, copied, strict=False) if values is not None)
 
     def values(self, name: str) -> pa.StringArray:
-        """One property of every message; null where a message has none.
+        """One property of every message; null if a message has none.
 
-        A piece that begins with the name and 0x01 and goes on is that property, so only separators are looked for.
+        A longer piece that begins with the name and 0x01 is that property, so only separators are searched for.
         """
         if len(self) <= FEW:
             return text_array(pairs.get(name) for pairs in self._rows)
@@ -171,12 +171,12 @@ class PropertyColumn:
             return text(gather(self._data, starts, stops))
         row = np.searchsorted(self._offsets, starts, "right") - 1
         start, stop = np.zeros(len(self), np.int64), np.zeros(len(self), np.int64)
-        # Of a repeated name the last assignment stays: the last wins.
+        # For a repeated name the last assignment remains: the last wins.
         start[row], stop[row] = starts, stops
         return with_nulls(text(gather(self._data, start, stop)), stop > 0)
 
     def _pieces_with(self, wanted: Bytes) -> tuple[Positions, Positions]:
-        """What follows `wanted` in the pieces that begin with it and have more: starts and stops."""
+        """What follows `wanted` in the pieces that begin with it and are longer: starts and stops."""
         at = np.flatnonzero(self._first_bytes == wanted[0])
         starts, stops = self._separators[at] + (1 + len(wanted)), self._piece_stops[at]
         if not (starts < stops).all():
@@ -187,15 +187,15 @@ class PropertyColumn:
         return (starts, stops) if right.all() else (starts[right], stops[right])
 
     def _one_in_each(self, physical_offsets: Positions) -> bool:
-        """Whether place i lies in message i, for all messages."""
+        """Whether position i is in message i, for all messages."""
         offsets = self._offsets
         return len(physical_offsets) == len(self) and bool(
             (physical_offsets > offsets[:-1]).all() and (physical_offsets < offsets[1:]).all()
         )
 
     def pairs(self, hidden: str | None = None) -> pa.MapArray:
-        """All pairs of every message but those of the name `hidden`, as map<string, string>; empty, never null, where
-        there are none.
+        """All pairs of every message, except those of the name `hidden`, as map<string, string>; empty, never null,
+        if there are none.
         """
         if len(self) <= FEW:
             return _as_map(self._rows, hidden)
@@ -209,7 +209,7 @@ class PropertyColumn:
             values = gather(self._data, same.starts.ravel(), same.stops.ravel())
             values = values.view(pa.string()) if is_text(self._bytes) else text(values)
             return pa.MapArray.from_arrays(as_array(same.offsets()), same.column(), values)
-        # Names whose malformed bytes differ may be the same text, and then repeat each other.
+        # Names with different malformed bytes may be the same text, and then count as repeated.
         if not is_text(self._bytes) or self._repeats():
             return _as_map([self.row(index) for index in range(len(self))], hidden)
         spans = self._pairs
@@ -225,15 +225,15 @@ class PropertyColumn:
 
     @cached_property
     def _rows(self) -> list[dict[str, str]]:
-        """The pairs of each of a few messages: looking at them one by one costs less than one question to all."""
+        """The pairs of each of a few messages: parsing them one by one costs less than one vectorised lookup."""
         return [self.row(index) for index in range(len(self))]
 
     @cached_property
     def _same_names(self) -> SameNames | None:
-        """The names of the first message, if every message has these in this order, and nothing else."""
+        """The names of the first message, if every message has exactly these, in this order."""
         data, separators, offsets = self._data, self._separators, self._offsets
         count = len(separators) // len(self)
-        # The words that are compared below may reach 7 bytes beyond any message but the last.
+        # The words compared below may extend 7 bytes beyond any message except the last.
         if not 0 < count <= MOST_NAMES or count * len(self) != len(separators) or offsets[-1] - offsets[-2] < WORD:
             return None
         pieces = separators.reshape(-1, count)
@@ -264,7 +264,7 @@ class PropertyColumn:
 
     @cached_property
     def _first_bytes(self) -> Bytes:
-        """The first byte of each piece; of an empty last one a separator, which begins no name."""
+        """The first byte of each piece; for an empty last piece, a separator, which begins no name."""
         if not len(self._data):
             return self._data
         return np.take(self._data, self._separators + 1, mode="clip")
@@ -287,13 +287,13 @@ class PropertyColumn:
         """Number of the first piece of each message, and of all pieces. Shape (n + 1,)."""
         if not (self._offsets[1:] > self._offsets[:-1]).all():
             return np.searchsorted(separators, self._offsets)
-        # Every message begins with a separator, so it is enough to find those; a third of the time of a search.
+        # Every message begins with a separator, so it is enough to find those, in a third of the time of a search.
         begins = np.zeros(len(self._data) + 1, bool)
         begins[self._offsets] = True
         return np.append(np.flatnonzero(begins[separators]), len(separators))
 
     def _repeats(self) -> bool:
-        """Whether some message has two pairs of one name."""
+        """Whether some message has two pairs with the same name."""
         offsets = self._pairs.offsets
         most = int(np.diff(offsets).max(initial=0))
         rows = np.repeat(np.arange(len(self), dtype=np.int32), np.diff(offsets))
@@ -309,7 +309,7 @@ class PropertyColumn:
 
 
 def _names(first: bytes) -> tuple[bytes, ...]:
-    """The names of a message whose pieces all count and have different names of valid text; none for another."""
+    """The names of a message whose pieces all count and have distinct names of valid text; otherwise none."""
     pieces = [piece.partition(b"\x01") for piece in first.split(b"\x02")[1:]]
     names = tuple(name for name, _, _ in pieces)
     valid = all(name and separator and value for name, separator, value in pieces)
@@ -326,7 +326,7 @@ def _as_map(rows: Sequence[dict[str, str]], hidden: str | None) -> pa.MapArray:
 
 
 def _begin_with(words: npt.NDArray[np.uint64], starts: Positions, wanted: bytes) -> bool:
-    """Whether `wanted` lies at every start; `words` are the eight bytes at each position."""
+    """Whether `wanted` is found at every start; `words` are the eight bytes at each position."""
     for at in range(0, len(wanted), WORD):
         part = wanted[at : at + WORD]
         word = np.uint64(int.from_bytes(part, "little"))
@@ -353,8 +353,9 @@ def with_nulls(values: pa.StringArray, valid: npt.NDArray[np.bool_]) -> pa.Strin
 
 
 def delay_ms(level: str | None) -> int | None:
-    """The delay of a DELAY property in milliseconds (rocketmq.md 3.2): 0 without one or a level; None where that is no
-    number.
+    """The delay of a DELAY property in milliseconds (rocketmq.md 3.2).
+
+    0 without the property or for a level below 1; None if the level is not a number.
     """
     if level is None:
         return 0

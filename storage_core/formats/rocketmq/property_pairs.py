@@ -1,7 +1,7 @@
-"""Properties on their way to disk: many messages' pairs as columns, and what is stored of them: their bytes, the
-hashes of their keys for the index, the tags codes.
+"""Properties to be stored: the pairs of many messages as columns, and what is stored of them: their bytes, the hashes
+of their keys for the index, the tags codes.
 
-Which names and values are allowed belongs to the engine; reading is `properties`. Source of the rules: rocketmq.md
+Which names and values are allowed is up to the engine; `properties` reads them. Source of the rules: rocketmq.md
 2.4 and 4.2, interface.md 15 and 49.
 """
 
@@ -41,7 +41,7 @@ class PairColumn:
 
     @property
     def rows(self) -> npt.NDArray[np.int32]:
-        """Message of each pair."""
+        """The number of each pair's message."""
         return np.repeat(np.arange(len(self.bounds) - 1, dtype=np.int32), np.diff(self.bounds))
 
     def named(self, name: str) -> npt.NDArray[np.bool_]:
@@ -54,8 +54,9 @@ class PairColumn:
         return sum(int(offsets_of(texts)[-1]) - int(offsets_of(texts)[0]) for texts in (self.names, self.values))
 
     def look(self, known: Sequence[str]) -> tuple[bool, list[bool]]:
-        """Whether every name and value can be stored as it is, neither empty nor with a separator; and for each of
-        `known` whether it is the name of a pair.
+        """Whether all names and values can be stored unchanged; and for each of `known` whether it is a pair's name.
+
+        Texts that are empty or contain a separator cannot be stored.
         """
         if (loops := _loops.after(self.nbytes)) is not None:
             found: tuple[bool, list[bool]] = loops.look(self.names, self.values, known)
@@ -68,7 +69,7 @@ class PairColumn:
         return plain, [bool(self.named(name).any()) for name in known]
 
     def value_of(self, name: str) -> pa.StringArray:
-        """The property of each message as a parser gives it: of a repeated name the last; null where there is none."""
+        """The property of each message as a parser returns it: the last of a repeated name; null if there is none."""
         at = np.flatnonzero(self.named(name))
         if not len(at):
             return pa.nulls(len(self.bounds) - 1, pa.string())
@@ -84,7 +85,7 @@ class PairColumn:
         return PairColumn(self.names.filter(chosen), self.values.filter(chosen), before[self.bounds])
 
     def replaced(self, name: str, texts: pa.StringArray) -> PairColumn:
-        """The same pairs, those of this name with the message's text where that is not null."""
+        """The same pairs, but those of this name have their message's text as the value if that is not null."""
         ours = self.named(name)
         if not ours.any():
             return self
@@ -95,8 +96,8 @@ class PairColumn:
 
 @dataclass(frozen=True)
 class Stored:
-    """What a store keeps of the properties of n messages: their bytes; how many keys of each message are indexed, and
-    the hashes of all these; the tags codes. Counts and codes have shape (n,).
+    """What a store keeps of the properties of n messages: their bytes, the number of indexed keys of each message, the
+    hashes of all these keys, and the tags codes. Counts and codes have shape (n,).
     """
 
     properties: pa.BinaryArray
@@ -108,8 +109,10 @@ class Stored:
 def stored(
     topics: pa.DictionaryArray, pairs: PairColumn, key: pa.StringArray, tags: pa.StringArray, ids: pa.StringArray
 ) -> Stored:
-    """What is stored of messages with these pairs and texts. A `key` and `tags` that are not null go before the pair
-    of their name, a UNIQ_KEY goes before that of `ids`. All hashed text is valid UTF-8.
+    """What is stored of messages with these pairs and texts.
+
+    A `key` or `tags` that is not null takes precedence over the pair of its name; a UNIQ_KEY pair takes precedence over
+    `ids`. All hashed text is valid UTF-8.
     """
     if (loops := _loops.after(pairs.nbytes)) is not None:
         made = loops.stored(pairs.names, pairs.values, pairs.bounds, (key, tags, ids), hashes_before(topics))
@@ -156,9 +159,9 @@ def no_pairs(count: int) -> PairColumn:
 
 
 def encode_pairs(pairs: PairColumn, extra: list[tuple[str, pa.StringArray]]) -> pa.BinaryArray:
-    """The stored bytes of each message: its pairs, then each `extra` name that is not among them and not null.
+    """The stored bytes of each message: its pairs, then each `extra` that is neither among them nor null.
 
-    No separator at the end, as 4.9.3 writes it.
+    There is no separator at the end, as in 4.9.3.
     """
     count = len(pairs.bounds) - 1
     parts: list[pa.BinaryArray | pa.StringArray | str] = []
@@ -188,7 +191,7 @@ def encode_pairs(pairs: PairColumn, extra: list[tuple[str, pa.StringArray]]) -> 
 def _merged(
     parts: list[pa.BinaryArray | pa.StringArray | str],
 ) -> Iterator[pa.BinaryArray | pa.StringArray | str]:
-    """The same parts, lone texts that follow each other as one, without empty ones."""
+    """The same parts, with consecutive lone texts joined and empty ones dropped."""
     text = ""
     for part in parts:
         if isinstance(part, str):
@@ -203,7 +206,7 @@ def _merged(
 
 
 def _where(wanted: npt.NDArray[np.bool_], text: str) -> pa.StringArray | str:
-    """The text where it is wanted, else the empty one; a lone text where that is the same for all."""
+    """The text where it is wanted, else an empty one; a lone text if that is the same for all."""
     if wanted.all():
         return text
     return pc.if_else(as_array(wanted), text, "") if wanted.any() else ""

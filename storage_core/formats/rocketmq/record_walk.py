@@ -1,6 +1,6 @@
-"""From commit-log record to record by their sizes, and on to the next one after damage.
+"""Walks the commit log from record to record by their sizes, and finds the next one after damage.
 
-Whether a record is right is for `message` and the engine to say. Source of the rules: rocketmq.md 2; how 4.9's
+Whether a record is valid is decided by `message` and the engine. Source of the rules: rocketmq.md 2; how 4.9's
 dispatcher counts a record whose lengths do not add up to its TOTALSIZE: 5.5.
 """
 
@@ -57,14 +57,14 @@ class Walk:
 
 
 Read = Callable[[int, int], bytes]
-"""(position from the record's first byte, size) → bytes, fewer where the file ends."""
+"""(position from the record's first byte, size) → bytes, fewer at the end of the file."""
 
 _size, _head = PackedStruct(">i").unpack_from, PackedStruct(">iI").unpack_from
 _loops = CompiledLoops("storage_core.formats.rocketmq.compiled.record_parts")
 
 
 def walking(size: int) -> AbstractContextManager[None]:
-    """A block in which about so many bytes of log are walked and checked: to know it beforehand makes it faster."""
+    """A context in which about `size` bytes of log are walked and checked; announcing the size makes that faster."""
     return loading.process.foreseeing(size)
 
 
@@ -74,7 +74,7 @@ def is_guided() -> bool:
 
 
 def _steps(buffer: Bytes, position: int) -> Iterator[int]:
-    """Positions reached by adding up TOTALSIZE, the first one that cannot begin a record included."""
+    """Positions reached by adding up TOTALSIZE, up to and including the first that cannot begin a record."""
     view = buffer.data
     last = len(view) - BLANK.size
     while position <= last:
@@ -86,7 +86,7 @@ def _steps(buffer: Bytes, position: int) -> Iterator[int]:
 
 
 def _guided_steps(buffer: Bytes, start: int, guesses: Positions) -> Positions:
-    """The positions that `_steps` reaches; guesses that follow each other by their sizes are taken together."""
+    """The positions that `_steps` reaches; guesses that are linked by their sizes are accepted as runs."""
     sizes = values_at(buffer, ">i4", guesses).astype(np.int64)
     following = guesses + sizes
     breaks = (sizes[:-1] < MIN_SIZE) | (following[:-1] != guesses[1:])
@@ -110,16 +110,16 @@ def _guided_steps(buffer: Bytes, start: int, guesses: Positions) -> Positions:
 
 
 def walk(buffer: Bytes, start: int = 0, guesses: Positions | None = None) -> Walk:
-    """Steps from record to record by TOTALSIZE; looks at size and magic only.
+    """Steps from record to record by TOTALSIZE; checks size and magic only.
 
-    `guesses`: positions where an index says that records begin, ascending; they make the walk faster and never change
-    it. `stop` is the position of the first byte that is not part of a record. TORN also when fewer than 8 bytes are
-    left.
+    `guesses`: positions where records begin according to an index, ascending; they make the walk faster and never
+    change its result. `stop` is the position of the first byte that is not part of a record. The reason is also TORN
+    if fewer than 8 bytes are left.
     """
     if (loops := _loops.after()) is not None:
         starts, sizes, stop = loops.walk(buffer, start)
         return Walk(starts, sizes, stop, _reason_at(buffer, stop))
-    # The loop only adds sizes; what it stepped on is checked for all at once, and the first wrong one ends the walk.
+    # The loop only adds sizes; the positions are then checked all at once, and the first wrong one ends the walk.
     guesses = np.empty(0, np.int64) if guesses is None else guesses
     inside = guesses[(guesses >= start) & (guesses <= len(buffer) - BLANK.size)]
     starts = _guided_steps(buffer, start, inside) if len(inside) else np.fromiter(_steps(buffer, start), np.int64)
@@ -149,7 +149,7 @@ def _reason_at(buffer: Bytes, stop: int) -> Stop:
 def find_records(buffer: Bytes, base: int, start: int = 0) -> Positions:
     """Positions >= `start` where a record may begin: right magic, and PHYSICALOFFSET = base + position.
 
-    For reading on after damage (interface.md 4); lengths are left to `decode`.
+    For resuming after damage (interface.md 4); lengths are left to `decode`.
     """
     matches: list[Positions] = []
     for last in (0xA7, 0xAB):
@@ -162,9 +162,9 @@ def find_records(buffer: Bytes, base: int, start: int = 0) -> Positions:
 
 
 def misread_sizes(read: Read) -> tuple[int, int] | None:
-    """TOTALSIZE, by which the dispatcher counts on, and the length of the fields, behind which it reads on.
+    """TOTALSIZE, by which the dispatcher counts, and the length of the fields, after which it continues to read.
 
-    None where it finds nothing to read on from: no record, fields that do not fit into the file, or a right record.
+    None if it does not continue that way: no record, fields that do not fit into the file, or a valid record.
     """
     head = read(0, HEADER.size)
     if len(head) < HEADER.size:

@@ -1,1 +1,1 @@
-"""What lies in a vhost's directory."""
+"""The content of a vhost's directory."""

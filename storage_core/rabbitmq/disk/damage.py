@@ -8,17 +8,17 @@ from storage_core.errors import CorruptionError
 from storage_core.rabbitmq.disk.effects import Effect
 
 CUT = "starts; what is named is not served"
-"""What a node does with a damage of its logs that is not `served`."""
+"""What a node does with damage in its logs that is not `served`."""
 
 
 @dataclass(frozen=True)
 class Damage:
-    """`file` is relative to the store; `length` bytes from `position` on, 0 when unknown; `queue` None: of no queue.
+    """`file` is relative to the store; `length` bytes from `position` on, 0 if unknown; `queue` None: of no queue.
 
-    `served` is False for what a node's own recovery drops without a word: no error of a read, but worth knowing.
-    `awaited` is the sequence id of a message that a node at work may be about to write. `harmless`: no message is left
-    out for it by a read that tolerates damage. `effect` is what a node does with it where that differs from others of
-    its kind, `note` what an error says of that.
+    `served` is False for what a node's own recovery silently drops: not an error of a read, but worth knowing.
+    `awaited` is the sequence id of a message that a running node may be about to write. `harmless`: a read that
+    tolerates damage omits no message because of it. `effect` is what a node does with it if that differs from other
+    damage of its kind, `note` what an error states about that.
     """
 
     file: str

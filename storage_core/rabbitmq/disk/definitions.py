@@ -1,6 +1,6 @@
-"""`definitions.json`: what a node must import before it serves a store, and the steps that lead there.
+"""`definitions.json`: what a node must import before it serves a store, and how to build it.
 
-A node learns of a queue from definitions, not from files: it removes directories of queues that it does not know.
+A node learns about queues from definitions, not from files: it removes directories of queues that are not defined.
 Source: rabbitmq.md 1.6.
 """
 
@@ -19,15 +19,14 @@ MOST_BYTES = 256 << 20
 
 
 def definitions_path(root: str) -> str:
-    """Beside the vhost's directory."""
+    """Path of the file, beside the vhost's directory."""
     return f"{root.rstrip('/').rpartition('/')[0] or '.'}/{FILE}"
 
 
 def merged(known: bytes | None, vhost: str, queues: Mapping[str, Mapping[str, Any]]) -> bytes:
     """The definitions `known` with the vhost and its queues added; `queues` maps names to arguments.
 
-    A queue that is already there keeps its arguments beside the new ones. Raises FormatError for bytes that are no
-    definitions.
+    An existing queue keeps its arguments beside the new ones. Raises FormatError for bytes that are not definitions.
     """
     found = _checked(known)
     vhosts = {item["name"]: item for item in found.get("vhosts", [])}
@@ -42,7 +41,7 @@ def merged(known: bytes | None, vhost: str, queues: Mapping[str, Mapping[str, An
 
 
 def arguments(root: str, vhost: str) -> dict[str, dict[str, Any]]:
-    """Arguments by queue name of the vhost's queues, as the file beside the store has them; empty without one."""
+    """Arguments by queue name of the vhost's queues, from the file beside the store; empty without one."""
     try:
         found = _parsed(read_table(definitions_path(root), most=MOST_BYTES))
     except FormatError:
@@ -52,9 +51,9 @@ def arguments(root: str, vhost: str) -> dict[str, dict[str, Any]]:
 
 
 def write(root: str, vhost: str, queues: Mapping[str, Mapping[str, Any]]) -> None:
-    """Adds queues to the definitions beside the store; nothing to add writes nothing.
+    """Adds queues to the definitions beside the store; writes nothing if there are none.
 
-    Raises CorruptionError for a file that is too long to be read, or holds something else: it would be lost.
+    Raises CorruptionError for a file that is too long to be read, or holds something else that would be lost.
     """
     if not queues:
         return

@@ -1,7 +1,7 @@
-"""What lies in a directory: a vhost's store, stores below it, or queues of a kind that is not read. Loads little.
+"""Detects what a directory holds: a vhost's store, stores below it, or queues of a kind that is not read.
 
-Every opening of a store asks this, whatever its engine. Source: rabbitmq.md 1, interface.md 28; of quorum queues and
-streams the data directory of a real 3.10.8 node with both.
+Imports little, as every opening of a store calls it, whatever the engine. Source: rabbitmq.md 1, interface.md 28; for
+quorum queues and streams the data directory of a real 3.10.8 node with both.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def looks_like_streams(path: str) -> bool:
 
 
 def looks_like_quorum(path: str) -> bool:
-    """Whether `path` holds a node's quorum queues: its write-ahead logs. The coordinator of streams has such too."""
+    """Whether `path` holds a node's quorum queues: its write-ahead logs, which the stream coordinator has too."""
     if path.rsplit("/", 2)[-2:-1] == [COORDINATION]:
         return False
     names = names_in(path)
@@ -52,8 +52,8 @@ def looks_like_vhost(path: str) -> bool:
 
 
 def stores_below(path: str) -> list[str]:
-    """The stores of a node's data directory: of its vhosts, of its quorum queues and streams; or the vhosts' alone of
-    the folders between.
+    """The stores in a node's data directory: those of vhosts, quorum queues and streams; in a folder between, only
+    those of vhosts.
     """
     folder = f"{path}/{QUORUM_FOLDER}"
     quorum = [f"{folder}/{name}" for name in sorted(names_in(folder)) if looks_like_quorum(f"{folder}/{name}")]
@@ -62,7 +62,7 @@ def stores_below(path: str) -> list[str]:
 
 
 def is_read_elsewhere(root: str, kind: str) -> bool:
-    """Whether queues of this kind lie beside a vhost's store `root` in the node's data directory as another store."""
+    """Whether the node's data directory has another store beside the vhost's store `root` with queues of this kind."""
     node = root.rsplit("/", 3)[0]
     asked = {"quorum": looks_like_quorum, "stream": looks_like_streams}.get(kind)
     return asked is not None and any(asked(path) for path in stores_below(node))
@@ -78,7 +78,7 @@ def vhosts_below(path: str) -> list[str]:
 
 
 def names_in(path: str) -> frozenset[str]:
-    """The names in a folder; none when it is not there. StoreNotFoundError when it may not be read."""
+    """The names in a folder; empty if it does not exist. Raises StoreNotFoundError if it may not be read."""
     try:
         return frozenset(system.names(path))
     except (FileNotFoundError, NotADirectoryError):
@@ -88,7 +88,7 @@ def names_in(path: str) -> frozenset[str]:
 
 
 def other_kind(path: str, levels: int = LEVELS) -> str | None:
-    """`quorum queue` or `stream` when the directory, or one in it, is that of such queues; None for anything else."""
+    """`quorum queue` or `stream` if the directory, or one in it, holds such queues; None for anything else."""
     try:
         found = sorted(system.entries(path), key=lambda entry: entry.name)
     except OSError:
@@ -103,7 +103,7 @@ def other_kind(path: str, levels: int = LEVELS) -> str | None:
 
 
 def _kind_of(file: str) -> str | None:
-    """What a file's name and first bytes say."""
+    """The kind of queue that a file's name and first bytes indicate."""
     if file.endswith(".index") and _head(file).startswith(STREAM_INDEX):
         return "stream"
     if file.endswith(".wal") and _head(file).startswith(RAFT_LOG):

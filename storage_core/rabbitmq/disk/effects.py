@@ -1,4 +1,4 @@
-"""What a node does with damage of a classic queue, as `verify` says it. Proven on real nodes: docs/recovery.md."""
+"""What a node does with damage in a classic queue, as `verify` reports it. Proven on real nodes: docs/recovery.md."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ HANGS = "hangs when it starts, with all vhosts"
 
 @dataclass(frozen=True)
 class Effect:
-    """What a node does with a damage after a clean stop, and when it recovers all queues, as after a kill."""
+    """What a node does with damage after a clean stop, and when it recovers all queues, as after a kill."""
 
     clean: str
     recovering: str
 
     def after(self, clean: bool) -> str:
-        """What it does after a stop that was `clean`, or was not."""
+        """What it does after a stop that was clean or not."""
         return self.clean if clean else self.recovering
 
 

@@ -1,7 +1,7 @@
-"""What the metadata store of a later node, Khepri, says of its queues: the commands of its raft log, in their order.
+"""The queues in Khepri, the metadata store of later nodes: replays the commands of its raft log, in order.
 
-Earlier nodes have their metadata in Mnesia's tables, which are `node`'s. Transactions are programs, which are not run:
-what one changes in a queue is not seen. Source: docs/format/rabbitmq.md 9.
+Earlier nodes keep their metadata in Mnesia's tables, which `node` reads. Transactions are programs, which are not run:
+their changes to queues are not seen. Source: docs/format/rabbitmq.md 9.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ CONFIG, MACHINE = "config", b"khepri_machine"
 RECORD = "amqqueue"
 OF_VHOSTS = ["rabbitmq", "vhosts"]
 QUEUE_DEPTH, VHOST_DEPTH = 5, 3
-"""How long the paths of a queue and of a virtual host are."""
+"""Lengths of the paths of a queue and of a virtual host."""
 
 Records = dict[tuple[bytes, bytes], tuple[Any, ...]]
 
 
 def queue_records(folder: str) -> Records:
-    """The records of all queues by virtual host and name; none where a node's data directory has no such store, and
-    those up to where it cannot be read.
+    """The records of all queues by virtual host and name; empty if a node's data directory has no such store, and only
+    those up to the point where it cannot be read.
     """
     found: Records = {}
     top = f"{folder}/{COORDINATION}"
@@ -96,7 +96,7 @@ def _commands(root: str, log: RaftLog) -> Iterator[tuple[Any, ...]]:
 
 
 def _apply(found: Records, command: Any) -> None:
-    """{put, path, payload, options} or {delete, path, options}."""
+    """Applies {put, path, payload, options} or {delete, path, options}."""
     if not isinstance(command, tuple) or len(command) < 3 or not isinstance(command[1], list):
         return
     path = command[1]
@@ -116,7 +116,7 @@ def _apply(found: Records, command: Any) -> None:
 
 
 def _name(part: Any) -> bytes | None:
-    """The name that a part of a path is, or that a condition asks for."""
+    """The name in a part of a path, given directly or by a condition."""
     return next((each for each in _conditions(part) if isinstance(each, bytes)), None)
 
 

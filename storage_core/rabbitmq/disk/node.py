@@ -1,8 +1,8 @@
-"""What a node's own metadata says about the queues of a vhost's store that lies in the node's data directory.
+"""What a node's own metadata states about the queues of a vhost's store within the node's data directory.
 
 Reads `rabbit_durable_queue.DCD` and `.DCL`, Mnesia's copies of that table (a dump, and changes since), and Mnesia's
-transaction log, where the latest changes stay, also after a clean stop; what later nodes have in Khepri is `khepri`'s.
-Leaves to `views` and `snapshot` what is done with it. Source: files of a real 3.10.8 node (tests/golden/rabbitmq/node).
+transaction log, where the latest changes remain even after a clean stop; `khepri` reads what later nodes have in
+Khepri. `views` and `snapshot` use the result. Source: files of a real 3.10.8 node (tests/golden/rabbitmq/node).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from storage_core.rabbitmq.disk.span_reader import read_table
 DUMP_FILE, LOG_FILE = "rabbit_durable_queue.DCD", "rabbit_durable_queue.DCL"
 TRANSACTION_FILES = ("PREVIOUS.LOG", "LATEST.LOG")
 DISC_COPIES = 4
-"""Index in the record `commit` of what one transaction changed in tables that are kept on disk."""
+"""Index in the record `commit` of the changes that one transaction made to tables kept on disk."""
 TABLE = "rabbit_durable_queue"
 
 NAME, DURABLE, ARGUMENTS, TYPE, TYPE_STATE = 1, 2, 5, 19, 20
-"""Indices in the record `amqqueue` that are read."""
+"""Indices of the fields of the record `amqqueue` that are read."""
 
 _KINDS = {"rabbit_classic_queue": "classic", "rabbit_quorum_queue": "quorum", "rabbit_stream_queue": "stream"}
 
@@ -33,7 +33,7 @@ _KINDS = {"rabbit_classic_queue": "classic", "rabbit_quorum_queue": "quorum", "r
 class DeclaredQueue:
     """A durable queue as the node knows it. `arguments` are JSON text; `kind` is classic, quorum, stream or another.
 
-    Of a stream `directory` is the name of its directory, and `replicas` how many nodes have one.
+    For a stream, `directory` is the name of its directory, and `replicas` how many nodes have one.
     """
 
     vhost: str
@@ -45,7 +45,7 @@ class DeclaredQueue:
     replicas: int = 1
 
     def columns(self) -> dict[str, Any]:
-        """Its part of a row of the view `queues`."""
+        """Its columns in a row of the view `queues`."""
         return {"durable": self.durable, "arguments": self.arguments, "type": self.kind}
 
 
@@ -55,12 +55,12 @@ def node_directory(root: str) -> str:
 
 
 def declared_queues(root: str) -> dict[tuple[str, str], DeclaredQueue]:
-    """The durable queues by vhost and name; empty when there are no tables beside the store, or unreadable ones."""
+    """The durable queues by vhost and name; empty if the tables beside the store are missing or unreadable."""
     return queues_of_node(node_directory(root))
 
 
 def queues_of_node(folder: str) -> dict[tuple[str, str], DeclaredQueue]:
-    """The durable queues by vhost and name that the metadata in a node's data directory list."""
+    """The durable queues by vhost and name that the metadata in a node's data directory lists."""
     records: dict[Any, Any] = {}
     for term in _terms(f"{folder}/{DUMP_FILE}"):
         if isinstance(term, tuple) and len(term) > TYPE and term[0] == "amqqueue":
@@ -81,7 +81,7 @@ def queues_of_node(folder: str) -> dict[tuple[str, str], DeclaredQueue]:
 
 
 def other_kinds(root: str, vhost: str) -> str | None:
-    """One line that counts the queues of the vhost whose messages are not in this store; None when there are none."""
+    """One line that counts the queues of the vhost whose messages are not in this store; None if there are none."""
     kinds = Counter(queue.kind for queue in declared_queues(root).values() if queue.vhost == vhost)
     kinds.pop("classic", None)
     if not kinds:
@@ -114,7 +114,7 @@ def _terms(path: str) -> list[Any]:
 
 
 def _change(records: dict[Any, Any], term: Any) -> None:
-    """One change: {{table, key}, record, operation}."""
+    """Applies one change: {{table, key}, record, operation}."""
     if not isinstance(term, tuple) or len(term) != 3 or not isinstance(term[0], tuple) or len(term[0]) != 2:
         return
     (table, key), record, operation = term

@@ -1,6 +1,6 @@
-"""The log of each raft server of a node: where every entry lies that counts, out of segments and write-ahead logs.
+"""The log of each raft server of a node: where each valid entry is stored, among segments and write-ahead logs.
 
-Source: docs/format/rabbitmq-quorum.md 3, 4, 5 and 8. Leaves what the entries say to `quorum`, and to `khepri` for the
+Source: docs/format/rabbitmq-quorum.md 3, 4, 5 and 8. `quorum` interprets the entries, and `khepri` those of the
 node's metadata.
 """
 
@@ -25,21 +25,21 @@ WAL, SEGMENT, SNAPSHOTS = ".wal", ".segment", "snapshots"
 WINDOW = 32 << 20
 SHORTEST_SEGMENT = 8
 CHUNK = 1 << 16
-"""Entries that are looked at together, at least: a segment has 4,096 of them."""
+"""Fewest entries to process together: a segment has 4,096 of them."""
 
 ENTRY = np.dtype([("index", "i8"), ("term", "i8"), ("position", "i8"), ("size", "i8"), ("crc", "u4"), ("file", "i4")])
-"""One entry of a log: `size` bytes of data at `position` of the file; `crc` 0 where nothing is to be checked."""
+"""One entry of a log: `size` bytes of data at `position` of the file; `crc` is 0 if there is nothing to check."""
 
 BEYOND = -1
-"""The file of an entry that lies outside of its segment: a node stumbles only where it needs the entry."""
+"""The file number of an entry that is outside its segment: a node fails only when it needs the entry."""
 
 LogEntries = npt.NDArray[np.void]
 
 
 @dataclass(frozen=True)
 class LogPiece:
-    """The entries [first, stop) of a log, without a hole, that one file has. `part` are all entries of a write-ahead
-    log; those of a segment are read when they are asked for.
+    """The entries [first, stop) of a log, without a gap, from one file. `part` are all entries of a write-ahead log;
+    those of a segment are read on demand.
     """
 
     root: str
@@ -50,11 +50,11 @@ class LogPiece:
     part: LogEntries | None = None
 
     def between(self, first: int, stop: int) -> LogPiece:
-        """Those of [first, stop)."""
+        """The part of the piece within [first, stop)."""
         return replace(self, first=max(self.first, first), stop=min(self.stop, stop))
 
     def all_of_file(self) -> LogEntries:
-        """All entries of the file that count in it, in index order; none when it is not there any more."""
+        """All valid entries of the file, in index order; empty if it no longer exists or is no valid segment."""
         if self.part is not None:
             return self.part
         try:
@@ -65,7 +65,7 @@ class LogPiece:
         return part
 
     def entries(self) -> LogEntries:
-        """The entries in index order. DataLossError when the file is not what it was."""
+        """The entries in index order. Raises DataLossError if the file has changed."""
         part = self.all_of_file()
         low, high = np.searchsorted(part["index"], (self.first, self.stop))
         if high - low != self.stop - self.first:
@@ -76,16 +76,16 @@ class LogPiece:
 
 @dataclass
 class RaftLog:
-    """The log of one server behind its snapshot: pieces that follow each other without a hole, up to the first damage.
+    """The log of one server after its snapshot: pieces that follow each other without a gap, up to the first damage.
 
-    `files` are paths below the store; `damages` say where the log cannot be read on.
+    `files` are paths below the store; `damages` state where the log cannot be read any further.
     """
 
     snapshot: SnapshotFile | None
     pieces: list[LogPiece]
     files: tuple[str, ...]
     older: list[LogPiece] = field(default_factory=list)
-    """Of each file with entries at or before the last index of the snapshot, which may have holes."""
+    """One for each file with entries at or before the last index of the snapshot; they may have gaps."""
     damages: list[Damage] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -100,17 +100,17 @@ class RaftLog:
         return self.pieces[-1].stop - 1 if self.pieces else self.snapshot_index
 
     def kept(self, wanted: npt.NDArray[np.int64]) -> LogEntries:
-        """The entries at or before the last index of the snapshot that are wanted, as far as a file still has them."""
+        """The entries with the indices `wanted` at or before the snapshot's last index that a file still has."""
         parts = [piece.all_of_file() for piece in self.older]
         chosen = [part[np.isin(part["index"], wanted) & (part["file"] != BEYOND)] for part in parts]
         found = _joined([*chosen, np.empty(0, ENTRY)])
         found = found[(found["index"] <= self.snapshot_index)]
-        # Of several the last one counts.
+        # Of several entries with one index the last one counts.
         _, last = np.unique(found["index"][::-1], return_index=True)
         return found[len(found) - 1 - last]
 
     def chunks(self, last: int | None = None) -> Iterator[LogEntries]:
-        """The entries up to the index `last`, so many at a time that a column of them pays. Raises DataLossError."""
+        """The entries up to the index `last`, in chunks large enough for columns to pay off. Raises DataLossError."""
         stop = self.last_index + 1 if last is None else last + 1
         waiting: list[LogEntries] = []
         for piece in self.pieces:
@@ -125,17 +125,17 @@ class RaftLog:
 
 @dataclass
 class WalEntries:
-    """Entries of all write-ahead logs of a node: for each uid one part a file, in file order."""
+    """Entries of all write-ahead logs of a node: for each uid one part per file, in file order."""
 
     files: list[str]
     parts: dict[bytes, list[LogEntries]]
     damages: list[Damage]
     torn: list[Damage]
-    """Records at the ends of files that are not whole, and all behind them: a node drops them without a word."""
+    """Incomplete records at the ends of files, and everything after them: a node silently drops these."""
 
 
 def read_wals(root: str) -> WalEntries:
-    """All write-ahead logs of the node's folder, a window at a time."""
+    """Reads all write-ahead logs of the node's folder, one window at a time."""
     found = WalEntries([], {}, [], [])
     for number, name in enumerate(files_named(root, WAL)):
         found.files.append(name)
@@ -157,7 +157,7 @@ def _joined(pieces: Sequence[LogEntries]) -> LogEntries:
 
 
 def _read_wal(path: str, number: int, by_uid: dict[bytes, list[LogEntries]]) -> tuple[int, int] | None:
-    """Sorts the entries by uid. Position and length of a last record that is not whole. FormatError."""
+    """Groups the entries by uid. Returns position and length of an incomplete last record. Raises FormatError."""
     descriptor = system.open_read(path)
     writers = wal.Writers()
     try:
@@ -193,7 +193,7 @@ def _sort_out(
         uid = writers.uids[writer]
         resets = np.flatnonzero(chosen["truncate"])
         if len(resets):
-            # A writer that starts again at this index: what it wrote below does not count.
+            # The writer started again at this index: what it wrote before does not count.
             by_uid[uid] = []
             chosen = chosen[int(resets[-1]) :]
         part = np.zeros(len(chosen), ENTRY)
@@ -204,7 +204,7 @@ def _sort_out(
 
 
 def _rising(part: LogEntries) -> LogEntries:
-    """Without the entries that a later one of an equal or lower index made void."""
+    """The entries without those that a later one of an equal or lower index replaced."""
     if len(part) < 2:
         return part
     index = part["index"]
@@ -215,7 +215,7 @@ def _rising(part: LogEntries) -> LogEntries:
 
 
 def files_named(root: str, suffix: str) -> list[str]:
-    """Names of the files of a folder that end so, ascending; none when it is not there."""
+    """Names of the files in a folder that end with `suffix`, ascending; empty if the folder does not exist."""
     try:
         return sorted(name for name in system.names(root) if name.endswith(suffix))
     except (FileNotFoundError, NotADirectoryError):
@@ -223,7 +223,7 @@ def files_named(root: str, suffix: str) -> list[str]:
 
 
 def read_log(root: str, server: str, wals: WalEntries) -> RaftLog:
-    """The log of the server whose folder below `root` has this name, which is also its uid."""
+    """Reads the log of the server whose folder below `root` is called `server`, which is also its uid."""
     notes: list[str] = []
     snapshot = _newest_snapshot(f"{root}/{server}/{SNAPSHOTS}", notes)
     files = [*wals.files]
@@ -261,12 +261,12 @@ def read_log(root: str, server: str, wals: WalEntries) -> RaftLog:
 
 
 def _is_link(path: str) -> bool:
-    """Whether it is a name of another segment, into which a node of 4.3 put what is left of this one."""
+    """Whether the path links to another segment, into which a node of 4.3 moved what was left of this one."""
     return posixpath.basename(system.real_path(path)) != posixpath.basename(path)
 
 
 def _whole(pieces: list[LogPiece], wanted: int, beyond: dict[str, LogEntries]) -> tuple[list[LogPiece], list[Damage]]:
-    """The pieces from the entry `wanted` on up to the first entry that is missing or lies outside of its segment."""
+    """The pieces from the entry `wanted` on, up to the first entry that is missing or outside its segment."""
     for number, piece in enumerate(pieces):
         if piece.first != wanted:
             position = int(piece.entries()["position"][0])
@@ -283,8 +283,8 @@ def _whole(pieces: list[LogPiece], wanted: int, beyond: dict[str, LogEntries]) -
 
 
 def _over(pieces: list[LogPiece], part: LogEntries, new: LogPiece) -> None:
-    """Replaces the entries of a log from the first of `part` on by it; `new` says of which file that is, and before
-    which index the snapshot has everything.
+    """Replaces the entries of a log from the first of `part` on with `part`; `new` states its file, and the index
+    before which the snapshot covers everything.
     """
     first = int(part["index"][0])
     while pieces and pieces[-1].first >= first:
@@ -316,7 +316,7 @@ def _read_segment(path: str) -> LogEntries:
 
 
 def _newest_snapshot(folder: str, notes: list[str]) -> SnapshotFile | None:
-    """The newest snapshot that is whole; a node skips the others."""
+    """The newest intact snapshot; a node skips the others."""
     try:
         names = sorted(system.names(folder), reverse=True)
     except (FileNotFoundError, NotADirectoryError):

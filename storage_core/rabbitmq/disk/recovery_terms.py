@@ -1,6 +1,6 @@
-"""What each queue wrote down at the last clean stop: the objects of `recovery.dets` as values.
+"""What each queue recorded at the last clean stop: the objects of `recovery.dets` as values.
 
-Leaves to `recovery` what follows from them. Source: rabbitmq.md 1.4.
+`verdict` determines what follows from them. Source: rabbitmq.md 1.4.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from storage_core.formats.rabbitmq.erlang.external_term import Atom
 COUNTS = ("persistent_count", "persistent_bytes")
 NEXT_IDS = ("next_seq_id", "next_deliver_seq_id")
 REDELIVERED, DELIVERY_COUNTS = "redeliver_seq_id", "delivery_count"
-"""What 4.3 writes in place of the latter, which it takes where it finds both, and beside it."""
+"""4.3 writes the first instead of `next_deliver_seq_id`, which it uses if it finds both, and the second in addition."""
 
 
 @dataclass(frozen=True)
 class QueueTerms:
-    """One queue's terms. `segments` maps segment numbers to live entries; it and the ids are None when the term is
-    missing. A node then takes the end of the last segment for the next id, and that for the next to be delivered.
-    `delivery_counts` are those of single messages that came back, by sequence id; None before 4.3.
+    """One queue's terms. `segments` maps segment numbers to live entries; it and the ids are None if the term is
+    missing. A node then uses the end of the last segment as the next id, and that as the next id to deliver.
+    `delivery_counts` are those of single messages that were returned, by sequence id; None before 4.3.
 
     `client` is the queue's reference in the persistent store, None for a queue that is not durable.
     """
@@ -58,8 +58,8 @@ class QueueTerms:
 
 
 def decode(data: bytes) -> dict[str, QueueTerms]:
-    """Terms by queue directory. FormatError when the file is no table; an object that is no queue's, or lacks what a
-    queue needs to come up with its terms, is left out.
+    """Terms by queue directory. Raises FormatError if the file is not a table; omits objects that belong to no queue
+    or lack what a queue needs to start with its terms.
     """
     found = {}
     for item in dets.decode(data):
@@ -75,7 +75,7 @@ def encode(queues: Iterable[QueueTerms]) -> bytes:
 
 
 def terms_of(item: Any) -> QueueTerms | None:
-    """The terms of one object; None where a queue does not come up with them."""
+    """The terms of one object; None if a queue does not start with them."""
     if not isinstance(item, tuple) or len(item) != 2 or not isinstance(item[0], list) or not isinstance(item[1], list):
         return None
     try:

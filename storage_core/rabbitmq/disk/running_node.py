@@ -1,4 +1,4 @@
-"""Whether a node runs on a store: its pid file names a live process, or a process has one of the store's files open."""
+"""Whether a node is using a store: its pid file names a live process, or a process has one of its files open."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from storage_core.rabbitmq.disk.span_reader import read_file
 
 
 def is_running(root: str) -> bool:
-    """Whether a node runs on the store `root`, as far as this user may see."""
+    """Whether a node is using the store `root`, as far as this user can see."""
     try:
         check_not_running(root)
     except StoreLockedError:
@@ -17,9 +17,9 @@ def is_running(root: str) -> bool:
 
 
 def check_not_running(root: str) -> None:
-    """StoreLockedError when a node runs on the store `root`, or another process has a file of it open.
+    """Raises StoreLockedError if a node is using the store `root`, or another process has one of its files open.
 
-    Of a store that lies on no disk of this machine nothing is to be seen.
+    Cannot detect this for a store that is not on a disk of this machine.
     """
     if not system.is_local(root):
         return

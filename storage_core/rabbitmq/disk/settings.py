@@ -1,6 +1,6 @@
 """RabbitMQ's own settings, under RabbitMQ's own names, as far as a store obeys them.
 
-What each of them does belongs to the parts that take it. Source: rabbitmq.md 5 to 7; defaults of 3.10.8.
+The modules that use a setting define its effect. Source: rabbitmq.md 5 to 7; defaults of 3.10.8.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Settings:
     target_ram_count: int | None = None
 
     def with_options(self, options: Mapping[str, Any]) -> Settings:
-        """With values given by name, as numbers or text. OptionError for an unknown name or a wrong value."""
+        """The settings with values set by name, as numbers or text. Raises OptionError for a wrong name or value."""
         known = {field.name for field in fields(self)}
         values = {}
         for name, value in options.items():

@@ -1,4 +1,4 @@
-"""Scattered spans of many files in one buffer, near ones by one read. Knows no format.
+"""Reads scattered spans of many files into one buffer, nearby ones with one read. Independent of any format.
 
 A file that vanished or shrank since the plan was made is a DataLossError, never a crash.
 """
@@ -19,20 +19,20 @@ from storage_core.formats.layout import Bytes, Positions
 
 _FILE_SHIFT = 44
 LARGEST_GAP = 16 << 10
-"""Bytes that a disk or a server rather reads than jumps over."""
+"""Largest gap in bytes that a disk or a server reads faster than it skips it."""
 LARGEST_COPIED_GAP = 4 << 10
-"""Bytes that are rather copied out of the system's memory than jumped over by one more call."""
+"""Largest gap in bytes that is copied from the system's memory faster than it is skipped with one more call."""
 LONG_RUN = 64
-"""So many spans on average that lie together in the order asked need not be sorted."""
+"""Spans need no sorting if, in the order requested, at least this many on average form a run."""
 SHORT_FILE_SIZE = 1 << 20
 """More than any `.config`, `.vhost`, `.queue_name` or `config` of a quorum queue has: names have at most 255 bytes."""
 TABLE_SIZE = 512 << 20
-"""More than the tables of millions of queues have; those that grow with the messages are read further."""
+"""More than the tables of millions of queues have; tables that grow with the messages have a higher limit."""
 PIECE_SIZE, MOST_ZEROS = 1 << 20, 4096
 
 
 def read_file(path: str) -> bytes:
-    """A whole file; b"" when it does not exist. StoreNotFoundError when it may not be read."""
+    """Reads a whole file; b"" if it does not exist. Raises StoreNotFoundError if it may not be read."""
     try:
         size = system.stat(path).size + 1
         descriptor = system.open_read(path)
@@ -55,9 +55,9 @@ def read_file(path: str) -> bytes:
 
 
 def read_short_file(path: str) -> bytes:
-    """A file of names or settings; b"" when it does not exist. Of another one in its place no more is read.
+    """Reads a file of names or settings; b"" if it does not exist. A longer file in its place is not read whole.
 
-    Raises StoreNotFoundError when it may not be read, FormatError when it has more than `SHORT_FILE_SIZE` bytes.
+    Raises StoreNotFoundError if it may not be read, FormatError if it has more than `SHORT_FILE_SIZE` bytes.
     """
     try:
         data = read_at(path, SHORT_FILE_SIZE + 1)
@@ -71,10 +71,10 @@ def read_short_file(path: str) -> bytes:
 
 
 def read_table(path: str, head: bytes = b"", head_position: int = 0, most: int = TABLE_SIZE) -> bytes:
-    """A file of tables or terms; b"" when it does not exist. Of one without its `head`, some first bytes only.
+    """Reads a file of tables or terms; b"" if it does not exist, only some first bytes if it lacks its `head`.
 
-    Of a longer run of zeros behind its content `MOST_ZEROS` are kept. Raises StoreNotFoundError when it may not be
-    read, FormatError when it has content behind `most` bytes.
+    Keeps `MOST_ZEROS` of a longer run of zeros after the content. Raises StoreNotFoundError if the file may not be
+    read, FormatError if it has content beyond `most` bytes.
     """
     try:
         size = min(system.stat(path).size + 1, PIECE_SIZE)
@@ -109,13 +109,13 @@ def read_table(path: str, head: bytes = b"", head_position: int = 0, most: int =
 
 
 class FileReader:
-    """Reads whole files, one at a time, into one buffer: fresh memory costs more than the reading."""
+    """Reads whole files, one at a time, into one buffer: fresh memory costs more than reading."""
 
     def __init__(self) -> None:
         self._buffer = np.empty(0, np.uint8)
 
     def read(self, path: str) -> memoryview:
-        """A whole file, valid until the next call; nothing when it does not exist. Raises as `read_file`."""
+        """A whole file, valid until the next call; empty if it does not exist. Raises what `read_file` raises."""
         try:
             size = system.stat(path).size
             descriptor = system.open_read(path)
@@ -146,7 +146,7 @@ class SpanReader:
         self._buffer = np.empty(0, np.uint8)
 
     def load(self, files: npt.NDArray[np.int64], starts: Positions, stops: Positions) -> tuple[Bytes, Positions]:
-        """One buffer with all spans [start, stop) of the files of those numbers, and where each begins in it.
+        """Returns one buffer with all spans [start, stop) of the files with these numbers, and where each begins in it.
 
         The buffer is valid until the next call.
         """
@@ -171,13 +171,13 @@ class SpanReader:
         return buffer, starts + (targets - run_starts)[run]
 
     def _read_soon(self, files: npt.NDArray[np.int64], starts: Positions, stops: Positions) -> None:
-        """Says which runs that are not far from each other will be read, one by one: a disk reads them in one piece."""
+        """Announces runs that are close together before they are read one by one: a disk reads them in one piece."""
         if len(files) < 2:
             return
         near = (files[1:] == files[:-1]) & (starts[1:] - stops[:-1] <= LARGEST_GAP)
         edges = np.flatnonzero(np.diff(near, prepend=False, append=False))
         for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-            with suppress(FileNotFoundError):  # whoever reads it says so
+            with suppress(FileNotFoundError):  # the read itself reports it
                 descriptor = self._files.descriptor(f"{self.root}/{self.paths[files[first]]}")
                 system.read_soon(descriptor, int(starts[first]), int(stops[last] - starts[first]))
 
@@ -187,7 +187,7 @@ class SpanReader:
         return self._buffer[:size]
 
     def _fill(self, number: int, target: Bytes, starts: Positions, stops: Positions, positions: Positions) -> None:
-        """Reads the bytes of file `number` from each of `positions` on to [start, stop) of `target`."""
+        """Reads the bytes of file `number` from each of `positions` on into [start, stop) of `target`."""
         path = f"{self.root}/{self.paths[number]}"
         try:
             descriptors = np.full(len(starts), self._files.descriptor(path))
@@ -206,10 +206,10 @@ class SpanReader:
 def _runs(
     files: npt.NDArray[np.int64], starts: Positions, stops: Positions, gap: int
 ) -> tuple[npt.NDArray[np.int64], Positions, Positions, npt.NDArray[np.intp]]:
-    """Spans that are read as one: files, starts and stops by file and position, and in which each of those asked lies.
-    Between two that are read as one there are at most `gap` bytes.
+    """Merges spans into runs, each read as one: files, starts and stops of the runs by file and position, and the run
+    of each span. Neighbouring spans in a run are at most `gap` bytes apart.
     """
-    # A queue's messages lie together, the last one first where a flush has written them.
+    # A queue's messages are stored together, the last one first if a flush wrote them.
     apart = np.maximum(starts[1:] - stops[:-1], starts[:-1] - stops[1:]) > gap
     apart |= files[1:] != files[:-1]
     first = np.append(0, np.flatnonzero(apart) + 1)

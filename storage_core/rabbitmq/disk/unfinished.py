@@ -1,6 +1,6 @@
-"""A job that is committed and not finished, as readers see it: as if it were absent.
+"""A committed but unfinished job, which readers treat as if it were absent.
 
-Leaves to `job` the finishing, which only writers do. Source: commit-protocol.md 7, 15.
+`publish` finishes it, which only writers do. Source: commit-protocol.md 7, 15.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from storage_core.formats.rabbitmq import paths
 from storage_core.job import JobFolder
 
 BEFORE = "before"
-"""Folder in a job's staging that keeps what the store noted at its last clean stop until the job is done."""
+"""Folder in a job's staging that keeps what the store recorded at its last clean stop until the job is done."""
 
 
 @dataclass(frozen=True)
 class Pending:
     """`files` are the paths below the store that the job adds; `before` holds the tables of the last clean stop,
-    None when there is no such job, or the store was not clean.
+    None if there is no such job, or the store was not clean.
     """
 
     files: frozenset[str] = frozenset()

@@ -1,6 +1,6 @@
 """A vhost's `.config`: how many entries a segment of its queues has.
 
-Source of the rule: rabbitmq.md 1.3; what a node makes of a broken one was seen on a real node.
+Source of the rule: rabbitmq.md 1.3; how a node handles a broken file was observed on a real node.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from storage_core.rabbitmq.disk.span_reader import read_short_file
 
 
 def entry_count(root: str) -> int:
-    """Entries of a segment; 16384 where the file is missing or holds no Erlang terms, as for a node.
+    """Entries per segment; 16384 if the file is missing or holds no Erlang terms, as for a node.
 
-    Raises CorruptionError where a node would not start the vhost: the file says no count, or one that is none.
+    Raises CorruptionError if a node would not start the vhost: the file states no count, or an invalid one.
     """
     file = f"{root}/{paths.CONFIG_FILE}"
     try:
@@ -26,7 +26,7 @@ def entry_count(root: str) -> int:
 
 
 def check_writable(root: str, count: int) -> None:
-    """UnsupportedFormatError where a segment of `count` entries has some that its 14 bits cannot name."""
+    """Raises UnsupportedFormatError if a segment of `count` entries has some that its 14 bits cannot address."""
     if count > paths.LEGACY_SEGMENT_ENTRY_COUNT:
         raise UnsupportedFormatError(
             f"{root}/{paths.CONFIG_FILE}: segment_entry_count {count} is more than the "
@@ -35,7 +35,7 @@ def check_writable(root: str, count: int) -> None:
 
 
 def config_flaw(root: str) -> str | None:
-    """Why a node takes 16384 although there is a file; None where it does not."""
+    """Why a node uses 16384 although there is a file; None if it does not."""
     data = _content(root)
     return None if data is None else _flaw(data)
 

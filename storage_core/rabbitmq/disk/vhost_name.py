@@ -1,7 +1,7 @@
-"""The name of a vhost's directory: of `.vhost`, where nothing proves another one.
+"""The vhost name of a directory: the one in `.vhost`, unless another is proven.
 
-A node knows its vhosts from its tables, names their folders by a hash, and writes `.vhost` anew at each start
-(rabbitmq.md 1.3, 4.1): a name whose hash the folder has is the vhost's, whatever `.vhost` says.
+A node knows its vhosts from its tables, names their folders by a hash, and rewrites `.vhost` at each startup
+(rabbitmq.md 1.3, 4.1): a name whose hash is the folder's name is the vhost's, whatever `.vhost` states.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from storage_core.rabbitmq.disk.detect import names_in
 from storage_core.rabbitmq.disk.span_reader import read_short_file
 
 LONGEST_NAME = 255
-"""Bytes of a vhost's name, which AMQP 0-9-1 has as a short string."""
+"""Most bytes of a vhost's name, which is a short string in AMQP 0-9-1."""
 _HASH = re.compile("[0-9A-Z]{1,25}")
 
 
 def vhost_name(root: str) -> bytes:
-    """The name, by the folder's hash, else of `.vhost`, else of a queue's stub, else the folder's own name.
+    """The name proven by the folder's hash, else that in `.vhost`, else in a queue's stub, else the folder's own name.
 
     Raises CorruptionError for a `.vhost` that is too long to be read.
     """
@@ -32,7 +32,7 @@ def vhost_name(root: str) -> bytes:
 
 
 def vhost_flaw(root: str) -> str | None:
-    """Why a node does not keep what `.vhost` says; None where it does, or where there is no such file."""
+    """Why a node does not keep the content of `.vhost`; None if it does, or if there is no such file."""
     if paths.VHOST_FILE not in names_in(root):
         return None
     said, name = _said(root), vhost_name(root)
@@ -40,7 +40,7 @@ def vhost_flaw(root: str) -> str | None:
 
 
 def _said(root: str) -> bytes:
-    """What `.vhost` says; b"" where it is missing, or longer than a name."""
+    """The content of `.vhost`; b"" if it is missing, or longer than a name."""
     file = f"{root}/{paths.VHOST_FILE}"
     try:
         data = read_short_file(file)

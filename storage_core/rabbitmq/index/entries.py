@@ -1,7 +1,6 @@
-"""The index entries of one queue directory as columns: which message, where it lies, and what is known about it.
+"""The index entries of one queue directory as columns: which message, where it is stored, and what is known about it.
 
-Leaves to `journal_reader`, `segment_reader` and `segment_v2_reader` how they are found, to `queue_directory` which of
-them are served.
+`journal_reader`, `segment_reader` and `segment_v2_reader` find them, `queue_directory` decides which are served.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ import numpy.typing as npt
 from storage_core.rabbitmq.disk.damage import Damage
 
 PERSISTENT, ACKED, REDELIVERED, MISSING, DIRTY = 1, 2, 4, 8, 16
-"""Flags. MISSING: the message store does not have it. DIRTY: a node's recovery drops it when it is not persistent
-or fails its checksum, without calling that damage."""
+"""Flags. MISSING: the message store does not have the message. DIRTY: a node's recovery drops it if it is not
+persistent or fails its checksum, without reporting damage."""
 
 SEGMENT, JOURNAL, SHARED, OWN, NOWHERE = 0, 1, 2, 3, 4
 """Kinds of records that hold a message: in a segment, in the journal, in the message store, in a `.qs`; or none."""
@@ -34,13 +33,13 @@ FIELDS = {
     "kind": "u1",
     "flags": "u1",
 }
-"""Where a message is: the record at `position` of `file`, `length` bytes long; `size` of its body; µs of `expiry`;
-`id_end` of the message that its record in the message store must have."""
+"""Where a message is: the record at `position` of `file`, `length` bytes long; the `size` of its body; its `expiry` in
+µs; the `id_end` that its record in the message store must have."""
 
 
 class Entries:
-    """n entries as columns, arrays of shape (n,): by a field's name its column, which may be written to; by a slice,
-    mask or row numbers these entries, those of a slice without a copy.
+    """n entries as columns, arrays of shape (n,). Indexing by a field's name returns its column, which is writable; by
+    a slice, mask or row numbers it returns these entries, for a slice without a copy.
     """
 
     def __init__(self, columns: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -67,7 +66,7 @@ class Entries:
         self._columns[name][:] = values
 
     def replaced(self, **columns: npt.NDArray[Any]) -> Entries:
-        """The same entries with other columns instead of those of these names."""
+        """The same entries with the named columns replaced."""
         return Entries({**self._columns, **columns})
 
     def row(self, number: int) -> dict[str, int]:
@@ -76,7 +75,7 @@ class Entries:
 
 
 def id_ends(ids: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
-    """The last four bytes of each id, dtype V16: enough to see that another message lies where one is looked for."""
+    """The last four bytes of each id, dtype V16: enough to detect that a position holds a different message."""
     found: npt.NDArray[np.uint32] = np.ascontiguousarray(ids).view("u4").reshape(-1, 4)[:, -1]
     return found
 
@@ -85,8 +84,8 @@ def id_ends(ids: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
 class Publishes:
     """Publish records of one index file, still by message id. Arrays of shape (n,).
 
-    Where `stored` the message is in the shared store under `ids`, else in the record itself, or, for version 2, where
-    `entries` says.
+    Where `stored` is set, the message is in the shared store under `ids`; else in the record itself or, for version 2,
+    where `entries` states.
     """
 
     entries: Entries
@@ -96,7 +95,7 @@ class Publishes:
 
 @dataclass
 class IndexFile:
-    """A journal, the segments of a queue, or one: publishes, entries that are acknowledged, what is damaged."""
+    """A journal, one segment or all segments of a queue: publishes, acknowledged entries, damage."""
 
     publishes: Publishes
     acked: npt.NDArray[np.int64]
@@ -117,12 +116,12 @@ _Rows = TypeVar("_Rows", Entries, npt.NDArray[Any])
 
 
 def filtered(rows: _Rows, mask: npt.NDArray[np.bool_]) -> _Rows:
-    """`rows[mask]`, without a copy when all are kept: most stores hold millions of entries that are all alike."""
+    """`rows[mask]`, without a copy if all are kept: most stores hold millions of entries that are all alike."""
     return rows if mask.all() else rows[mask]
 
 
 def joined(parts: Sequence[_Rows]) -> _Rows:
-    """The parts, at least one and all of the same fields, as one, without a copy when there is one."""
+    """Concatenates the parts, at least one and all with the same fields; a single part is not copied."""
     first = parts[0]
     if len(parts) == 1:
         return first

@@ -22,7 +22,7 @@ from storage_core.rabbitmq.index.message_run import MessageRun, Rows, object_arr
 from storage_core.rabbitmq.index.queue_index import QueueIndex
 
 TRUE_ATOM_END = b"\x04true"
-"""How a message term ends whose last element, is_persistent, is true: length and name of the atom."""
+"""The end of a message term whose last element, is_persistent, is true: length and name of the atom."""
 
 Contains = Callable[[MessageRun], Mask]
 """Which messages of a run (none of them embedded) the persistent store still has."""
@@ -30,14 +30,14 @@ Contains = Callable[[MessageRun], Mask]
 
 @dataclass(frozen=True)
 class Recovered:
-    """Messages that are left, and the body bytes of the persistent ones including those just dropped."""
+    """Number of remaining messages, and body bytes of the persistent ones including those just dropped."""
 
     count: int
     bytes: int
 
 
 def recover_clean(index: QueueIndex, unacked: Mapping[int, int]) -> None:
-    """After a clean stop: the journal goes into memory as it is; `unacked` are the terms' counts by segment."""
+    """Recovers after a clean stop: loads the journal into memory as is; `unacked` are the terms' counts by segment."""
     for number, share in _journal(index):
         index.segment(number).set_journal(share)
     for number, count in unacked.items():
@@ -45,8 +45,8 @@ def recover_clean(index: QueueIndex, unacked: Mapping[int, int]) -> None:
 
 
 def recover_dirty(index: QueueIndex, durable: bool, stopped: bool, contains: Contains) -> Recovered:
-    """After a crash, or a stop whose message store is not clean (`stopped`): entries whose message is gone are
-    dropped, missing delivers are added (not when `stopped`), and everything is flushed.
+    """Recovers after a crash, or after a stop whose message store is not clean (`stopped`): drops entries whose
+    message is missing, adds missing delivers (if `stopped`, only to the dropped entries), and flushes everything.
     """
     count = size = 0
     for segment, file in _reconciled(index):
@@ -66,7 +66,7 @@ def recover_dirty(index: QueueIndex, durable: bool, stopped: bool, contains: Con
 
 
 def references(index: QueueIndex) -> Rows:
-    """The id of each live persistent message that lies in the shared store: what the store counts after a crash."""
+    """The id of each live persistent message in the shared store: what the store counts after a crash."""
     found = []
     for segment, _ in _reconciled(index):
         run = segment.read(0, index.entry_count)
@@ -75,7 +75,7 @@ def references(index: QueueIndex) -> Rows:
 
 
 def _reconciled(index: QueueIndex) -> Iterator[tuple[IndexSegment, SegmentFile]]:
-    """Every segment known, its share of the journal without what its file has already."""
+    """Every known segment with its file; its share of the journal excludes what the file already has."""
     journals = dict(_journal(index))
     for number in sorted({*journals, *index.segment_numbers_on_disk()}):
         segment = index.segment(number)
@@ -83,7 +83,7 @@ def _reconciled(index: QueueIndex) -> Iterator[tuple[IndexSegment, SegmentFile]]
         if number in journals:
             share = journals[number]
             share.flags &= ~file.flags
-            # An acknowledged segment was deleted after its entries: what is left of them in the journal is nothing.
+            # A segment whose entries were all acknowledged was deleted: its leftovers in the journal mean nothing.
             share.forget((file.flags & PUBLISHED == 0) & (share.flags & PUBLISHED == 0))
             segment.set_journal(share)
         yield segment, file
@@ -99,7 +99,7 @@ def _found(run: MessageRun, contains: Contains) -> Mask:
 
 
 def _load_whole(path: str, entry_count: int) -> SegmentFile:
-    """A segment file; the unfinished record that a crash left at its end is cut: the journal still has the entry."""
+    """Loads a segment file. Cuts an unfinished record that a crash left at its end: the journal still has the entry."""
     try:
         return index_segment.load(path, entry_count)
     except TornWriteError as error:
@@ -113,7 +113,7 @@ def _load_whole(path: str, entry_count: int) -> SegmentFile:
 
 
 def _journal(index: QueueIndex) -> Iterator[tuple[int, JournalShare]]:
-    """The journal by segment."""
+    """The journal, split by segment."""
     data = index.journal.read()
     content = journal_reader.decode(data, index.journal.path)
     if content.illegal is not None:

@@ -1,6 +1,6 @@
 """One segment of a queue's index: what its file holds, and what the journal adds to it in memory.
 
-When it is flushed belongs to `queue_index`. Source: rabbitmq.md 3 and 5.
+`queue_index` decides when it is flushed. Source: rabbitmq.md 3 and 5.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SegmentFile:
 def load(path: str, entry_count: int) -> SegmentFile:
     """Reads a segment file; one that is missing or all zeros is empty.
 
-    Raises TornWriteError for an unfinished record at the end, CorruptionError for what is no record or one too many.
+    Raises TornWriteError for an unfinished record at the end, CorruptionError for an invalid or a surplus record.
     """
     try:
         descriptor = system.open_read(path)
@@ -94,18 +94,18 @@ class JournalShare:
         return cls(np.zeros(entry_count, np.uint8), bodies, np.empty(entry_count, np.object_))
 
     def forget(self, gone: npt.NDArray[np.bool_]) -> None:
-        """Drops entries that are whole, or that the segment's file has already."""
+        """Drops the entries in `gone` (complete, or without a publish), and the terms of unpublished entries."""
         self.flags[gone] = 0
         self.terms[(self.flags & PUBLISHED) == 0] = None
 
     def block(self) -> bytes:
-        """What a flush appends."""
+        """The bytes that a flush appends."""
         used = np.flatnonzero(self.flags)[::-1]
         return index_records.segment_block(used, self.flags[used], self.bodies[used], self.terms[used].tolist())
 
 
 class IndexSegment:
-    """Segment `number`: entries not yet acknowledged (`unacked`), and the journal's share of it until a flush."""
+    """Segment `number`: how many entries are not yet acknowledged (`unacked`), and its share of the journal."""
 
     def __init__(self, directory: str, number: int, entry_count: int) -> None:
         self.number, self.entry_count = number, entry_count
@@ -115,13 +115,13 @@ class IndexSegment:
 
     @property
     def journal(self) -> JournalShare:
-        """What the journal holds of the segment, to be changed."""
+        """The segment's share of the journal, which callers may modify."""
         if self._share is None:
             self._share = JournalShare.empty(self.entry_count)
         return self._share
 
     def publish(self, relatives: Numbers, flags: Flags, bodies: npt.NDArray[np.void], terms: Terms) -> None:
-        """Adds publishes; `flags` are PUBLISHED, with PERSISTENT where that holds."""
+        """Adds publishes; `flags` are PUBLISHED, with PERSISTENT where it applies."""
         share = self.journal
         share.flags[relatives], share.bodies[relatives], share.terms[relatives] = flags, bodies, terms
         self.unacked += len(relatives)
@@ -140,11 +140,11 @@ class IndexSegment:
         self.unacked -= len(relatives)
 
     def set_journal(self, share: JournalShare) -> None:
-        """Takes what recovery found of the journal."""
+        """Sets the share of the journal that recovery found."""
         self._share = share
 
     def highest(self) -> int:
-        """One more than the highest relative sequence in the journal, 0 when there is none."""
+        """One more than the highest relative sequence in the journal, 0 if there is none."""
         if self._share is None:
             return 0
         used = np.flatnonzero(self._share.flags)
@@ -170,9 +170,9 @@ class IndexSegment:
         return status.by_sequence(status.joined([from_file, from_journal]) if len(from_file) else from_journal)
 
     def flush(self) -> bool:
-        """Appends the journal's share to the file and syncs it; a segment without live entries loses its file.
+        """Appends the journal's share to the file and syncs it; deletes the file of a segment without live entries.
 
-        Returns whether the folder has a name more or less, which is not synced.
+        Returns whether a file was created or deleted; the folder is not synced.
         """
         share, self._share = self._share, None
         there = system.exists(self.path)

@@ -1,6 +1,6 @@
-"""The open `journal.jif` of one queue: appends are kept in memory until a sync, a flush forgets them.
+"""The open `journal.jif` of one queue: appends are buffered in memory until a sync; a flush discards them.
 
-What the records mean belongs to `queue_index`. Source: rabbitmq.md 5.2 and 5.3.
+`queue_index` interprets the records. Source: rabbitmq.md 5.2 and 5.3.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from storage_core.files import system
 from storage_core.formats.rabbitmq import paths
 
 NAMED_ANEW = 3
-"""Folders that gain a name with a queue: its own, the one of all queues, and the store's."""
+"""Folders that gain an entry with a new queue: its own, the one of all queues, and the store's."""
 
 
 class JournalFile:
@@ -26,11 +26,11 @@ class JournalFile:
 
     @property
     def pending(self) -> bool:
-        """Whether records wait to be synced."""
+        """Whether there are records to sync."""
         return bool(self._buffered)
 
     def open(self) -> int:
-        """The descriptor; makes directory, stub and file when they are missing."""
+        """Returns the descriptor; creates directory, stub and file if they are missing."""
         if self._descriptor is None:
             system.make_folder(self.directory)
             if self._stub is not None:
@@ -52,22 +52,22 @@ class JournalFile:
             system.close(descriptor)
 
     def read(self) -> bytes:
-        """What is on disk."""
+        """The content on disk."""
         return system.pread(self.open(), self._size, 0)
 
     def cut(self, size: int) -> None:
-        """Drops what follows the first `size` bytes on disk: an unfinished record."""
+        """Truncates the file after its first `size` bytes, to drop an unfinished record."""
         if size < self._size:
             system.truncate(self.open(), size)
             self._size = size
 
     def append(self, records: bytes) -> None:
-        """Keeps `records` to be written at the next sync."""
+        """Buffers `records` for the next sync."""
         self.open()
         self._buffered.append(records)
 
     def sync(self) -> None:
-        """Writes what is kept and forces it to the disk."""
+        """Writes the buffered records and forces them to disk."""
         if not self._buffered:
             return
         descriptor, data = self.open(), b"".join(self._buffered)
@@ -77,18 +77,18 @@ class JournalFile:
         self._buffered.clear()
 
     def clear(self) -> None:
-        """Empties file and memory; not synced."""
+        """Empties the file and the buffer; not synced."""
         self._buffered.clear()
         system.truncate(self.open(), 0)
         self._size = 0
 
     def close(self) -> None:
-        """Syncs and lets go of the file."""
+        """Syncs and closes the file."""
         self.sync()
         self.abandon()
 
     def abandon(self) -> None:
-        """Lets go of the file; what was not synced is lost."""
+        """Closes the file without syncing; buffered records are lost."""
         self._buffered.clear()
         if self._descriptor is not None:
             system.close(self._descriptor)

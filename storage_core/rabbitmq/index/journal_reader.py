@@ -1,7 +1,7 @@
-"""A queue's journal: its records up to the first action that no node writes, and what is wrong with it.
+"""A queue's journal: its records up to the first action that no node writes, and its damage.
 
-Reads list what is wrong and go on (`read_journal`); who writes the queue refuses it (`index_recovery`).
-Source: rabbitmq.md 2. Leaves to `queue_directory` what journal and segments mean together.
+Reading lists damage and continues (`read_journal`); opening the queue for writing refuses it (`index_recovery`).
+Source: rabbitmq.md 2. `queue_directory` combines journal and segments.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from storage_core.rabbitmq.index.entries import JOURNAL, PERSISTENT, IndexFile, 
 
 @dataclass(frozen=True)
 class JournalContent:
-    """The records that count, and what is wrong after them: an `illegal` action, or an unfinished record, which a node
+    """The valid records, and the damage after them: an `illegal` action, or an unfinished record, which a node
     ignores.
     """
 
@@ -32,7 +32,7 @@ class JournalContent:
 
 
 def decode(data: bytes, name: str) -> JournalContent:
-    """The content of the journal file `name`. A record that follows no rule ends it: what stands before it counts."""
+    """Decodes the journal file `name`. A record that breaks the rules ends it; the records before it count."""
     records = format_journal.walk(data)
     row = first_illegal(records.kinds, records.sequence_ids)
     if row is not None:
@@ -47,7 +47,7 @@ def decode(data: bytes, name: str) -> JournalContent:
 
 
 def read_journal(folder: str, name: str, file: int) -> IndexFile:
-    """The journal of the queue directory `folder`, called `name` below the store and number `file` in its list."""
+    """Reads the journal of the queue directory `folder`: path `name` below the store, number `file` in its list."""
     data = read_file(f"{folder}/{paths.JOURNAL_FILE}")
     content = decode(data, name)
     records, damages = content.records, [damage for damage in (content.illegal, content.torn) if damage is not None]
@@ -86,7 +86,7 @@ def first_illegal(kinds: npt.NDArray[np.uint8], sequence_ids: npt.NDArray[np.int
     before[1:] = action[:-1]
     before[fresh] = 0
     legal = fresh | ((action == before + 1) & (before > 0))
-    # After publish, deliver and ack the entry is forgotten: the sequence id may begin anew.
+    # After publish, deliver and ack the entry is dropped: the sequence id may be published again.
     legal |= (before == format_journal.ACK) & (action == format_journal.PUBLISH_TRANSIENT)
     illegal = order[~legal]
     return int(illegal.min()) if len(illegal) else None

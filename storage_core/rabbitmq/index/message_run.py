@@ -1,6 +1,6 @@
-"""What a queue knows of its messages, in columns: a run holds any number of messages, in queue order.
+"""What a queue knows about its messages, in columns: a run holds any number of messages, in queue order.
 
-Where a run stands (q1 to q4, delta, pending) belongs to the queue. Source: rabbitmq.md 7.1, "message status".
+The queue tracks where a run is (q1 to q4, delta, pending). Source: rabbitmq.md 7.1, "message status".
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class MessageRun:
         return int(sizes.sum() if mask is None else sizes[mask].sum())
 
     def trimmed(self) -> MessageRun:
-        """Without the payloads that are meant for a message store."""
+        """The run without the payloads meant for a message store."""
         leaving = self.where(IN_RAM | TO_INDEX, IN_RAM)
         if not leaving.any():
             return self
@@ -83,7 +83,7 @@ class MessageRun:
         return MessageRun(rows, terms)
 
     def with_payloads(self, chosen: Mask, payloads: Sequence[bytes]) -> MessageRun:
-        """With `payloads` in memory for the `chosen` messages, in order."""
+        """The run with `payloads` in memory for the `chosen` messages, in order."""
         rows, terms = self.rows.copy(), self.terms.copy()
         rows["flags"][chosen] |= np.uint8(IN_RAM)
         terms[chosen] = object_array(payloads)
@@ -103,7 +103,7 @@ def empty_run() -> MessageRun:
 
 
 def joined(runs: Sequence[MessageRun]) -> MessageRun:
-    """The runs one after another."""
+    """The concatenated runs."""
     if len(runs) == 1:
         return runs[0]
     if not runs:

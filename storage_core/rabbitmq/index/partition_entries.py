@@ -1,7 +1,7 @@
-"""The entries of a partition: parts where it is planned, and packed on their way into a task: neighbours are alike, so
-they take a few bytes each.
+"""The entries of a partition: in parts where it is planned, and packed for the transfer to a task. Neighbours are
+alike, so they take a few bytes each.
 
-What an entry is belongs to `entries`.
+`entries` defines an entry.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import zstandard
 from storage_core.rabbitmq.index.entries import Entries, joined, new_entries
 
 CHUNK_ROWS = 16384
-"""So many entries stay in the cache from the first look at them to the last."""
+"""This many entries stay in the cache from their first use to their last."""
 FEW = 8
-"""Runs are kept where each is at least so many steps long on average."""
+"""Steps are stored as runs if these are at least this many steps long on average."""
 _LINE, _RUNS = 0, 9
 _WIDTHS = (1, 2, 4, 8)
 _WORD = 8
@@ -30,18 +30,18 @@ _Words = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class EntryParts:
-    """The entries of all `parts`, at least one, one after another."""
+    """The entries of all `parts` (at least one), one after another."""
 
     parts: tuple[Entries, ...]
 
     @cached_property
     def count(self) -> int:
-        """How many entries there are."""
+        """Number of entries."""
         return sum(map(len, self.parts))
 
     @cached_property
     def record_bytes(self) -> int:
-        """Bytes of the records that they name."""
+        """Total bytes of the records that the entries refer to."""
         return sum(int(part["length"].sum()) for part in self.parts)
 
     def chunks(self) -> Iterator[Entries]:
@@ -65,8 +65,8 @@ class EntryParts:
         return joined(self.parts)
 
     def packed(self) -> PackedEntries:
-        """Each column of each chunk as its first value and its steps: one step for all, runs of equal ones, or all of
-        them in as few bytes as the largest needs.
+        """Encodes each column of each chunk as its first value and its steps: one step for all, runs of equal steps,
+        or all steps in as few bytes as the largest needs.
         """
         fields = self.parts[0].fields
         columns = [piece for chunk in self.chunks() for name in fields for piece in _coded(chunk[name])]
@@ -76,7 +76,7 @@ class EntryParts:
 
 @dataclass(frozen=True)
 class PackedEntries:
-    """`EntryParts` on their way: `count` entries with these `fields`, whose records have `record_bytes`."""
+    """`EntryParts` packed for transfer: `count` entries with these `fields`; their records have `record_bytes`."""
 
     data: bytes
     fields: Mapping[str, str]
@@ -84,7 +84,7 @@ class PackedEntries:
     record_bytes: int
 
     def chunks(self) -> Iterator[Entries]:
-        """The chunks of the parts that were packed."""
+        """The chunks of the packed parts."""
         words, at = np.frombuffer(zstandard.ZstdDecompressor().decompress(self.data), np.int64), 0
         for start in range(0, self.count, CHUNK_ROWS):
             columns = {}
@@ -97,7 +97,7 @@ class PackedEntries:
         return joined(list(self.chunks()) or [new_entries(0, self.fields)])
 
     def packed(self) -> PackedEntries:
-        """These."""
+        """Returns itself."""
         return self
 
 
@@ -109,7 +109,7 @@ def _words(*numbers: int) -> bytes:
 
 
 def _coded(column: npt.NDArray[Any]) -> list[bytes]:
-    """A column that is not empty: its kind, first value and a number more, and what steps of that kind need."""
+    """Encodes a non-empty column: its kind, first value and one more number, then what steps of that kind need."""
     if (column == column[0]).all():
         return [_words(_LINE, int(column[:1].astype(np.int64)[0]), 0)]
     values = column.astype(np.int64)
@@ -127,7 +127,7 @@ def _coded(column: npt.NDArray[Any]) -> list[bytes]:
 
 
 def _decoded(words: _Words, at: int, count: int, dtype: str) -> tuple[npt.NDArray[Any], int]:
-    """The `count` values, of `dtype`, of a column at `words[at]`, and the position after it."""
+    """Decodes the `count` values of `dtype` of a column at `words[at]`; returns them and the position after it."""
     (kind, first, more), at = words[at : at + 3].tolist(), at + 3
     if kind == _LINE:
         values = np.arange(count, dtype=np.int64) * more + first if more else np.full(count, first)

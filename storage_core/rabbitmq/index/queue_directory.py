@@ -1,7 +1,7 @@
-"""One queue directory as a node would see it after a start: its entries in order, each with its location.
+"""One queue directory as a node would see it after startup: its entries in order, each with its location.
 
-Joins what `journal_reader`, `segment_reader` and `segment_v2_reader` find with the message store, as `verdict` says
-that a node does. Source: rabbitmq.md 3.1, 4.2 to 4.4, 8.
+Combines what `journal_reader`, `segment_reader` and `segment_v2_reader` find with the message store, as `verdict`
+states that a node does. Source: rabbitmq.md 3.1, 4.2 to 4.4, 8.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ from storage_core.rabbitmq.message_store.locations import MessageLocations
 
 @dataclass(frozen=True)
 class QueueDirectory:
-    """A directory below `queues/`: its name, and the queue that its stub names, None where none does whose hash the
-    directory has.
+    """A directory below `queues/`: its name, and the queue that its stub names, None unless that queue's hash is the
+    directory's name.
 
     `sizes` are the lengths of its files by name.
     """
@@ -72,7 +72,7 @@ class QueueDirectory:
 
     @property
     def misnamed(self) -> bool:
-        """Whether its stub is there, and names no queue or another one."""
+        """Whether it has a stub that names no queue or a different one."""
         return self.name is None and paths.STUB_FILE in self.sizes
 
     @property
@@ -86,11 +86,11 @@ class QueueDirectory:
 
 @dataclass
 class QueueFiles:
-    """The persistent entries of one directory by sequence id, served or acknowledged, and what was found beside them.
+    """The persistent entries of one directory by sequence id, served or acknowledged, and what else was found.
 
-    `files` are the paths below the store that the entries' file numbers mean; `end_of_entries` lies after every
+    `files` are the paths below the store that the entries' file numbers refer to; `end_of_entries` is past every
     sequence id that the files mention. `forgotten` are sequence ids whose message is in no message file. `ids` are the
-    message ids of the entries where they were asked for, shape (n,).
+    message ids of the entries if requested, shape (n,).
     """
 
     directory: QueueDirectory
@@ -107,18 +107,18 @@ class QueueFiles:
 
     @property
     def absent(self) -> int | None:
-        """The first sequence id that is listed, and whose message is not, or not yet, where it should be."""
+        """The first listed sequence id whose message is not, or not yet, where it should be."""
         awaited = [damage.awaited for damage in self.damages if damage.awaited is not None]
         return min([*awaited, *self.forgotten[:1].tolist()], default=None)
 
     @property
     def body_bytes(self) -> int:
-        """Bytes of the bodies of `served`, by the index."""
+        """Total body bytes of `served`, according to the index."""
         return int(self.served["size"].sum())
 
     @property
     def other_bytes(self) -> int | None:
-        """The `body_bytes` that the last stop counted, where it counted others and nothing else is wrong."""
+        """The `body_bytes` that the last stop counted, if they differ and nothing else is wrong."""
         counted = self.verdict.expected_bytes
         return None if self.disagreements or counted == self.body_bytes else counted
 
@@ -129,14 +129,14 @@ class QueueFiles:
 
     @cached_property
     def served_ids(self) -> npt.NDArray[np.void]:
-        """The message ids of `served`; zeros where they were not asked for."""
+        """The message ids of `served`; zeros if they were not requested."""
         if self.ids is None:
             return np.zeros(len(self.served), "V16")
         return filtered(self.ids, ~flagged(self.entries, ACKED))
 
 
 def list_directories(root: str, unseen: frozenset[str] = frozenset()) -> list[QueueDirectory]:
-    """All directories below `queues/` of the store `root`, by name; files whose paths are `unseen` are left out, and
+    """All directories below `queues/` of the store `root`, by name; omits files whose paths are `unseen`, and
     directories that hold nothing else.
     """
     folder = f"{root}/{paths.QUEUES_FOLDER}"
@@ -150,7 +150,7 @@ def list_directories(root: str, unseen: frozenset[str] = frozenset()) -> list[Qu
 
 
 def check_versions(root: str, directories: Iterable[QueueDirectory]) -> None:
-    """UnsupportedFormatError when one of them is of version 2: no store that has one is opened as a node opens it."""
+    """Raises UnsupportedFormatError if a queue has version 2: a store with one is not opened as a node opens it."""
     for directory in directories:
         if directory.version == 2:
             raise UnsupportedFormatError(
@@ -175,8 +175,8 @@ def list_directory(root: str, directory: str, unseen: frozenset[str] = frozenset
 
 
 def _proven(root: str, directory: str, said: QueueName) -> QueueName | None:
-    """The queue that a stub names, if the hash of vhost and queue is the directory's: for a node the directory is that
-    of the queue with its hash, and it writes the stub anew (rabbitmq.md 1.2, 1.3).
+    """The queue that a stub names, if the directory is the hash of vhost and queue: for a node the directory belongs to
+    the queue with that hash, and it rewrites the stub (rabbitmq.md 1.2, 1.3).
     """
     if paths.queue_directory(said.vhost, said.queue, said.priority) == directory:
         return said
@@ -194,7 +194,7 @@ def read_queue(
     trust: bool,
     with_ids: bool = False,
 ) -> QueueFiles:
-    """Reads one directory of the store `root`, with `entry_count` entries a segment; `trust` as in `verdict_on`.
+    """Reads one directory of the store `root`, with `entry_count` entries per segment; `trust` as in `verdict_on`.
     `with_ids` also keeps the message ids.
     """
     if terms is not None and terms.version != directory.version and directory.sizes:
@@ -222,7 +222,7 @@ def read_queue(
 def _read_files(
     root: str, directory: QueueDirectory, entry_count: int, with_ids: bool
 ) -> tuple[list[str], list[IndexFile]]:
-    """The files of a directory, and what those of its index hold."""
+    """The files of a directory, and the content of those of its index."""
     prefix = f"{paths.QUEUES_FOLDER}/{directory.directory}"
     folder = f"{root}/{prefix}"
     sizes = {f"{prefix}/{name}": directory.sizes[name] for name in _numbered(directory, paths.SEGMENT_SUFFIX)}
@@ -250,11 +250,11 @@ def _numbered(directory: QueueDirectory, suffix: str) -> list[str]:
 
 
 def _combined(found: list[IndexFile], with_ids: bool) -> tuple[Entries, npt.NDArray[np.void], Mask, int]:
-    """The persistent entries of all files by sequence id, ids and `stored` beside them; how many live transient ones.
+    """The persistent entries of all files by sequence id, with ids and `stored`, and the number of live transient ones.
 
-    An entry is acknowledged when its segment has two marks for it or the journal an ack. Of two publishes of one
-    sequence id, which a crash between a flush and the cut of the journal leaves, the segment's counts. Ids are
-    those of stored ones, or of all `with_ids`.
+    An entry is acknowledged if its segment has two marks for it or the journal has an ack. If a crash between a flush
+    and the cut of the journal left two publishes of one sequence id, the segment's counts. Ids are those of stored
+    entries, or of all `with_ids`.
     """
     publishes = [file.publishes for file in found if len(file.publishes.entries)] or [nothing()]
     entries = joined([part.entries for part in publishes])
@@ -280,14 +280,14 @@ def _locate(
     locations: MessageLocations,
     files: list[str],
 ) -> None:
-    """Gives the entries whose message is in the shared store their position there; the others stay where they are."""
+    """Sets the position of each entry whose message is in the shared store; the others keep theirs."""
     wanted = np.flatnonzero(stored)
     if not len(wanted):
         return
     rows = locations.find(ids[wanted])
     known = locations.rows[rows] if len(locations.rows) else np.zeros(len(rows), locations.rows.dtype)
     gone = (rows < 0) | ((known["references"] == 0) & ~flagged(entries, ACKED)[wanted])
-    # A table of a clean stop may name a position that the file, cut or lost since, does not have.
+    # The table of a clean stop may name a position that a file, truncated or lost since, does not have.
     named, which = np.unique(known["file"], return_inverse=True)
     sizes = np.array([locations.sizes.get(number, 0) for number in named.tolist()], np.int64)
     gone |= known["position"] + known["size"] > sizes[which]
@@ -304,7 +304,7 @@ def _locate(
 
 
 def _apply(queue: QueueFiles, told: Verdict) -> None:
-    """Drops what a node drops without calling it damage, and says so. `told` is the verdict by the terms alone."""
+    """Drops and reports what a node drops without treating it as damage. `told` is the verdict by the terms alone."""
     entries = queue.entries
     missing = entries["flags"] & (MISSING | ACKED) == MISSING
     queue.forgotten = entries["sequence_id"][missing]

@@ -1,6 +1,6 @@
 """The index of one queue: which sequence ids it holds, and in which order they reach the journal and the segments.
 
-The bytes belong to `formats.rabbitmq`, recovery to `index_recovery`. Source: rabbitmq.md 2, 3 and 5.
+`formats.rabbitmq` defines the bytes, `index_recovery` does recovery. Source: rabbitmq.md 2, 3 and 5.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class QueueIndex:
         return (sequence_id // self.entry_count + 1) * self.entry_count
 
     def segment(self, number: int) -> IndexSegment:
-        """Segment `number`, new to the map if need be."""
+        """Segment `number`, added to the map if necessary."""
         found = self.segments.get(number)
         if found is None:
             found = self.segments[number] = IndexSegment(self.directory, number, self.entry_count)
         return found
 
     def _pieces(self, sequence_ids: SequenceIds) -> Iterator[tuple[IndexSegment, slice | Mask]]:
-        """The segments of `sequence_ids` and where in `sequence_ids` theirs are."""
+        """The segments of `sequence_ids`, each with the selection of its own."""
         numbers = sequence_ids // self.entry_count
         if len(numbers) and (numbers == numbers[0]).all():
             yield self.segment(int(numbers[0])), slice(None)
@@ -82,7 +82,7 @@ class QueueIndex:
         self._maybe_flush(hint)
 
     def _add_publishes(self, run: MessageRun) -> bytes:
-        """Adds publishes to the segments; their journal records."""
+        """Adds publishes to the segments; returns their journal records."""
         embedded = run.has(TO_INDEX)
         terms = run.terms
         if not embedded.all():
@@ -105,7 +105,7 @@ class QueueIndex:
         self._maybe_flush(None)
 
     def ack(self, sequence_ids: SequenceIds, one_by_one: bool = False) -> None:
-        """Acknowledges entries: all, then one flush check; or `one_by_one`, with a check after each."""
+        """Acknowledges entries, with one flush check after all of them, or `one_by_one` after each."""
         while len(sequence_ids):
             room = max(self.max_journal_entries - self.dirty_count + 1, 1) if one_by_one else len(sequence_ids)
             part, sequence_ids = sequence_ids[:room], sequence_ids[room:]
@@ -130,14 +130,14 @@ class QueueIndex:
             self.flush()
 
     def flush_if_dirty(self) -> None:
-        """The flush of a hibernation or of a memory reduction."""
+        """Flushes if anything is dirty, as hibernation and memory reduction do."""
         if self.dirty_count:
             self.flush()
 
     def flush(self) -> None:
-        """Moves the journal into the segments: appends and syncs each, forgets empty ones, empties the journal.
+        """Moves the journal into the segments: appends to and syncs each, drops empty ones, empties the journal.
 
-        A name that is not on the disk yet would be lost with the power, and the journal may already be empty then.
+        Syncs new names before that: a power failure would lose them when the journal may already be empty.
         """
         renamed = False
         for number, segment in list(self.segments.items()):
@@ -150,11 +150,11 @@ class QueueIndex:
         self.dirty_count = 0
 
     def sync(self) -> None:
-        """Forces to the disk what the journal keeps in memory."""
+        """Forces the journal's buffered records to disk."""
         self.journal.sync()
 
     def reset(self) -> None:
-        """Forgets everything and deletes the queue's directory."""
+        """Discards everything and deletes the queue's directory."""
         self.journal.abandon()
         self.segments, self.dirty_count = {}, 0
         self._batch, self._batch_size = [], 0
@@ -167,16 +167,16 @@ class QueueIndex:
         system.remove_folder(self.directory)
 
     def close(self) -> dict[int, int]:
-        """A clean stop: the journal is synced, not flushed. Unacknowledged entries of each segment in memory."""
+        """Stops cleanly: syncs the journal, without a flush. Returns unacknowledged entries per segment in memory."""
         self.journal.close()
         return {number: segment.unacked for number, segment in sorted(self.segments.items())}
 
     def abandon(self) -> None:
-        """Lets go as a killed process does: what was not synced is lost."""
+        """Closes as a killed process would: what was not synced is lost."""
         self.journal.abandon()
 
     def bounds(self) -> tuple[int, int]:
-        """First sequence id of the lowest and of the segment after the highest one in memory; (0, 0) if none."""
+        """First sequence ids of the lowest segment in memory and of the one after the highest; (0, 0) if none."""
         if not self.segments:
             return 0, 0
         return min(self.segments) * self.entry_count, (max(self.segments) + 1) * self.entry_count

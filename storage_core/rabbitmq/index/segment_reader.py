@@ -1,7 +1,7 @@
-"""The segment files of a version-1 queue: what they say of each relative sequence, and what is wrong with them.
+"""The segment files of a version-1 queue: what they record for each relative sequence, and their damage.
 
-Reads list what is wrong and go on (`read_segments`); who writes the queue refuses it (`index_segment`).
-Source: rabbitmq.md 3. Leaves to `queue_directory` what journal and segments mean together.
+Reading lists damage and continues (`read_segments`); opening the queue for writing refuses it (`index_segment`).
+Source: rabbitmq.md 3. `queue_directory` combines journal and segments.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SegmentContent:
     """A segment file by relative sequence, shape (entry_count,) and at most (16384,): the records and the first publish
     of each entry.
 
-    Positions mean nothing where `flags` hold no publish. `torn_at` is where an unfinished last record starts.
+    Positions are meaningless where `flags` have no publish. `torn_at` is where an unfinished last record starts.
     """
 
     flags: Flags
@@ -51,8 +51,8 @@ class SegmentContent:
 
 
 def decode(data: bytes | memoryview, name: str, entry_count: int) -> SegmentContent:
-    """The content of the segment file `name`, of `entry_count` entries. What a node cannot read (it would not start the
-    vhost) is a damage; the records before it count.
+    """Decodes the segment file `name` of `entry_count` entries. What a node cannot read (it would not start the vhost)
+    is damage; the records before it count.
     """
     entry_count = min(entry_count, format_segment.RELATIVE_MASK + 1)
     in_order = format_segment.content(data, entry_count)
@@ -83,8 +83,8 @@ def decode(data: bytes | memoryview, name: str, entry_count: int) -> SegmentCont
 
 
 def read_segments(root: str, sizes: Mapping[str, int], entry_count: int, with_ids: bool) -> IndexFile:
-    """The segment files of one queue, of `entry_count` entries each. `sizes` are their lengths by path below the store
-    `root`, in the order of their numbers in its list. Ids are those of stored messages, or of all `with_ids`.
+    """Reads the segment files of one queue, of `entry_count` entries each. `sizes` are their lengths by path below the
+    store `root`, in the order of their numbers in its list. Ids are those of stored messages, or of all `with_ids`.
     """
     most = min(entry_count, format_segment.RELATIVE_MASK + 1)
     expected = sum(min(most, size // format_segment.PUBLISH.size) for size in sizes.values())
@@ -96,18 +96,18 @@ def read_segments(root: str, sizes: Mapping[str, int], entry_count: int, with_id
 
 
 class _Segments:
-    """The segments of a queue, one after another, in memory that holds the entries of all."""
+    """The segments of a queue, added one by one to memory allocated for the entries of all."""
 
     def __init__(self, entry_count: int, with_ids: bool, expected: int) -> None:
-        """`expected`: about how many publishes there will be. Memory of those that do not come is never touched."""
+        """`expected`: approximate number of publishes. Memory for any that do not occur is never touched."""
         self._entry_count, self._with_ids = entry_count, with_ids
         self._count, self._held = 0, _publishes(expected)
         self._acked: list[Sequences] = []
         self._damages: list[Damage] = []
 
     def add(self, data: memoryview, name: str, number: int, file: int) -> None:
-        """Adds segment `number`, whose file, called `name` below the store and number `file` in its list, holds `data`.
-        Nothing keeps `data`.
+        """Adds segment `number` with the content `data`; its file has the path `name` below the store and the number
+        `file` in its list. `data` is not retained.
         """
         first_sequence_id = number * self._entry_count
         if first_sequence_id + self._entry_count > MAX_SEQUENCE_ID:
@@ -128,7 +128,7 @@ class _Segments:
             self._acked.append(acked)
 
     def _room(self, count: int) -> Publishes:
-        """The next `count` publishes, all zero, to be filled."""
+        """The next `count` publishes, all zero, for the caller to fill."""
         start, self._count = self._count, self._count + count
         held = self._held
         if self._count > len(held.stored):  # files have grown since they were listed
@@ -139,7 +139,7 @@ class _Segments:
         return _between(held, start, self._count)
 
     def found(self) -> IndexFile:
-        """All that was added."""
+        """Everything added."""
         acked = joined(self._acked or [np.empty(0, np.int64)])
         return IndexFile(_between(self._held, 0, self._count), acked, self._damages)
 
@@ -165,7 +165,7 @@ def mark_counts(data: bytes) -> dict[int, int]:
 
 
 def _end(name: str, records: SegmentRecords, size: int) -> list[Damage]:
-    """What follows the last whole record."""
+    """Damage after the last whole record."""
     if records.reason == "end":
         return []
     reason = "an unfinished record" if records.reason == "torn" else "no record begins with these bytes"
@@ -192,7 +192,7 @@ def _stray_marks(name: str, records: SegmentRecords, marks: Sequences, relative_
 def _stray_publishes(
     name: str, records: SegmentRecords, relative_sequences: Sequences, entry_count: int
 ) -> list[Damage]:
-    """Second publishes of a relative sequence, and relative sequences that a segment does not have."""
+    """Second publishes of a relative sequence, and relative sequences outside the segment's range."""
     outside: Mask = relative_sequences >= entry_count
     if not outside.any() and np.bincount(relative_sequences).max(initial=0) <= 1:
         return []
@@ -209,7 +209,7 @@ def _stray_publishes(
 
 
 def _repeats(values: Sequences) -> Sequences:
-    """How many equal values stand before each."""
+    """How many equal values precede each value."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     fresh = np.ones(len(order), bool)

@@ -1,6 +1,6 @@
-"""One segment of a version-2 queue, read: the entries of its `.qi` and where their messages lie.
+"""Reads one segment of a version-2 queue: the entries of its `.qi` and where their messages are stored.
 
-Source: rabbitmq.md 8. An acknowledged entry is zeroed there, so none is ever seen.
+Source: rabbitmq.md 8. Acknowledged entries are zeroed there, so none is ever found.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from storage_core.rabbitmq.index.entries import (
 
 
 def read_segment(path: str, name: str, file: int, own_file: int, own_size: int) -> IndexFile:
-    """The entries of the `.qi` at `path`, called `name` below the store; `own_file` is its `.qs` in the list, of
-    `own_size` bytes. An address past the end of the `.qs` is damage, and so is an entry that no node writes.
+    """Reads the `.qi` at `path`, called `name` below the store and number `file` in its list; its `.qs` is `own_file`,
+    of `own_size` bytes. An address past the end of the `.qs` is damage, and so is an entry that no node writes.
     """
     data = np.frombuffer(read_file(path), np.uint8)
     none = np.empty(0, np.int64)
@@ -69,7 +69,7 @@ def read_segment(path: str, name: str, file: int, own_file: int, own_size: int) 
 
 
 def _flaws(name: str, data: Bytes, listed: npt.NDArray[np.void], first: int) -> Iterator[Damage]:
-    """Entries that no node writes, and a last one that is not whole."""
+    """Entries that no node writes, and an incomplete last entry."""
     for row in np.flatnonzero(queue_v2.is_flawed(listed)).tolist():
         flaw, size = queue_v2.flaw_of(listed[row]), queue_v2.ENTRY.size
         reason, harmless = f"the entry of sequence id {first + row}: {flaw}", flaw != queue_v2.NO_PLACE

@@ -1,4 +1,4 @@
-"""How a classic queue comes up: what the terms of its last stop and the state of its store make of what its files hold.
+"""How a classic queue starts: what it serves of its files, given the terms of its last stop and the store's state.
 
 Source: rabbitmq.md 1.3, 1.4, 4.2 to 4.4.
 """
@@ -19,13 +19,12 @@ from storage_core.rabbitmq.index.entries import ACKED, Entries, filtered, flagge
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a queue comes up.
+    """How a queue starts.
 
-    `dirty`: entries whose message is gone are dropped without a word. `redelivered_below`: sequence ids below it have
-    been delivered, None for all, and so have `redelivered_too`. `next_sequence_id` is None when it follows from the
-    segments that live.
-    `hidden`: the terms say that the queue is empty, and a node believes them. `expected_count` and `expected_bytes` are
-    the messages, and the bytes of their bodies, that the terms count; None where nothing is believed.
+    `dirty`: entries whose message is missing are silently dropped. `redelivered_below`: sequence ids below it have
+    been delivered, None for all, and so have `redelivered_too`. `next_sequence_id` is None if it follows from the live
+    segments. `hidden`: the terms state that the queue is empty, and a node relies on that. `expected_count` and
+    `expected_bytes` are the numbers of messages and of body bytes in the terms; None if the terms are not relied on.
     """
 
     dirty: bool
@@ -46,8 +45,8 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """What the terms of a queue's last stop, or its entries, say that its files do not hold. `effect` is what a node
-    does then, `advice` what a reader can do.
+    """What the terms of a queue's last stop, or its entries, state but its files do not hold. `effect` is what a node
+    does in that case, `advice` what a reader can do.
     """
 
     reason: str
@@ -56,13 +55,13 @@ class Disagreement:
 
     @property
     def text(self) -> str:
-        """All of it, for a warning."""
+        """The full text, for a warning."""
         return f"{self.reason}; {self.advice or f'a node {self.effect}'}"
 
 
 def verdict_on(terms: QueueTerms | None, store_clean: bool, entry_count: int, trust_terms: bool = True) -> Verdict:
-    """The verdict on one queue, of `entry_count` entries a segment. `trust_terms` False (`recovery=none`) serves what
-    the files hold, whatever they say.
+    """The verdict on one queue, with `entry_count` entries per segment. `trust_terms` False (`recovery=none`) serves
+    what the files hold, whatever the terms state.
     """
     if terms is None:
         return Verdict(True, None, None, False, None, None)
@@ -77,11 +76,11 @@ def verdict_on(terms: QueueTerms | None, store_clean: bool, entry_count: int, tr
 
 
 def crashes_at_start(verdict: Verdict, entries: Entries, stored: Mask, entry_count: int) -> bool:
-    """Whether the terms of a clean stop do not fit the messages so that the queue crashes as it starts, and comes up as
-    after a crash (rabbitmq.md 1.3, 1.4).
+    """Whether the terms of a clean stop contradict the messages, so that the queue crashes at startup and then starts
+    as after a crash (rabbitmq.md 1.3, 1.4).
 
-    It reads the first segment, and the rest of the messages that the terms count must have room up to the next id. The
-    bodies that it then has in memory, those of messages that are not `stored`, must be within the bytes of the terms.
+    It reads the first segment; the rest of the messages that the terms count must fit below the next sequence id. The
+    bodies then in memory, those of messages that are not `stored`, must not exceed the bytes that the terms count.
     """
     count, following = verdict.expected_count, verdict.next_sequence_id
     if verdict.hidden or count is None or following is None:
@@ -104,7 +103,7 @@ def unacked_ids(entries: Entries) -> npt.NDArray[np.int64]:
 
 def next_sequence_id(verdict: Verdict, last_live: int | None, entry_count: int) -> int:
     """The sequence id that the next message would get: from the terms, else the first of the segment after the last
-    one that lives.
+    live one.
     """
     if verdict.next_sequence_id is not None:
         return verdict.next_sequence_id
@@ -112,13 +111,13 @@ def next_sequence_id(verdict: Verdict, last_live: int | None, entry_count: int) 
 
 
 def forgotten(count: int) -> Disagreement:
-    """That a node recovers the queue without `count` entries, whose message is in no message file."""
+    """States that a node recovers the queue without `count` entries, whose messages are in no message file."""
     return Disagreement(f"{count} messages are in no message file", FORGETS_AT_START)
 
 
 def disagreement(told: Verdict, unacked: npt.NDArray[np.int64], version: int) -> Disagreement | None:
-    """How the terms of the last stop, `told` by them alone, and the messages of a queue of a `version`, whose sequence
-    ids are `unacked`, disagree. None where they do not.
+    """How the terms of the last stop and the messages of a queue disagree; None if they agree. `told` is the verdict by
+    the terms alone, `unacked` are the sequence ids of the messages, `version` is the queue's.
     """
     count, following = told.expected_count, told.next_sequence_id
     if told.hidden and len(unacked):

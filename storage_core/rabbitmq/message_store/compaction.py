@@ -1,6 +1,6 @@
-"""Merging two neighbouring message files when more than half of a store is garbage: which, and how.
+"""Merges two neighbouring message files when more than half of a store is garbage: which ones, and how.
 
-Counting references belongs to `message_store`. Source: rabbitmq.md 6.6.
+`message_store` counts references. Source: rabbitmq.md 6.6.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class FilePair(NamedTuple):
 
 
 def next_pair(files: Mapping[int, MessageFile], current: int, file_size_limit: int) -> FilePair | None:
-    """The lowest pair to merge, None when the store is not sparse enough or no pair fits."""
+    """The lowest pair to merge, None if the store is not sparse enough or no pair fits."""
     total = sum(file.size for file in files.values())
     valid = sum(file.valid_size for file in files.values())
     if total <= 2 * file_size_limit or (total - valid) / total <= GARBAGE_FRACTION:
@@ -37,11 +37,11 @@ def next_pair(files: Mapping[int, MessageFile], current: int, file_size_limit: i
 
 
 def combine(store: MessageFiles, pair: FilePair) -> int:
-    """Moves the survivors of both files into the left one and deletes the right one; the left one's new size.
+    """Moves the survivors of both files into the left one and deletes the right one; returns the left one's new size.
 
-    The bytes are those that a node's merge leaves. The way there is another: a node moves records within the left
-    file, and one that dies half-way loses those after the first zeros. Here the merged file takes the left one's
-    place when it is whole on the disk; until the right one is gone too, messages lie in both, which recovery allows.
+    The bytes are those that a node's merge leaves, but the method differs: a node moves records within the left file,
+    and if it dies half-way, loses those after the first zeros. Here the merged file replaces the left one once it is
+    completely on disk; until the right one is deleted too, messages are in both, which recovery allows.
     """
     survivors = [location for number in pair for location in store.survivors(number)]
     target = store.merged_path(pair.left)
@@ -67,7 +67,7 @@ def combine(store: MessageFiles, pair: FilePair) -> int:
 
 
 def _records(store: MessageFiles, number: int) -> bytes:
-    """The records of a file that survive, in their order."""
+    """The surviving records of a file, in order."""
     source = system.open_read(store.path(number))
     try:
         return b"".join(

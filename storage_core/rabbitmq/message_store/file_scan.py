@@ -1,8 +1,8 @@
-"""The records of a message file, found by reading it, as a node does that does not trust its tables.
+"""The records of a message file, found by reading it, as a node does when it does not trust its tables.
 
 Nodes up to 3.12 walk from record to record and end where none can begin. Nodes that write containers (3.13 and later)
-compact a file where it lies, which leaves zeros and old copies between its records: they look for the next record at
-every byte. Source: rabbitmq.md 6.1, 6.7, 6.8.
+compact a file in place, which leaves zeros and old copies between its records: they look for the next record at every
+byte. Source: rabbitmq.md 6.1, 6.7, 6.8.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _TAILS = {"torn": "an unfinished record at the end", "blank": "bytes after a rec
 
 @dataclass
 class FileScan:
-    """Records of one file: those of its walk in file order, then those that were looked for.
+    """Records of one file: those of its walk in file order, then those found by searching.
 
-    `stop` is where the walk ended, `reason` why, as in `message_file.walk`. `damages` is what a node skips.
+    `stop` is where the walk ended, `reason` why, as in `message_file.walk`. `damages` are what a node skips.
     `with_containers`: a node of 3.13 or later wrote here, and skips nothing.
     """
 
@@ -43,11 +43,11 @@ class FileScan:
 
     @property
     def hole(self) -> int | None:
-        """The first byte of what is skipped; None without any."""
+        """Position of the first skipped byte; None if nothing is skipped."""
         return self.damages[0].position if self.damages else None
 
     def rows(self, number: int) -> npt.NDArray[np.void]:
-        """The records as those of message file `number`, of dtype INDEX_ROW."""
+        """The records as rows of message file `number`, of dtype INDEX_ROW."""
         rows = np.empty(len(self.positions), ets_dump.INDEX_ROW)
         rows["id"], rows["references"], rows["file"] = self.ids, -1, number
         rows["position"], rows["size"] = self.positions, self.sizes
@@ -55,7 +55,7 @@ class FileScan:
 
 
 def scan_files(root: str, names: Sequence[str], work: str = "") -> list[FileScan]:
-    """The scans of the message files `names` below `root`; `work` is what is reported of the progress."""
+    """Scans the message files `names` below `root`; progress is reported under the name `work`."""
     scans, done = [], 0
     total = sum(system.stat(f"{root}/{name}").size for name in names) if work else 0
     for name in names:
@@ -72,8 +72,8 @@ def scan_files(root: str, names: Sequence[str], work: str = "") -> list[FileScan
 
 
 def scan_file(path: str, name: str, start: int = 0, with_containers: bool = False) -> FileScan:
-    """Walks one message file from `start` on in windows, jumping over what large records hold. Looks for records after
-    a hole where there are containers, in this file or, `with_containers`, in others of the store.
+    """Walks one message file from `start` on in windows, skipping the content of large records. Searches for records
+    after a hole if there are containers, in this file or, `with_containers`, in others of the store.
     """
     try:
         descriptor = system.open_read(path)
@@ -96,7 +96,7 @@ def _walk(descriptor: int, size: int, name: str, start: int) -> FileScan:
     while reason == "more":
         count = system.pread_into(descriptor, window.data, base) if len(window) else 0
         if count < min(len(window), size - base):
-            size = base + count  # a node has cut the file meanwhile
+            size = base + count  # a node has truncated the file meanwhile
         found = message_file.walk(window[:count], base, size)
         positions.append(found.positions)
         sizes.append(found.sizes)
@@ -125,16 +125,16 @@ def _walk(descriptor: int, size: int, name: str, start: int) -> FileScan:
 
 
 def _look_on(descriptor: int, size: int, scan: FileScan, base: int, with_containers: bool) -> None:
-    """Adds to a scan the records that begin anywhere from `base` on, and takes away its damages, where a node looks on.
+    """Adds the records that begin anywhere from `base` on to a scan and clears its damages, if a node would search too.
 
-    It takes those that a queue needs, so what else has the form of a record does no harm.
+    A node uses only those that a queue needs, so anything else in the form of a record does no harm.
     """
     window = np.empty(min(_WINDOW_SIZE, size - base), np.uint8)
     positions, sizes, ids = [scan.positions], [scan.sizes], [scan.ids]
     while size - base > message_file.HEAD.size:
         data = window[: system.pread_into(descriptor, window.data, base)]
         if len(data) <= message_file.HEAD.size:
-            break  # a node has cut the file meanwhile
+            break  # a node has truncated the file meanwhile
         starts, lengths = message_file.framed(data, base, size)
         ends = starts + lengths - 1
         inside = ends < len(data)

@@ -21,16 +21,16 @@ from storage_core.rabbitmq.message_store.file_scan import scan_file, scan_files
 
 INDEX_MODULE = "rabbit_msg_store_ets_index"
 ROW_SHARE = 8
-"""At most so many bytes of a row of the index for a byte of a record."""
+"""Most bytes of index rows per byte of records."""
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass
 class MessageLocations:
-    """Where messages lie. `rows` are of dtype INDEX_ROW (`references` is -1 when a scan found them), any order.
+    """Where messages are stored. `rows` are of dtype INDEX_ROW (`references` is -1 if a scan found them), in any order.
 
-    `files` maps file numbers to paths below the store, `sizes` to their lengths; `clean` says that the tables of a
-    clean stop were used, `why` what was missing otherwise.
+    `files` maps file numbers to paths below the store, `sizes` to their lengths; `clean` means that the tables of a
+    clean stop were used, otherwise `why` states what was missing.
     """
 
     rows: npt.NDArray[np.void]
@@ -53,7 +53,7 @@ class MessageLocations:
         keys = _keys(ids)
         at = np.searchsorted(self._keys, keys)
         waiting = np.arange(len(ids))
-        while len(waiting):  # ids of equal key are looked at one by one; more than one round is all but impossible
+        while len(waiting):  # ids with equal keys are compared one by one; a second round is all but impossible
             inside = at[waiting] < len(self._keys)
             waiting = waiting[inside]
             waiting = waiting[self._keys[at[waiting]] == keys[waiting]]
@@ -80,9 +80,9 @@ def _equal(left: npt.NDArray[np.void], right: npt.NDArray[np.void]) -> npt.NDArr
 
 
 def read_locations(root: str, clients: Iterable[bytes], tables: str | None = None) -> MessageLocations:
-    """The persistent store below `root`, as a node would open it whose queues have the references `clients`.
+    """Reads the persistent store below `root` as a node would whose queues have the references `clients`.
 
-    `tables` is the folder of the tables of the last clean stop where it is not the store's own.
+    `tables` is the folder of the tables of the last clean stop, if it is not the store's own.
     """
     folder = f"{root}/{paths.PERSISTENT_FOLDER}"
     tables = folder if tables is None else tables
@@ -120,7 +120,7 @@ def _number(item: tuple[int | None, str]) -> int:
 
 
 def _unclean(folder: str, clients: set[bytes]) -> str:
-    """Why a node would not trust the tables; empty when it would."""
+    """Why a node would not trust the tables; empty if it would."""
     for name in (paths.CLEAN_FILE, paths.SUMMARY_FILE, paths.INDEX_FILE):
         if not system.exists(f"{folder}/{name}"):
             return f"there is no {name}: the store was not stopped cleanly"
@@ -130,7 +130,7 @@ def _unclean(folder: str, clients: set[bytes]) -> str:
     except FormatError as error:
         return f"the store was not stopped cleanly ({error.reason})"
     values = {term[0]: term[1] for term in terms if isinstance(term, tuple) and len(term) == 2}
-    # Nodes that have one kind of index do not name it.
+    # Nodes with only one kind of index do not name it.
     if values.get("index_module", INDEX_MODULE) != INDEX_MODULE:
         return f"{paths.CLEAN_FILE} names another index module"
     listed = values.get("client_refs")
@@ -147,7 +147,7 @@ def _scanned(root: str, names: list[str], why: str) -> MessageLocations:
         damages += scan.damages
         leftover = f"{number}{paths.COMPACTION_SUFFIX}"
         if leftover in names and scan.reason == "end":
-            # A node appends the leftover to the file; what lies after a blank or torn record it never sees.
+            # A node appends the leftover to the file, but never sees what follows a blank or torn record.
             extra = -1 - number
             files[extra] = f"{paths.PERSISTENT_FOLDER}/{leftover}"
             appended = scan_file(f"{root}/{files[extra]}", files[extra])
@@ -158,11 +158,11 @@ def _scanned(root: str, names: list[str], why: str) -> MessageLocations:
 
 
 def youngest(rows: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
-    """One row for each id: the last one of a file; of several files, the order of a node is not defined."""
+    """One row for each id: the last one in a file; across several files a node's order is not defined."""
     if not len(rows):
         return rows
     backwards = rows[::-1]
-    # Two of 10^9 ids with one key would lose a message: compare whole ids.
+    # If two of 10^9 ids had the same key, a message would be lost: compare whole ids.
     halves = _halves(backwards["id"])
     order = np.lexsort((halves[:, 1], halves[:, 0]))
     ordered = halves[order]

@@ -1,6 +1,6 @@
-"""What a message store that is written knows of its files: which there are, and where in them each message lies.
+"""The files of a message store that is open for writing, and where in them each message is stored.
 
-Counting references belongs to `message_store`, merging files to `compaction`. Source: rabbitmq.md 6.5.
+`message_store` counts references, `compaction` merges files. Source: rabbitmq.md 6.5.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MERGED_SUFFIX = ".merged"
 
 @dataclass
 class Location:
-    """Where a message lies: its references, its file, the record's position and size."""
+    """Where a message is stored: its reference count, its file, the record's position and size."""
 
     references: int
     file: int
@@ -44,7 +44,7 @@ class MessageFiles:
         return f"{self.directory}/{number}{paths.MESSAGE_SUFFIX}"
 
     def merged_path(self, number: int) -> str:
-        """Path of what is to take the place of file `number`; nothing else looks at this name."""
+        """Path of the file that is to replace file `number`; nothing else uses this name."""
         return f"{self.path(number)}{MERGED_SUFFIX}"
 
     def survivors(self, number: int) -> list[Location]:

@@ -1,7 +1,7 @@
-"""A shared message store, open for writing: reference counts, locations, the file that grows, files that go.
+"""A shared message store, open for writing: reference counts, locations, appending to and deleting files.
 
-Which record lies where in a file is `formats.rabbitmq.message_file`'s, merging files `compaction`'s, recovery
-`startup`'s. Source: rabbitmq.md 6.5 and 6.6.
+`message_file` defines how records are stored in a file, `compaction` merges files, `startup` does recovery.
+Source: rabbitmq.md 6.5 and 6.6.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WRITE_BUFFER_SIZE = 1 << 20
 
 
 class MessageStore(MessageFiles):
-    """The messages of one vhost, by id. `directory` is made when it is missing."""
+    """The messages of one vhost, by id. `directory` is created if it is missing."""
 
     def __init__(self, directory: str, file_size_limit: int, durable: bool) -> None:
         super().__init__(directory)
@@ -37,7 +37,7 @@ class MessageStore(MessageFiles):
         self._unsynced = False
 
     def start(self, locations: dict[bytes, Location], files: dict[int, MessageFile]) -> None:
-        """Takes up what recovery found; the highest file is the one that grows."""
+        """Starts from what recovery found; messages are appended to the highest file."""
         system.make_folder(self.directory)
         if self.durable:
             system.sync_folder(os.path.dirname(self.directory))
@@ -60,7 +60,7 @@ class MessageStore(MessageFiles):
         return self._descriptor
 
     def write(self, ids: npt.NDArray[Any], terms: Sequence[bytes]) -> None:
-        """Adds messages; one that is there, also without references, only gains a reference."""
+        """Adds messages; one that exists, even without references, only gains a reference."""
         for message_id, term in zip(_split(ids), terms, strict=True):
             found = self.locations.get(message_id)
             if found is not None:
@@ -82,7 +82,7 @@ class MessageStore(MessageFiles):
                 self._write_out()
 
     def _write_out(self) -> None:
-        """Hands what is buffered to the system."""
+        """Passes buffered records to the system."""
         if self._buffered:
             data = b"".join(self._buffered)
             start = self.files[self.current].size - self._buffered_size
@@ -90,7 +90,7 @@ class MessageStore(MessageFiles):
             self._buffered, self._buffered_size, self._unsynced = [], 0, True
 
     def sync(self) -> None:
-        """Forces to the disk what was written; a transient store is never synced."""
+        """Forces written data to disk; a transient store is never synced."""
         self._write_out()
         if self.durable and self._unsynced:
             system.fsync(self._live())
@@ -112,7 +112,7 @@ class MessageStore(MessageFiles):
         return np.array([location is not None and location.references > 0 for location in found], np.bool_)
 
     def read(self, ids: npt.NDArray[Any]) -> list[bytes]:
-        """The terms of messages. KeyError for an unknown id, CorruptionError for a record that is another's."""
+        """The terms of messages. Raises KeyError for an unknown id, CorruptionError for another message's record."""
         terms = []
         descriptors: dict[int, int] = {}
         try:
@@ -134,7 +134,7 @@ class MessageStore(MessageFiles):
         return terms
 
     def remove(self, ids: npt.NDArray[Any]) -> None:
-        """Takes one reference away from each; files without any are deleted, sparse neighbours merged."""
+        """Removes one reference from each message; deletes files without any, merges sparse neighbours."""
         touched = set()
         for message_id in _split(ids):
             found = self.locations[message_id]
@@ -153,7 +153,7 @@ class MessageStore(MessageFiles):
             system.unlink(self.path(number))
 
     def _maybe_combine(self) -> None:
-        """Merges neighbours until the rule is satisfied: one pair a check, and a check after each merge."""
+        """Merges neighbours until the rule is satisfied: one pair per check, and a check after each merge."""
         while (pair := next_pair(self.files, self.current, self.file_size_limit)) is not None:
             self._combine(pair)
 
@@ -169,13 +169,13 @@ class MessageStore(MessageFiles):
         del self.files[pair.right]
 
     def close(self) -> None:
-        """Syncs and lets go of the file that grows."""
+        """Syncs and closes the current file."""
         self._write_out()
         system.fsync(self._live())
         self.abandon()
 
     def abandon(self) -> None:
-        """Lets go as a killed process does: what was not handed to the system is lost."""
+        """Closes as a killed process would: what was not passed to the system is lost."""
         self._buffered, self._buffered_size = [], 0
         if self._descriptor is not None:
             system.close(self._descriptor)

@@ -1,6 +1,6 @@
-"""Starting a message store for writing, and what a clean stop leaves for the next start.
+"""Starting a message store for writing, and what a clean stop leaves for the next startup.
 
-Finding records is `message_store`'s, counting and moving them `message_store`'s and `compaction`'s.
+`file_scan` and `locations` find records, `message_store` and `compaction` count and move them.
 Source: rabbitmq.md 1.5, 4.1, 6.7.
 """
 
@@ -30,7 +30,7 @@ CLEAN_FILES = (paths.CLEAN_FILE, paths.SUMMARY_FILE, paths.INDEX_FILE)
 def finish_compactions(folder: str) -> None:
     """Appends each `.rdt` that a node's crash left to its `.rdq`, after the last whole record there, and deletes it.
 
-    Merged files of ours that did not take their place go.
+    Also deletes our own merged files that did not replace their originals.
     """
     if not system.exists(folder):
         return
@@ -57,14 +57,14 @@ def finish_compactions(folder: str) -> None:
 
 
 def start_clean(store: MessageStore, locations: MessageLocations) -> None:
-    """Takes up the tables of a clean stop."""
+    """Starts the store from the tables of a clean stop."""
     summary = ets_dump.decode_summary(read_table(f"{store.directory}/{paths.SUMMARY_FILE}", disk_log.MAGIC_BYTES))
     files = {int(row["file"]): MessageFile(int(row["valid_size"]), int(row["file_size"])) for row in summary}
     store.start(_locations(locations.rows, locations.rows["references"], files), files)
 
 
 def start_dirty(store: MessageStore, locations: MessageLocations, ids: npt.NDArray[Any]) -> None:
-    """Rebuilds the tables from the files; `ids` holds an id for each reference that a queue's index has."""
+    """Starts the store with tables rebuilt from the files; `ids` has one id per reference from a queue's index."""
     rows = locations.rows
     unique, counts = np.unique(np.ascontiguousarray(ids).view("S16") if len(ids) else ids, return_counts=True)
     found = locations.find(unique.view("V16")) if len(unique) else np.empty(0, np.int64)
@@ -108,13 +108,13 @@ def _locations(
 
 
 def forget_clean_stop(folder: str) -> None:
-    """Deletes what only holds until the next change."""
+    """Deletes the files that are only valid until the next change."""
     for name in CLEAN_FILES:
         remove_file(f"{folder}/{name}")
 
 
 def write_clean_stop(store: MessageStore, clients: Iterable[bytes]) -> None:
-    """Writes the tables of a store that was closed; `clients` are the references of its queues."""
+    """Writes the tables of a closed store; `clients` are the references of its queues."""
     rows = np.empty(len(store.locations), ets_dump.INDEX_ROW)
     rows["id"] = np.frombuffer(b"".join(store.locations), "V16")
     locations = store.locations.values()

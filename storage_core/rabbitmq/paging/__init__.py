@@ -1,1 +1,1 @@
-"""The paging queue: which messages of a queue have payload and position in memory, and how they leave it."""
+"""The paging queue: which messages of a queue keep payload and position in memory, and how they leave memory."""

@@ -1,6 +1,6 @@
 """How many payloads a queue may still send to a message store before it has to wait.
 
-Sending and storing are the queue's and the store's. Source: rabbitmq.md 7.8.4.
+The queue does the sending, the store the storing. Source: rabbitmq.md 7.8.4.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections import deque
 
 
 class StoreCredit:
-    """The credit of one queue at one store: `left` starts at `initial`, the store grants `step` after each `step`."""
+    """The credit of one queue at one store: `left` starts at `initial`; the store grants `step` per `step` payloads."""
 
     def __init__(self, initial: int, step: int) -> None:
         self.initial, self.step = initial, step
@@ -19,12 +19,12 @@ class StoreCredit:
         self._until_grant = step
 
     def limit(self) -> int:
-        """Writes until this store blocks the queue; a credit already used up blocks no more."""
+        """Number of writes until this store blocks the queue; a credit that is already used up does not block again."""
         left = self.initial if self.left is None else self.left
         return left if left >= 1 else 1 << 62
 
     def spend(self, count: int) -> None:
-        """Counts payloads sent to the store. Forced ones go below 0."""
+        """Counts payloads sent to the store. Forced writes can take the credit below 0."""
         if count == 0:
             return
         before = self.initial if self.left is None else self.left
@@ -33,7 +33,7 @@ class StoreCredit:
         self._unseen += count
 
     def processed(self) -> list[int]:
-        """The store works off what it was sent: the grants that follow from it."""
+        """Marks everything sent to the store as processed; returns the resulting grants."""
         grants = []
         while self._unseen >= self._until_grant:
             self._unseen -= self._until_grant
@@ -44,7 +44,7 @@ class StoreCredit:
         return grants
 
     def grant(self, count: int) -> None:
-        """Takes a grant; it unblocks when the credit rises above 0."""
+        """Adds a grant; unblocks the queue when the credit rises above 0."""
         before = self.left or 0
         self.left = before + count
         if before <= 0 < self.left:
@@ -52,7 +52,7 @@ class StoreCredit:
 
 
 class CreditFlow:
-    """A queue's credit at its two stores, persistent first, and the grants that wait to be handled."""
+    """A queue's credit at its two stores, persistent first, and the grants not yet handled."""
 
     def __init__(self, initial: int, step: int) -> None:
         self.persistent, self.transient = StoreCredit(initial, step), StoreCredit(initial, step)
@@ -64,12 +64,12 @@ class CreditFlow:
         return self.persistent.blocked or self.transient.blocked
 
     def collect(self) -> None:
-        """Lets both stores work off what they were sent; their grants queue up."""
+        """Lets both stores process what they were sent, and queues their grants."""
         for credit in (self.persistent, self.transient):
             self._grants.extend((credit, count) for count in credit.processed())
 
     def take_grant(self) -> bool:
-        """Handles the oldest grant; False when none waits."""
+        """Handles the oldest queued grant; returns False if there is none."""
         if not self._grants:
             return False
         credit, count = self._grants.popleft()

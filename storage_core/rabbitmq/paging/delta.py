@@ -1,6 +1,6 @@
 """The middle of a queue that is known only by its range of sequence ids: everything in it is on disk.
 
-Loading it back belongs to `paging_queue`. Source: rabbitmq.md 7.1 and 7.6.
+`queue_state` loads it back. Source: rabbitmq.md 7.1 and 7.6.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from storage_core.rabbitmq.index.message_run import SequenceIds
 
 @dataclass(frozen=True)
 class Delta:
-    """`count` messages, `transient` of them transient, somewhere in [start, stop); both None at first."""
+    """`count` messages, `transient` of them transient, within [start, stop); both bounds are None at first."""
 
     start: int | None = None
     count: int = 0
@@ -22,11 +22,11 @@ class Delta:
 
     @property
     def blank(self) -> bool:
-        """Nothing left, and nothing left to walk over."""
+        """Whether no messages are left, and no sequence ids to walk over."""
         return self.count == 0 and self.transient == 0 and self.start == self.stop
 
     def expanded(self, sequence_ids: SequenceIds, transient: Mask) -> Delta:
-        """With the messages `sequence_ids` (at least one, each new to the queue's delta)."""
+        """The delta with the messages `sequence_ids` added (at least one, none of them in the delta yet)."""
         low, high = int(sequence_ids.min()), int(sequence_ids.max()) + 1
         if not self.blank and self.start is not None and self.stop is not None:
             low, high = min(low, self.start), max(high, self.stop)

@@ -1,6 +1,6 @@
-"""How a queue gives memory back: alphas become betas, pending acks lose their payloads, betas become delta.
+"""How a queue releases memory: alphas become betas, pending acks drop their payloads, betas become delta.
 
-When to reduce belongs to `paging_queue`. Source: rabbitmq.md 7.8.
+`paging_queue` decides when to reduce. Source: rabbitmq.md 7.8.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ UNLIMITED = 1 << 62
 
 
 def reduce_memory(state: QueueState) -> None:
-    """One round of reduction; it does nothing while the target is infinite. Sets waiting_bump if more is wanted."""
+    """Runs one round of reduction, or nothing while the target is infinite. Sets waiting_bump if more is needed."""
     target = state.target_ram_count
     if target is None:
         return
@@ -36,7 +36,7 @@ def reduce_memory(state: QueueState) -> None:
             quota = step(state, quota)
         more = quota == 0 and excess > most
     surplus = len(state.q2) + len(state.q3) - permitted_betas(state, target)
-    # "at least a batch" also holds for a batch size of 0 and nothing to do, as in the conversion to lazy
+    # A surplus of 0 is also "at least a batch" if the batch size is 0, as in the conversion to lazy.
     if max(surplus, 0) >= state.io_batch_size:
         betas_to_delta(state, min(max(surplus, 0), most))
         more = more or surplus > most
@@ -69,7 +69,7 @@ def permitted_betas(state: QueueState, target: int) -> int:
 
 
 def alphas_to_betas(state: QueueState, quota: int) -> int:
-    """Drops payloads of q1 from its front, then of q4 from its back; what is left of the quota."""
+    """Drops payloads of q1 from its front, then of q4 from its back; returns the remaining quota."""
     next_queue = state.q3 if state.delta.count == 0 and state.delta.transient == 0 else state.q2
     while (run := _alphas(state, state.q1, quota, from_back=False)) is not None:
         quota -= len(run)
@@ -91,7 +91,7 @@ def _as_betas(state: QueueState, run: MessageRun) -> MessageRun:
 
 
 def _alphas(state: QueueState, queue: RunQueue, quota: int, from_back: bool) -> MessageRun | None:
-    """Takes the messages that may leave before quota, target or credit stops; in the order in which they leave."""
+    """Takes the messages that may leave memory until quota, target or credit is reached, in leaving order."""
     target = state.target_ram_count
     if quota == 0 or target is None or not len(queue) or state.credit.blocked:
         return None
@@ -109,13 +109,13 @@ def _alphas(state: QueueState, queue: RunQueue, quota: int, from_back: bool) -> 
 
 
 def _until(marked: SequenceIds | np.ndarray[tuple[int], np.dtype[np.bool_]], limit: int) -> int:
-    """Number of messages up to and with the `limit`-th marked one; all when there are fewer."""
+    """Number of messages up to and including the `limit`-th marked one; all if fewer are marked."""
     marked_at = np.flatnonzero(marked)
     return int(marked_at[limit - 1]) + 1 if limit <= len(marked_at) else len(marked)
 
 
 def pending_to_disk(state: QueueState, quota: int) -> int:
-    """Drops payloads of pending acks that are meant for the store, highest sequence ids first; what is left."""
+    """Drops payloads of pending acks meant for the store, highest sequence ids first; returns the remaining quota."""
     run = state.pending.ram.take_largest(quota)[::-1]
     if len(run):
         written = state.write_index(state.write_payloads(run, True), False, True)
@@ -128,7 +128,7 @@ def pending_to_disk(state: QueueState, quota: int) -> int:
 
 
 def betas_to_delta(state: QueueState, quota: int) -> None:
-    """Moves positions out of memory: of q3 from its back, in default mode keeping its first segment; then of q2."""
+    """Moves positions out of memory: from the back of q3 (in default mode except its first segment), then from q2."""
     if len(state.q3):
         first = state.q3.first_sequence_id()
         limit = first if state.lazy else state.index.boundary_after(first)

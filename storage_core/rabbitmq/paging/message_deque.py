@@ -1,6 +1,6 @@
 """A double-ended queue of messages kept as runs of columns: what q1, q2, q3 and q4 are made of.
 
-Which message goes into which queue belongs to `paging_queue` and `memory_reduction`.
+`paging_queue` and `memory_reduction` decide which message belongs in which queue.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from storage_core.rabbitmq.index.message_run import ROW, MessageRun, Rows, by_sequence, empty_run, joined
 
 TAIL_CAPACITY = 1024
-"""Messages pushed in small numbers are gathered in tail runs of this many rows."""
+"""Small pushes are collected in tail runs of this many rows."""
 
 
 class RunQueue:
@@ -33,20 +33,20 @@ class RunQueue:
         return iter(list(self._runs))
 
     def first_row(self) -> Rows:
-        """ROW at the front; IndexError when empty."""
+        """ROW at the front. Raises IndexError if the queue is empty."""
         row: Rows = self._runs[0].rows[0]
         return row
 
     def first_sequence_id(self) -> int:
-        """Sequence id at the front; IndexError when empty."""
+        """Sequence id at the front. Raises IndexError if the queue is empty."""
         return int(self._runs[0].rows["sequence_id"][0])
 
     def last_sequence_id(self) -> int:
-        """Sequence id at the back; IndexError when empty."""
+        """Sequence id at the back. Raises IndexError if the queue is empty."""
         return int(self._runs[-1].rows["sequence_id"][-1])
 
     def push_back(self, run: MessageRun) -> None:
-        """Appends `run` in its order."""
+        """Appends `run`, keeping its order."""
         count = len(run)
         self._size += count
         if count >= TAIL_CAPACITY // 4:
@@ -67,14 +67,14 @@ class RunQueue:
         self._open, self._filled = True, stop
 
     def push_front(self, run: MessageRun) -> None:
-        """Puts `run` before the front, in its order."""
+        """Prepends `run`, keeping its order."""
         if len(run):
             self._open = self._open and bool(self._runs)
             self._runs.appendleft(run)
             self._size += len(run)
 
     def pop_front(self, count: int) -> MessageRun:
-        """The first `count` messages, fewer when there are no more."""
+        """Removes and returns the first `count` messages, or all if there are fewer."""
         taken = []
         while count > 0 and self._runs:
             run = self._runs[0]
@@ -88,7 +88,7 @@ class RunQueue:
         return joined(taken)
 
     def pop_back(self, count: int) -> MessageRun:
-        """The last `count` messages in queue order, fewer when there are no more."""
+        """Removes and returns the last `count` messages in queue order, or all if there are fewer."""
         taken = []
         while count > 0 and self._runs:
             run = self._runs[-1]
@@ -103,13 +103,13 @@ class RunQueue:
         return joined(taken[::-1])
 
     def peek_front(self, count: int) -> MessageRun:
-        """The first `count` messages, left where they are."""
+        """The first `count` messages, without removing them."""
         taken = self.pop_front(count)
         self.push_front(taken)
         return taken
 
     def peek_back(self, count: int) -> MessageRun:
-        """The last `count` messages, left where they are."""
+        """The last `count` messages, without removing them."""
         taken = self.pop_back(count)
         if len(taken):
             self._runs.append(taken)
@@ -117,7 +117,7 @@ class RunQueue:
         return taken
 
     def take_all(self) -> MessageRun:
-        """Every message; the queue is empty afterwards."""
+        """Removes and returns every message."""
         return self.pop_front(self._size)
 
     def append_queue(self, other: RunQueue) -> None:
@@ -126,7 +126,7 @@ class RunQueue:
             self.push_back(other.pop_front(len(other._runs[0])))
 
     def merge(self, run: MessageRun) -> None:
-        """Puts each message of `run` where its sequence id belongs; both are sorted by it."""
+        """Inserts each message of `run` by sequence id; both the queue and `run` are sorted by it."""
         if not len(run):
             return
         highest = int(run.rows["sequence_id"][-1])

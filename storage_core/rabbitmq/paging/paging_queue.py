@@ -1,7 +1,7 @@
 """One queue that keeps part of its messages in memory: publish, fetch, drop, ack, requeue, purge and the rest.
 
-The steps are `queue_state`'s, the way out of memory `memory_reduction`'s; bytes and files lie below the index and the
-stores. Source: rabbitmq.md 7.3 to 7.9.
+The steps are in `queue_state`, the moves out of memory in `memory_reduction`; the index and the stores handle bytes
+and files. Source: rabbitmq.md 7.3 to 7.9.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from storage_core.rabbitmq.paging.memory_reduction import reduce_memory
 from storage_core.rabbitmq.paging.queue_state import QueueState
 
 Predicate = Callable[[Rows], Mask]
-"""For ROW arrays: which messages the walk removes."""
+"""Maps ROW arrays to masks of the messages that the walk removes."""
 
 
 @dataclass(frozen=True)
 class Taken:
-    """Messages taken from the front; `redelivered` of shape (n,). `ended` when the queue ran empty before."""
+    """Messages taken from the front; `redelivered` has shape (n,). `ended`: the queue had fewer than requested."""
 
     run: MessageRun
     redelivered: Mask
@@ -41,13 +41,13 @@ class Taken:
 
 
 class PagingQueue:
-    """The operations on a QueueState. A call that publishes or requeues may reduce; one that takes never does."""
+    """The operations on a QueueState. Publishing and requeueing may reduce memory; taking never does."""
 
     def __init__(self, state: QueueState) -> None:
         self.state = state
 
     def start(self, terms: QueueTerms | None, recovered: Recovered | None) -> None:
-        """Takes up what the index recovered (None after a clean stop): all is in delta, one chunk of it is loaded."""
+        """Starts from what the index recovered (None after a clean stop): all in delta, with one chunk loaded."""
         state = self.state
         low, high = state.index.bounds()
         if terms is not None:
@@ -66,7 +66,7 @@ class PagingQueue:
         state.load_chunk()
 
     def stop(self, directory: str, client: bytes | None) -> QueueTerms:
-        """A clean stop; what to note of the queue in `directory`, whose reference in the message store is `client`."""
+        """Stops cleanly; returns the terms of the queue in `directory`, known to the message store as `client`."""
         state = self.state
         return QueueTerms(
             directory,
@@ -84,10 +84,10 @@ class PagingQueue:
     def publish(
         self, run: MessageRun, delivered: bool = False, own: Mask | None = None, batch: bool = True
     ) -> SequenceIds:
-        """Adds messages with payloads in memory (`run`'s sequence ids are set here); their sequence ids.
+        """Adds messages with payloads in memory, sets the sequence ids of `run` and returns them.
 
-        `delivered`: the caller says that they were delivered before. `own`: each message's own persistence, where it
-        differs from its flag (a queue that is not durable). `batch`: one batch, else a single message.
+        `delivered`: they were delivered before. `own`: each message's own persistence, where it differs from its flag
+        (in a queue that is not durable). `batch`: one batch, else a single message.
         """
         state = self.state
         run.rows["sequence_id"] = np.arange(state.next_sequence_id, state.next_sequence_id + len(run))
@@ -108,7 +108,7 @@ class PagingQueue:
         return written.sequence_ids
 
     def publish_delivered(self, run: MessageRun, batch: bool = True) -> SequenceIds:
-        """Adds messages to an empty queue straight into the pending acks; their sequence ids."""
+        """Adds messages for an empty queue directly to the pending acks; returns their sequence ids."""
         state = self.state
         run.rows["sequence_id"] = np.arange(state.next_sequence_id, state.next_sequence_id + len(run))
         written = state.write_index(state.write_payloads(run, state.lazy), state.lazy, batch)
@@ -168,7 +168,7 @@ class PagingQueue:
         return Taken(joined(taken) if taken else empty_run(), marks, left > 0)
 
     def _remove(self, run: MessageRun, ack_required: bool, one_by_one: bool = True) -> None:
-        """Messages taken off the front become pending, or are gone. `run` is what the queue kept of them."""
+        """Makes messages taken from the front pending, or removes them. `run` is what the queue held of them."""
         state = self.state
         state.deliver(run.sequence_ids)
         if ack_required:
@@ -192,7 +192,7 @@ class PagingQueue:
     # ack and requeue
 
     def ack(self, sequence_ids: SequenceIds) -> MessageRun:
-        """Removes pending messages for good, in one go; those that were pending, in the order of `sequence_ids`."""
+        """Removes pending messages for good, in one step; returns those found, in the order of `sequence_ids`."""
         state = self.state
         run = state.pending.take(sequence_ids)
         self._discard(run, one_by_one=False)
@@ -203,7 +203,7 @@ class PagingQueue:
         return run
 
     def requeue(self, sequence_ids: SequenceIds) -> MessageRun:
-        """Returns pending messages to where their sequence ids belong; those that were pending, highest first."""
+        """Puts pending messages back in sequence id order; returns those that were pending, highest first."""
         state = self.state
         run = by_sequence(state.pending.take(np.sort(sequence_ids)))
         alphas, betas = 0, len(run)
@@ -239,13 +239,13 @@ class PagingQueue:
     # conditional removal
 
     def drop_while(self, predicate: Predicate) -> Rows | None:
-        """Removes messages from the front while `predicate` holds; the ROW of the first that stays."""
+        """Removes messages from the front while `predicate` holds; returns the ROW of the first that remains."""
         taken, stays = self._collect(predicate)
         self._remove(taken, ack_required=False, one_by_one=False)
         return stays
 
     def fetch_while(self, predicate: Predicate) -> tuple[MessageRun, Rows | None]:
-        """The same, but the removed ones become pending and are returned with their payloads."""
+        """Like `drop_while`, but the messages become pending and are returned with their payloads."""
         taken, stays = self._collect(predicate)
         loaded = self.state.read_payloads(taken)
         self._remove(taken, ack_required=True)
@@ -263,7 +263,7 @@ class PagingQueue:
             taken.append(run)
 
     def purge(self) -> int:
-        """Removes every ready message; their number. Without pending acks the index starts anew."""
+        """Removes every ready message; returns how many. Resets the index if there are no pending acks."""
         state = self.state
         count, reset = state.count, len(state.pending) == 0
         self._purge(state.q4.take_all(), reset)
@@ -290,31 +290,31 @@ class PagingQueue:
         state.rates.count(left=len(run))
 
     def purge_acks(self) -> None:
-        """Removes every pending message; persistent counts and unacked bytes stay as they are, as in 3.10.8."""
+        """Removes every pending message; leaves persistent counts and unacked bytes unchanged, as 3.10.8 does."""
         run = joined([held.take_all() for held in self.state.pending.sets])
         self._discard(run, one_by_one=False)
 
     # memory
 
     def set_target_ram_count(self, target: int | None) -> None:
-        """None is infinity. Reduces when the target drops."""
+        """Sets the target; None is infinity. Reduces memory if the target drops."""
         state = self.state
         before, state.target_ram_count = state.target_ram_count, target
         if target is not None and (before is None or target < before):
             reduce_memory(state)
 
     def set_ram_duration_target(self, seconds: float) -> None:
-        """How many seconds of the present traffic may be in memory; infinity lifts the limit."""
+        """Sets how many seconds of the current traffic may be in memory; infinity lifts the limit."""
         self.set_target_ram_count(None if seconds == float("inf") else int(seconds * self.state.rates.total))
 
     def ram_duration(self) -> float:
-        """Seconds of the present traffic that are in memory: what a queue reports to the memory monitor."""
+        """Seconds of the current traffic that are in memory: what a queue reports to the memory monitor."""
         state = self.state
         state.rates.update()
         return state.rates.duration_s(state.ram_msg_count + len(state.pending.ram) + len(state.pending.index))
 
     def set_lazy(self, lazy: bool) -> None:
-        """Lazy: everything but the next chunk goes to disk first, waiting for the stores where they block."""
+        """Switches lazy mode. Turning it on first writes all but the next chunk to disk, waiting for blocked stores."""
         state = self.state
         if lazy == state.lazy:
             return
@@ -335,11 +335,11 @@ class PagingQueue:
         state.lazy, state.target_ram_count = True, target
 
     def resume(self) -> None:
-        """What follows a grant of credit."""
+        """Reduces memory after a grant of credit."""
         reduce_memory(self.state)
 
     def settle(self) -> None:
-        """Handles what waits: "continue reducing", then grants, one by one, each followed by a reduction."""
+        """Handles pending work: "continue reducing", then grants, one by one, each followed by a reduction."""
         state = self.state
         while True:
             state.credit.collect()
@@ -350,7 +350,7 @@ class PagingQueue:
             reduce_memory(state)
 
     def visit(self) -> tuple[MessageRun, Mask]:
-        """Every message, ready and pending, by sequence id and with its payload; and which are pending."""
+        """Every message, ready and pending, by sequence id and with its payload, and a mask of the pending ones."""
         state = self.state
         in_delta = empty_run()
         if not state.delta.blank and state.delta.start is not None and state.delta.stop is not None:

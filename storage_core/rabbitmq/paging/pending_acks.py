@@ -1,7 +1,7 @@
 """Messages delivered and not yet acknowledged, by sequence id, in sorted runs of columns.
 
-Which of the three sets (payload in memory for the store, not in memory, in memory for the index) a message belongs
-to follows from its flags. Source: rabbitmq.md 7.1 and 7.5.
+The flags of a message determine which of the three sets (payload in memory for the store, not in memory, in memory
+for the index) it belongs to. Source: rabbitmq.md 7.1 and 7.5.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from storage_core.rabbitmq.index.message_run import (
 )
 
 RUN_LIMIT = 4096
-"""A run is not made longer than this by adding to it."""
+"""Adding to a run never makes it longer than this."""
 
 
 class SequenceSet:
@@ -80,12 +80,12 @@ class SequenceSet:
         return [(np.flatnonzero(chosen == at), self._runs[at]) for at in np.unique(chosen) if at >= 0]
 
     def take(self, sequence_ids: SequenceIds) -> MessageRun:
-        """Removes those of `sequence_ids` that are there; by ascending sequence id."""
+        """Removes and returns the messages of `sequence_ids` that are in the set, by ascending sequence id."""
         if self._runs and 0 < len(sequence_ids) < len(self._runs[0]):
             front = self._runs[0]
             if np.array_equal(
                 front.sequence_ids[: len(sequence_ids)], sequence_ids
-            ):  # the oldest ones, as most consumers acknowledge
+            ):  # the oldest messages, which most consumers acknowledge first
                 self._runs[0] = front[len(sequence_ids) :]
                 self._size -= len(sequence_ids)
                 return front[: len(sequence_ids)]
@@ -105,7 +105,7 @@ class SequenceSet:
         return joined(taken)
 
     def take_largest(self, count: int) -> MessageRun:
-        """Removes the `count` highest sequence ids, fewer when there are no more; by ascending sequence id."""
+        """Removes and returns the `count` highest messages, or all if there are fewer, by ascending sequence id."""
         taken = []
         while count > 0 and self._runs:
             run = self._runs.pop()
@@ -118,7 +118,7 @@ class SequenceSet:
         return joined(taken[::-1])
 
     def take_all(self) -> MessageRun:
-        """Removes every message."""
+        """Removes and returns every message."""
         return self.take_largest(self._size)
 
 
@@ -135,11 +135,11 @@ class PendingAcks:
 
     @property
     def sets(self) -> tuple[SequenceSet, SequenceSet, SequenceSet]:
-        """The sets in the order in which an acknowledgement looks for a sequence id."""
+        """The sets in the order in which an acknowledgement searches them."""
         return self.ram, self.disk, self.index
 
     def add(self, run: MessageRun) -> None:
-        """Files each message by its flags."""
+        """Adds each message to the set that its flags select."""
         first = run.rows["flags"][0] & (IN_RAM | TO_INDEX) if len(run) else 0
         kinds = run.rows["flags"] & (IN_RAM | TO_INDEX)
         if (kinds == first).all():
@@ -163,7 +163,7 @@ class PendingAcks:
         return found
 
     def take(self, sequence_ids: SequenceIds) -> MessageRun:
-        """Removes those of `sequence_ids` (each once) that are pending; in the order of `sequence_ids`."""
+        """Removes and returns the pending messages of `sequence_ids` (without duplicates), in the order given."""
         run = by_sequence(joined([held.take(sequence_ids) for held in self.sets if len(held)] or [empty_run()]))
         if len(sequence_ids) < 2 or not len(run) or (sequence_ids[1:] > sequence_ids[:-1]).all():
             return run

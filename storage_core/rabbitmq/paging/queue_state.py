@@ -1,6 +1,6 @@
 """The state of one paging queue and the steps that all its operations are made of: write, count, load, take.
 
-The operations belong to `paging_queue`, the way out of memory to `memory_reduction`. Source: rabbitmq.md 7.1,
+The operations are in `paging_queue`, the moves out of memory in `memory_reduction`. Source: rabbitmq.md 7.1,
 7.2, 7.6, 7.7.
 """
 
@@ -34,30 +34,30 @@ from storage_core.rabbitmq.paging.pending_acks import PendingAcks
 from storage_core.rabbitmq.paging.rates import Rates
 
 CHUNK = 2048
-"""Sequence ids that one load of delta covers at most, whatever the segment size."""
+"""Most sequence ids that one load of delta covers, whatever the segment size."""
 
 
 class PayloadStore(Protocol):
     """A message store as a queue sees it."""
 
     def write(self, ids: npt.NDArray[Any], terms: Sequence[bytes]) -> None:
-        """Adds messages, or a reference to those it has."""
+        """Adds messages, or a reference to those already in the store."""
 
     def read(self, ids: npt.NDArray[Any]) -> list[bytes]:
-        """The terms of messages that are there."""
+        """The terms of messages in the store."""
 
     def remove(self, ids: npt.NDArray[Any]) -> None:
-        """Takes one reference away from each."""
+        """Removes one reference from each message."""
 
     def contains(self, ids: npt.NDArray[Any]) -> Mask:
-        """Which messages are there."""
+        """Which messages are in the store."""
 
     def sync(self) -> None:
-        """Forces to the disk what was written."""
+        """Forces written data to disk."""
 
 
 class QueueState:
-    """Everything that rabbitmq.md 7.1 lists. `clock` gives seconds that never step back."""
+    """The state listed in rabbitmq.md 7.1. `clock` returns seconds that never go backwards."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class QueueState:
     # counting
 
     def count_ready(self, run: MessageRun, sign: int) -> None:
-        """Messages enter (1) or leave (-1) the ready ones for good or from outside."""
+        """Counts messages that become ready from outside the queue (1), or are ready and leave it for good (-1)."""
         size = run.body_bytes()
         self.count += sign * len(run)
         self.bytes += sign * size
@@ -97,20 +97,20 @@ class QueueState:
         self.count_persistent(run, sign)
 
     def count_in_memory(self, run: MessageRun, sign: int, ready: bool = True) -> None:
-        """Payloads come into memory (1) or leave it (-1)."""
+        """Counts payloads that enter memory (1) or leave it (-1)."""
         held = run.has(IN_RAM)
         if ready:
             self.ram_msg_count += sign * int(np.count_nonzero(held))
         self.ram_bytes += sign * run.body_bytes(held)
 
     def count_persistent(self, run: MessageRun, sign: int) -> None:
-        """Persistent messages enter (1) or leave (-1) the queue, ready or pending."""
+        """Counts persistent messages that enter (1) or leave (-1) the queue, ready or pending."""
         kept = run.has(PERSISTENT)
         self.persistent_count += sign * int(np.count_nonzero(kept))
         self.persistent_bytes += sign * run.body_bytes(kept)
 
     def count_pending(self, run: MessageRun, sign: int) -> None:
-        """Ready messages become pending (1), or pending ones ready again (-1), with what they hold in memory."""
+        """Counts ready messages that become pending (1) or the reverse (-1), with what they hold in memory."""
         size = run.body_bytes()
         self.count -= sign * len(run)
         self.bytes -= sign * size
@@ -120,7 +120,7 @@ class QueueState:
     # writing
 
     def write_payloads(self, run: MessageRun, force: bool) -> MessageRun:
-        """Writes payloads that are meant for a store and in none yet: the persistent ones, or all by `force`."""
+        """Writes payloads destined for a store and not yet in one: the persistent ones, or all with `force`."""
         value = 0 if force else PERSISTENT
         wanted = run.where(IN_STORE | TO_INDEX | (0 if force else PERSISTENT), value)
         count = int(np.count_nonzero(wanted))
@@ -143,7 +143,7 @@ class QueueState:
         return [part for part in parts if part[2].any()]
 
     def write_index(self, run: MessageRun, force: bool, batch: bool) -> MessageRun:
-        """Writes index entries that are not on disk: of the persistent messages, or of all by `force`."""
+        """Writes index entries that are not on disk: those of the persistent messages, or all with `force`."""
         value = 0 if force else PERSISTENT
         wanted = run.where(INDEX_ON_DISK | (0 if force else PERSISTENT), value)
         if not wanted.any():
@@ -159,11 +159,11 @@ class QueueState:
         return MessageRun(rows, run.terms)
 
     def end_batch(self) -> None:
-        """Writes the index's batch out."""
+        """Writes out the index's batch."""
         self.index.end_batch(self.target_ram_count)
 
     def read_payloads(self, run: MessageRun) -> MessageRun:
-        """With the payloads that are not in memory read from their stores."""
+        """Returns `run` with the payloads that are not in memory read from their stores."""
         missing = ~run.has(IN_RAM)
         if not missing.any():
             return run
@@ -173,7 +173,7 @@ class QueueState:
         return run
 
     def remove_payloads(self, run: MessageRun) -> None:
-        """Takes away the stores' references of removed messages."""
+        """Drops the store references of removed messages."""
         stored = run.has(IN_STORE)
         if stored.any():
             for store, _, chosen in self._by_store(run, stored):
@@ -182,7 +182,7 @@ class QueueState:
     # moving
 
     def into_delta(self, run: MessageRun, transient: Mask | None = None) -> None:
-        """Adds messages, index entries on disk, to delta; they are known by their sequence ids alone from here."""
+        """Adds messages whose index entries are on disk to delta, which keeps only their sequence ids."""
         if not len(run):
             return
         volatile = ~run.has(PERSISTENT)
@@ -190,7 +190,7 @@ class QueueState:
         self.delta = self.delta.expanded(run.sequence_ids, volatile if transient is None else transient)
 
     def deliver(self, sequence_ids: SequenceIds) -> None:
-        """Moves next_deliver_sequence_id over taken messages, in order: it stops at the first gap."""
+        """Advances next_deliver_sequence_id past taken messages in order, stopping at the first gap."""
         at = self.next_deliver_sequence_id
         if len(sequence_ids) and sequence_ids[0] <= at <= sequence_ids[-1]:
             first = int(np.searchsorted(sequence_ids, at))
@@ -200,7 +200,7 @@ class QueueState:
     def load_chunk(self, drop: bool = True) -> None:
         """Loads the next chunk of delta into q3; transient messages from before a restart are acked (if `drop`).
 
-        Raises CorruptionError where the terms of the last stop count messages that the index does not have.
+        Raises CorruptionError if the terms of the last stop count messages that the index does not have.
         """
         while not self.delta.blank and self.delta.start is not None and self.delta.stop is not None:
             start, stop = self.delta.start, self.delta.stop
@@ -242,9 +242,9 @@ class QueueState:
         return run[~lost]
 
     def take_front(self, count: int) -> MessageRun:
-        """Takes messages that stand together at the front: at most `count`, none only when the queue is empty.
+        """Takes consecutive messages from the front: at most `count`, none only if the queue is empty.
 
-        q3 gives its last message only alone: what comes after it is loaded between the two, as one by one.
+        The last message of q3 is taken alone, so that what follows is loaded after it, as when taking one by one.
         """
         if not self.lazy and len(self.q4):
             return self.q4.pop_front(min(count, len(self.q4)))
@@ -260,14 +260,14 @@ class QueueState:
         return taken
 
     def front_row(self) -> Rows | None:
-        """The ROW of the message that a take would give, None where that is not in memory."""
+        """The ROW of the message at the front; None if it is not in memory."""
         for queue in (self.q4, self.q3):
             if len(queue):
                 return queue.first_row()
         return None
 
     def put_back(self, run: MessageRun) -> None:
-        """Returns the message that was just taken to the front."""
+        """Puts the message that was just taken back at the front."""
         if self.lazy and not len(self.q3):
             run = self.write_index(self.write_payloads(run, True), True, batch=False)
             self.count_in_memory(run, -1)

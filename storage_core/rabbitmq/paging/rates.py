@@ -1,6 +1,6 @@
-"""How fast a queue's messages come and go, and how many seconds of traffic its memory holds.
+"""How fast messages enter and leave a queue, and how many seconds of traffic its memory holds.
 
-When rates are taken and what follows from them belongs to the queue and the memory monitor. Source: rabbitmq.md 7.9.
+The queue and the memory monitor decide when to update the rates and how to use them. Source: rabbitmq.md 7.9.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ IDLE_RATE = 0.01
 class Rates:
     """Counters since the last update and the smoothed rates, per second, of messages in, out, delivered, acked.
 
-    `now` gives seconds on a clock that never steps back; `frozen` holds rates and counters still.
+    `now` returns seconds of a clock that never goes backwards; `frozen` stops all updates of rates and counters.
     """
 
     now: Callable[[], float]
@@ -37,12 +37,12 @@ class Rates:
             ]
 
     def maybe_update(self) -> None:
-        """Takes the rates anew when more than 100 messages came in or went out."""
+        """Updates the rates once more than 100 messages have entered or left."""
         if self.counters[0] + self.counters[1] > MESSAGES_PER_UPDATE:
             self.update()
 
     def update(self) -> None:
-        """Takes the rates anew: old ones fade by half in five seconds."""
+        """Updates the rates; old ones decay by half in five seconds."""
         if self.frozen:
             return
         now = self.now()
@@ -63,12 +63,12 @@ class Rates:
         return sum(self.values)
 
     def acks_grow_faster(self) -> bool:
-        """Whether messages waiting for acknowledgement pile up faster than those waiting for delivery."""
+        """Whether messages awaiting acknowledgement accumulate faster than those awaiting delivery."""
         entered, left, delivered, acked = self.values
         return delivered - acked > entered - left
 
     def duration_s(self, message_count: int) -> float:
-        """Seconds of traffic that `message_count` messages in memory stand for; infinity when all is still."""
+        """Seconds of traffic that `message_count` messages in memory represent; infinity if the queue is idle."""
         if all(rate < IDLE_RATE for rate in self.values):
             return float("inf")
         return message_count / (4 * self.total)

@@ -1,4 +1,4 @@
-"""Messages as a consumer gets them from a queue: single ones, and batches that are taken apart only when looked at.
+"""Messages as a consumer receives them from a queue: single messages, and batches that are decoded on access.
 
 Source: rabbitmq.md 6.3; the columns' names are those of docs/rabbitmq.md "Columns".
 """
@@ -22,9 +22,9 @@ from storage_core.rabbitmq.index.message_run import SequenceIds, Terms
 
 @dataclass(frozen=True)
 class Delivery:
-    """One message. `sequence_id` is what `ack` and `requeue` want.
+    """One message. `ack` and `requeue` accept its `sequence_id`.
 
-    `priority` is that of the queue which it came from, behind a priority queue; else None.
+    `priority`, for a message of a priority queue, is that of the queue behind it that held the message; else None.
     """
 
     sequence_id: int
@@ -34,12 +34,12 @@ class Delivery:
 
     @cached_property
     def message(self) -> Message:
-        """The message as it was published. FormatError when its term is damaged."""
+        """The message as it was published. Raises FormatError if its term is damaged."""
         return basic_message.decode(self.term)
 
     @property
     def body(self) -> bytes:
-        """What was published."""
+        """The body as it was published."""
         return self.message.body
 
     @cached_property
@@ -50,16 +50,16 @@ class Delivery:
 
 @dataclass
 class TermShape:
-    """How the terms seen last begin, down to the length of the body: messages of one kind are alike so far.
+    """How the last terms began, up to and including the length of the body; similar messages share this head.
 
-    The body is what lies between `head` and position `stop` of the term.
+    The body is between the end of `head` and position `stop` of the term.
     """
 
     head: bytes = b""
     stop: int = 0
 
     def bodies(self, terms: list[bytes]) -> list[bytes] | None:
-        """The bodies when all terms begin so, else None."""
+        """The bodies if all terms begin with `head`, else None."""
         head, start, stop = self.head, len(self.head), self.stop
         if not head or not all(len(term) > stop and term.startswith(head) for term in terms):
             return None
@@ -69,7 +69,7 @@ class TermShape:
 class Deliveries(Sequence[Delivery]):
     """Messages taken together, in queue order. `sequence_ids` and `redelivered` are arrays of shape (n,).
 
-    Of a priority queue `priorities` has the same shape, else it is None.
+    For a priority queue `priorities` has the same shape, else it is None.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Deliveries(Sequence[Delivery]):
         return (Delivery(*row) for row in rows)
 
     def bodies(self) -> list[bytes]:
-        """All bodies at once. FormatError when a term is damaged."""
+        """All bodies at once. Raises FormatError if a term is damaged."""
         terms = self.terms.tolist()
         found = self._shape.bodies(terms) if terms else []
         if found is not None:
@@ -118,7 +118,7 @@ class Deliveries(Sequence[Delivery]):
         starts = np.concatenate(([0], stops[:-1]))
         spans = basic_message.locate(np.frombuffer(data, np.uint8), starts, stops)
         if spans.ok[0] and spans.body_starts[0] < spans.body_stops[0]:
-            # With an empty body the head would end before the list of fragments, and say nothing about its length.
+            # With an empty body the head would end before the list of fragments and not include its length.
             self._shape.head, self._shape.stop = terms[0][: int(spans.body_starts[0])], int(spans.body_stops[0])
         if len(spans.pieces.rows):
             buffer, spans = whole_bodies(np.frombuffer(data, np.uint8), spans)

@@ -1,6 +1,6 @@
-"""One queue of a store that is open for writing: its paging queue, where it comes from and what it leaves behind.
+"""One queue of a store that is open for writing: its paging queue, how it starts, and what it leaves at its stop.
 
-What a caller sees of it is `queue`'s, the store around it `live_vhost`'s. Source: rabbitmq.md 4.2, 4.3, 5.1, 7.9.
+Its public interface is in `queue`, the store around it in `live_vhost`. Source: rabbitmq.md 4.2, 4.3, 5.1, 7.9.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HIBERNATE_AFTER_S = 1.0
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the queues of one vhost share. `clock` gives seconds that never step back."""
+    """What the queues of one vhost share. `clock` returns seconds that never go backwards."""
 
     root: str
     settings: Settings
@@ -49,7 +49,7 @@ class LiveQueue:
         self._used = self._reported = shared.clock()
 
     def start(self, terms: QueueTerms | None, store_clean: bool) -> None:
-        """Takes up what the last stop or crash left."""
+        """Starts from what the last stop or crash left."""
         if terms is not None:
             self.client = terms.client or self.client
         if terms is not None and terms.segments is not None and store_clean:
@@ -60,7 +60,7 @@ class LiveQueue:
         self._begin()
 
     def create(self) -> None:
-        """A queue that never was before."""
+        """Starts a new queue."""
         self._begin()
 
     def _begin(self) -> None:
@@ -73,12 +73,12 @@ class LiveQueue:
         return self.shared.persistent.contains(run.ids)
 
     def used(self) -> None:
-        """Handles what an operation left to do, and notes that the queue is awake."""
+        """Completes the pending work of an operation and notes that the queue is active."""
         self.paging.settle()
         self._used = self.shared.clock()
 
     def drop_expired(self, now_us: int) -> None:
-        """Removes messages at the front whose time is over, as a node does before it delivers."""
+        """Removes expired messages from the front, as a node does before it delivers."""
 
         def over(rows: Rows) -> Mask:
             found: Mask = (rows["expiry"] != 0) & (rows["expiry"] <= now_us)
@@ -89,12 +89,12 @@ class LiveQueue:
             self.paging.drop_while(over)
 
     def sync(self) -> None:
-        """Forces to the disk what was published and acknowledged so far."""
+        """Forces everything published and acknowledged so far to disk."""
         self.shared.persistent.sync()
         self.index.sync()
 
     def tick(self, now: float) -> None:
-        """What a node does by the clock: sync, flush when idle, report to the memory monitor."""
+        """Does a node's periodic work: syncs, flushes when idle, reports to the memory monitor."""
         if self.index.journal.pending:
             self.sync()
         idle = now - self._used >= HIBERNATE_AFTER_S
@@ -106,7 +106,7 @@ class LiveQueue:
             self.paging.settle()
 
     def stop(self) -> QueueTerms:
-        """A clean stop: what to write to recovery.dets. The files of a queue that is not durable go."""
+        """Stops cleanly; returns what to write to recovery.dets. Removes the files of a queue that is not durable."""
         self.shared.monitor.deregister(self.directory)
         if not self.durable:
             self.index.reset()

@@ -1,6 +1,6 @@
 """A vhost that is open for writing: its two message stores, its running queues, its clock.
 
-How it is opened is `opening`'s, what a caller sees `queue`'s. Source: rabbitmq.md 4.3, 6.7; commit-protocol.md 15.
+`opening` opens it; its public interface is in `queue`. Source: rabbitmq.md 4.3, 6.7; commit-protocol.md 15.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ TICK_INTERVAL_S = 0.2
 
 
 class LiveVhost:
-    """`name` is the vhost's; `arguments` are those with which its queues were declared, `terms` the notes of the last
-    stop of the queues that do not run yet. Whoever works on its queues holds it by `working`.
+    """`name` is the vhost's name, `arguments` are those its queues were declared with, `terms` are the terms of the
+    last stop for the queues that are not running yet. All work on its queues is done inside `working`.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class LiveVhost:
     # queues
 
     def recover(self, directories: list[QueueDirectory]) -> None:
-        """Starts every queue, after a crash."""
+        """Starts every queue after a crash."""
         for directory in directories:
             self._start(directory.directory, directory.name, store_clean=False)
 
@@ -69,7 +69,7 @@ class LiveVhost:
         return queue
 
     def queue(self, name: bytes, priority: int | None, durable: bool) -> LiveQueue:
-        """The queue called `name`, started or made when it does not run yet."""
+        """The queue called `name`, started or created if it is not running yet."""
         directory = paths.queue_directory(self.name, name, priority)
         running = self.queues.get(directory)
         if running is not None:
@@ -82,9 +82,9 @@ class LiveVhost:
         return queue
 
     def max_priority(self, name: str, wanted: int | None) -> int | None:
-        """The `x-max-priority` of a queue, that of a new one is `wanted`; None for one without priorities.
+        """The `x-max-priority` of a queue, `wanted` for a new one; None for a queue without priorities.
 
-        OptionError when the queue is another one than is wanted.
+        Raises OptionError if `wanted` is out of range, or if the existing queue does not match it.
         """
         if wanted is not None and not 0 <= wanted <= paths.MAX_PRIORITY:
             raise OptionError("max_priority", str(wanted), f"it is a number from 0 to {paths.MAX_PRIORITY}")
@@ -98,14 +98,14 @@ class LiveVhost:
         return wanted
 
     def _has(self, name: bytes) -> bool:
-        """Whether the queue has files, terms of the last stop, or runs; definitions may be those of another store."""
+        """Whether the queue has files or terms, or is running. Definitions do not count: another store may own them."""
         on_disk = (listed.directory for listed in list_directories(self.root))
         known = {*self.queues, *self._terms, *on_disk}
         possible = (None, *range(paths.MAX_PRIORITY + 1))
         return any(paths.queue_directory(self.name, name, priority) in known for priority in possible)
 
     def declare(self, name: str, max_priority: int | None) -> None:
-        """Notes a durable queue for the definitions beside the store."""
+        """Records a durable queue for the definitions beside the store."""
         given = self._arguments.setdefault(name, {})
         if max_priority is not None:
             given[MAX_PRIORITY] = max_priority
@@ -114,7 +114,7 @@ class LiveVhost:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Holds the mutex around an operation. One that fails half-way leaves the store to the next opening."""
+        """Holds the mutex around an operation. One that fails half-way abandons the vhost until it is reopened."""
         with self.mutex:
             if self.failure is not None:
                 raise StoreClosedError(f"{self.root}: an earlier operation failed ({self.failure}); open it again")
@@ -127,7 +127,7 @@ class LiveVhost:
                 raise
 
     def start_clock(self) -> None:
-        """Does what a node does by the clock, in a thread of its own, until the vhost is closed."""
+        """Does a node's periodic work, in a separate thread, until the vhost is closed."""
         threading.Thread(target=self._tick_on, name="mqstore-rabbitmq", daemon=True).start()
 
     def _tick_on(self) -> None:
@@ -142,7 +142,7 @@ class LiveVhost:
                     return
 
     def tick(self, now: float) -> None:
-        """What happens by the clock."""
+        """Does the periodic work."""
         if now - self._updated >= UPDATE_INTERVAL_S:
             self._updated = now
             self.monitor.update()
@@ -153,7 +153,10 @@ class LiveVhost:
     # stopping
 
     def close(self) -> None:
-        """A clean stop: the next start, a node's too, knows what was delivered. One that fails lets go as well."""
+        """Stops cleanly: the next startup, also a node's, knows what was delivered.
+
+        If that fails, abandons the vhost.
+        """
         with self.mutex:
             if self.closed:
                 return
@@ -163,7 +166,7 @@ class LiveVhost:
                 self.abandon(error)
                 raise
             self._end()
-            # The store is stopped; where its folder may not be written, `mqstore definitions` says the same.
+            # The store is already stopped; if its folder is not writable, `mqstore definitions` outputs the same.
             with suppress(PermissionError):
                 definitions.write(self.root, self.name.decode(errors="replace"), self._arguments)
 
@@ -179,7 +182,7 @@ class LiveVhost:
         system.sync_folder(self.root)
 
     def abandon(self, error: BaseException) -> None:
-        """Lets go as a killed process does."""
+        """Releases everything as a killed process would."""
         with self.mutex:
             self.failure = error
             for queue in self.queues.values():

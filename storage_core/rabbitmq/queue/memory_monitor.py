@@ -1,6 +1,6 @@
 """Tells the queues of a store how many seconds of traffic they may keep in memory, so that all of it fits.
 
-A queue turns the seconds into messages by its own rates (`paging.rates`). Source: rabbitmq.md 7.9.
+A queue converts the seconds to messages by its own rates (`paging.rates`). Source: rabbitmq.md 7.9.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Push = Callable[[float], None]
 
 @dataclass
 class _Member:
-    """A queue: what it last reported and was last sent, in seconds, and how to send it more."""
+    """A queue: what it last reported and was last sent, in seconds, and how to send it a new target."""
 
     push: Push
     reported: float = INFINITY
@@ -29,7 +29,7 @@ class _Member:
 
 
 class MemoryMonitor:
-    """`used` gives the bytes in use, `limit` the bytes allowed; paging starts at `paging_ratio` of the limit."""
+    """`used` returns the bytes in use, `limit` is the bytes allowed; paging starts at `paging_ratio` of the limit."""
 
     def __init__(
         self, limit: int, paging_ratio: float, used: Callable[[], int] = system.memory_used, disk_alarm: bool = False
@@ -40,16 +40,16 @@ class MemoryMonitor:
         self._members: dict[str, _Member] = {}
 
     def register(self, name: str, push: Push) -> None:
-        """Adds a queue; `push` is called with a lower target as soon as there is one."""
+        """Adds a queue; `update` calls `push` with a lower target, or with a higher one during a disk alarm."""
         self._members[name] = _Member(push)
 
     def deregister(self, name: str) -> None:
-        """Forgets a queue and what it reported."""
+        """Removes a queue and its report."""
         self.report(name, INFINITY)
         del self._members[name]
 
     def report(self, name: str, duration: float) -> float:
-        """A queue says how many seconds of traffic it holds; the seconds it should hold."""
+        """Records how many seconds of traffic a queue holds; returns the seconds it should hold."""
         member = self._members[name]
         if member.reported < INFINITY:
             self.sum, self.count = self.sum - member.reported, self.count - 1
@@ -60,13 +60,13 @@ class MemoryMonitor:
         return self.desired
 
     def ratio(self) -> float | None:
-        """Memory in use over the limit; None when there is no limit."""
+        """Memory in use divided by the limit; None if there is no limit."""
         return self._used() / self.limit if self.limit > 0 else None
 
     def update(self) -> None:
-        """Takes the desired duration anew and sends it to every queue that holds more than it, and was told more.
+        """Recomputes the desired duration and sends it to every queue that both holds more and was last sent more.
 
-        While a disk alarm is on, only to those that were told less: paging writes to the disk that is full.
+        During a disk alarm, sends it only to those that were last sent less: paging writes to the disk that is full.
         """
         before, self.desired = self.desired, self.desired_duration(self.ratio())
         if not self._urgent(before):

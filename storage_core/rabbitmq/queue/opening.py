@@ -1,6 +1,6 @@
-"""Opens a vhost's directory for writing: the lock, what recovery must do first, the message stores and queues.
+"""Opens a vhost's directory for writing: the lock, the recovery that comes first, the message stores and queues.
 
-One writer a store: a second one, or a node, is refused; two users in this process share one.
+A store has one writer: opening fails while another writer or a node has it open; users in this process share one.
 Source: rabbitmq.md 1, 4.1, 6.7; commit-protocol.md 15.
 """
 
@@ -51,10 +51,10 @@ def open_vhost(
     clock: Callable[[], float] = time.monotonic,
     ticking: bool = True,
 ) -> LiveVhost:
-    """The vhost of the directory `root`, which is made when it is not there.
+    """Opens the vhost in the directory `root`, which is created if missing.
 
-    After a crash every queue is brought up, after a clean stop only those that are asked for. Raises StoreLockedError,
-    UnsupportedFormatError, CorruptionError; OptionError for another vhost's name.
+    After a crash every queue is started, after a clean stop only requested ones. Raises StoreLockedError,
+    UnsupportedFormatError, CorruptionError, and OptionError for another vhost's name.
     """
     job_folder = JobFolder(root)
     system.make_folder(job_folder.folder)
@@ -88,7 +88,7 @@ def open_vhost(
 
 
 def _vhost_name(root: str, wanted: bytes | None, directories: list[QueueDirectory]) -> bytes:
-    """What `.vhost` says, else a queue's stub, else what is `wanted`; written down where it was not, or wrongly."""
+    """The name in `.vhost`, else in a queue's stub, else `wanted`; writes `.vhost` if it is missing or wrong."""
     known = vhost_name(root) if system.exists(f"{root}/{paths.VHOST_FILE}") else b""
     if known and vhost_flaw(root) is not None:
         write_synced(f"{root}/{paths.VHOST_FILE}", known)
@@ -103,7 +103,7 @@ def _vhost_name(root: str, wanted: bytes | None, directories: list[QueueDirector
 
 
 def _entry_count(root: str, settings: Settings, directories: list[QueueDirectory]) -> int:
-    """What `.config` says; written down where there is none."""
+    """The segment entry count in `.config`; writes the file if it is missing."""
     path = f"{root}/{paths.CONFIG_FILE}"
     if system.exists(path):
         count = entry_count(root)
@@ -127,7 +127,7 @@ def _monitor(settings: Settings) -> MemoryMonitor:
 
 
 def _read_terms(root: str) -> dict[str, QueueTerms]:
-    """Terms by directory; none when there are none to be trusted."""
+    """Terms by directory; empty if there are none that can be trusted."""
     try:
         return recovery_terms.decode(read_table(f"{root}/{paths.RECOVERY_FILE}", *dets.HEAD))
     except FormatError:
@@ -135,7 +135,7 @@ def _read_terms(root: str) -> dict[str, QueueTerms]:
 
 
 def _start_stores(shared: Surroundings, terms: dict[str, QueueTerms], directories: list[QueueDirectory]) -> bool:
-    """Starts both message stores, and forgets what the last stop noted; whether it was a clean one."""
+    """Starts both message stores and removes the notes of the last stop; returns whether that stop was clean."""
     persistent, transient = shared.persistent, shared.transient
     clients = [queue.client for queue in terms.values() if queue.client is not None]
     startup.finish_compactions(persistent.directory)
@@ -158,7 +158,7 @@ def _start_stores(shared: Surroundings, terms: dict[str, QueueTerms], directorie
 
 
 def _references(shared: Surroundings, directories: list[QueueDirectory]) -> npt.NDArray[np.void]:
-    """An id for each reference that a queue's index has to the persistent store."""
+    """One id for each reference from a queue's index to the persistent store."""
     parts = [np.empty(0, "V16")]
     for directory in directories:
         index = open_index(shared.root, directory.directory, directory.name, shared.settings)
@@ -185,7 +185,7 @@ def acquire(root: str, settings: Settings, vhost: bytes | None, lock_timeout_s: 
 
 
 def release(vhost: LiveVhost) -> None:
-    """A user is done; the last one stops the vhost cleanly."""
+    """Ends one user's use of the vhost; the last one stops it cleanly."""
     key = system.real_path(vhost.root)
     with _REGISTRY:
         if _RUNNING.get(key) is not vhost:

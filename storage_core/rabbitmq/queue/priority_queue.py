@@ -1,6 +1,6 @@
-"""A priority queue of a RabbitMQ store, from Python: a queue for each priority, the highest is emptied first.
+"""The Python interface to a priority queue of a RabbitMQ store: one queue per priority, the highest emptied first.
 
-What one of them does is `queue`'s. Source: rabbitmq.md 1.2, interface.md 31.
+The single queues are in `queue`. Source: rabbitmq.md 1.2, interface.md 31.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PriorityTags = Delivery | Deliveries | Iterable[Delivery | tuple[int, int]]
 class PriorityQueue(MessageQueue):
     """A queue with `x-max-priority`: sequence ids count per priority. Thread-safe; a context manager.
 
-    A message's priority is that of its properties, none counts as 0, one above `max_priority` as that.
+    A message's priority is that of its properties; none counts as 0, one above `max_priority` as `max_priority`.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class PriorityQueue(MessageQueue):
         durable: bool = True,
         lock_timeout_s: float = opening.LOCK_TIMEOUT_S,
     ) -> None:
-        """Raises as `Queue` does."""
+        """Raises what `Queue` raises."""
         self.name, self.max_priority = name, max_priority
         self._shape = TermShape()
         with ExitStack() as opened:
@@ -51,11 +51,11 @@ class PriorityQueue(MessageQueue):
     # publish
 
     def publish(self, body: bytes | str, **how: Any) -> int:
-        """Publishes one message; its sequence id among those of its priority."""
+        """Publishes one message; returns its sequence id within its priority."""
         return self._chosen(how).publish(body, **how)
 
     def publish_many(self, bodies: Sequence[bytes | str], **how: Any) -> SequenceIds:
-        """Publishes messages of one priority as one batch, as `Queue.publish_many`; their sequence ids."""
+        """Publishes messages of one priority as one batch, like `Queue.publish_many`; returns their sequence ids."""
         return self._chosen(how).publish_many(bodies, **how)
 
     def _chosen(self, how: dict[str, Any]) -> Queue:
@@ -68,7 +68,7 @@ class PriorityQueue(MessageQueue):
     # consume
 
     def fetch_many(self, count: int, ack_required: bool = True) -> Deliveries:
-        """Up to `count` messages, highest priority first, in the order of their sequence ids within one."""
+        """Fetches up to `count` messages, highest priority first, by sequence id within a priority."""
         parts: list[Deliveries] = []
         with self._queues[0].together():
             for queue in reversed(self._queues):
@@ -86,14 +86,14 @@ class PriorityQueue(MessageQueue):
         )
 
     def ack(self, tags: PriorityTags) -> int:
-        """Removes fetched messages for good; how many of them were pending.
+        """Removes fetched messages for good; returns how many of them were pending.
 
-        `tags`: what was delivered, or pairs (priority, sequence id).
+        `tags`: deliveries, or pairs (priority, sequence id).
         """
         return self._by_priority(tags, Queue.ack)
 
     def requeue(self, tags: PriorityTags) -> int:
-        """Returns fetched messages to where they were; how many of them were pending."""
+        """Puts fetched messages back where they were; returns how many of them were pending."""
         return self._by_priority(tags, Queue.requeue)
 
     def _by_priority(self, tags: PriorityTags, action: Callable[[Queue, Iterable[int]], int]) -> int:
@@ -106,45 +106,45 @@ class PriorityQueue(MessageQueue):
             return sum(action(self._queues[priority], ids) for priority, ids in chosen.items())
 
     def purge(self) -> int:
-        """Removes every message that is ready; their number."""
+        """Removes every ready message; returns how many."""
         with self._queues[0].together():
             return sum(queue.purge() for queue in self._queues)
 
     def __len__(self) -> int:
-        """Messages that are ready."""
+        """Number of ready messages."""
         with self._queues[0].together():
             return sum(map(len, self._queues))
 
     @property
     def unacknowledged(self) -> int:
-        """Messages fetched and not yet acknowledged."""
+        """Number of messages fetched and not yet acknowledged."""
         with self._queues[0].together():
             return sum(queue.unacknowledged for queue in self._queues)
 
     # memory and disk
 
     def set_ram_duration_target(self, seconds: float) -> None:
-        """How many seconds of the present traffic of each priority may be in memory; infinity lifts the limit."""
+        """Sets how many seconds of the current traffic of each priority may be in memory; infinity lifts the limit."""
         for queue in self._queues:
             queue.set_ram_duration_target(seconds)
 
     def set_target_ram_count(self, count: int | None) -> None:
-        """How many messages of each priority may be in memory; None lifts the limit."""
+        """Sets how many messages of each priority may be in memory; None lifts the limit."""
         for queue in self._queues:
             queue.set_target_ram_count(count)
 
     def set_lazy(self, lazy: bool) -> None:
-        """Lazy queues keep messages on the disk from the start."""
+        """Switches lazy mode; lazy queues keep messages on disk from the start."""
         for queue in self._queues:
             queue.set_lazy(lazy)
 
     def sync(self) -> None:
-        """Returns when everything published, and every acknowledgement, is on the disk."""
+        """Returns once everything published and every acknowledgement is on disk."""
         for queue in self._queues:
             queue.sync()
 
     def close(self) -> None:
-        """Done with the queue; the last one closed stops the store cleanly."""
+        """Closes the queue; closing the store's last queue stops the store cleanly."""
         self._open.close()
 
 
@@ -170,9 +170,9 @@ def open_queue(
     priority: int | None,
     max_priority: int | None,
 ) -> Queue | PriorityQueue:
-    """The queue `name` of a store, a priority queue when it was declared as one, or is new with `max_priority`.
+    """Opens the queue `name` of a store, as a priority queue if it was declared so or is new with `max_priority`.
 
-    Raises OptionError for another `max_priority` than the queue has, and what `Queue` raises.
+    Raises OptionError if `max_priority` differs from the queue's, and what `Queue` raises.
     """
     running = opening.acquire(root, settings, vhost.encode(), lock_timeout_s)
     try:

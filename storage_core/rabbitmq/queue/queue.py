@@ -1,7 +1,7 @@
-"""One queue of a RabbitMQ store, from Python: publish, fetch, ack, requeue. Thread-safe; a context manager.
+"""The Python interface to one queue of a RabbitMQ store: publish, fetch, ack, requeue. Thread-safe; a context manager.
 
 `open_store(path).queue(name)` returns one. The store is stopped cleanly when its last queue is closed.
-How messages are paged belongs to `paging`, what a store is while it is written to `live_vhost`.
+`paging` pages the messages, `live_vhost` is the store while it is open for writing.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ Tags = int | Delivery | Deliveries | Iterable[int]
 
 
 class MessageQueue(Closable):
-    """What is fetched from one by one, whatever lies below."""
+    """A source of messages to fetch one by one, whatever is behind it."""
 
     @abstractmethod
     def fetch_many(self, count: int, ack_required: bool = True) -> Deliveries:
-        """Up to `count` messages. They stay the queue's until they are acknowledged, or come back."""
+        """Fetches up to `count` messages. They stay pending in the queue until acknowledged or returned to it."""
 
     def fetch(self, ack_required: bool = True) -> Delivery | None:
-        """The next message, None when the queue is empty."""
+        """Fetches the next message; None if the queue is empty."""
         taken = self.fetch_many(1, ack_required)
         return taken[0] if taken else None
 
     def __iter__(self) -> Iterator[Delivery]:
-        """Fetches until the queue is empty; what is not acknowledged comes back when the store is opened again."""
+        """Fetches until the queue is empty; unacknowledged messages return when the store is opened again."""
         while (delivery := self.fetch()) is not None:
             yield delivery
 
     def __bool__(self) -> bool:
-        """An empty queue is a queue."""
+        """True even for an empty queue."""
         return True
 
 
 class Queue(MessageQueue):
-    """One queue. Its directory is made by the first message that has to be on the disk."""
+    """One queue. The first message that has to be on disk creates its directory."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Queue(MessageQueue):
         lock_timeout_s: float = opening.LOCK_TIMEOUT_S,
         priority: int | None = None,
     ) -> None:
-        """A store that is not there is made. `priority` picks one of the queues behind an `x-max-priority` queue.
+        """Creates a missing store. `priority` selects one of the queues behind an `x-max-priority` queue.
 
         Raises StoreLockedError, OptionError, UnsupportedFormatError, CorruptionError.
         """
@@ -84,14 +84,14 @@ class Queue(MessageQueue):
         self._open = True
 
     def together(self) -> AbstractContextManager[None]:
-        """Holds the store, so that operations within are one to other threads."""
+        """Holds the store, so that the operations inside appear as one to other threads."""
         if not self._open:
             raise StoreClosedError(f"queue {self.name} was closed; open it again")
         return self._vhost.working()
 
     @contextmanager
     def _operation(self) -> Iterator[PagingQueue]:
-        """Holds the store for one operation, and does what it left to do."""
+        """Holds the store for one operation and then completes its pending work."""
         with self.together():
             yield self._queue.paging
             self._queue.used()
@@ -99,16 +99,16 @@ class Queue(MessageQueue):
     # publish
 
     def publish(self, body: bytes | str, **how: Any) -> int:
-        """Publishes one message; its sequence id. `how` is as for `publish_many`."""
+        """Publishes one message; returns its sequence id. `how` is as for `publish_many`."""
         return int(self._publish([body], batch=False, **how)[0])
 
     def publish_many(self, bodies: Sequence[bytes | str], **how: Any) -> SequenceIds:
-        """Publishes messages as one batch; their sequence ids, shape (n,).
+        """Publishes messages as one batch; returns their sequence ids, shape (n,).
 
         `exchange` (default ""), `routing_keys` (default: the queue's name), `persistent` (default True),
         `expires_at_us` (µs since 1970), `raw_properties` (a property list) or properties by name: `content_type`,
-        `correlation_id`, `headers` (a mapping of texts), … They hold for all `bodies`. On the disk for certain after
-        `sync`.
+        `correlation_id`, `headers` (a mapping of texts), … They apply to all `bodies`. The messages are only certain
+        to be on disk after `sync`.
         """
         return self._publish(bodies, batch=True, **how)
 
@@ -167,62 +167,62 @@ class Queue(MessageQueue):
     # consume
 
     def fetch_many(self, count: int, ack_required: bool = True) -> Deliveries:
-        """Up to `count` messages."""
+        """Fetches up to `count` messages."""
         with self._operation() as paging:
             self._queue.drop_expired(time.time_ns() // 1000)
             taken = paging.fetch(count, ack_required)
         return Deliveries(taken.run.sequence_ids, taken.redelivered, taken.run.terms, self._shape)
 
     def ack(self, tags: Tags) -> int:
-        """Removes fetched messages for good; how many of them were pending."""
+        """Removes fetched messages for good; returns how many of them were pending."""
         with self._operation() as paging:
             return len(paging.ack(_sequence_ids(tags)))
 
     def requeue(self, tags: Tags) -> int:
-        """Returns fetched messages to where they were; how many of them were pending."""
+        """Puts fetched messages back where they were; returns how many of them were pending."""
         with self._operation() as paging:
             return len(paging.requeue(_sequence_ids(tags)))
 
     def purge(self) -> int:
-        """Removes every message that is ready; their number."""
+        """Removes every ready message; returns how many."""
         with self._operation() as paging:
             return paging.purge()
 
     def __len__(self) -> int:
-        """Messages that are ready."""
+        """Number of ready messages."""
         with self.together():
             return self._queue.paging.state.count
 
     @property
     def unacknowledged(self) -> int:
-        """Messages fetched and not yet acknowledged."""
+        """Number of messages fetched and not yet acknowledged."""
         with self.together():
             return len(self._queue.paging.state.pending)
 
     # memory and disk
 
     def set_ram_duration_target(self, seconds: float) -> None:
-        """How many seconds of the present traffic may be in memory; infinity lifts the limit."""
+        """Sets how many seconds of the current traffic may be in memory; infinity lifts the limit."""
         with self._operation() as paging:
             paging.set_ram_duration_target(seconds)
 
     def set_target_ram_count(self, count: int | None) -> None:
-        """How many messages may be in memory; None lifts the limit."""
+        """Sets how many messages may be in memory; None lifts the limit."""
         with self._operation() as paging:
             paging.set_target_ram_count(count)
 
     def set_lazy(self, lazy: bool) -> None:
-        """Lazy queues keep messages on the disk from the start."""
+        """Switches lazy mode; a lazy queue keeps messages on disk from the start."""
         with self._operation() as paging:
             paging.set_lazy(lazy)
 
     def sync(self) -> None:
-        """Returns when everything published, and every acknowledgement, is on the disk."""
+        """Returns once everything published and every acknowledgement is on disk."""
         with self.together():
             self._queue.sync()
 
     def close(self) -> None:
-        """Done with the queue; the last one closed stops the store cleanly."""
+        """Closes the queue; closing the store's last queue stops the store cleanly."""
         if self._open:
             self._open = False
             opening.release(self._vhost)
@@ -236,7 +236,7 @@ def _as_bytes(bodies: Sequence[bytes | str]) -> list[bytes]:
 
 
 def _listed(values: dict[str, Any], persistent: bool) -> bytes:
-    """The property list of properties by name."""
+    """Encodes properties given by name as a property list."""
     known = [name for name, _ in property_list.FIELDS]
     for name in values:
         if name not in known:

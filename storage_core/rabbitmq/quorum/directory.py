@@ -1,6 +1,6 @@
-"""Which quorum queues lie in a node's folder: their directories, their files, what the node notes beside them.
+"""Finds the quorum queues in a node's folder: their directories, their files, and the node's tables about them.
 
-Source: docs/format/rabbitmq-quorum.md 1 and 2. Leaves to `raft_log` what the files hold.
+Source: docs/format/rabbitmq-quorum.md 1 and 2. Reading the log files belongs to `raft_log`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ CONFIG, META = "config", "meta.dets"
 
 @dataclass(frozen=True)
 class QueueDirectory:
-    """One quorum queue's member on this node. `folder` is its name below the store, and its uid; `damages` are those of
-    its config, for which a node does not serve it.
+    """One quorum queue's member on this node. `folder` is its name below the store and its uid; `damages` are those of
+    its config, because of which a node does not serve it.
     """
 
     folder: str
@@ -32,7 +32,7 @@ class QueueDirectory:
 
     @property
     def uid(self) -> bytes:
-        """What write-ahead logs and tables call it."""
+        """Its identifier in write-ahead logs and tables."""
         return self.folder.encode()
 
     @property
@@ -47,8 +47,8 @@ class QueueDirectory:
 
 
 def list_queues(root: str) -> tuple[list[QueueDirectory], list[Damage]]:
-    """All quorum queues below `root`, by virtual host and name, and the folders that do not tell of which queue they
-    are, as damages: their configs are gone, empty or damaged.
+    """All quorum queues below `root`, by virtual host and name, and a damage for each folder whose queue is unknown
+    because its config is missing, empty or damaged.
     """
     found, lost = [], []
     for entry in system.entries(root):
@@ -79,12 +79,12 @@ def _damages(path: str, folder: str, config: ServerConfig) -> tuple[Damage, ...]
 
 
 def has_log(folder: str) -> bool:
-    """Whether a queue's folder has more than that of a queue whose entries are all in write-ahead logs, or of none."""
+    """Whether a queue's folder has segments or snapshots. Without them its entries, if any, are in write-ahead logs."""
     return bool(files_named(folder, SEGMENT) or files_named(f"{folder}/{SNAPSHOTS}", ""))
 
 
 def last_applied(root: str) -> Mapping[bytes, int]:
-    """Last applied index by uid, as the node noted it last; empty where its table is gone or cannot be read."""
+    """The last applied index by uid, as last recorded by the node; empty if its table is missing or cannot be read."""
     try:
         rows = dets.decode(read_table(f"{root}/{META}", *dets.HEAD))
     except FormatError:

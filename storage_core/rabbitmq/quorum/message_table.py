@@ -1,6 +1,6 @@
-"""Where the messages lie that a queue still holds, by raft index, while its log runs through its machine.
+"""Locations of the messages that a queue still holds, by raft index, while its log is replayed.
 
-What left the queue is dropped from time to time, so the table grows with the messages that are held, not with the log.
+Messages that left the queue are dropped from time to time, so the table grows with the messages held, not with the log.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ MESSAGE = np.dtype(
         ("counted", "i8"), ("enqueued_ms", "i8"),
     ]
 )  # fmt: skip
-"""One message: the term that holds it is `length` bytes at `position` of the file, its body `size` bytes. Of these and
-its metadata `counted` bytes count for its queue."""
+"""One message: its term has `length` bytes at `position` of the file, its body `size` bytes. Of its body and metadata,
+`counted` bytes count for its queue."""
 SMALLEST_LIMIT = 1 << 17
 
 Messages = npt.NDArray[np.void]
 
 
 class MessageTable:
-    """Messages in the order of their raft indexes; `count` says how many."""
+    """Messages in the order of their raft indexes; `count` is their number."""
 
     def __init__(self) -> None:
         self._parts: list[Messages] = []
@@ -35,7 +35,7 @@ class MessageTable:
         self.count, self._limit = 0, SMALLEST_LIMIT
 
     def add(self, messages: Messages) -> None:
-        """Adds messages, dtype MESSAGE, whose indexes are above all before."""
+        """Adds messages (dtype MESSAGE), whose indexes must be above all earlier ones."""
         if len(messages):
             self._parts.append(messages)
             self._firsts.append(int(messages["index"][0]))
@@ -43,11 +43,11 @@ class MessageTable:
 
     @property
     def is_full(self) -> bool:
-        """Whether most of the table may be of messages that left."""
+        """Whether most of the table may be messages that have left the queue."""
         return self.count > self._limit
 
     def keep(self, held: Iterable[int]) -> None:
-        """Drops all messages but those of these indexes."""
+        """Drops all messages except those with these indexes."""
         wanted = np.sort(np.fromiter(held, np.int64))
         wanted = wanted[np.append(True, wanted[1:] != wanted[:-1])[: len(wanted)]]
         found, known = self.find(wanted)
@@ -56,7 +56,7 @@ class MessageTable:
         self._limit = max(2 * self.count, SMALLEST_LIMIT)
 
     def find(self, indexes: npt.NDArray[np.int64]) -> tuple[Messages, Mask]:
-        """A row for each index, to be read only, and whether it is that of a message of the table. Shapes (n,)."""
+        """A read-only row for each index, and whether the table has that message. Shapes (n,)."""
         if not self._parts:
             return np.zeros(len(indexes), MESSAGE), np.zeros(len(indexes), bool)
         if len(self._parts) > 1:
@@ -68,7 +68,7 @@ class MessageTable:
         return found, found["index"] == indexes
 
     def counted(self, index: int) -> int:
-        """Bytes that count of one message; 0 for one that is not there."""
+        """The counted bytes of one message; 0 if the table does not have it."""
         at = bisect_right(self._firsts, index) - 1
         if at < 0:
             return 0

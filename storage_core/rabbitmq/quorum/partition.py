@@ -1,6 +1,6 @@
-"""A piece of a plan of quorum queues: where its messages lie, read and turned into batches wherever it is sent.
+"""One partition of a plan of quorum queues: the locations of its messages, read into batches wherever it is sent.
 
-Leaves to `snapshot` how pieces are cut, to the classic engine's `batch_builder` the rows.
+How partitions are cut belongs to `snapshot`. Building rows belongs to the classic engine's `batch_builder`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from storage_core.store import ScanPartition
 
 @dataclass(frozen=True)
 class QuorumPartition(ScanPartition):
-    """Messages in the order of delivery, and the damages that PERMISSIVE shows beside them. `vhosts` go with the
-    queues of the context. `noted` is what consumers noted on messages that came back: the term of a map, by the number
-    of the queue and raft index.
+    """Messages in delivery order, and the damages that PERMISSIVE shows beside them. `vhosts` correspond to the queues
+    of the context. `noted` are the annotations that consumers put on returned messages: the external term of a map, by
+    queue number and raft index.
     """
 
     context: RowContext
@@ -42,7 +42,7 @@ class QuorumPartition(ScanPartition):
     noted: dict[tuple[int, int], bytes] = field(default_factory=dict)
 
     def of(self, entries: Entries) -> QuorumPartition:
-        """A partition of these entries, with what belongs to them."""
+        """A partition of these entries, with their annotations."""
         noted = self.noted
         if noted:
             names = zip(entries["queue"].tolist(), entries["sequence_id"].tolist(), strict=True)
@@ -50,26 +50,26 @@ class QuorumPartition(ScanPartition):
         return replace(self, entries=EntryParts((entries,)), noted=noted)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Neighbours are alike, so packed entries take few bytes on their way into a task."""
+        """Packs the entries, so that few bytes are sent to a task: neighbouring entries are alike."""
         return QuorumPartition, (self.context, self.vhosts, self.entries.packed(), self.damages, self.noted)
 
     @property
     def estimated_bytes(self) -> int:
-        """Bytes of message terms."""
+        """Total bytes of the message terms."""
         return self.entries.record_bytes
 
     @property
     def estimated_rows(self) -> int:
-        """Messages, of which a filter may leave fewer."""
+        """Number of messages; a filter may leave fewer."""
         return self.entries.count
 
     @property
     def file_count(self) -> int:
-        """Files that hold the messages."""
+        """Number of files that hold the messages."""
         return len(self.context.files)
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """The rows in batches. Raises CorruptionError (FAILFAST), DataLossError when files vanished or shrank."""
+        """The rows in batches. Raises CorruptionError (FAILFAST), and DataLossError if files vanished or shrank."""
         context = self.context
         columns = QuorumColumns(self.vhosts, context.store, context.queues, context.files)
         read = partial(_read, self.noted)
@@ -79,7 +79,7 @@ class QuorumPartition(ScanPartition):
 def _read(noted: dict[tuple[int, int], bytes], reader: SpanReader, entries: Entries) -> MessageBatch:
     """Reads and decodes the messages of entries."""
     lost = flagged(entries, MISSING)
-    # One byte more: the place of the version byte, which a message inside of an entry does not have.
+    # Reads one extra byte in front, as room for the version byte, which a message inside an entry does not have.
     position = np.where(lost, 0, entries["position"] - 1)
     stop = np.where(lost, 0, entries["position"] + entries["length"])
     buffer, starts = reader.load(entries["file"].astype(np.int64), position, stop)
@@ -100,7 +100,7 @@ def _annotate(
     noted: dict[tuple[int, int], bytes], entries: Entries, buffer: Bytes, starts: Positions, stops: Positions,
     reasons: dict[int, str],
 ) -> Bytes:  # fmt: skip
-    """Puts messages with what consumers noted on them behind the others, and changes their spans."""
+    """Appends messages with their consumers' annotations to the buffer, and updates their spans."""
     names = zip(entries["queue"].tolist(), entries["sequence_id"].tolist(), strict=True)
     added, end = [buffer], len(buffer)
     for row in [row for row, name in enumerate(names) if name in noted and stops[row] > starts[row]]:

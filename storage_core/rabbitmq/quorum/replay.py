@@ -1,7 +1,7 @@
-"""A queue's log run through its state machine: what is left in the queue, and where each message lies.
+"""Replays a queue's log through its state machine: what is left in the queue, and where each message is stored.
 
-Source: docs/format/rabbitmq-quorum.md 8 to 11. Entries are read a window at a time; of messages that the
-queue holds remain a few numbers.
+Source: docs/format/rabbitmq-quorum.md 8 to 11. Entries are read a window at a time; for each message in the
+queue, only a few numbers are kept.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ from storage_core.rabbitmq.read.partition import batch_ranges
 MACHINES: dict[int, type[Machine]] = {
     2: Machine, 3: Machine, 5: MachineV5, 6: MachineV5, 7: MachineV7, 8: MachineV8,
 }  # fmt: skip
-"""The versions that are read."""
+"""The supported machine versions."""
 FAILS, KEPT = "the entry fails its checksum", "kept entry"
-"""Of entries that a snapshot keeps a damaged one is a damage of its own kind: it is one message, and ends nothing."""
+"""KEPT is the kind of damage of an entry that a snapshot keeps: it affects one message, and does not end the replay."""
 _ODD = (TypeError, ValueError, IndexError, KeyError, AttributeError)
-"""What Python raises for a command that no node writes."""
+"""Exceptions that Python raises for a command that no node writes."""
 _RELEASES = {0: "3.8", 1: "3.9", 4: "a preview of 4.0"}
 
 
 class Replay:
     """The machine of one queue after the entries of `log` up to the index `stop`.
 
-    `messages` says where those lie that the machine holds. `damages` are the one that ended the run early, and those
-    of the kind KEPT. `watched` are the nodes of the processes that were known when the entries up to `applied` were: a
-    node that starts becomes the leader then, and applies the others again (rabbitmq-quorum.md 11).
+    `messages` locates the messages that the machine holds. `damages` are the one that ended the replay early, and those
+    of the kind KEPT. `watched` are the nodes of the processes known after the entries up to `applied`: there a starting
+    node becomes the leader, and applies the remaining entries again (rabbitmq-quorum.md 11).
     """
 
     def __init__(self, root: str, name: str, log: RaftLog, stop: int, applied: int) -> None:
@@ -84,7 +84,7 @@ class Replay:
         return MACHINES[version](state, self._counted)
 
     def _checked(self, version: int) -> int:
-        """A version that is read; UnsupportedFormatError for another."""
+        """Returns the version if it is supported; otherwise raises UnsupportedFormatError."""
         if version not in MACHINES:
             raise self._unread(f"machine version {version} (RabbitMQ {_RELEASES.get(version, 'after 4.3')})")
         return version
@@ -97,7 +97,7 @@ class Replay:
         )
 
     def _enter(self, version: int, now: int) -> None:
-        """A term of the log begins, in which the machine has this version."""
+        """Begins a term of the log, in which the machine has this version."""
         state = self.machine.state
         if self._checked(version) == state.version:
             return
@@ -111,7 +111,7 @@ class Replay:
         return int(window["counted"][row]) if 0 <= row < len(window) else self.messages.counted(index)
 
     def _find_kept(self) -> None:
-        """Notes where the messages of the snapshot lie. One that is damaged or gone is missing."""
+        """Locates the messages of the snapshot. A message that is damaged or no longer stored counts as missing."""
         held = np.unique(np.fromiter(self.machine.state.held(), np.int64))
         rows = self.log.kept(held)
         reader = SpanReader(self.root, list(self.log.files))
@@ -148,7 +148,7 @@ class Replay:
         self._window = self._window[:0]
 
     def _load(self, reader: SpanReader, rows: LogEntries) -> tuple[Bytes, Positions] | None:
-        """Reads some entries, for which the window is made; None where the files do not have them."""
+        """Reads some entries and sets up the window for them; None if the files do not have them."""
         window = np.zeros(len(rows), MESSAGE)
         for name in ("index", "term", "file"):
             window[name] = rows[name]
@@ -176,7 +176,7 @@ class Replay:
         return frozenset(map(node_of, self.machine.state.pids()))
 
     def _read(self, reader: SpanReader, rows: LogEntries) -> bool:
-        """Reads and applies some entries; False at one that is damaged."""
+        """Reads and applies some entries; False if one is damaged."""
         loaded = self._load(reader, rows)
         if loaded is None:
             return False
@@ -189,7 +189,7 @@ class Replay:
         return whole
 
     def _apply(self, rows: LogEntries, buffer: Bytes, starts: Positions) -> bool:
-        """Applies a window of entries; False at a damaged one."""
+        """Applies a window of entries up to the first damaged one; False if there is one."""
         stops = starts + rows["size"]
         all_wrong = _wrong_sums(rows, buffer, starts, stops)
         wrong = int(all_wrong[0]) if len(all_wrong) else None
@@ -227,9 +227,7 @@ class Replay:
             self.machine.enqueue(int(found.times[row]), index, pid, sequence, fact)
 
     def _note(self, rows: LogEntries, buffer: Bytes, found: Enqueues, starts: Positions) -> dict[int, MessageFacts]:
-        """Notes where the messages of enqueues lie and how large they are. Returns the facts of those that are not
-        plain, by row.
-        """
+        """Records the locations and sizes of enqueued messages. Returns the facts of the non-plain ones, by row."""
         facts: dict[int, MessageFacts] = {}
         chosen = np.flatnonzero(found.ok)
         begin, end = found.message_starts[chosen], found.message_stops[chosen]
@@ -237,13 +235,13 @@ class Replay:
         window["position"][chosen] = rows["position"][chosen] + (begin - starts[chosen])
         window["length"][chosen] = end - begin
         window["enqueued_ms"][chosen] = found.times[chosen]
-        # The term has no version byte of its own; the byte before it was read already.
+        # The term has no version byte of its own; it overwrites the byte in front, which has been read already.
         buffer[begin - 1] = et.VERSION
         sizes, metadata = found.sizes[chosen], found.metadata[chosen]
         spans = basic_message.locate(buffer, begin - 1, end, 0)
         is_sized = sizes != log_entry.NO_SIZE
-        # What a node counts of a message by another protocol is not what the list of its properties has, and of a list
-        # that it keeps decoded it counts the headers.
+        # For a message of another protocol a node does not count the bytes of the property list; for a list that it
+        # keeps decoded, it counts the headers.
         is_listed = as_mask(spans.made.is_null())
         if not self.machine.counts_metadata:
             is_listed |= ~spans.relisted
@@ -271,7 +269,7 @@ class Replay:
         return facts
 
     def _command(self, row: int, entry: np.void, data: bytes) -> bool:
-        """Applies one entry that is no plain enqueue; False when it cannot be read."""
+        """Applies one entry that is not a plain enqueue; False if it cannot be read."""
         index = int(entry["index"])
         try:
             term = log_entry.decode(data)
@@ -301,7 +299,7 @@ class Replay:
         self.machine.state.clock = max(self.machine.state.clock, now)
 
     def _note_one(self, row: int, entry: np.void, command: Command, data: bytes) -> None:
-        """Notes where the message of a decoded entry lies. FormatError."""
+        """Records the location of the message of a decoded entry. Raises FormatError."""
         start, stop = log_entry.message_span(data)
         facts, at = facts_for(command), self._window[row]
         at["position"], at["length"] = int(entry["position"]) + start, stop - start
@@ -317,7 +315,7 @@ def _reason(error: Exception) -> str:
 
 
 def _wrong_sums(rows: LogEntries, buffer: Bytes, starts: Positions, stops: Positions) -> npt.NDArray[np.intp]:
-    """The rows whose CRC-32 does not fit."""
+    """The rows whose CRC-32 does not match."""
     checked = np.flatnonzero(rows["crc"] != 0)
     spans = map(buffer.data.__getitem__, map(slice, starts[checked].tolist(), stops[checked].tolist()))
     sums = np.fromiter(map(crc32, spans), np.uint32, len(checked))
@@ -326,7 +324,7 @@ def _wrong_sums(rows: LogEntries, buffer: Bytes, starts: Positions, stops: Posit
 
 
 def _runs(found: Enqueues, facts: dict[int, MessageFacts]) -> list[tuple[int, int]]:
-    """Half-open ranges of rows that go together: of one publisher with rising numbers, or all no plain enqueues."""
+    """Half-open ranges of rows to apply together: consecutive enqueues of one publisher, or other entries."""
     count = len(found.ok)
     if not count:
         return []

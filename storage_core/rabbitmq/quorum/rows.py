@@ -1,6 +1,6 @@
-"""What is left in a quorum queue as rows: where each message lies, and what the log and the machine know of it.
+"""The messages left in a quorum queue as rows: where each is stored, and its data from the log and the machine.
 
-Source: docs/format/rabbitmq-quorum.md 11, docs/rabbitmq.md "Quorum queues". Leaves to `replay` how it is found.
+Source: docs/format/rabbitmq-quorum.md 11, docs/rabbitmq.md "Quorum queues". Finding them belongs to `replay`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from storage_core.rabbitmq.read.columns import LogColumns
 STATUSES = ("ready", "returned", "unacknowledged", "delayed", "dead-lettering")
 READY, RETURNED, UNACKNOWLEDGED, DELAYED, DEAD_LETTERING = range(len(STATUSES))
 UNKNOWN = 2
-"""Whether an entry is committed: 0 no, 1 yes, or this, when one disk cannot tell."""
+"""The value of `committed` if one disk cannot tell whether an entry is committed; else 0 (no) or 1 (yes)."""
 
 FIELDS = CLASSIC_FIELDS | {
     "term": "i8",
@@ -34,16 +34,16 @@ FIELDS = CLASSIC_FIELDS | {
     "status": "u1",
     "committed": "u1",
 }
-"""A classic queue's entry, and what a quorum queue knows besides. `sequence_id` is the raft index."""
+"""The fields of a classic queue's entry, and those that a quorum queue adds. `sequence_id` is the raft index."""
 NOT_SAID = -1
-"""The `acquired_count` of a queue of before 4.3, which tells its consumers one count only."""
+"""The `acquired_count` in a queue from before 4.3, which reports only one count to its consumers."""
 
 
 @dataclass(frozen=True)
 class QueueRows:
-    """The messages of one queue in the order of delivery, with FIELDS, and how many are in which of STATUSES.
+    """The messages of one queue in delivery order, with FIELDS, and the number of messages in each of STATUSES.
 
-    `annotations` are what consumers noted on messages that came back: the term of a map, by raft index.
+    `annotations` are those that consumers put on returned messages: the external term of a map, by raft index.
     """
 
     entries: Entries
@@ -52,10 +52,10 @@ class QueueRows:
 
 
 def rows_of(replay: Replay, certain: int, as_of_ms: int | None, with_held: bool) -> QueueRows:
-    """What the restarted node would deliver. Entries up to the index `certain` are committed for sure.
+    """The messages that the restarted node would deliver. Entries up to the index `certain` are known to be committed.
 
-    Those that wait for their time come after the others. With `as_of_ms` what had expired by then is left out, and what
-    was due by then waits no more. `with_held`: dead letters that are only held for their worker come last.
+    Delayed messages follow the others. With `as_of_ms`, messages that had expired by then are left out, and those due
+    by then are no longer delayed. With `with_held`, dead letters that are only held for their worker come last.
     """
     machine = replay.machine
     state = machine.state
@@ -67,7 +67,7 @@ def rows_of(replay: Replay, certain: int, as_of_ms: int | None, with_held: bool)
     state.returns.extend(due)
     wait = state.delayed.due
     for index in wait.keys() - waited:
-        # The start comes after the last command; when it does is not known.
+        # The restart follows the last command, at an unknown time.
         wait[index] += state.clock
     delayed = sorted(wait, key=lambda index: (wait[index], index != first, index))
     order = np.array([*state.returns, *state.messages, *delayed], np.int64)
@@ -103,7 +103,7 @@ def rows_of(replay: Replay, certain: int, as_of_ms: int | None, with_held: bool)
 
 
 def _fill_sparse(column: npt.NDArray[np.generic], order: npt.NDArray[np.int64], values: dict[int, int]) -> None:
-    """`values` by raft index into the rows that have one."""
+    """Writes `values`, which are keyed by raft index, into the rows that have one."""
     if not values or not len(order):
         return
     keys = np.array(sorted(values), np.int64)
@@ -114,7 +114,7 @@ def _fill_sparse(column: npt.NDArray[np.generic], order: npt.NDArray[np.int64], 
 
 
 def _locate(replay: Replay, entries: Entries, order: npt.NDArray[np.int64]) -> None:
-    """Where the messages lie. One whose entry is behind the snapshot, or has no message, is missing."""
+    """Fills in the locations. A message is missing if no intact entry of it is left, or its entry has no message."""
     entries["sequence_id"], entries["kind"] = order, SHARED
     found, known = replay.messages.find(order)
     entries["flags"] |= np.where(known, 0, MISSING).astype(np.uint8)
@@ -123,13 +123,13 @@ def _locate(replay: Replay, entries: Entries, order: npt.NDArray[np.int64]) -> N
 
 
 class QuorumColumns(LogColumns):
-    """The columns that the log and the machine answer without the messages."""
+    """The columns that come from the log and the machine, without reading the messages."""
 
     queue_type = "quorum"
     names = LogColumns.names | {"guid"}
 
     def values(self, name: str, entries: Entries) -> pa.Array:
-        """One of `names`."""
+        """The column `name`, one of `names`."""
         if name == "raftIndex":
             return as_array(entries["sequence_id"])
         if name == "raftTerm":

@@ -1,6 +1,6 @@
-"""What the quorum queues of a node serve: their messages, and partitions of them.
+"""A snapshot of the quorum queues of a node: their messages, and partitions of them.
 
-A queue's log is run at the first question about it and remembered. Source: docs/rabbitmq.md "Quorum queues".
+A queue's log is replayed on first use, and the result is cached. Source: docs/rabbitmq.md "Quorum queues".
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ QUEUE_COLUMNS = frozenset({"vhost", "queue", "store", schema.QUEUE_TYPE.name})
 
 @dataclass(frozen=True)
 class Reading:
-    """How logs are read: `applied` counts only what is committed for sure; `as_of_ms` leaves out what had expired."""
+    """How to read logs: `applied` counts only entries known to be committed; `as_of_ms` leaves out expired messages."""
 
     applied: bool = False
     as_of_ms: int | None = None
@@ -42,7 +42,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class QueueState:
-    """One queue read: its log, its rows, what is damaged, and the last index that is committed for sure."""
+    """One queue as read: its log, its rows, its damages, and the last index known to be committed (`certain`)."""
 
     log: RaftLog
     rows: QueueRows
@@ -53,12 +53,12 @@ class QueueState:
 
     @property
     def in_doubt(self) -> int:
-        """Entries of which this disk cannot tell whether they are committed."""
+        """Number of entries for which this disk cannot tell whether they are committed."""
         return max(0, self.log.last_index - self.certain)
 
 
 class QuorumSnapshot(Snapshot):
-    """The quorum queues in the folder `root`, of one virtual host where one is named."""
+    """The quorum queues in the folder `root`, only those of `vhost` if it is given."""
 
     def __init__(self, root: str, store: str, reading: Reading, vhost: str | None = None) -> None:
         self.root, self.store, self.reading = root, store, reading
@@ -70,7 +70,7 @@ class QuorumSnapshot(Snapshot):
 
     @cached_property
     def wals(self) -> WalEntries:
-        """Where the entries of the write-ahead logs lie."""
+        """The locations of the entries in the write-ahead logs."""
         try:
             found = read_wals(self.root)
         except FileNotFoundError as error:
@@ -81,7 +81,7 @@ class QuorumSnapshot(Snapshot):
 
     @cached_property
     def lost(self) -> list[Damage]:
-        """Logs of which nothing tells whose they are."""
+        """The logs whose queues are unknown, as damages."""
         folders = [damage.file.partition("/")[0] for damage in self._nameless]
         return [
             damage
@@ -90,7 +90,7 @@ class QuorumSnapshot(Snapshot):
         ]
 
     def state(self, queue: QueueDirectory, with_held: bool = False) -> QueueState:
-        """What one queue holds, read once."""
+        """The state of one queue, read once and cached."""
         found = self._read.get((queue.folder, with_held))
         if found is None:
             found = self._read[queue.folder, with_held] = self._state(queue, with_held)
@@ -115,7 +115,7 @@ class QuorumSnapshot(Snapshot):
         return state
 
     def applied(self, queue: QueueDirectory) -> int | None:
-        """The last index that the node noted as applied; None where it noted none."""
+        """The last index that the node recorded as applied; None if it recorded none."""
         return self._applied.get(queue.uid)
 
     def info(self, queue: QueueDirectory) -> QueueInfo:
@@ -143,10 +143,10 @@ class QuorumSnapshot(Snapshot):
         return tuple(self._warnings)
 
     def plan(self, request: ScanRequest) -> list[ScanPartition]:
-        """Partitions of whole stretches of queues, cut at equal bytes; each message once, in the order of delivery.
+        """Partitions of contiguous ranges of queues, of equal bytes; each message appears once, in delivery order.
 
-        Raises OptionError, OffsetOutOfRangeError, UnsupportedFormatError for another machine version, and
-        CorruptionError for a log that cannot be read on, with FAILFAST.
+        Raises OptionError, OffsetOutOfRangeError, UnsupportedFormatError for another machine version, and, with
+        FAILFAST, CorruptionError for a log that cannot be read to its end.
         """
         selection.check_request(request)
         wanted, store = self.schema(request), request.store_name or self.store
@@ -174,7 +174,7 @@ class QuorumSnapshot(Snapshot):
         return filtered(entries, selection.entries_between(request, self.info(queue), entries["sequence_id"], live))
 
     def _lost(self, request: ScanRequest) -> list[Damage]:
-        """Logs that may be of queues of the request; of queues that it names and that are there they are not."""
+        """The logs of unknown queues that the request may select; none if it names its queues, which were all found."""
         if request.topics is not None or request.assign is not None:
             return []
         if self.lost and request.mode is Mode.FAILFAST:
@@ -194,7 +194,7 @@ class QuorumSnapshot(Snapshot):
 
 
 class _IndexFilter:
-    """The predicates of a request that need no message."""
+    """The predicates of a request that can be evaluated without reading messages."""
 
     def __init__(self, predicates: Sequence[Predicate], store: str) -> None:
         self._store = store
@@ -206,12 +206,12 @@ class _IndexFilter:
         return QuorumColumns(queue.name[:1], self._store, queue.name[1:], files)
 
     def takes(self, queue: QueueDirectory) -> bool:
-        """Whether a message of the queue can be a row."""
+        """Whether any message of the queue can match."""
         values = partial(self._columns(queue, ()).values, entries=new_entries(1, FIELDS))
         return bool(all_hold(self._of_queues, values, 1)[0])
 
     def left(self, queue: QueueDirectory, state: QueueState, entries: Entries) -> Entries:
-        """Those of `entries` that can be rows."""
+        """The entries that can match."""
         if not self._of_entries:
             return entries
         values = partial(self._columns(queue, state.log.files).values, entries=entries)
@@ -219,7 +219,7 @@ class _IndexFilter:
 
 
 def _cut(whole: QuorumPartition, pieces: list[Entries], request: ScanRequest) -> list[ScanPartition]:
-    """Cuts at equal bytes, then at the most records; damages go with the last partition."""
+    """Cuts into partitions of equal bytes, then by the record limit; the last partition gets the damages."""
     entries = joined(pieces or [new_entries(0, FIELDS)])
     if not len(entries):
         return [whole.of(entries)] if whole.damages else []

@@ -1,6 +1,6 @@
-"""The quorum queues of a node as a store: the folder with its write-ahead logs, and the way to snapshots and views.
+"""The quorum queues of a node as a store: the folder with its write-ahead logs, and access to snapshots and views.
 
-Leaves to `snapshot` what it serves, to `views` the tables about it. Source: docs/rabbitmq.md "Quorum queues".
+Reading messages belongs to `snapshot`, the tables about the store to `views`. Source: docs/rabbitmq.md "Quorum queues".
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class QuorumStore(NodeQueues):
     """The quorum queues in the folder `path`, which holds write-ahead logs and a folder for each queue.
 
     `options`: `commit` (`end`: every entry of the log counts, as for a node that wins its election; `applied`: only
-    what is committed for sure), `asOf` (ms since 1970: leave out what had expired by then), `vhost`. Raises
+    entries known to be committed), `asOf` (ms since 1970: leave out messages that had expired by then), `vhost`. Raises
     OptionError.
     """
 
@@ -38,7 +38,7 @@ class QuorumStore(NodeQueues):
             raise OptionError("commit", commit, f"it is one of {', '.join(COMMITS)}")
         self._vhost = given.pop("vhost", None)
         for name in ("recovery", *Settings.__dataclass_fields__):
-            # What concerns classic queues alone may stand in the options of a whole node.
+            # The options of a whole node may include some for classic queues only.
             given.pop(name.lower(), None)
         self._reading = Reading(commit == "applied", _moment(given.pop("asof", None)))
         for name, value in given.items():

@@ -1,6 +1,6 @@
 """Tables about a node's quorum queues: the queues, their files, their raft log, their damages.
 
-Source: docs/rabbitmq.md "Views". Leaves to `snapshot` what the logs hold.
+Source: docs/rabbitmq.md "Views". Reading the logs belongs to `snapshot`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ QUEUES = pa.schema(
         ("snapshotIndex", pa.int64()), ("applied", pa.int64()), ("inDoubt", pa.int64()),
     ]
 )  # fmt: skip
-"""The columns of the classic engine's view, and what a quorum queue has besides."""
+"""The columns of the classic engine's view, and those that a quorum queue adds."""
 SEGMENTS = pa.schema(
     [
         ("vhost", pa.string()), ("queue", pa.string()), ("file", pa.string()), ("kind", pa.string()),
@@ -60,7 +60,7 @@ EFFECT = "does not start, or does not serve this queue or its virtual host"
 
 
 def findings(snapshot: QuorumSnapshot) -> Iterator[Finding]:
-    """What is wrong in the logs of all queues, each damage once."""
+    """The findings about the logs of all queues, each damage once."""
     return _findings(snapshot, snapshot.directories)
 
 
@@ -138,7 +138,7 @@ def _segments(snapshot: QuorumSnapshot, request: ScanRequest) -> Iterator[Row]:
 
 
 def _inside(state: QueueState) -> Iterator[tuple[int, LogEntries]]:
-    """The entries of each file of a log that count: those after the snapshot, and where one keeps entries, all."""
+    """The valid entries of each log file: those after the snapshot, or all of them if snapshots keep entries."""
     log = state.log
     if state.machine_version >= STRICT:
         for piece in sorted({piece.number: piece for piece in (*log.older, *log.pieces)}.values(), key=_number):
@@ -149,7 +149,7 @@ def _inside(state: QueueState) -> Iterator[tuple[int, LogEntries]]:
 
 
 def _raft(snapshot: QuorumSnapshot, request: ScanRequest) -> Iterator[Row]:
-    """Every entry of the logs behind the snapshots."""
+    """Every log entry after the snapshots."""
     for queue in _chosen(snapshot, request):
         log = snapshot.state(queue).log
         reader = SpanReader(snapshot.root, list(log.files))
@@ -172,7 +172,7 @@ def _raft(snapshot: QuorumSnapshot, request: ScanRequest) -> Iterator[Row]:
 
 
 def _command(data: bytes) -> tuple[int | None, str | None]:
-    """The leader's clock and the name of an entry's command; nothing of one that cannot be decoded."""
+    """The leader's clock and the name of an entry's command; both None if the entry cannot be decoded."""
     try:
         term = log_entry.decode(data)
     except FormatError:

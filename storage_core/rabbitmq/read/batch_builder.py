@@ -1,6 +1,6 @@
-"""Record batches of one request: its columns, its predicates, and what its mode makes of damaged messages.
+"""Builds the record batches of a request: its columns, its predicates, and how its mode treats damaged messages.
 
-Leaves to `message_batch` the decoding, to `columns` the values. Source: interface.md 28 to 34.
+`message_batch` does the decoding, `columns` computes the values. Source: interface.md 28 to 34.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ READ_ALL = "option mode=DROPMALFORMED reads its messages all the same"
 
 @dataclass(frozen=True)
 class RowContext:
-    """What all rows of a partition share: schema, mode, names. `root` is the store's path, for messages.
+    """What all rows of a partition share: schema, mode, names. `root` is the path of the store, for error messages.
 
-    The entries of the partition satisfy the `predicates` that the index answers alone; the others are asked here.
+    The entries of the partition already satisfy the `predicates` that the index alone can evaluate; the others are
+    evaluated here.
     """
 
     schema: pa.Schema
@@ -45,7 +46,7 @@ class RowContext:
 
 
 class Messages(Protocol):
-    """Messages that were read: an entry for each, reasons of damaged ones by row, rows without one, rows left away."""
+    """Messages that were read: entries, reasons of damaged rows by row number, rows without a message, dropped rows."""
 
     entries: Entries
     reasons: dict[int, str]
@@ -54,9 +55,9 @@ class Messages(Protocol):
 
 
 class BatchBuilder:
-    """Makes record batches; `left_out` counts the messages that DROPMALFORMED left out.
+    """Builds record batches; `left_out` counts the messages that DROPMALFORMED left out.
 
-    `message_values` answers a column that is none of `index_columns`, of the messages that it knows.
+    `message_values` returns a column that is not one of `index_columns`, for the kind of messages that it supports.
     """
 
     def __init__(
@@ -90,7 +91,9 @@ class BatchBuilder:
         return batch if wanted.all() else batch.filter(as_array(wanted))
 
     def _columns(self, messages: Messages, damaged: Mask) -> Columns:
-        """Each column made once, whether it is shown or only asked about; null where there is no whole message."""
+        """Builds each column once, whether it is output or only filtered on. Columns of the message itself are null
+        where there is no whole message.
+        """
         made: dict[str, pa.Array] = {}
         whole = ~(damaged | messages.absent)
 
@@ -120,8 +123,8 @@ class BatchBuilder:
         return text_array(texts)
 
     def damage_rows(self, damages: Sequence[Damage]) -> pa.RecordBatch:
-        """A row for each index record that could not be read and that satisfies the predicates: what names it, and the
-        reason; all else is null.
+        """A row for each unreadable index record that satisfies the predicates: the columns that identify it, and the
+        reason; all others are null.
         """
         schema, count = self.context.schema, len(damages)
 

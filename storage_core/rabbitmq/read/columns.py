@@ -1,7 +1,6 @@
-"""The native columns of decoded messages as Arrow arrays, each made when it is asked for.
+"""The native columns of decoded messages as Arrow arrays, each built on request.
 
-Leaves to `message_batch` the decoding, to `batch_builder` which rows and columns are wanted.
-Source: interface.md 28 to 34.
+`message_batch` does the decoding, `batch_builder` selects the rows and columns. Source: interface.md 28 to 34.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ from storage_core.rabbitmq.index.entries import (
 from storage_core.rabbitmq.read.message_batch import MessageBatch
 
 LATEST_SECOND = 253402300799
-"""The end of the year 9999: Python and Spark cannot show a later time."""
+"""The end of the year 9999: Python and Spark cannot represent a later time."""
 MAX_EXPIRY = np.uint64(LATEST_SECOND * 1_000_000)
 
 
 class IndexColumns:
-    """The columns that entries answer without their messages. Entries name their queue and file by index."""
+    """The columns that entries provide without their messages. Entries refer to their queue and file by number."""
 
     queue_type = "classic"
     number_name = "sequence id"
-    """What messages about a damaged row call its number."""
+    """The name of a row's number in error messages."""
     names = schema.INDEX_COLUMNS
-    """The columns that `values` answers."""
+    """The columns that `values` returns."""
 
     def __init__(self, vhost: str, store: str, queues: Sequence[str], files: Sequence[str]) -> None:
         self._constants = {"vhost": vhost, "store": store, "queueType": self.queue_type}
@@ -62,8 +61,8 @@ class IndexColumns:
 
 
 class LogColumns(IndexColumns):
-    """The same of messages in a log of their own, of queues of several virtual hosts: `vhosts` go with `queues`, None
-    where nothing names one.
+    """The same for messages in a log of their own, from queues of several virtual hosts: `vhosts` corresponds to
+    `queues`, with None where the virtual host is unknown.
     """
 
     def __init__(self, vhosts: Sequence[str | None], store: str, queues: Sequence[str], files: Sequence[str]) -> None:
@@ -80,14 +79,14 @@ class LogColumns(IndexColumns):
 
 
 def message_column(name: str, messages: MessageBatch) -> pa.Array:
-    """A column that the message itself answers; what it shows of rows that are damaged or have none means nothing."""
+    """A column of the message itself; its values for rows that are damaged or have no message are meaningless."""
     if name in schema.TEXT_PROPERTIES:
         return _text_property(messages, schema.TEXT_PROPERTIES[name])
     return _MESSAGE_COLUMNS[name](messages)
 
 
 def _expanded(values: pa.Array, rows: npt.NDArray[np.int64], count: int) -> pa.Array:
-    """`values` as the rows `rows` of `count`; the others are null."""
+    """Places `values` in the rows `rows` of an array of length `count`; the other rows are null."""
     if len(rows) == count:
         return values
     indices = np.zeros(count, np.int64)
@@ -117,7 +116,7 @@ def _number_property(name: str) -> Callable[[MessageBatch], pa.Array]:
 
 
 def _timestamp(messages: MessageBatch) -> pa.Array:
-    """Seconds since 1970; null after the year 9999 (rawProperties keeps them)."""
+    """The property timestamp, stored as seconds since 1970; null after the year 9999 (rawProperties keeps it)."""
     field = messages.properties.fields.get("timestamp")
     if field is None:
         return pa.nulls(len(messages.entries), TIMESTAMP)
@@ -137,7 +136,7 @@ def _expires_at(messages: MessageBatch) -> pa.Array:
 
 
 def _usable(starts: Positions, stops: Positions, ok: npt.NDArray[np.bool_]) -> tuple[Positions, Positions]:
-    """The spans of rows that are right; empty ones for the others, whose numbers mean nothing."""
+    """The spans of valid rows; empty spans for the others, whose numbers are meaningless."""
     return (starts, stops) if ok.all() else (np.where(ok, starts, 0), np.where(ok, stops, 0))
 
 

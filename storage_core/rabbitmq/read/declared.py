@@ -1,7 +1,6 @@
-"""With which arguments the queues of a vhost were declared: from the node's tables, from definitions, from the files.
+"""The arguments with which the queues of a vhost were declared: from the node's tables, definitions and files.
 
-`node` reads the tables and `definitions` the file beside the store; here they are put together.
-Source: rabbitmq.md 1.2.
+`node` reads the tables, `definitions` the file beside the store; this module combines them. Source: rabbitmq.md 1.2.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ MAX_PRIORITY = "x-max-priority"
 
 
 def arguments_by_queue(snapshot: VhostSnapshot) -> dict[str, dict[str, Any]]:
-    """Arguments of each classic queue that is known by its name, also of those that have no directory.
+    """The arguments of each classic queue whose name is known, including queues that have no directory.
 
-    What the node's tables say goes before all; else the directories of a priority queue, and its terms of the last
-    clean stop, say how many priorities it has at least.
+    The node's tables take precedence. Otherwise the directories of a priority queue, and its terms from the last clean
+    stop, show the minimum number of its priorities.
     """
     found = {name: dict(given) for name, given in definitions.arguments(snapshot.root, snapshot.vhost).items()}
     for name, most in _priorities_of_files(snapshot).items():
@@ -43,7 +42,7 @@ def priorities(snapshot: VhostSnapshot) -> dict[bytes, int]:
 
 
 def _priorities_of_files(snapshot: VhostSnapshot) -> dict[str, int | None]:
-    """The highest priority that the files of each queue show; None for one without priorities."""
+    """The highest priority that the files of each queue show; None for a queue without priorities."""
     found: dict[str, int | None] = {}
     vhost = snapshot.vhost.encode()
     for directory in snapshot.directories:

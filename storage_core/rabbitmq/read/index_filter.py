@@ -1,6 +1,6 @@
-"""What the predicates of a request leave before a message is read: queues by their names, entries by their index.
+"""Applies the predicates of a request before any message is read: to queues by name, to entries by index.
 
-What is left to ask of the messages themselves belongs to `batch_builder`.
+Predicates on the messages themselves are evaluated by `batch_builder`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ QUEUE_COLUMNS = frozenset({"vhost", "queue", "store"})
 
 
 class IndexFilter:
-    """The predicates that the index answers alone."""
+    """The predicates that the index alone can evaluate."""
 
     def __init__(self, predicates: Sequence[Predicate], vhost: str, store: str) -> None:
         self._vhost, self._store = vhost, store
@@ -31,12 +31,12 @@ class IndexFilter:
         ]
 
     def takes_queue(self, name: str) -> bool:
-        """Whether a message of the queue can be a row."""
+        """Whether a message of the queue can be in the result."""
         columns = IndexColumns(self._vhost, self._store, (name,), ())
         return bool(all_hold(self._of_queues, lambda column: columns.values(column, new_entries(1)), 1)[0])
 
     def mask(self, name: str, entries: Entries, files: Sequence[str]) -> Mask:
-        """Which entries of the queue, whose file numbers mean `files`, can be rows. Shape (n,)."""
+        """Which entries of the queue can be in the result; their file numbers index `files`. Shape (n,)."""
         if not self._of_entries:
             return np.ones(len(entries), bool)
         columns = IndexColumns(self._vhost, self._store, (name,), files)

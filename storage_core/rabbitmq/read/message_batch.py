@@ -1,6 +1,6 @@
-"""The messages of some entries, read and decoded: spans of every part in one buffer, and what is wrong with which row.
+"""Reads and decodes the messages of entries: the spans of all parts in one buffer, and what is wrong with damaged rows.
 
-Leaves to `columns` the columns, to `partition` which entries go into one batch. Source: rabbitmq.md 6.1, 6.3, 6.4, 8.
+`columns` builds the columns, `partition` decides which entries form a batch. Source: rabbitmq.md 6.1, 6.3, 6.4, 8.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ _WITH_ID = {
 
 @dataclass
 class MessageBatch:
-    """Decoded messages, one for each of `entries`. `reasons` says what is wrong with damaged rows, by row number.
+    """Decoded messages, one for each of `entries`. `reasons` states what is wrong with damaged rows, by row number.
 
-    `absent` rows have no message at all: acknowledged ones whose bytes are gone. `dropped` rows are those that a
-    node's recovery drops without calling them damaged. `terms` are the spans of the terms as they were read; `reach`
-    says of damaged rows how far a node gets with them, where that is further than nowhere.
+    `absent` rows have no message at all: they are acknowledged, and their bytes were removed. `dropped` rows are those
+    that a node's recovery drops without treating them as damaged. `terms` are the spans of the terms as they were read;
+    `reach` states how far a node gets with a damaged row, if it gets anywhere.
     """
 
     entries: Entries
@@ -79,9 +79,9 @@ class MessageBatch:
 def read_batch(
     reader: SpanReader, entries: Entries, verify_crc: bool, ids: npt.NDArray[np.void] | None = None
 ) -> MessageBatch:
-    """Reads and decodes the messages of `entries`; `ids`, dtype V16, are those that their records must have.
+    """Reads and decodes the messages of `entries`; `ids`, dtype V16, are the message ids that their records must have.
 
-    Raises DataLossError when a file vanished or shrank, or another message lies where one of the ids was.
+    Raises DataLossError when a file vanished or shrank, or when the record at an entry's position has another id.
     """
     lost = flagged(entries, MISSING)
     present = ~lost
@@ -109,7 +109,7 @@ def read_batch(
 
 @dataclass(frozen=True)
 class TermSpans:
-    """The terms [start, stop) of `buffer`, shape (n,): those that are `sound`, and those that zeros may follow."""
+    """The terms [start, stop) of `buffer`, shape (n,): which are `sound`, and which may end in zeros (`padded`)."""
 
     buffer: Bytes
     starts: Positions
@@ -123,7 +123,7 @@ def decode_batch(
     entries: Entries, terms: TermSpans, reasons: dict[int, str], absent: npt.NDArray[np.bool_],
     dropped: npt.NDArray[np.bool_],
 ) -> MessageBatch:  # fmt: skip
-    """Decodes messages that were read; adds to `reasons` what is wrong with them."""
+    """Decodes messages that were read; adds to `reasons` what is wrong with damaged ones."""
     sound = terms.sound
     reach: dict[int, Reach] = {}
     buffer, messages = _located(terms, reasons, reach)
@@ -142,7 +142,7 @@ def decode_batch(
 def _check_ids(
     buffer: Bytes, entries: Entries, present: npt.NDArray[np.bool_], starts: Positions, ids: npt.NDArray[np.void]
 ) -> None:
-    """DataLossError when a record is not the one of its id. Those of a queue's own store are not moved, nor checked."""
+    """Raises DataLossError when a record has another id. A queue's own store needs no check: nothing in it moves."""
     for kind, layout in _WITH_ID.items():
         rows = np.flatnonzero(present & (entries["kind"] == kind))
         found = np.ascontiguousarray(structs_at(buffer, layout, starts[rows])["id"])
@@ -151,7 +151,7 @@ def _check_ids(
 
 
 def _loaded(reader: SpanReader, entries: Entries, present: npt.NDArray[np.bool_]) -> tuple[Bytes, Positions, Positions]:
-    """The records of the entries that are `present`, and the span of each in the buffer; (0, 0) for the others."""
+    """Loads the records of the `present` entries. Returns the buffer and each record's span; (0, 0) for the others."""
     if present.all():
         position, length = entries["position"], entries["length"]
         buffer, starts = reader.load(entries["file"].astype(np.int64), position, position + length)
@@ -171,8 +171,8 @@ def _check_heads(
     buffer: Bytes, entries: Entries, kinds: npt.NDArray[np.uint8], starts: Positions, stops: Positions,
     reasons: dict[int, str],
 ) -> None:  # fmt: skip
-    """A record of the message store must be of the message that the store's table says, as long, and end with its
-    marker.
+    """Checks that each record of the message store has the id and length that the store's table states, and ends with
+    its marker.
     """
     rows = np.flatnonzero(kinds == SHARED)
     if not len(rows):
@@ -190,7 +190,7 @@ def _check_sums(
     wanted: npt.NDArray[np.bool_], dirty: npt.NDArray[np.bool_], reasons: dict[int, str],
     dropped: npt.NDArray[np.bool_],
 ) -> None:  # fmt: skip
-    """Sizes and checksums of a version-2 queue's own store; recovery after an unclean stop drops what fails."""
+    """Checks sizes and checksums in a version-2 queue's own store; recovery after an unclean stop drops what fails."""
     rows = np.flatnonzero((kinds == OWN) & wanted)
     if not len(rows):
         return
@@ -199,7 +199,7 @@ def _check_sums(
     good = heads["size"] == sizes
     at = np.flatnonzero(good & (heads["flags"] & queue_v2.FLAG_CHECKSUM != 0))
     good[at] = span_crcs(buffer, begins[at], sizes[at]) & queue_v2.CHECKSUM_MASK == heads["checksum"][at]
-    # The sum does not count the zeros that may follow a term.
+    # The checksum does not cover the zeros that may follow a term.
     for place in at[~good[at]].tolist():
         term = _unpadded(buffer[begins[place] : begins[place] + sizes[place]].data)
         good[place] = queue_v2.checksum(term) == int(heads["checksum"][place])
@@ -209,7 +209,7 @@ def _check_sums(
 
 
 def _unpadded(term: memoryview) -> memoryview:
-    """Without the zeros that RabbitMQ 4 leaves behind a term whose length it only estimated."""
+    """The term without the zeros that RabbitMQ 4 leaves behind a term whose length it only estimated."""
     if len(term) and term[-1] == 0:
         try:
             return term[: et.decode_prefix(term)[1]]
@@ -219,7 +219,7 @@ def _unpadded(term: memoryview) -> memoryview:
 
 
 def _located(terms: TermSpans, reasons: dict[int, str], reach: dict[int, Reach]) -> tuple[Bytes, MessageSpans]:
-    """Spans of all terms. Those in an unusual spelling are spelled anew after the others, which makes them usual."""
+    """Spans of all terms. Terms in an unusual encoding are re-encoded in the usual one and appended to the buffer."""
     buffer, starts, stops = terms.buffer, terms.starts, terms.stops
     buffer, spans = relist(*whole_bodies(buffer, basic_message.locate(buffer, starts, stops, terms.id_size)))
     unusual = np.flatnonzero(terms.sound & ~spans.ok)

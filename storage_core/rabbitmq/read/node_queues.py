@@ -1,6 +1,6 @@
-"""What the stores of a node's quorum queues and of its streams share: only a running node writes them.
+"""The common part of the stores of a node's quorum queues and of its streams, which only a running node writes.
 
-Leaves to each which queues it has, and how they are read.
+Each subclass determines which queues it has, and how they are read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from storage_core.store import ScanRequest, Store, StoreState, WriteJob
 
 
 class NodeQueues(Store):
-    """A folder with queues of one type, called `what`, whose logs have the version `log_version`."""
+    """A folder with queues of one type, called `what` in messages, whose logs have the version `log_version`."""
 
     engine = "rabbitmq"
     what: ClassVar[str]
@@ -29,16 +29,16 @@ class NodeQueues(Store):
         self._closed = False
 
     def check_open(self) -> None:
-        """StoreClosedError after `close`."""
+        """Raises StoreClosedError after `close`."""
         if self._closed:
             raise StoreClosedError(f"{self.path}: the store was closed; open it again")
 
     def state(self) -> StoreState:
-        """Whether a node runs here. The files do not tell how it stopped."""
+        """Whether a node is running here. The files do not show how it stopped."""
         return StoreState(version=self.log_version, running=is_running(self.path), clean=False)
 
     def view_schema(self, name: str) -> pa.Schema:
-        """Schema of a view; OptionError with the names of the views when there is none called `name`."""
+        """Schema of a view. Raises OptionError, which lists the views, if there is none called `name`."""
         return self.views.schema_of(name)
 
     def view(self, name: str, request: ScanRequest | None = None) -> Iterator[pa.RecordBatch]:
@@ -47,7 +47,7 @@ class NodeQueues(Store):
         return self.views.rows_of(name, self.snapshot(), self.name, request or ScanRequest())
 
     def begin_job(self, columns: Sequence[str] | None = None, application: str = "", **options: Any) -> WriteJob:
-        """UnsupportedFormatError: only a running node writes such queues."""
+        """Raises UnsupportedFormatError: only a running node writes these queues."""
         del columns, application, options
         raise UnsupportedFormatError(
             f"UnsupportedFormatError: {self.path}: {self.what} are not written; write classic queues (a vhost's "
@@ -55,5 +55,5 @@ class NodeQueues(Store):
         )
 
     def close(self) -> None:
-        """Nothing is held open; StoreClosedError afterwards."""
+        """Marks the store as closed: later calls raise StoreClosedError. Nothing is held open."""
         self._closed = True

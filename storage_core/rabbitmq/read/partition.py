@@ -1,6 +1,6 @@
-"""A piece of a plan: entries with their positions, read and turned into batches wherever it is sent.
+"""A partition of a plan: entries with their positions, which are read and turned into batches wherever it is sent.
 
-Leaves to `partitioning` how pieces are cut, to `batch_builder` the rows.
+`partitioning` cuts the partitions, `batch_builder` builds the rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FIRST_BATCH_ROWS, BATCH_ROWS, BATCH_BYTES = 512, CHUNK_ROWS, 4 << 20
 
 @dataclass(frozen=True)
 class QueuePartition(ScanPartition):
-    """Messages of one store in delivery order, and the damages that PERMISSIVE shows beside them."""
+    """Messages of one store in delivery order, and the damage that PERMISSIVE mode returns along with them."""
 
     context: RowContext
     entries: PartitionEntries
@@ -34,17 +34,17 @@ class QueuePartition(ScanPartition):
     verify_crc: bool
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Millions of entries go through Spark's driver into each task: as few bytes as they need."""
+        """Packs the entries as tightly as possible: millions of them go through Spark's driver into each task."""
         return QueuePartition, (self.context, self.entries.packed(), self.damages, self.verify_crc)
 
     @property
     def estimated_bytes(self) -> int:
-        """Bytes of records."""
+        """Total bytes of the records."""
         return self.entries.record_bytes
 
     @property
     def estimated_rows(self) -> int:
-        """Entries, of which a filter may leave fewer."""
+        """Number of entries; a filter may leave fewer rows."""
         return self.entries.count
 
     @property
@@ -57,7 +57,7 @@ class QueuePartition(ScanPartition):
         return [f"{self.context.root}/{path}" for path in self.context.files]
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """The rows in batches. Raises CorruptionError (FAILFAST), DataLossError when files vanished or shrank."""
+        """The rows in batches. Raises CorruptionError (FAILFAST), and DataLossError when files vanished or shrank."""
 
         def read(reader: SpanReader, entries: Entries) -> MessageBatch:
             return read_batch(reader, entries, self.verify_crc)
@@ -72,8 +72,8 @@ def rows(
     damages: Sequence[Damage],
     what: str,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition, as `builder` makes them of what `read` reads. With PERMISSIVE `damages` follow; with
-    DROPMALFORMED a line on stderr counts what was left out, messages and `what` the damages are of.
+    """The rows of a partition, built by `builder` from the messages that `read` returns. With PERMISSIVE, `damages`
+    follow; with DROPMALFORMED, a line on stderr reports how many damaged messages or `what` were left out.
     """
     context = builder.context
     reader = SpanReader(context.root, list(context.files))

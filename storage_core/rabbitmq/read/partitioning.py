@@ -1,6 +1,6 @@
 """Cuts the entries of a plan into partitions of about equal bytes. Pure arithmetic.
 
-Leaves to `snapshot` which entries a plan has, to `partition` reading them.
+`snapshot` selects the entries of a plan, `partition` reads them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from storage_core.store import ScanPartition, ScanRequest
 
 @dataclass(frozen=True)
 class _Stretch:
-    """Entries of one directory, not to be changed: `files` says which file of the plan each of their file numbers is,
-    `queue` which queue of the plan they belong to.
+    """Entries of one directory, which must not be modified. `files` maps their file numbers to file numbers of the
+    plan; `queue` is the number of their queue in the plan.
     """
 
     entries: Entries
@@ -32,7 +32,7 @@ class _Stretch:
 
 
 class PlannedEntries:
-    """The entries of a plan in delivery order, and one list of paths for all of them."""
+    """The entries of a plan in delivery order, with one list of paths for all of them."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -44,19 +44,19 @@ class PlannedEntries:
         return tuple(self._numbers)
 
     def add(self, queue: int, files: Sequence[str], entries: Entries) -> None:
-        """Adds `entries` of queue number `queue`, whose file numbers mean `files`."""
+        """Adds `entries` of queue number `queue`; `files` are the files that their file numbers refer to."""
         numbers = [self._numbers.setdefault(path, len(self._numbers)) for path in files]
         self._stretches.append(_Stretch(entries, np.array(numbers, np.int32), queue))
 
     @property
     def count(self) -> int:
-        """How many entries there are."""
+        """The number of entries."""
         return sum(len(stretch.entries) for stretch in self._stretches)
 
     def cuts(self, partition_count: Callable[[int], int]) -> list[int]:
-        """Where partitions of about equal bytes begin, but for the first one: numbers of entries, ascending, some of
-        them equal. `partition_count` says how many partitions so many bytes become. A partition goes up to the last
-        entry that ends within its share.
+        """The entry numbers at which partitions of about equal bytes begin, except the first: ascending, possibly with
+        duplicates. `partition_count` returns the number of partitions for a number of bytes. A partition ends with the
+        last entry that ends within its share.
         """
         sizes = [int(stretch.entries["length"].sum()) for stretch in self._stretches]
         total = sum(sizes)
@@ -73,7 +73,7 @@ class PlannedEntries:
         return found + [row] * (len(shares) - len(found))
 
     def between(self, start: int, stop: int) -> list[_Stretch]:
-        """The stretches of the entries [start, stop), counted through all of them."""
+        """The stretches that hold the entries [start, stop), counted across all stretches."""
         pieces, base = [], 0
         for stretch in self._stretches:
             entries = stretch.entries[max(start - base, 0) : max(stop - base, 0)]
@@ -86,7 +86,7 @@ class PlannedEntries:
 def partitions(
     context: RowContext, planned: PlannedEntries, damages: tuple[Damage, ...], request: ScanRequest
 ) -> list[ScanPartition]:
-    """Cuts at equal bytes, then at the most records; damages go with the last partition."""
+    """Cuts into equal bytes, then at the maximum number of records; `damages` are added to the last partition."""
     count = planned.count
     if not count and not damages:
         return []
@@ -103,7 +103,7 @@ def partitions(
 def _partition(
     context: RowContext, stretches: list[_Stretch], damages: tuple[Damage, ...], verify_crc: bool
 ) -> QueuePartition:
-    """A partition that carries only the names that its own entries use."""
+    """A partition that carries only the file and queue names that its own entries use."""
     used = np.zeros(len(context.files), bool)
     for stretch in stretches:
         file = stretch.entries["file"]

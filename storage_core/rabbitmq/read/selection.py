@@ -1,6 +1,6 @@
-"""Which queues, and which entries of each, a request asks for. Pure arithmetic over names and sequence ids.
+"""Which queues, and which entries of each, a request selects. Pure arithmetic over names and sequence ids.
 
-Leaves to `snapshot` the reading, to `index_filter` the predicates. Source: interface.md 26, 47.
+`snapshot` does the reading, `index_filter` applies the predicates. Source: interface.md 26, 47.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NO_TIME = "RabbitMQ keeps no store time but of streams, which queueType=stream r
 
 
 def check_request(request: ScanRequest) -> None:
-    """OptionError for what a RabbitMQ store has no answer to."""
+    """Raises OptionError for options that a RabbitMQ store does not support."""
     refused = {
         "scan": ("log" if request.scan is Scan.LOG else None, "RabbitMQ stores have no log; leave the option out"),
         "startingTimestamp": (
@@ -40,7 +40,7 @@ def check_request(request: ScanRequest) -> None:
 
 
 def queues_of(request: ScanRequest, names: Collection[str]) -> list[str]:
-    """The names that the request selects, sorted. OptionError for one that is not there, with the names that are."""
+    """The selected names, sorted. Raises OptionError, which lists the existing names, for an unknown one."""
     selected = set(names)
     if request.topics is not None:
         _check_names("queue", request.topics, names)
@@ -70,13 +70,13 @@ def _check_names(option: str, wanted: Sequence[str], names: Collection[str]) -> 
 
 
 def entries_between(request: ScanRequest, queue: QueueInfo, sequence_ids: npt.NDArray[np.int64], live: Mask) -> Mask:
-    """Which entries of one queue lie between startingOffsets and endingOffsets. Arrays of shape (n,).
+    """Which entries of one queue are between startingOffsets and endingOffsets. Arrays have shape (n,).
 
-    `sequence_ids` are in delivery order: ascending, or, of a priority queue, ascending for each priority. `live` says
-    which entries are not acknowledged: `last` counts those alone. Ids have gaps wherever messages were acknowledged, so
-    none is missing below the first one, and a start below it is no data loss.
+    `sequence_ids` are in delivery order: ascending or, for a priority queue, ascending within each priority. `live`
+    marks the entries that are not acknowledged; `last` counts only those. Ids have gaps wherever messages were
+    acknowledged, so none is missing below the first one, and a start below it is not data loss.
 
-    Raises OffsetOutOfRangeError for a bound after the end (unless fail_on_data_loss is false: then it is the end), and
+    Raises OffsetOutOfRangeError for a bound after the end (with fail_on_data_loss false, the end is used instead), and
     for a start after the stop.
     """
     first, stop = (_index_of_last(bound, live) for bound in (request.start, request.stop))
@@ -93,7 +93,7 @@ def entries_between(request: ScanRequest, queue: QueueInfo, sequence_ids: npt.ND
 
 
 def _index_of_last(bound: OffsetBound, live: Mask) -> int | None:
-    """Index of the first of the last so many live entries; None when the bound does not count from the end."""
+    """Index of the first of the last `bound.last` live entries; None when the bound does not count from the end."""
     if bound.last is None:
         return None
     indices = np.flatnonzero(live)
@@ -101,9 +101,9 @@ def _index_of_last(bound: OffsetBound, live: Mask) -> int | None:
 
 
 def resolved(option: str, bound: OffsetBound, queue: QueueInfo, fail_on_data_loss: bool) -> int | None:
-    """The bound as a sequence id; None when it takes everything, or counts from the end.
+    """The bound as a sequence id; None when it excludes nothing, or counts from the end.
 
-    OffsetOutOfRangeError for one after the end, unless `fail_on_data_loss` is false: then it is the end.
+    Raises OffsetOutOfRangeError for a bound after the end; with `fail_on_data_loss` false, the end is used instead.
     """
     if bound.last is not None:
         return None
@@ -127,10 +127,10 @@ def _check_order(
     stop: tuple[int | None, int | None],
     sequence_ids: npt.NDArray[np.int64],
 ) -> None:
-    """OffsetOutOfRangeError when a start, an id or an index, is after the stop."""
+    """Raises OffsetOutOfRangeError when the start, an id or an index, is after the stop."""
     numbers = [_id_at(*bound, queue, sequence_ids) for bound in (start, stop)]
     if (sequence_ids[1:] <= sequence_ids[:-1]).any() and (start[0] is None or stop[0] is None):
-        # Of a priority queue an id says nothing about the order of delivery.
+        # In a priority queue, an id says nothing about the order of delivery.
         numbers = [start[1], stop[1]]
     first, last = numbers
     if first is not None and last is not None and first > last:

@@ -1,7 +1,7 @@
 """What a vhost's store serves: its queues, and partitions of their messages.
 
-A queue's files are read at the first question about it and remembered. Leaves to `queue_directory` what a directory
-holds, to `selection` what is asked for. Source: docs/architecture.md "A RabbitMQ read", interface.md 28 to 31.
+The files of a queue are read on first use and cached. `queue_directory` reads a directory, `selection` evaluates the
+request. Source: docs/architecture.md "A RabbitMQ read", interface.md 28 to 31.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from storage_core.rabbitmq.schema import message_schema
 from storage_core.store import Mode, QueueInfo, ScanPartition, ScanRequest, Snapshot
 
 LARGE_SIZE = 4 << 20
-"""Bytes of a directory that are worth a second thread: some milliseconds."""
+"""Size of a directory in bytes from which a second thread pays off: reading it takes some milliseconds."""
 
 
 @dataclass(frozen=True)
 class NamedQueue:
-    """One queue and its directories in delivery order: one, or those of a priority queue, the highest first."""
+    """One queue and its directories in delivery order: one, or those of a priority queue, highest priority first."""
 
     name: str
     directories: tuple[QueueDirectory, ...]
@@ -60,12 +60,12 @@ class VhostSnapshot(Snapshot):
 
     @property
     def terms(self) -> dict[str, QueueTerms]:
-        """What the queues wrote down at the last clean stop, by directory."""
+        """The terms that the queues saved at the last clean stop, by directory."""
         return self._noted[0]
 
     @property
     def terms_flaw(self) -> str:
-        """Why that cannot be read; nothing when it can."""
+        """Why the terms cannot be read; empty if they can."""
         return self._noted[1]
 
     @cached_property
@@ -88,8 +88,8 @@ class VhostSnapshot(Snapshot):
         return read_locations(self.root, clients, self._pending.before)
 
     def named(self, candidates: Sequence[str] = ()) -> dict[str, NamedQueue]:
-        """All queues by name. A directory that no stub names has one of the `candidates` whose hash it is, else its own
-        name.
+        """All queues by name. A directory that no stub identifies is named by the one of `candidates` whose hash it
+        has, or else by its own name.
         """
         hashes = self._hashes(candidates)
         found: dict[str, list[tuple[int, QueueDirectory]]] = {}
@@ -115,7 +115,7 @@ class VhostSnapshot(Snapshot):
         return found
 
     def files(self, directory: QueueDirectory) -> QueueFiles:
-        """What one directory holds, read once."""
+        """The contents of one directory, read once and cached."""
         found = self._read.get(directory.directory)
         if found is None:
             found = self._ahead.pop(directory.directory, None) or self._found(directory)
@@ -131,9 +131,9 @@ class VhostSnapshot(Snapshot):
         )
 
     def _read_ahead(self, directories: Sequence[QueueDirectory]) -> None:
-        """Reads large directories, two at a time: most of it the system and compiled loops do, and numpy.
+        """Reads large directories, two at a time: most of the time is spent in system calls, compiled loops and numpy.
 
-        What cannot be read is read again when it is asked for, in its turn, and says then why.
+        A directory that cannot be read is read again in its turn, when it is requested, and raises its error then.
         """
         sizes = {
             directory.directory: size
@@ -156,7 +156,7 @@ class VhostSnapshot(Snapshot):
         both(lambda: read(shares[0]), lambda: read(shares[1]))
 
     def info(self, queue: NamedQueue) -> QueueInfo:
-        """First sequence id that is served, and the one that the next message would get."""
+        """The first sequence id that is served, and the id that the next message would get."""
         parts = [self.files(directory) for directory in queue.directories]
         served = [int(part.served["sequence_id"][0]) for part in parts if len(part.served)]
         stop = max(part.next_sequence_id for part in parts)
@@ -167,7 +167,7 @@ class VhostSnapshot(Snapshot):
         return [self.info(queue) for queue in self.named().values()]
 
     def topics(self, wanted: Sequence[str] = ()) -> frozenset[str]:
-        """Names of all queues; a directory without a name is recognised when it is one of `wanted`."""
+        """Names of all queues; a directory without a name is recognised if it belongs to one of `wanted`."""
         named = frozenset(self.named(wanted))
         if named.issuperset(wanted):
             return named
@@ -183,7 +183,7 @@ class VhostSnapshot(Snapshot):
         return message_schema(request)
 
     def warnings(self) -> Sequence[str]:
-        """What was found so far that a user should know before trusting the rows."""
+        """What was found so far that a user should know about before trusting the rows."""
         elsewhere = node.other_kinds(self.root, self.vhost)
         return (*self._misnamed(), *self._warnings, *([elsewhere] if elsewhere else []))
 
@@ -196,7 +196,7 @@ class VhostSnapshot(Snapshot):
                 )
 
     def plan(self, request: ScanRequest) -> list[ScanPartition]:
-        """Partitions of whole stretches of queues, cut at equal bytes; each message once, in delivery order.
+        """Partitions of contiguous stretches of queues, cut into equal bytes; each message once, in delivery order.
 
         Raises OptionError, OffsetOutOfRangeError, and CorruptionError for a damaged index file with FAILFAST.
         """
@@ -232,9 +232,9 @@ class VhostSnapshot(Snapshot):
         ]
 
     def _without_empty(self, request: ScanRequest, named: Mapping[str, NamedQueue]) -> ScanRequest:
-        """The request without topics that the node knows and that have no directory: they hold no message here.
+        """The request without topics that are declared on the node but have no directory: they hold no messages here.
 
-        Raises UnsupportedFormatError when such a queue is of another kind, whose messages lie elsewhere.
+        Raises UnsupportedFormatError when such a queue is of another kind, whose messages are stored elsewhere.
         """
         topics = request.topics or ()
         absent = {name: found for name in topics if name not in named and (found := self._declared(name))}
@@ -244,12 +244,12 @@ class VhostSnapshot(Snapshot):
         return replace(request, topics=tuple(name for name in topics if name not in absent)) if absent else request
 
     def _damages(self, queue: NamedQueue, directory: QueueDirectory) -> list[Damage]:
-        """What is wrong in one directory of a queue."""
+        """The damage in one directory of a queue."""
         del queue
         return self.files(directory).damages
 
     def _checked_damages(self, queue: NamedQueue, request: ScanRequest) -> list[Damage]:
-        """What is wrong in the index of a queue and concerns served messages; the first one raised with FAILFAST."""
+        """The damage in the index of a queue that affects served messages; with FAILFAST the first one is raised."""
         found = [damage for directory in queue.directories for damage in self._damages(queue, directory)]
         damages = [replace(damage, queue=queue.name) for damage in found if damage.served]
         if damages and request.mode is Mode.FAILFAST:

@@ -1,6 +1,6 @@
-"""The views of a store: which there are, their columns, and their rows in batches.
+"""The views of a store: their names, their columns, and their rows in batches.
 
-Leaves the rows to the `views` of each type of queue. Source: docs/rabbitmq.md "Views".
+The `views` of each queue type produce the rows. Source: docs/rabbitmq.md "Views".
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ View = tuple[pa.Schema, Callable[[Taken, ScanRequest], Iterator[Row]]]
 
 
 class ViewTable(Generic[Taken]):
-    """The `views` by name: the columns of each, and its rows of a snapshot without the column `store`."""
+    """The `views` by name: for each its columns, and a function that returns its rows, without the column `store`."""
 
     def __init__(self, whose: str, views: Mapping[str, View[Taken]]) -> None:
         self._whose, self._views = whose, views
 
     def schema_of(self, name: str) -> pa.Schema:
-        """Schema of the view `name`. OptionError with the names that there are."""
+        """Schema of the view `name`. Raises OptionError, which lists the existing views, if there is none."""
         if name not in self._views:
             near = closest(name, list(self._views))
             hint = f"did you mean {near[0]}? " if near else ""
@@ -37,7 +37,7 @@ class ViewTable(Generic[Taken]):
         return self._views[name][0]
 
     def rows_of(self, name: str, snapshot: Taken, store: str, request: ScanRequest) -> Iterator[pa.RecordBatch]:
-        """The rows of the view `name`, one batch at least; the request's selection of queues narrows them."""
+        """The rows of the view `name`, in at least one batch, restricted to the queues that the request selects."""
         schema, rows = self._views[name]
         named = ({**row, "store": request.store_name or store} for row in rows(snapshot, request))
         listed = list(islice(named, BATCH_ROWS))

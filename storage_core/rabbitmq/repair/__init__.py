@@ -1,1 +1,1 @@
-"""Mends what `verify` finds in a vhost's store: its message files in place, its index by as few records as it takes."""
+"""Repairs what `verify` finds in a vhost's store: message files in place, the index with as few records as possible."""

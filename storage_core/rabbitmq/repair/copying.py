@@ -13,9 +13,9 @@ MESSAGES = "msg_store_"
 
 
 def copy_store(root: str, target: str) -> None:
-    """Copies the store at `root` to `target`, which must be new, empty, or such a copy of the same store.
+    """Copies the store at `root` to `target`, which must be new, empty, or an earlier copy of the same store.
 
-    Raises MqStoreError for another directory, StoreLockedError while a node runs on the store.
+    Raises MqStoreError for any other directory, StoreLockedError while a node is running on the store.
     """
     check_not_running(root)
     copy_files(root, target, lambda: _files(root, target))
@@ -27,7 +27,7 @@ def _files(root: str, target: str) -> Copies:
 
 
 def parts_of(root: str) -> Iterator[tuple[str, str]]:
-    """The files and folders of a store and the name of each in a copy, the messages first."""
+    """The files and folders of a store, and the name of each in a copy, messages first."""
     for name in sorted(system.names(root), key=lambda name: (not name.startswith(MESSAGES), name)):
         if name != FOLDER:
             yield f"{root}/{name}", name

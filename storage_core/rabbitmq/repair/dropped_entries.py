@@ -1,6 +1,6 @@
-"""Takes entries out of a queue's index as a consumer's ack does: records are added, none is changed.
+"""Removes entries from a queue's index as a consumer's ack does: adds journal records, or zeroes status bytes (`.qi`).
 
-Which entries, and why, belongs to `repairing`. Source: rabbitmq.md 2, 3.1, 8.
+`repairing` decides which entries, and why. Source: rabbitmq.md 2, 3.1, 8.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from storage_core.repair.cut_bytes import CutBytes
 
 
 def drop(folder: str, version: int, entry_count: int, sequence_ids: Collection[int], cut: CutBytes) -> None:
-    """Acknowledges live entries of the queue directory `folder`: in its journal, of a version 2 queue in its `.qi`."""
+    """Acknowledges live entries of the queue directory `folder`: in its journal, in version 2 in its `.qi` files."""
     if version == 2:
         _clear(folder, sequence_ids, cut)
         return

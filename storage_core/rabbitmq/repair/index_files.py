@@ -1,7 +1,7 @@
-"""Mends segments and journals of a queue: the records that a node accepts, in their order, without the others.
+"""Repairs segments and journals of a queue: keeps the records that a node accepts, in order, and drops the others.
 
-A node reads neither past bytes that begin no record, so what follows them is looked for: an entry whose message is in
-the message store, or embedded with the same id. Source: rabbitmq.md 2, 3, 3.1.
+A node reads neither file past bytes that do not begin a record, so the repair searches for what follows them: an entry
+whose message is in the message store, or embedded with the same id. Source: rabbitmq.md 2, 3, 3.1.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from storage_core.formats.rabbitmq.classic import index_records, journal, segmen
 
 TERM_START = b"\x83h"
 LARGEST_STEP = 1 << 20
-"""By how much a sequence id that is found after damage may exceed those before it."""
+"""The most by which a sequence id found after damage may exceed those before it."""
 PUBLISH, DELIVER, ACK, NOTHING = 1, 2, 3, 0
 MOST_STRANGERS = 0.1
-"""Part of a segment's publishes that may lie outside of it; more mean that `.config` is another store's."""
+"""Fraction of a segment's publishes that may be outside its range; more mean that `.config` is from another store."""
 
 Known = Callable[[bytes], bool]
 """Whether the message store has a message of this id."""
 
 
 class Record(NamedTuple):
-    """One record of an index file: a publish, or a mark, which in a segment is a deliver, then an ack."""
+    """One record of an index file: a publish or a mark. In a segment, a first mark is a deliver, a second an ack."""
 
     sequence: int
     is_publish: bool
@@ -43,7 +43,7 @@ class SegmentRules:
     strangers: int = 0
 
     def parse(self, at: int) -> Record | None:
-        """The record at `at`; None where none begins or it is not whole."""
+        """The record at `at`; None if no record begins there, or it is incomplete."""
         data = self.data
         if at + segment.MARK.size > len(data):
             return None
@@ -55,7 +55,7 @@ class SegmentRules:
         return Record(relative, True, False, size) if size else None
 
     def is_legal(self, record: Record) -> bool:
-        """Whether a node accepts it after what was taken."""
+        """Whether a node accepts the record after those taken before."""
         state = self.states.get(record.sequence, NOTHING)
         if record.is_publish and record.sequence >= self.entry_count:
             self.strangers += 1
@@ -63,17 +63,17 @@ class SegmentRules:
         return state == NOTHING if record.is_publish else PUBLISH <= state < ACK
 
     def take(self, record: Record) -> None:
-        """Takes note of a record that stays."""
+        """Registers a record that is kept."""
         self.states[record.sequence] = self.states.get(record.sequence, NOTHING) + 1
 
     def is_entry(self, at: int, record: Record) -> bool:
-        """Whether a publish is more than bytes that look like one."""
+        """Whether the record is a publish, and not just bytes that look like one."""
         return record.is_publish and _has_message(self.data, at, segment.PUBLISH.size, record.size, self.known)
 
 
 @dataclass
 class JournalRules:
-    """What a journal accepts beside segments that say `segments` of their sequence ids: 1 published, 2, 3 marked."""
+    """What a journal accepts. `segments` has the states of sequence ids in the segments: 1 published, 2, 3 marked."""
 
     data: bytes
     segments: Mapping[int, int]
@@ -81,7 +81,7 @@ class JournalRules:
     states: dict[int, int] = field(default_factory=dict)
 
     def parse(self, at: int) -> Record | None:
-        """The record at `at`; None where none begins or it is not whole."""
+        """The record at `at`; None if no record begins there, or it is incomplete."""
         data = self.data
         if at + journal.MARK.size > len(data):
             return None
@@ -95,7 +95,7 @@ class JournalRules:
         return Record(sequence, True, False, size)
 
     def is_legal(self, record: Record) -> bool:
-        """Whether a node accepts it after what was taken, and together with the segments."""
+        """Whether a node accepts the record after those taken before, and together with the segments."""
         state, below = self.states.get(record.sequence, NOTHING), self.segments.get(record.sequence, NOTHING)
         if record.is_publish:
             return state == NOTHING
@@ -104,19 +104,19 @@ class JournalRules:
         return state == PUBLISH or (state == NOTHING and below in {PUBLISH, DELIVER})
 
     def take(self, record: Record) -> None:
-        """Takes note of a record that stays."""
+        """Registers a record that is kept."""
         action = PUBLISH if record.is_publish else ACK if record.is_ack else DELIVER
         self.states[record.sequence] = NOTHING if action == ACK else action
 
     def is_entry(self, at: int, record: Record) -> bool:
-        """Whether a publish is more than bytes that look like one."""
+        """Whether the record is a publish, and not just bytes that look like one."""
         highest = max(max(self.states, default=0), max(self.segments, default=0))
         near = record.sequence <= highest + LARGEST_STEP
         return record.is_publish and near and _has_message(self.data, at, journal.PUBLISH.size, record.size, self.known)
 
 
 def mended(rules: SegmentRules | JournalRules) -> bytes:
-    """The records of a file that a node accepts. Past a wrong one, only what follows a proven entry counts."""
+    """The records of a file that a node accepts. After an invalid record, records count only from a proven entry on."""
     data, kept = rules.data, []
     at, proven = 0, True
     while at < len(data):
@@ -137,7 +137,7 @@ def mended(rules: SegmentRules | JournalRules) -> bytes:
 
 
 def _goes_on(rules: SegmentRules | JournalRules, at: int, record: Record, following: Record | None) -> bool:
-    """Whether a record that a node refuses is one for all that: what follows it is right."""
+    """Whether a record that a node rejects is nevertheless a record: what follows it is valid."""
     if following is None:
         return False
     return rules.is_entry(at + record.size, following) if following.is_publish else rules.is_legal(following)
@@ -152,7 +152,7 @@ def _next_entry(rules: SegmentRules | JournalRules, at: int) -> int:
 
 
 def _publish_size(data: bytes, at: int, fixed: int) -> int:
-    """Length of the publish at `at`, 0 where it does not fit into the file."""
+    """Length of the publish at `at`; 0 if it does not fit into the file."""
     if at + fixed > len(data):
         return 0
     size = fixed + int.from_bytes(data[at + fixed - 4 : at + fixed], "big")

@@ -1,4 +1,4 @@
-"""Mends a message file where it lies: no record moves, and a node's scan walks over what is lost to every whole record.
+"""Repairs a message file in place: no record moves, and a node's scan gets past the lost bytes to every whole record.
 
 Source: rabbitmq.md 6.1, 6.7: a scan ends at a record of length 0 or one that is longer than the rest of the file, and
 ids that no queue has are ignored.
@@ -21,12 +21,12 @@ from storage_core.repair.cut_bytes import CutBytes
 SMALLEST = HEAD.size + 1
 NO_ID = bytes(ID_SIZE)
 TERM = re.compile(rb"\x83h[\x04\x06][dw]", re.DOTALL)
-"""How the term of a message begins: version, a tuple of six or of four, an atom."""
+"""How the term of a message begins: version, a tuple of six or four elements, an atom."""
 
 
 @dataclass(frozen=True)
 class Gap:
-    """Bytes [start, stop) between records that hold no right record; `whole` where only its end marker is wrong."""
+    """Bytes [start, stop) between records that hold no valid record; `whole`: only the end marker is wrong."""
 
     start: int
     stop: int
@@ -34,7 +34,7 @@ class Gap:
 
 
 def gaps(data: bytes) -> list[Gap]:
-    """What a scan of the file would skip or end at, in file order; the last one may reach the end."""
+    """The gaps that a scan of the file would skip or end at, in file order; the last one may reach the end."""
     found = []
     start = 0
     while start < len(data):
@@ -62,7 +62,7 @@ def _size(data: bytes, at: int) -> int:
 
 
 def _is_record(data: bytes, at: int, marked: bool) -> bool:
-    """Whether a whole message lies there: lengths, term and id fit; `marked` asks for the end marker too."""
+    """Whether a whole message begins at `at`: lengths, term and id match; `marked` requires the end marker too."""
     stop = at + _size(data, at) + OVERHEAD
     if stop > len(data) or stop < at + SMALLEST or (marked and data[stop - 1] != MARKER):
         return False
@@ -74,7 +74,7 @@ def _is_record(data: bytes, at: int, marked: bool) -> bool:
 
 
 def mend(path: str, cut: CutBytes) -> list[str]:
-    """Mends the file at `path`; what was done, a text for each gap."""
+    """Repairs the file at `path`. Returns what was done, a text for each gap."""
     data = read_whole(path) or b""
     done = []
     for gap in gaps(data):
@@ -86,7 +86,7 @@ def mend(path: str, cut: CutBytes) -> list[str]:
             cut.resize(path, gap.start)
             done.append(f"at {gap.start}: {size:,} bytes after the last whole record are cut")
         else:
-            # The marker first: as long as the head is not there, the place is no record.
+            # The marker first: until the head is written, these bytes are not a record.
             cut.overwrite(path, gap.stop - 1, bytes((MARKER,)))
             cut.overwrite(path, gap.start, (size - OVERHEAD).to_bytes(8, "big") + NO_ID)
             done.append(f"at {gap.start}: {size:,} damaged bytes became a record that no queue has")

@@ -1,9 +1,9 @@
-"""`mqstore repair` of a vhost's store: what `verify` finds is mended, so that a node serves every whole message.
+"""`mqstore repair` of a vhost's store: repairs what `verify` finds, so that a node serves every whole message.
 
-Files first, then segments and journals, then the entries whose message is gone. What the last clean stop noted goes
-before anything that it speaks of changes: a node then counts anew, as after a crash. Every state on the way is one that
-a node takes for what it is, and each run looks at the store anew, so a repair that was stopped goes on.
-Source: docs/recovery.md "Repair".
+Message files come first, then segments and journals, then entries whose message is missing. What the last clean stop
+saved is moved away before anything that it describes changes: a node then recounts, as after a crash. A node handles
+every intermediate state correctly, and each run examines the store from scratch, so an interrupted repair can be
+resumed. Source: docs/recovery.md "Repair".
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MOST_ROUNDS = 8
 LOCK_TIMEOUT_S = 60.0
 TABLES = CLEAN_PATHS[:3]
 HARMLESS = frozenset({Kind.ODD, Kind.TORN_JOURNAL, Kind.UNFINISHED, Kind.ID})
-"""Kinds whose repair leaves true what the last clean stop noted."""
+"""Kinds whose repair does not invalidate what the last clean stop saved."""
 STORE_FILES = frozenset({Kind.MESSAGE, Kind.TORN, Kind.BLANK})
 INDEX_FILES = frozenset({Kind.SEGMENT, Kind.JOURNAL, Kind.TORN_JOURNAL})
 DROPPED = "drop the entry: the message is gone"
@@ -61,7 +61,7 @@ PLANNED = {
 
 
 def planned(listed: Iterable[Finding]) -> Iterator[str]:
-    """What a repair would do about each finding, a line each."""
+    """What a repair would do about each finding, one line each."""
     for finding in listed:
         yield f"{placed(finding)}: {finding.kind}: {PLANNED[Kind(finding.kind)]}"
 
@@ -73,7 +73,7 @@ def placed(finding: Finding) -> str:
 
 @dataclass
 class Repair:
-    """One repair of the store of `vhost` at `root`, where it lies, with `entry_count` entries a segment."""
+    """One in-place repair of the store of `vhost` at `root`, with `entry_count` entries per segment."""
 
     root: str
     vhost: str
@@ -81,10 +81,10 @@ class Repair:
     done: list[str] = field(default_factory=list)
 
     def run(self) -> list[str]:
-        """Mends what can be mended; what was done, a line each.
+        """Repairs what can be repaired. Returns what was done, one line each.
 
-        Raises StoreLockedError while a node or another writer works on the store, OSError. Stopped at any step, the
-        same call goes on.
+        Raises StoreLockedError while a node or another writer works on the store, OSError. If it was interrupted at any
+        step, the same call resumes it.
         """
         job_folder = JobFolder(self.root)
         system.make_folder(job_folder.folder)
@@ -115,7 +115,7 @@ class Repair:
         if Kind.ID in kinds:
             for directory in snapshot.directories:
                 self._mend_ids(snapshot.files(directory), cut)
-        # What the message files hold decides which index entries count, and both which entries are dropped.
+        # The contents of the message files decide which index entries count, and both decide which entries are dropped.
         if self._mend_files(listed, cut) or self._mend_indexes(snapshot, listed, cut):
             return
         if not snapshot.locations.clean:
@@ -147,7 +147,7 @@ class Repair:
             self.done.append(f"{TABLES[2]}: wrong reference counts of {counted:,} messages; a node counts anew")
 
     def _forget_terms(self, snapshot: VhostSnapshot, cut: CutBytes) -> None:
-        """Moves `recovery.dets` away where it does not fit what the queues have."""
+        """Moves `recovery.dets` away if it does not match the contents of the queues."""
         path = f"{self.root}/{paths.RECOVERY_FILE}"
         wrong = any(_misfits(snapshot.files(directory)) for directory in snapshot.directories)
         if wrong and system.exists(path):
@@ -157,7 +157,7 @@ class Repair:
     # -- segments and journals
 
     def _mend_index(self, snapshot: VhostSnapshot, file: str, cut: CutBytes) -> str:
-        """Mends one segment or journal; what was done, empty when nothing could be."""
+        """Repairs one segment or journal. Returns what was done; empty if nothing could be."""
         path = f"{self.root}/{file}"
         data = read_whole(path) or b""
         if file.endswith(paths.INDEX2_SUFFIX):
@@ -176,7 +176,7 @@ class Repair:
         return f"{file}: {len(data) - len(kept):,} damaged bytes are left out"
 
     def _states(self, folder: str) -> dict[int, int]:
-        """What the segments say of each sequence id: 1 published, 2 and more with marks."""
+        """The state of each sequence id in the segments: 1 published, 2 and more with marks."""
         found = {}
         for name in system.names(folder):
             number = paths.number_of(name, paths.SEGMENT_SUFFIX)
@@ -186,7 +186,7 @@ class Repair:
         return found
 
     def _mend_header(self, file: str, data: bytes, cut: CutBytes) -> str:
-        """A version 2 segment: its header follows from its number, entries that lead nowhere are cleared."""
+        """Repairs a version 2 segment: rebuilds the header from its number, clears entries that point nowhere."""
         folder, _, name = file.rpartition("/")
         number = paths.number_of(name, paths.INDEX2_SUFFIX) or 0
         header = queue_v2.encode_header(queue_v2.INDEX_MAGIC, number)
@@ -201,7 +201,7 @@ class Repair:
     # -- entries
 
     def _mend_ids(self, files: QueueFiles, cut: CutBytes) -> None:
-        """Gives records the ids of the messages in them."""
+        """Gives each record the id of the message in it."""
         for flaw in flaws(self.root, files):
             if flaw.own_id is not None:
                 layout = journal.PUBLISH if flaw.entry["kind"] == JOURNAL else segment.PUBLISH
@@ -212,7 +212,7 @@ class Repair:
                 )
 
     def _drop_entries(self, files: QueueFiles, cut: CutBytes) -> None:
-        """Drops entries whose message is gone, or cannot be read by anyone."""
+        """Drops entries whose message is missing, or cannot be read by anyone."""
         gone = files.forgotten.tolist()
         unread = (flaw for flaw in flaws(self.root, files) if flaw.own_id is None)
         bad = {flaw.entry["sequence_id"]: flaw.reason for flaw in unread}
@@ -234,5 +234,5 @@ def _known(snapshot: VhostSnapshot) -> Known:
 
 
 def _misfits(files: QueueFiles) -> bool:
-    """Whether the queue's terms say something else than its files, lost messages aside."""
+    """Whether the queue's terms contradict its files, apart from lost messages."""
     return len(files.disagreements) > bool(len(files.forgotten)) or files.other_bytes is not None

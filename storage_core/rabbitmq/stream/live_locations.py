@@ -1,7 +1,7 @@
-"""Where the message store keeps each message while a node writes it: looked for again when an id is not known yet.
+"""Where the message store keeps each message while a node writes to it: scanned again when an id is not known yet.
 
-Only what was added to the newest message file is scanned; an older file that changed was compacted and is scanned anew.
-Source: rabbitmq.md 6.1, 6.5; docs/streaming.md "While a node writes".
+Only what was added to the newest message file is scanned; an older file that changed was compacted and is scanned from
+scratch. Source: rabbitmq.md 6.1, 6.5; docs/streaming.md "While a node writes".
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SUFFIXES = (paths.MESSAGE_SUFFIX, paths.COMPACTION_SUFFIX)
 
 @dataclass(frozen=True)
 class _Scanned:
-    """One message file as it was scanned last: its stamp before, where the walk ended, its records."""
+    """The last scan of one message file: the file's stamp before the scan, where the walk ended, and its records."""
 
     stamp: Stamp
     stop: int
@@ -31,12 +31,12 @@ class _Scanned:
 
     @property
     def end(self) -> int:
-        """Where the last record ends, which may have been looked for after the walk."""
+        """Where the last record ends, which may have been found after the end of the walk."""
         return max(self.stop, int((self.rows["position"] + self.rows["size"]).max(initial=0)))
 
 
 class LiveLocations(MessageLocations):
-    """The locations of the persistent store below `root`, without any tables. Starts empty and scans when asked."""
+    """The locations of the persistent store below `root`, without any tables. Starts empty and scans on demand."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -45,19 +45,19 @@ class LiveLocations(MessageLocations):
         super().__init__(np.empty(0, ets_dump.INDEX_ROW), {}, {}, False, "a node may be at work")
 
     def find(self, ids: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
-        """Row number of each id (dtype V16), -1 where there is none, now."""
+        """The current row number of each id (dtype V16), -1 if there is none."""
         found = super().find(ids)
         if (found >= 0).all() or not self._scan():
             return found
         return super().find(ids)
 
     def forget(self) -> None:
-        """All files are scanned anew: a message was not where a scan had seen it."""
+        """Scans all files from scratch: a message was not where a scan had found it."""
         self._scanned = {}
         self._scan()
 
     def _scan(self) -> bool:
-        """Looks at the files again; whether anything changed."""
+        """Looks at the files again. Returns whether anything changed."""
         folder = f"{self._root}/{paths.PERSISTENT_FOLDER}"
         try:
             listed = {entry.name: entry.stamp for entry in system.entries(folder) if not entry.is_directory}
@@ -75,11 +75,11 @@ class LiveLocations(MessageLocations):
         knew = self._with_containers
         self._scanned = self._all(files, stamps)
         if self._with_containers and not knew:
-            # Files before the first container were scanned as those of an older node.
+            # Files before the first container were scanned as files of an older node.
             self._scanned = {}
             self._scanned = self._all(files, stamps)
-        # A message that is being moved is in two files: the leftover of a compaction has negative numbers and comes
-        # first, so the file that it goes into counts.
+        # A message that is being moved is in two files: the leftover of a compaction has a negative number and comes
+        # first, so the file that the message moves to counts.
         rows = [scanned.rows for scanned in self._scanned.values()]
         self.rows = youngest(np.concatenate(rows) if rows else np.empty(0, ets_dump.INDEX_ROW))
         self.files, self.sizes = files, {key: scanned.end for key, scanned in self._scanned.items()}

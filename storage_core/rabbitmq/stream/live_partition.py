@@ -1,7 +1,7 @@
-"""A piece of a micro-batch, read while a node may flush its journal and compact its message files.
+"""One partition of a micro-batch, read while a node may flush its journal and compact its message files.
 
-Each record must have the id that the plan saw. One that does not was moved: the index is read anew and the message
-taken from where it lies now. Source: docs/streaming.md "While a node writes".
+Each record must have the id that the plan saw. If it does not, the message was moved: the index is read again and the
+message is read from its current place. Source: docs/streaming.md "While a node writes".
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_ATTEMPTS = 20
 
 Ids = npt.NDArray[np.void]
 Relocate = Callable[[tuple[str, ...]], list[tuple[int, QueueFiles]]]
-"""The directories of the queues of these names as they are now, each with the number of its queue."""
+"""Returns the current directories of the queues with these names, each with the number of its queue."""
 
 
 @dataclass(frozen=True)
@@ -40,23 +40,23 @@ class LivePartition(ScanPartition):
 
     @property
     def estimated_bytes(self) -> int:
-        """Bytes of records."""
+        """Total bytes of the records."""
         return self.planned.estimated_bytes
 
     @property
     def estimated_rows(self) -> int:
-        """Messages."""
+        """Number of messages."""
         return self.planned.estimated_rows
 
     @property
     def file_count(self) -> int:
-        """Files that held the messages when they were planned."""
+        """Number of files that held the messages when they were planned."""
         return self.planned.file_count
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """The rows in batches; messages that were acknowledged and removed since the plan are left out.
 
-        Raises CorruptionError (FAILFAST), DataLossError when messages move faster than they are read.
+        Raises CorruptionError (FAILFAST), and DataLossError if messages move faster than they are read.
         """
         partition, ids, attempts = self.planned, np.frombuffer(self.ids, "V16"), 0
         while len(entries := partition.entries.as_one()):
@@ -83,7 +83,7 @@ class LivePartition(ScanPartition):
                 reader.close()
 
     def _moved(self, partition: QueuePartition, ids: Ids, done: int) -> tuple[QueuePartition, Ids]:
-        """The messages from number `done` on where they lie now, in the same order."""
+        """The messages from number `done` on at their current places, in the same order."""
         entries, ids = partition.entries.as_one()[done:], ids[done:]
         wanted = _names(entries["queue"], entries["sequence_id"], ids)
         files: dict[str, int] = {}

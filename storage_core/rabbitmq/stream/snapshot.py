@@ -1,4 +1,4 @@
-"""What a stream asks of the queues of a vhost: positions, counts, bytes, seals, plans of ranges.
+"""The queues of a vhost as a stream reads them: positions, counts, bytes, seals, plans of ranges.
 
 A position is a sequence id; acknowledged messages leave gaps, which hold nothing. When to look again is decided by
 `tail`. Source: docs/streaming.md "RabbitMQ".
@@ -40,7 +40,7 @@ PAUSE_S = 0.005
 
 @dataclass(frozen=True)
 class VhostFacts:
-    """What opening the store told: its path, the names that rows have, entries a segment, `recovery`."""
+    """What is known from opening the store: its path, the names used in rows, entries per segment, `recovery`."""
 
     root: str
     store: str
@@ -51,7 +51,7 @@ class VhostFacts:
 
 @dataclass(frozen=True)
 class Relocation:
-    """Reads the directories of some queues anew, in a task."""
+    """Reads the directories of some queues again, in a task."""
 
     facts: VhostFacts
     candidates: tuple[str, ...] = ()
@@ -83,11 +83,11 @@ class VhostStreamSnapshot(VhostSnapshot, StreamSnapshot):
         self.held: Mapping[QueueKey, int] = {}
 
     def _located(self) -> MessageLocations:
-        """Of a store that was stopped cleanly as its tables say, else as it is while it is written."""
+        """The locations from the tables of a cleanly stopped store; otherwise those of a store being written."""
         return super()._located() if self.terms else self._live
 
     def files(self, directory: QueueDirectory) -> QueueFiles:
-        """What one directory holds at one moment: read again where a flush went on meanwhile."""
+        """The contents of one directory at one moment; read again if a flush happened meanwhile."""
         found = self._read.get(directory.directory)
         for _ in range(MOST_READS):
             if found is not None:
@@ -109,7 +109,7 @@ class VhostStreamSnapshot(VhostSnapshot, StreamSnapshot):
 
     @property
     def read_directories(self) -> Mapping[str, QueueFiles]:
-        """What was read so far, by directory."""
+        """The files read so far, by directory."""
         return self._read
 
     # -- positions
@@ -124,7 +124,7 @@ class VhostStreamSnapshot(VhostSnapshot, StreamSnapshot):
 
     @cached_property
     def positions(self) -> Mapping[QueueKey, tuple[int, int]]:
-        """First sequence id that is served, and the one after the last that may be read now, of every queue."""
+        """For every queue, the first sequence id that is served and the one after the last that may be read now."""
         found = {}
         for key, queue in self._queues.items():
             stop = max(queue.end_of_entries, queue.verdict.next_sequence_id or 0)
@@ -134,16 +134,16 @@ class VhostStreamSnapshot(VhostSnapshot, StreamSnapshot):
         return found
 
     def forgotten(self) -> Mapping[QueueKey, int]:
-        """The first message of each queue that is listed and in no file of messages."""
+        """For each queue, the first message that is listed but is in no message file."""
         return {key: absent for key, queue in self._queues.items() if (absent := queue.absent) is not None}
 
     def _damages(self, queue: NamedQueue, directory: QueueDirectory) -> list[Damage]:
-        """Without those of messages that are waited for."""
+        """The damages, without those of messages that are still awaited."""
         held, found = self.held.get((queue.name, _priority(directory))), super()._damages(queue, directory)
         return found if held is None else [each for each in found if each.awaited is None or each.awaited < held]
 
     def starts(self, request: ScanRequest) -> dict[QueueKey, int]:
-        """Where each selected queue starts; one that is not there yet is left out."""
+        """Where each selected queue starts; one that does not exist yet is left out."""
         selection.check_request(request)
         named = self.named((*self._candidates, *(request.topics or ())))
         topics = None if request.topics is None else tuple(name for name in request.topics if name in named)
@@ -168,7 +168,7 @@ class VhostStreamSnapshot(VhostSnapshot, StreamSnapshot):
         return found
 
     def _starts_of_last(self, keys: list[QueueKey], last: int) -> dict[QueueKey, int]:
-        """The last so many messages of a queue in delivery order: of a priority queue the lowest priorities first."""
+        """The starts for the last `last` messages in delivery order: in a priority queue, lowest priorities first."""
         found = {}
         for key in reversed(keys):
             ids = self._ids(key, 0, self.positions[key][1])
@@ -177,7 +177,7 @@ class VhostStreamSnapshot(VhostSnapshot, StreamSnapshot):
             last -= taken
         return found
 
-    # -- what lies between positions
+    # -- between positions
 
     def _between(self, key: QueueKey, start: int, stop: int) -> slice:
         ids = self._queues[key].served["sequence_id"]
@@ -191,16 +191,16 @@ class VhostStreamSnapshot(VhostSnapshot, StreamSnapshot):
         return self._entries(key, start, stop)["sequence_id"]
 
     def count(self, key: QueueKey, start: int, stop: int) -> int:
-        """Messages that are there now."""
+        """Number of messages present now."""
         return len(self._entries(key, start, stop))
 
     def after(self, key: QueueKey, start: int, count: int) -> int:
-        """The sequence id after the next `count` messages that are there now."""
+        """The sequence id after the next `count` messages present now."""
         ids = self._ids(key, start, self.positions[key][1])
         return int(ids[min(count, len(ids)) - 1]) + 1 if count and len(ids) else start
 
     def fitting(self, key: QueueKey, start: int, stop: int, size: int) -> tuple[int, int]:
-        """By the lengths of the records that hold the messages."""
+        """Measures by the lengths of the records that hold the messages."""
         entries = self._entries(key, start, stop)
         ends = np.cumsum(entries["length"])
         fit = int(np.searchsorted(ends, size, "right"))
@@ -211,12 +211,12 @@ class VhostStreamSnapshot(VhostSnapshot, StreamSnapshot):
     # -- seals and lost positions
 
     def seal(self, key: QueueKey, position: int) -> str | None:
-        """None: a message may go at any time, so each queue has a seal of its own, see `seals`."""
+        """Returns None: a message may be removed at any time, so each queue has a seal of its own, see `seals`."""
         del key, position
         return None
 
     def seals(self, positions: Mapping[QueueKey, int]) -> dict[QueueKey, str]:
-        """The sequence id and message id of the last message before each position; ``-1`` where none is there."""
+        """The sequence id and message id of the last message before each position; ``-1`` if there is none."""
         found = {}
         for key, position in positions.items():
             if key in self._queues:
@@ -235,8 +235,8 @@ class VhostStreamSnapshot(VhostSnapshot, StreamSnapshot):
         return bool(self._queues[key].served_ids[here.start].tobytes().hex() != message)
 
     def lost(self, key: QueueKey, position: int, seal: str | None) -> tuple[int, str]:
-        """What is acknowledged is no loss. A message between the sealed one and the position is one that came later:
-        the queue was numbered anew, and is read from its first message.
+        """Acknowledged messages are not lost. A message between the sealed one and the position arrived later: the
+        queue was renumbered, and is read from its first message.
         """
         first, stop = self.positions[key]
         terms = self._queues[key].verdict.next_sequence_id
@@ -250,7 +250,7 @@ class VhostStreamSnapshot(VhostSnapshot, StreamSnapshot):
     # -- plans
 
     def plan_ranges(self, request: ScanRequest, ranges: Mapping[QueueKey, tuple[int, int]]) -> list[ScanPartition]:
-        """Each message of the ranges that is there now, in delivery order."""
+        """Partitions with each message of the ranges that is present now, in delivery order."""
         schema, store = message_schema(request), request.store_name or self.store
         only = IndexFilter(request.predicates, self.vhost, store)
         named = self.named(self._candidates)
@@ -291,8 +291,8 @@ def _priority(directory: QueueDirectory) -> int:
 
 
 def _segments(root: str, directory: str) -> list[tuple[str, Stamp | None]]:
-    """The stamps of a directory's segments: a flush changes them before it cuts the journal. Of version 2 the names:
-    its files grow with each message, and what of one is not there yet is waited for.
+    """The stamps of a directory's segments: a flush changes them before it cuts the journal. For version 2 only names:
+    its files grow with each message, and what is not there yet of a message is awaited.
     """
     try:
         entries = list(system.entries(f"{root}/{paths.QUEUES_FOLDER}/{directory}"))

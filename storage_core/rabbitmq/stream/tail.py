@@ -1,4 +1,4 @@
-"""Follows a vhost's store: cheap to ask when nothing changed; a queue that changed is read again, the others are not.
+"""Follows a vhost's store: cheap if nothing changed; a queue that changed is read again, the others are not.
 
 Nothing is written and no lock is taken. Source of the rules: docs/streaming.md "While a node writes".
 """
@@ -39,7 +39,7 @@ class VhostTail(Tail):
         self._waits = False
 
     def look(self) -> VhostStreamSnapshot:
-        """What may be read now; the same object while nothing changed: a few stats of each queue."""
+        """A snapshot of what may be read now; while nothing changed the same object, at a few stat calls per queue."""
         if self._last is not None and self._is_unchanged() and not self._is_due():
             return self._last
         while True:
@@ -59,7 +59,7 @@ class VhostTail(Tail):
         return found
 
     def settled(self) -> VhostStreamSnapshot:
-        """The same once every message that is listed now is there, or nobody has written for a second."""
+        """The same as `look`, once every message listed now is present, or nobody has written for a second."""
         found = self.look()
         missing = found.held
         while any(found.held.get(key, position + 1) <= position for key, position in missing.items()):
@@ -68,14 +68,14 @@ class VhostTail(Tail):
         return found
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Does nothing: no file is held open."""
 
     def _is_unchanged(self) -> bool:
         stamps = self._queues.values()
         return system.unchanged(self._store) and all(system.unchanged(each) for each in stamps)
 
     def _is_due(self) -> bool:
-        """Whether a message that was missing may be there now, or is given up."""
+        """Whether a missing message may be present now, or is given up."""
         if not self._waits:
             return False
         return not system.unchanged(self._newest) or time.monotonic() - self._changed_s >= HOLD_S
@@ -86,7 +86,7 @@ class VhostTail(Tail):
         return [(path, system.stamp(path)) for path in watched]
 
     def _queue_stamps(self) -> dict[str, Stamps]:
-        """Of each directory and its journal, which every flush cuts; of all files where there is no journal."""
+        """The stamps of each directory and its journal, which every flush cuts; of all files if there is no journal."""
         folder = f"{self._facts.root}/{paths.QUEUES_FOLDER}"
         try:
             names = [entry.name for entry in system.entries(folder) if entry.is_directory]
@@ -102,7 +102,7 @@ class VhostTail(Tail):
         return found
 
     def _newest_stamps(self, found: VhostStreamSnapshot) -> Stamps:
-        """Of the message file that grows, where a message is missing."""
+        """The stamps of the message file that grows, if a message is missing."""
         if not found.forgotten():
             return []
         files = [f"{self._facts.root}/{path}" for path in file_sizes(self._facts.root)]

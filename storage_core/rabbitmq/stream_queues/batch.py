@@ -1,6 +1,6 @@
-"""The messages of some chunks, read and located: their records, their parts, and what is wrong with which chunk.
+"""Reads chunks and locates their messages: their records, their parts, and what is wrong with damaged chunks.
 
-Leaves to `columns` what rows show of them. Source: docs/format/rabbitmq-streams.md 3, 4, 6.
+What rows show of them belongs to `columns`. Source: docs/format/rabbitmq-streams.md 3, 4, 6.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FEWEST_SHAPED, _NEW_SHAPES, _MOST_SHAPES = 8, 12, 32
 
 @dataclass
 class Chunks:
-    """Chunks to be read, dtype CHUNKS, with the numbers of their files and queues. Arrays of shape (n,)."""
+    """Chunks to read (dtype CHUNKS), with the numbers of their files and queues. Arrays of shape (n,)."""
 
     table: npt.NDArray[Any]
     files: npt.NDArray[np.int64]
@@ -44,8 +44,8 @@ class Chunks:
 
 @dataclass
 class StreamBatch:
-    """Messages, one for each of `entries`, as spans of `buffer`. `reasons` says what is wrong with damaged rows: a row
-    stands for a whole chunk then.
+    """Messages, one for each of `entries`, as spans of `buffer`. `reasons` states what is wrong with damaged rows; such
+    a row represents a whole chunk, or a message that cannot be decoded.
     """
 
     entries: Entries
@@ -60,7 +60,7 @@ class StreamBatch:
 
 @dataclass
 class Parts:
-    """Where the parts of messages lie; (0, 0) for a part that a message does not have."""
+    """The spans of the parts of messages; (0, 0) for a part that a message does not have."""
 
     exchange: tuple[Positions, Positions]
     routing_key: tuple[Positions, Positions]
@@ -93,18 +93,18 @@ class LoadedChunks:
 
     @property
     def fit(self) -> bool:
-        """Whether all heads are those that the table says."""
+        """Whether all heads match the table."""
         return bool(fits(self.heads, self.chunks.table).all())
 
     @property
     def ends(self) -> Positions:
-        """Where chunks end in their files by what their heads say. Shape (n,)."""
+        """The positions where chunks end in their files, according to their heads. Shape (n,)."""
         sizes = sum(self.heads[name].astype(np.int64) for name in ("data_size", "trailer_size"))
         return self.chunks.table["position"] + CHUNK.size + _filter_sizes(self) + sizes
 
 
 def load_chunks(reader: SpanReader, chunks: Chunks) -> LoadedChunks:
-    """The bytes of whole chunks, valid until the next call. Raises DataLossError."""
+    """Loads whole chunks, valid until the next call. Raises DataLossError."""
     table = chunks.table
     buffer, starts = reader.load(chunks.files, table["position"], table["stop"])
     long = table["stop"] - table["position"] >= CHUNK.size
@@ -114,9 +114,9 @@ def load_chunks(reader: SpanReader, chunks: Chunks) -> LoadedChunks:
 
 
 def records_of(loaded: LoadedChunks, verify_crc: bool) -> tuple[Entries, Records]:
-    """The messages of chunks, of which those with tracking data have none: entries, and where their records lie.
+    """The messages of chunks, as entries and the locations of their records. Chunks of tracking data have none.
 
-    A damaged chunk is one entry, and its reason in `Records.reasons` is by the number of that entry.
+    A damaged chunk is one entry; `Records.reasons` has its reason by the number of that entry.
     """
     heads, table, buffer = loaded.heads, loaded.chunks.table, loaded.buffer
     begins, ends, reasons = _data(loaded)
@@ -139,7 +139,7 @@ def records_of(loaded: LoadedChunks, verify_crc: bool) -> tuple[Entries, Records
 
 
 def _data(loaded: LoadedChunks) -> tuple[Positions, Positions, dict[int, str]]:
-    """Where the data of chunks lie, and those whose head is not the one that the table speaks of."""
+    """The spans of the chunks' data, and what is wrong with chunks whose heads do not match the table."""
     heads, table, starts = loaded.heads, loaded.chunks.table, loaded.starts
     stops = starts + (table["stop"] - table["position"])
     begins = starts + CHUNK.size + _filter_sizes(loaded)
@@ -154,8 +154,8 @@ def _data(loaded: LoadedChunks) -> tuple[Positions, Positions, dict[int, str]]:
 
 
 def _filter_sizes(loaded: LoadedChunks) -> npt.NDArray[np.int64]:
-    """The bytes between heads and data. Releases before filters leave that byte of the head alone: it says nothing
-    where the chunk is full without a filter.
+    """The bytes between heads and data. Releases before filters do not use that byte of the head, so it is ignored if
+    the chunk is complete without a filter.
     """
     heads, table = loaded.heads, loaded.chunks.table
     filters = heads["filter_size"].astype(np.int64)
@@ -165,7 +165,7 @@ def _filter_sizes(loaded: LoadedChunks) -> npt.NDArray[np.int64]:
 
 
 def _check_sums(loaded: LoadedChunks, begins: Positions, ends: Positions, reasons: dict[int, str]) -> None:
-    """Adds the chunks whose data do not have their checksum."""
+    """Adds the chunks whose data does not match its checksum."""
     sums = loaded.heads["crc"].tolist()
     for row, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
         if row not in reasons and zlib.crc32(loaded.buffer.data[begin:end]) != sums[row]:
@@ -173,7 +173,7 @@ def _check_sums(loaded: LoadedChunks, begins: Positions, ends: Positions, reason
 
 
 def _is_tracking(data: bytes, kind: int) -> bool:
-    """Whether the data of a chunk are one entry of tracking data."""
+    """Whether the data of a chunk is one entry of tracking data."""
     if kind not in (log_files.TRACKING_DELTA, log_files.TRACKING_SNAPSHOT):
         return False
     try:
@@ -186,7 +186,7 @@ def _is_tracking(data: bytes, kind: int) -> bool:
 def _with_damaged(
     chunks: Chunks, found: Records, starts: Positions, reasons: dict[int, str]
 ) -> tuple[Entries, Records]:
-    """Entries of the records, and one of each damaged chunk, in the order of the log."""
+    """The entries of the records, and one for each damaged chunk, in log order."""
     table = chunks.table
     bad = np.array(sorted(reasons), np.int64)
     owners = np.concatenate([found.chunks, bad])
@@ -219,7 +219,7 @@ def _with_damaged(
 
 
 class MessageReader:
-    """Finds the parts of messages; remembers the shapes that it met."""
+    """Finds the parts of messages; remembers the shapes it has seen."""
 
     def __init__(self) -> None:
         self._shapes: list[Shape] = []
@@ -227,7 +227,7 @@ class MessageReader:
     def batch(
         self, entries: Entries, buffer: Bytes, starts: Positions, stops: Positions, reasons: dict[int, str]
     ) -> StreamBatch:
-        """The messages [start, stop) of `buffer`; rows with reasons are none. Adds reasons of those without a shape."""
+        """The messages [start, stop) of `buffer`; none for rows with reasons. Adds reasons of undecodable messages."""
         count = len(entries)
         parts = Parts(_nothing(count), _nothing(count), np.zeros(count, bool), _nothing(count))
         sound = np.ones(count, bool)
@@ -244,7 +244,7 @@ class MessageReader:
     def _learn(
         self, parts: Parts, buffer: Bytes, rest: npt.NDArray[np.int64], starts: Positions, stops: Positions
     ) -> npt.NDArray[np.int64]:
-        """Shapes of messages that have none yet, as long as several messages share one."""
+        """Learns the shapes of messages that have none yet, as long as several messages share one."""
         alone: list[npt.NDArray[np.int64]] = []
         for _ in range(_NEW_SHAPES):
             if len(rest) < _FEWEST_SHAPED:
@@ -268,7 +268,7 @@ class MessageReader:
         self, parts: Parts, shape: Shape, buffer: Bytes, rest: npt.NDArray[np.int64], starts: Positions,
         stops: Positions,
     ) -> npt.NDArray[np.int64]:  # fmt: skip
-        """Fills in the rows that have a shape; gives back the others."""
+        """Fills in the rows that match a shape; returns the others."""
         if not len(rest):
             return rest
         found = shape.matches(buffer, starts[rest], stops[rest])
@@ -298,7 +298,7 @@ def _nothing(count: int) -> tuple[Positions, Positions]:
 def _walk(
     parts: Parts, buffer: Bytes, rows: npt.NDArray[np.int64], starts: Positions, stops: Positions
 ) -> npt.NDArray[np.int64]:
-    """Fills in the rows that are found step by step; gives back the others."""
+    """Fills in the rows whose parts are found step by step; returns the others."""
     if len(rows) < _FEWEST_SHAPED:
         return rows
     found = message_walk.walk(buffer, starts[rows], stops[rows])
@@ -318,8 +318,8 @@ def _decode_alone(
     parts: Parts, buffer: Bytes, rows: npt.NDArray[np.int64], starts: Positions, stops: Positions,
     reasons: dict[int, str],
 ) -> Bytes:  # fmt: skip
-    """Messages without a shape, one after the other. Exchange and key are looked for in the message's bytes. Gives the
-    buffer, behind whose bytes the bodies are that lie in pieces.
+    """Decodes messages without a shape one by one. Finds exchange and routing key in the message's bytes. Returns the
+    buffer, with bodies that are stored in several pieces appended.
     """
     listed, good = [], []
     joined, size = [buffer], len(buffer)

@@ -1,6 +1,6 @@
-"""The columns that the messages of streams answer: their own parts, and what their property lists say.
+"""The columns that come from the messages of streams: their own parts, and the contents of their property lists.
 
-The property lists are those that a node delivers, so that the classic engine's columns read them.
+The property lists are those that a node delivers, so that the classic engine's columns can read them.
 Source: docs/rabbitmq.md "Streams".
 """
 
@@ -34,7 +34,7 @@ class MessageColumns:
         self._made: tuple[StreamBatch, MessageBatch] | None = None
 
     def __call__(self, name: str, batch: StreamBatch) -> pa.Array:
-        """A column; what it shows of damaged rows means nothing."""
+        """Returns a column; its values for damaged rows are meaningless."""
         if name == "body":
             return spans.gather(batch.buffer, *batch.parts.body)
         if name == "size":
@@ -52,7 +52,7 @@ class MessageColumns:
         return message_column(name, self._decoded(batch))
 
     def _routing_keys(self, batch: StreamBatch) -> pa.Array:
-        """The key of each message, or the name of its queue."""
+        """The routing key of each message, or the name of its queue if it has none."""
         keys = spans.text(spans.gather(batch.buffer, *batch.parts.routing_key))
         if not batch.parts.keyed.all():
             names = self._queues.take(as_array(batch.entries["queue"]))
@@ -66,7 +66,7 @@ class MessageColumns:
 
 
 def _decoded(batch: StreamBatch) -> MessageBatch:
-    """The property lists of a batch as the classic engine's columns want them."""
+    """The property lists of a batch as the classic engine's columns require them."""
     lists = batch.parts.property_lists
     buffer = spans.data_of(lists)
     offsets = spans.offsets_of(lists).astype(np.int64)
@@ -85,7 +85,7 @@ def _decoded(batch: StreamBatch) -> MessageBatch:
 
 
 def _persistent(messages: MessageBatch) -> pa.Array:
-    """Whether the publisher asked for it; a stream keeps every message."""
+    """Whether the publisher requested persistence; a stream keeps every message."""
     found = np.zeros(len(messages.entries), bool)
     modes = messages.properties.fields.get("delivery_mode")
     if modes is not None:

@@ -1,4 +1,4 @@
-"""What only a look at all chunks shows: those that fail their checksums, or do not hold what their heads say."""
+"""Damage that only reading all chunks reveals: chunks that fail their checksums, or do not match their heads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_END = 1 << 62
 
 
 def damaged_chunks(log: StreamLog) -> Iterator[Damage]:
-    """The damaged chunks and messages of a log, in its order, and index records that are not of their chunks."""
+    """The damaged chunks and messages of a log, in log order, and index records that do not match their chunks."""
     reader = SpanReader(log.root, [segment.file for segment in log.segments])
     try:
         for number, segment in enumerate(log.segments):
@@ -43,7 +43,7 @@ def damaged_chunks(log: StreamLog) -> Iterator[Damage]:
 
 
 def _without_next(loaded: LoadedChunks, segment: Segment) -> Table:
-    """The chunks whose heads say another end, or another next id, than the chunk after them has."""
+    """The chunks whose heads state an end, or a next id, that does not match the chunk after them."""
     table = loaded.chunks.table
     wrong = (loaded.ends != table["stop"]) & ((table["stop"] < segment.size) | (loaded.ends < table["stop"]))
     if segment.is_last:
@@ -60,7 +60,7 @@ def _damage(
 
 
 def _lies(log: StreamLog, segment: Segment, listed: Table) -> Iterator[Damage]:
-    """The records of an index that say another id, position or type than the chunks."""
+    """The records of an index whose id, position or type differs from that of the chunks."""
     true = {int(chunk["position"]): chunk for chunk in segment.chunks()}
     for number, record in enumerate(listed):
         chunk = true.get(int(record["position"]))

@@ -1,6 +1,6 @@
-"""Which streams lie in a node's folder: their directories, and what the node's tables call them.
+"""Finds the streams in a node's folder: their directories, and their names in the node's tables.
 
-Source: docs/format/rabbitmq-streams.md 1. Leaves to `stream_log` what the files hold.
+Source: docs/format/rabbitmq-streams.md 1. Reading the files belongs to `stream_log`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _STAMPED = re.compile(r"(.*)_\d{16,20}")
 
 @dataclass(frozen=True)
 class StreamDirectory:
-    """One stream's replica on this node. `folder` is its name below the store; `vhost` None: no table names it."""
+    """One stream's replica on this node. `folder` is its name below the store; `vhost` is None if no table names it."""
 
     folder: str
     vhost: str | None
@@ -27,17 +27,17 @@ class StreamDirectory:
 
     @property
     def declared_ns(self) -> int:
-        """When it was declared, by the name of its directory."""
+        """When the stream was declared, according to the name of its directory."""
         return int(self.folder.rpartition("_")[2])
 
     @property
     def replicas(self) -> int:
-        """How many nodes have the stream, as far as is known."""
+        """How many nodes have the stream, as far as known."""
         return 1 if self.declared is None else self.declared.replicas
 
 
 def list_streams(root: str) -> list[StreamDirectory]:
-    """All streams below `root`, by virtual host and name; one that no table of the node names, by its directory."""
+    """All streams below `root`, by virtual host and name; one that no node table names is named after its directory."""
     declared = node.queues_of_node(root.rsplit("/", 1)[0])
     by_folder = {queue.directory: queue for queue in declared.values() if queue.directory is not None}
     found = []

@@ -1,7 +1,7 @@
-"""What Structured Streaming asks of the streams of a node: positions, counts, bytes, seals, plans of ranges.
+"""The streams of a node as Structured Streaming reads them: positions, counts, bytes, seals, plans of ranges.
 
-A position is an offset. A stream is told from others of its name by the time of its declaration. When to look again is
-decided by `tail`. Source: docs/streaming.md "Streams of RabbitMQ".
+A position is an offset. Streams of the same name are distinguished by the time of their declaration. When to look again
+is decided by `tail`. Source: docs/streaming.md "Streams of RabbitMQ".
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class GrowingSnapshot(StreamQueuesSnapshot, StreamSnapshot):
 
     @cached_property
     def positions(self) -> Mapping[QueueKey, tuple[int, int]]:
-        """First offset and end of every stream. A damaged end counts as one message more: reading it tells."""
+        """First offset and end of every stream. A damaged end counts as one more message, so that reads report it."""
         return {
             key: (log.start, log.stop + any(damage_offset(each) >= log.stop for each in log.damages))
             for key, log in self._by_key.items()
         }
 
     def starts(self, request: ScanRequest) -> dict[QueueKey, int]:
-        """Where each selected stream starts, also by `startingTimestamp`; one that is not there yet is left out."""
+        """Where each selected stream starts, also by `startingTimestamp`; one that does not exist yet is left out."""
         selection.check_request(request)
         names = self.topics()
         topics = None if request.topics is None else tuple(name for name in request.topics if name in names)
@@ -59,7 +59,7 @@ class GrowingSnapshot(StreamQueuesSnapshot, StreamSnapshot):
             if log.stream.queue in selected
         }
 
-    # -- what lies between positions
+    # -- between positions
 
     def _chunks(self, key: QueueKey, start: int, stop: int) -> npt.NDArray[Any]:
         """The chunks that hold messages with offsets [start, stop)."""
@@ -70,7 +70,7 @@ class GrowingSnapshot(StreamQueuesSnapshot, StreamSnapshot):
         return np.concatenate(found)
 
     def count(self, key: QueueKey, start: int, stop: int) -> int:
-        """Messages; what tracking data takes of the offsets is none."""
+        """Number of messages; offsets used by tracking data do not count."""
         return int(selection.messages_in(self._chunks(key, start, stop), start, stop).sum())
 
     def after(self, key: QueueKey, start: int, count: int) -> int:
@@ -87,7 +87,7 @@ class GrowingSnapshot(StreamQueuesSnapshot, StreamSnapshot):
         return max(start, int(chunks["id"][at])) + count - int(ends[at] - counts[at])
 
     def fitting(self, key: QueueKey, start: int, stop: int, size: int) -> tuple[int, int]:
-        """By the bytes of chunks; in a chunk each message counts as many as the others."""
+        """Measures by the bytes of chunks; within a chunk all messages count the same."""
         chunks = self._chunks(key, start, stop)
         sizes = _sizes(chunks, start, stop)
         ends = np.cumsum(sizes)
@@ -102,12 +102,12 @@ class GrowingSnapshot(StreamQueuesSnapshot, StreamSnapshot):
     # -- seals and lost positions
 
     def seal(self, key: QueueKey, position: int) -> str | None:
-        """None: each stream has a seal of its own, see `seals`."""
+        """Returns None: each stream has a seal of its own, see `seals`."""
         del key, position
         return None
 
     def seals(self, positions: Mapping[QueueKey, int]) -> dict[QueueKey, str]:
-        """The offset before each position, and what tells the chunk that has it; ``-1`` where there is none."""
+        """The offset before each position, and what identifies the chunk that has it; ``-1`` if there is none."""
         return {
             key: self._sealed(key, position - 1) or "-1" for key, position in positions.items() if key in self._by_key
         }
@@ -120,7 +120,7 @@ class GrowingSnapshot(StreamQueuesSnapshot, StreamSnapshot):
         return f"{number}:{chunk['id']}:{chunk['time']}:{chunk['epoch']}"
 
     def lost(self, key: QueueKey, position: int, seal: str | None) -> tuple[int, str]:
-        """Also what a node cut and wrote anew: another chunk has the offset that the seal names."""
+        """Also detects messages that a node cut and rewrote: another chunk has the offset that the seal names."""
         start, reason = super().lost(key, position, seal)
         if reason or seal is None or ":" not in seal:
             return start, reason
@@ -136,7 +136,7 @@ class GrowingSnapshot(StreamQueuesSnapshot, StreamSnapshot):
     # -- plans
 
     def plan_ranges(self, request: ScanRequest, ranges: Mapping[QueueKey, tuple[int, int]]) -> list[ScanPartition]:
-        """Each message of the ranges, in the order of offsets. Raises as `plan`."""
+        """Partitions with each message of the ranges, in offset order. Raises the same errors as `plan`."""
         keys = {self._by_key[key].stream.folder: key for key in ranges if key in self._by_key}
         chosen = [stream for stream in self._taken(request) if stream.folder in keys]
         found, damages = [], []
@@ -148,17 +148,17 @@ class GrowingSnapshot(StreamQueuesSnapshot, StreamSnapshot):
         return self.pieces(request, chosen, found, damages)
 
     def _taken(self, request: ScanRequest) -> list[StreamDirectory]:
-        """The streams that the predicates on names leave."""
+        """The streams that match the predicates on names."""
         return self.chosen(ScanRequest(predicates=request.predicates, store_name=request.store_name))
 
 
 def damage_offset(damage: Damage) -> int:
-    """The first offset of the segment that a damage is in, by its name."""
+    """The first offset of the segment that a damage is in, according to the file name."""
     return int(damage.file.rsplit("/", 1)[1].partition(".")[0])
 
 
 def _damages_between(log: StreamLog, start: int, stop: int, in_part: bool) -> list[Damage]:
-    """Damages of segments that begin at offsets [start, stop); `in_part`, also of those that begin before."""
+    """Damages of segments that begin at offsets [start, stop); with `in_part`, also of those that begin before it."""
     firsts = sorted(segment.first for segment in log.segments)
     found = []
     for damage in log.damages:
@@ -170,7 +170,7 @@ def _damages_between(log: StreamLog, start: int, stop: int, in_part: bool) -> li
 
 
 def _sizes(chunks: npt.NDArray[Any], start: int, stop: int) -> npt.NDArray[np.int64]:
-    """The bytes of the part of each chunk that offsets [start, stop) are."""
+    """The bytes of the part of each chunk with offsets [start, stop)."""
     every = np.maximum(chunks["stop_id"] - chunks["id"], 1)
     part = np.minimum(chunks["stop_id"], stop) - np.maximum(chunks["id"], start)
     sizes: npt.NDArray[np.int64] = (chunks["stop"] - chunks["position"]) * np.maximum(part, 0) // every

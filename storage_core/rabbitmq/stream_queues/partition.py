@@ -1,6 +1,6 @@
-"""A piece of a plan of streams: ranges of chunks, read and turned into batches wherever it is sent.
+"""One partition of a plan of streams: ranges of chunks, read into batches wherever it is sent.
 
-Leaves to `snapshot` how pieces are cut, to `batch` how chunks become messages, to `batch_builder` the rows.
+How partitions are cut belongs to `snapshot`, reading messages from chunks to `batch`, building rows to `batch_builder`.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from storage_core.store import Mode, ScanPartition
 
 @dataclass(frozen=True)
 class ChunkRange:
-    """The chunks [start, stop) of one segment, by their index, of queue number `queue`; of their messages those with
-    the offsets [first, end), which no other range of the plan has. `size`: their bytes, `rows`: the messages, both by
-    the index. `goes_on`: another piece of the plan has the first messages of the first chunk.
+    """The chunks with numbers [start, stop) of one segment of queue number `queue`, and of their messages those with
+    offsets [first, end), which are in no other range of the plan. `size` is their bytes and `rows` the messages, both
+    according to the index. `goes_on`: another piece of the plan has the first messages of the first chunk.
     """
 
     segment: Segment
@@ -54,8 +54,8 @@ class ChunkRange:
 
 @dataclass(frozen=True)
 class StreamPartition(ScanPartition):
-    """Messages in the order of their offsets, and the damages that PERMISSIVE shows beside them. `vhosts` go with the
-    queues of the context, its files with the ranges.
+    """Messages in offset order, and the damages that PERMISSIVE shows beside them. `vhosts` correspond to the queues of
+    the context, its files to the ranges.
     """
 
     context: RowContext
@@ -66,17 +66,17 @@ class StreamPartition(ScanPartition):
 
     @property
     def estimated_bytes(self) -> int:
-        """Bytes of chunks."""
+        """Total bytes of the chunks."""
         return sum(each.size for each in self.ranges)
 
     @property
     def estimated_rows(self) -> int:
-        """Messages, of which a filter may leave fewer."""
+        """Number of messages; a filter may leave fewer."""
         return sum(each.rows for each in self.ranges)
 
     @property
     def file_count(self) -> int:
-        """Segments and their indexes."""
+        """Number of segments and their indexes."""
         return 2 * len(self.ranges)
 
     def files(self) -> Sequence[str]:
@@ -84,7 +84,7 @@ class StreamPartition(ScanPartition):
         return [f"{self.context.root}/{each.segment.file}" for each in self.ranges]
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """The rows in batches. Raises CorruptionError (FAILFAST), DataLossError when files vanished or shrank."""
+        """The rows in batches. Raises CorruptionError (FAILFAST), and DataLossError if files vanished or shrank."""
         context = self.context
         columns = StreamColumns(self.vhosts, context.store, context.queues, context.files)
         builder = BatchBuilder(context, columns, MessageColumns(context.queues))
@@ -99,7 +99,7 @@ class StreamPartition(ScanPartition):
             sys.stderr.write(f"mqstore: {context.root}: {left_out} damaged messages or chunks were left out\n")
 
     def _batches(self, columns: StreamColumns) -> Iterator[StreamBatch]:
-        """The messages of the ranges that the predicates on their index leave."""
+        """The messages of the ranges that match the predicates on their index."""
         early = [one for one in map(condition, self.context.predicates) if one.columns <= columns.names]
         messages = MessageReader()
         reader = SpanReader(self.context.root, list(self.context.files))
@@ -122,14 +122,14 @@ class StreamPartition(ScanPartition):
 
 def _wanted(entries: Entries, each: ChunkRange, reasons: dict[int, str]) -> npt.NDArray[np.bool_]:
     wanted: npt.NDArray[np.bool_] = (entries["sequence_id"] >= each.first) & (entries["sequence_id"] < each.end)
-    # A damaged chunk is told by the range in which its first message would be, or the first that is asked for.
+    # A damaged chunk is reported by the range that would have its first message, or the first one requested.
     for row in reasons:
         wanted[row] |= not each.goes_on and int(entries["sequence_id"][row]) < each.first
     return wanted
 
 
 def _of_rows(reasons: dict[int, str], rows: npt.NDArray[np.int64]) -> dict[int, str]:
-    """Reasons by the numbers that their rows have among `rows`, which ascend."""
+    """The reasons, keyed by the index of their rows in `rows`, which is ascending."""
     found = {}
     for row, reason in reasons.items():
         at = int(np.searchsorted(rows, row))
@@ -139,8 +139,8 @@ def _of_rows(reasons: dict[int, str], rows: npt.NDArray[np.int64]) -> dict[int, 
 
 
 def loaded_chunks(reader: SpanReader, each: ChunkRange, file: int, warm: bool) -> Iterator[LoadedChunks]:
-    """The chunks of a range, batch by batch. From the first one on whose head is not as the index says, those that lie
-    there from head to head; which ones, its offsets say.
+    """The chunks of a range, batch by batch. From the first chunk whose head does not match the index, chunks are
+    found by walking from head to head, and selected by the offsets of the range.
     """
     segment, first, walked = each.segment, each.first, False
     while not walked:
@@ -160,7 +160,7 @@ def loaded_chunks(reader: SpanReader, each: ChunkRange, file: int, warm: bool) -
 
 
 def chunk_ranges(table: npt.NDArray[np.void], warm: bool) -> Iterator[tuple[int, int]]:
-    """Half-open ranges of chunks: a small first one, then as many as fit both limits, at least one each."""
+    """Half-open ranges of chunks: a small first one, then as many chunks as fit both limits, at least one per range."""
     sizes = np.cumsum(table["stop"] - table["position"])
     rows = np.cumsum(table["stop_id"] - table["id"])
     start, most = 0, BATCH_ROWS if warm else FIRST_BATCH_ROWS

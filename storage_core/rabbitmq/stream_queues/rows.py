@@ -1,6 +1,6 @@
-"""What is known of the messages of streams without their bytes, and the columns that it answers.
+"""What is known about the messages of streams without reading them, and the columns that come from it.
 
-Source: docs/rabbitmq.md "Streams". Leaves to `batch` how entries are found, to `columns` what the messages answer.
+Source: docs/rabbitmq.md "Streams". Finding entries belongs to `batch`, the columns from messages to `columns`.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ FIELDS = {
     "sequence_id": "i8", "position": "i8", "length": "i8", "chunk": "i8", "time": "i8", "epoch": "i8",
     "file": "i4", "queue": "i4", "kind": "u1", "flags": "u1",
 }  # fmt: skip
-"""A message: its offset is `sequence_id`; its entry at `position` of `file`; its chunk's id, time in ms, and epoch."""
+"""A message: `sequence_id` is its offset, `position` that of its entry in `file`; `chunk`, `time` and `epoch` are its
+chunk's id, time in ms, and epoch.
+"""
 
 
 class StreamColumns(LogColumns):
-    """The columns that chunks and entries answer."""
+    """The columns that come from chunks and entries."""
 
     queue_type = "stream"
     number_name = "streamOffset"
     names = (LogColumns.names | {"guid", "expiresAt"}) - OF_MESSAGES
 
     def values(self, name: str, entries: Entries) -> pa.Array:
-        """One of `names`."""
+        """The column `name`, one of `names`."""
         if name == "streamOffset":
             return as_array(entries["sequence_id"])
         if name == "chunkId":

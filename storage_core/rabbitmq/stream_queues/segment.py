@@ -1,7 +1,7 @@
-"""One segment of a stream: its index, and the table of its chunks, by the index or from head to head.
+"""One segment of a stream: its index, and the table of its chunks, from the index or by walking from head to head.
 
-A node's reader goes from head to head and never looks at the index between: where that lies, the heads are right.
-Source: docs/format/rabbitmq-streams.md 2, 3, 8. Leaves to `stream_log` where the last segment ends.
+A node's reader walks from head to head and never looks at the index in between: if the two differ, the heads are right.
+Source: docs/format/rabbitmq-streams.md 2, 3, 8. Where the last segment ends is decided by `stream_log`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ VANISHED = "the file vanished while the store was read; read again, or a copy"
 
 @dataclass
 class Segment:
-    """One segment of a log: its first offset, the file below the store, its bytes, and its index where it was read."""
+    """One segment of a log: its first offset, its file below the store, its size in bytes, and its index once read."""
 
     root: str
     file: str
@@ -44,17 +44,17 @@ class Segment:
     index: Records | None = None
     is_last: bool = False
     end: int = 0
-    """Of the last segment: where its last chunk that counts ends."""
+    """For the last segment: where its last valid chunk ends."""
     next_id: int = 0
-    """The first offset behind the segment."""
+    """The first offset after the segment."""
     count: int = -1
-    """How many records of its index count; -1: all."""
+    """How many records of its index are valid; -1 for all."""
     is_walked: bool = False
-    """Its chunks are found from head to head, for its index lies."""
+    """Whether its chunks are found by walking from head to head, because its index is wrong."""
     table: Table | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Without the index: a task reads it again."""
+        """Pickles the segment without its index: a task reads the index again."""
         return Segment, (
             self.root, self.file, self.first, self.size, None, self.is_last, self.end, self.next_id,
             len(self.records()), self.is_walked,
@@ -62,35 +62,35 @@ class Segment:
 
     @property
     def path(self) -> str:
-        """Its file."""
+        """The path of its file."""
         return f"{self.root}/{self.file}"
 
     @property
     def stop(self) -> int:
-        """The position behind its last chunk."""
+        """The position after its last chunk."""
         return self.end if self.is_last else self.size
 
     def records(self) -> Records:
-        """The whole records of its index; the last segment's as recovery leaves them. DataLossError."""
+        """The complete records of its index; for the last segment, as recovery leaves them. Raises DataLossError."""
         if self.index is None:
             found = read_index(f"{self.root}/{index_of(self.file)}")
             self.index = found if self.count < 0 else found[: self.count]
         return self.index
 
     def chunks(self) -> Table:
-        """Its chunks, dtype CHUNKS. Raises DataLossError when a file vanished."""
+        """Its chunks, dtype CHUNKS. Raises DataLossError if a file vanished."""
         if self.table is None:
             self.table = _walked(self) if self.is_walked else _listed(self)
         return self.table
 
     def walk(self) -> Table:
-        """Its chunks from head to head from now on, whatever the index says. Raises as `chunks`."""
+        """Finds its chunks from head to head from now on, whatever the index says. Raises the same as `chunks`."""
         if not self.is_walked:
             self.is_walked, self.table = True, None
         return self.chunks()
 
     def proves(self, number: int) -> bool:
-        """Whether the head of chunk `number` is that of the table, so that its offsets may be trusted."""
+        """Whether the head of chunk `number` matches the table, so that its offsets can be trusted."""
         if self.is_walked:
             return True
         chunk = self.chunks()[number : number + 1]
@@ -98,12 +98,12 @@ class Segment:
         return head is not None and bool(fits(head, chunk)[0])
 
     def begins_right(self) -> bool:
-        """Whether its first chunk is the one that its name says."""
+        """Whether its first chunk is the one that its file name states."""
         head = self._head_at(HEAD_SIZE)
         return head is not None and int(head["id"][0]) == self.first
 
     def has_chunk_at(self, position: int) -> bool:
-        """Whether a head of this version stands at a position."""
+        """Whether there is a chunk head of this version at a position."""
         return self._head_at(position) is not None
 
     def _head_at(self, position: int) -> npt.NDArray[Any] | None:
@@ -120,7 +120,7 @@ def index_of(segment: str) -> str:
 
 
 def read_index(path: str) -> Records:
-    """The whole records of an index, whatever stands before them. DataLossError when it is gone."""
+    """The complete records of an index, whatever precedes them. Raises DataLossError if the index is missing."""
     data = read_table(path)
     if not data and not system.exists(path):
         raise DataLossError(f"DataLossError: {path}: {VANISHED}")
@@ -128,7 +128,7 @@ def read_index(path: str) -> Records:
 
 
 def fits(heads: npt.NDArray[Any], table: Table) -> Mask:
-    """Which heads of chunks are those that a table says. Shape (n,)."""
+    """Which heads of chunks match the table. Shape (n,)."""
     same: Mask = (heads["first"] == log_files.FIRST_BYTE) & (heads["id"].astype(np.int64) == table["id"])
     same &= (heads["type"] == table["type"]) & (table["id"] + heads["records"].astype(np.int64) == table["stop_id"])
     same &= table["position"] + CHUNK.size + heads["data_size"].astype(np.int64) <= table["stop"]
@@ -144,7 +144,7 @@ def _listed(segment: Segment) -> Table:
     if len(found):
         found["stop_id"] = np.append(found["id"][1:], segment.next_id)
         stops = np.append(found["position"][1:], segment.stop)
-        # A record that points anywhere else has a chunk of no bytes, which is damaged.
+        # A record that points anywhere else gets a chunk of no bytes, which counts as damaged.
         found["position"] = np.clip(found["position"], 0, segment.size)
         found["stop"] = np.clip(stops, found["position"], segment.size)
     return found
@@ -158,7 +158,7 @@ def _opened(path: str) -> int:
 
 
 def _head(descriptor: int, position: int) -> npt.NDArray[Any] | None:
-    """The head at a position, of shape (1,); None where no chunk of this version begins."""
+    """The head at a position, of shape (1,); None if no chunk of this version begins there."""
     data = system.pread(descriptor, CHUNK.size, position)
     if len(data) < CHUNK.size or data[0] != log_files.FIRST_BYTE:
         return None
@@ -166,7 +166,7 @@ def _head(descriptor: int, position: int) -> npt.NDArray[Any] | None:
 
 
 def _walked(segment: Segment) -> Table:
-    """The chunks from head to head. What breaks the chain is one damaged chunk up to the next that the index proves."""
+    """The chunks from head to head. A break in the chain is one damaged chunk, up to the next that the index proves."""
     descriptor = _opened(segment.path)
     try:
         return np.array(list(_Walk(segment, descriptor).rows()), CHUNKS)
@@ -175,7 +175,7 @@ def _walked(segment: Segment) -> Table:
 
 
 class _Walk:
-    """One walk through a segment, whose index says where to go on behind a damaged head."""
+    """One walk through a segment, whose index states where to continue after a damaged head."""
 
     def __init__(self, segment: Segment, descriptor: int) -> None:
         self._stop, self._last_id, self._descriptor = segment.stop, segment.next_id, descriptor
@@ -188,7 +188,7 @@ class _Walk:
         self._seen: tuple[int, npt.NDArray[Any] | None] = (-1, None)
 
     def rows(self) -> Iterator[tuple[int, ...]]:
-        """The chunks in the order of the fields of CHUNKS."""
+        """The chunks, as tuples in the order of the fields of CHUNKS."""
         position, number = HEAD_SIZE, self._first
         while position < self._stop and number < self._last_id:
             head = self._chained(position, number)
@@ -196,7 +196,7 @@ class _Walk:
             time, epoch, kind = 0, 0, log_files.USER
             if head is not None:
                 time, epoch = int(head["time"][0]), min(int(head["epoch"][0]), log_files.LARGEST_OFFSET)
-                # What the head or the index calls a chunk of messages is looked at as such.
+                # A chunk that the head or the index marks as one of messages is read as such.
                 kind = log_files.USER if self._types.get(position) == log_files.USER else int(head["type"][0])
             yield number, next_id, time, epoch, position, min(end, self._size), kind
             position, number = end, next_id
@@ -209,8 +209,8 @@ class _Walk:
         return head if head is not None and int(head["id"][0]) == number else None
 
     def _next(self, position: int, number: int, head: npt.NDArray[Any] | None) -> tuple[int, int]:
-        """Where the next chunk begins, and its id: as the head says if one is there or the index agrees, else as the
-        index says of a chunk that is there.
+        """Where the next chunk begins, and its id: according to the head if a chunk is there or the index agrees, else
+        according to the index, for a chunk that is there.
         """
         if head is not None:
             following = number + int(head["records"][0])

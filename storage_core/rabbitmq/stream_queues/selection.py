@@ -1,6 +1,6 @@
-"""Which chunks of a stream a request asks for, found in the indexes: no segment is read.
+"""Selects the chunks of a stream for a request from the indexes; of segments, only heads of chunks are read.
 
-Source: docs/format/rabbitmq-streams.md 9. Leaves to `read.selection` what bounds mean, to `planning` the cuts.
+Source: docs/format/rabbitmq-streams.md 9. What bounds mean belongs to `read.selection`, the cuts belong to `snapshot`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _NO_END = 1 << 62
 
 
 def check_request(request: ScanRequest) -> None:
-    """OptionError for what a stream has no answer to: all that other queues have none to, but times."""
+    """Raises OptionError for options that streams do not support: the same as for other queues, except times."""
     selection.check_request(replace(request, start_ms=None, stop_ms=None))
 
 
 def bounds(log: StreamLog, info: QueueInfo, request: ScanRequest) -> tuple[int, int]:
-    """The offsets [first, end) that a request asks of one stream. OffsetOutOfRangeError."""
+    """The offsets [first, end) that a request selects from one stream. Raises OffsetOutOfRangeError."""
     first, end = _number(log, "startingOffsets", info, request), _number(log, "endingOffsets", info, request)
     if request.start_ms is not None:
         first = max(first, at_time(log, request.start_ms))
@@ -52,7 +52,7 @@ def _number(log: StreamLog, option: str, info: QueueInfo, request: ScanRequest) 
 
 
 def at_time(log: StreamLog, ms: int) -> int:
-    """The id of the first chunk with a timestamp of at least `ms`: segments that end before it are jumped over."""
+    """The id of the first chunk with a timestamp of at least `ms`; segments that end before it are skipped."""
     for segment in log.segments:
         chunks = segment.chunks()
         if not len(chunks) or int(chunks["time"][-1]) < ms:
@@ -66,7 +66,7 @@ def at_time(log: StreamLog, ms: int) -> int:
 
 
 def last_messages(log: StreamLog, count: int) -> int:
-    """The offset of the first of the last `count` messages; the first one's where there are fewer."""
+    """The offset of the first of the last `count` messages; that of the first message if there are fewer."""
     left, first = count, log.stop
     if not count:
         return first
@@ -95,6 +95,6 @@ def chunk_span(chunks: npt.NDArray[Any], first: int, end: int) -> tuple[int, int
 
 
 def messages_in(chunks: npt.NDArray[Any], first: int = 0, end: int = _NO_END) -> npt.NDArray[np.int64]:
-    """How many messages with offsets [first, end) each chunk holds; none in one of tracking data."""
+    """How many messages with offsets [first, end) each chunk holds; 0 for a chunk of tracking data."""
     counts = np.minimum(chunks["stop_id"], end) - np.maximum(chunks["id"], first)
     return np.where(chunks["type"] == log_files.USER, np.maximum(counts, 0), 0)

@@ -1,6 +1,6 @@
-"""What the streams of a node serve: their messages, and partitions of them.
+"""A snapshot of the streams of a node: their messages, and partitions of them.
 
-A stream's indexes are read at the first question about it and remembered. Source: docs/rabbitmq.md "Streams".
+A stream's indexes are read on first use and cached. Source: docs/rabbitmq.md "Streams".
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ QUEUE_COLUMNS = frozenset({"vhost", "queue", "store", schema.QUEUE_TYPE.name})
 
 
 class StreamQueuesSnapshot(Snapshot):
-    """The streams in the folder `root`, of one virtual host where one is named, or those that are given."""
+    """The streams in the folder `root`, or only `streams` if given; only those of `vhost` if it is given."""
 
     def __init__(
         self, root: str, store: str, vhost: str | None = None, streams: list[StreamDirectory] | None = None
@@ -45,7 +45,7 @@ class StreamQueuesSnapshot(Snapshot):
         self._warnings = [_unnamed(root, stream) for stream in self.streams if stream.vhost is None]
 
     def log(self, stream: StreamDirectory) -> StreamLog:
-        """One stream's log, read once."""
+        """The log of one stream, read once and cached."""
         found = self._logs.get(stream.folder)
         if found is None:
             found = self._logs[stream.folder] = read_log(self.root, stream)
@@ -94,15 +94,15 @@ class StreamQueuesSnapshot(Snapshot):
         return [stream for stream in self.streams if stream.queue in names and takes(stream)]
 
     def offsets_at(self, request: ScanRequest) -> dict[QueueKey, int]:
-        """Of each stream that a request selects, the offset of the first chunk that is not older than `start_ms`."""
+        """For each stream that a request selects, the offset of the first chunk that is not older than `start_ms`."""
         moment = request.start_ms if request.start_ms is not None else 0
         found = self.chosen(replace(request, predicates=()))
         return {(stream.queue, 0): selection.at_time(self.log(stream), moment) for stream in found}
 
     def plan(self, request: ScanRequest) -> list[ScanPartition]:
-        """Partitions of whole stretches of streams, cut at equal bytes between chunks; each message once.
+        """Partitions of contiguous ranges of streams, of equal bytes, cut between chunks; each message appears once.
 
-        Raises OptionError, OffsetOutOfRangeError, and CorruptionError for a damaged index, with FAILFAST.
+        Raises OptionError, OffsetOutOfRangeError, and, with FAILFAST, CorruptionError for a damaged index.
         """
         chosen = self.chosen(request)
         ranges, damages = [], []
@@ -116,7 +116,7 @@ class StreamQueuesSnapshot(Snapshot):
     def pieces(
         self, request: ScanRequest, chosen: list[StreamDirectory], ranges: list[ChunkRange], damages: list[Damage]
     ) -> list[ScanPartition]:
-        """Partitions of ranges of the streams `chosen`, cut as the request wants."""
+        """Partitions of ranges of the streams `chosen`, cut as the request requires."""
         files = tuple(dict.fromkeys(each.segment.file for each in ranges))
         queues, vhosts = tuple(one.queue for one in chosen), tuple(one.vhost for one in chosen)
         store = request.store_name or self.store
@@ -126,7 +126,7 @@ class StreamQueuesSnapshot(Snapshot):
         return _cut(context, vhosts, ranges, tuple(damages), request)
 
     def refuse_damages(self, log: StreamLog, damages: list[Damage], request: ScanRequest) -> None:
-        """CorruptionError for the first of them, with FAILFAST."""
+        """Raises CorruptionError for the first damage, with FAILFAST."""
         if damages and request.mode is Mode.FAILFAST:
             error = damages[0].error(self.root)
             text = f"queue {log.stream.queue}: {error.reason}; {LEAVE_OUT} and reads the others"
@@ -152,7 +152,7 @@ def chunks_between(log: StreamLog, queue: int, first: int, end: int) -> list[Chu
 
 
 def _range(asked: ChunkRange, chunks: npt.NDArray[Any]) -> ChunkRange:
-    """The same with its bytes and messages counted."""
+    """The same range with its bytes and messages counted."""
     part = chunks[asked.start : asked.stop]
     rows = int(selection.messages_in(part, asked.first, asked.end).sum())
     return replace(asked, size=int((part["stop"] - part["position"]).sum()), rows=rows)
@@ -162,7 +162,7 @@ def _cut(
     context: RowContext, vhosts: tuple[str | None, ...], ranges: list[ChunkRange], damages: tuple[Damage, ...],
     request: ScanRequest,
 ) -> list[ScanPartition]:  # fmt: skip
-    """Cuts at equal bytes between chunks, then at the most messages; damages go with the last partition."""
+    """Cuts into partitions of equal bytes between chunks, then by the message limit; the last one gets the damages."""
     if not ranges:
         nothing = StreamPartition(context, vhosts, (), damages, request.verify_crc)
         return [nothing] if damages else []
@@ -188,7 +188,7 @@ def _cut(
 
 
 def _pieces(each: ChunkRange, shares: list[int]) -> list[ChunkRange]:
-    """A range cut behind the chunks that reach so many bytes; one piece more than there are cuts."""
+    """A range cut after the chunks that reach these byte counts; one more piece than there are cuts."""
     if not shares:
         return [each]
     chunks = each.segment.chunks()
@@ -205,7 +205,7 @@ def _pieces(each: ChunkRange, shares: list[int]) -> list[ChunkRange]:
 
 
 def _limited(group: list[ChunkRange], most: int) -> list[list[ChunkRange]]:
-    """A group cut so that none has more than `most` messages: also inside of a chunk."""
+    """A group cut so that no part has more than `most` messages; cuts may be inside a chunk."""
     found: list[list[ChunkRange]] = [[]]
     left = most
     for each in group:
@@ -227,7 +227,7 @@ def _limited(group: list[ChunkRange], most: int) -> list[list[ChunkRange]]:
             if done + take == each.rows:
                 stop, end = each.stop, each.end
             goes_on = each.goes_on or begins[0] > max(each.first, int(part["id"][numbers[0]]))
-            # Chunks without messages go along, for the index may be wrong about them.
+            # Chunks without messages are included, because the index may be wrong about them.
             start = min(start, each.start + numbers[0])
             piece = replace(each, start=start, stop=stop, first=first, end=end, goes_on=goes_on)
             found[-1].append(_range(piece, chunks))

@@ -1,6 +1,6 @@
-"""The streams of a node as a store: the folder with their directories, and the way to snapshots and views.
+"""The streams of a node as a store: the folder with their directories, and access to snapshots and views.
 
-Leaves to `snapshot` what it serves, to `views` the tables about it. Source: docs/rabbitmq.md "Streams".
+Reading messages belongs to `snapshot`, the tables about the store to `views`. Source: docs/rabbitmq.md "Streams".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from storage_core.rabbitmq.stream_queues.tail import StreamsTail
 from storage_core.stream.tail import FollowedStore
 
 OF_OTHER_QUEUES = ("recovery", "commit", "asof", *(name.lower() for name in Settings.__dataclass_fields__))
-"""What concerns queues of other types alone may stand in the options of a whole node."""
+"""Options for queues of other types only, which the options of a whole node may include."""
 
 
 class StreamQueuesStore(NodeQueues, FollowedStore):
@@ -53,5 +53,5 @@ class StreamQueuesStore(NodeQueues, FollowedStore):
         return StreamsTail(self.path, self.name, self._vhost)
 
     def verify(self) -> Iterator[Finding]:
-        """Everything that is wrong in the logs: all chunks are read."""
+        """Everything that is wrong in the logs; all chunks are read."""
         return views.findings(self.snapshot())

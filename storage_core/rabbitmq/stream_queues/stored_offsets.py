@@ -1,6 +1,6 @@
 """What publishers and consumers stored in a stream: the newest record of each reference.
 
-Source: docs/format/rabbitmq-streams.md 5. A snapshot of them opens every later segment: the last one is the beginning.
+Source: docs/format/rabbitmq-streams.md 5. Every later segment begins with a snapshot of them; reads start at the last.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Stored:
 
 
 def read_stored(log: StreamLog) -> list[Stored]:
-    """By kind and reference. Records that cannot be read are passed over: no node reads them either."""
+    """The newest records, by kind and reference. Records that cannot be read are skipped: no node reads them either."""
     found: dict[tuple[int, bytes], Stored] = {}
     for chunk, kind, data in _tracking(log):
         try:

@@ -1,6 +1,6 @@
 """One stream's log as the restarted node would have it: which segments count, where it ends, and whether it starts.
 
-Nothing is changed: what the node's start cuts is only left away here. Source: docs/format/rabbitmq-streams.md 7.
+Nothing is changed: what the node would cut at startup is only left out here. Source: docs/format/rabbitmq-streams.md 7.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from storage_core.rabbitmq.stream_queues.segment import VANISHED, Segment, Table
 
 HEAD_ONLY = "has nothing but its head"
 _ZEROS = 1000
-"""Of more zeros than that the rest are whole tracking records, and are not made."""
+"""Zeros beyond this number would form whole tracking records, so they are not created."""
 
 
 @dataclass
 class StreamLog:
-    """The log of one stream. `damages` are those that reads stumble on; `notes` say what a node's start leaves away
-    (not `served`), and what is wrong where no read looks.
+    """The log of one stream. `damages` are those that affect reads; `notes` state what a node drops at startup (not
+    `served`), and what is wrong in places that no read looks at.
     """
 
     root: str
@@ -39,7 +39,7 @@ class StreamLog:
     notes: list[Damage] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
     flaw: Damage | None = None
-    """What a node's start already fails at when it looks for the end."""
+    """The damage at which a node's startup already fails while it looks for the end of the log."""
 
     @property
     def start(self) -> int:
@@ -62,9 +62,9 @@ class StreamLog:
 
 
 def read_log(root: str, stream: StreamDirectory, known: Mapping[str, Segment] = MappingProxyType({})) -> StreamLog:
-    """The log of one stream as the node would have it after its start. Raises DataLossError when a file vanished.
+    """The log of one stream as the node would have it after startup. Raises DataLossError if a file vanished.
 
-    `known` are segments by their files that were read before: one that is not the last and has its size is taken as is.
+    `known` are segments that were read before, by file: one that is not the last and has the same size is reused.
     """
     folder = f"{root}/{stream.folder}"
     names = set(system.names(folder))
@@ -108,7 +108,7 @@ def _note_unlisted(log: StreamLog, names: set[str], firsts: Sequence[str]) -> No
 
 
 def _drop_empty(log: StreamLog) -> None:
-    """A node deletes last segments without a chunk, but the only one."""
+    """Drops last segments without a chunk, except the only segment: a node deletes them."""
     while len(log.segments) > 1 and log.segments[-1].size <= CHUNK.size:
         gone = log.segments.pop()
         if gone.size > HEAD_SIZE or system.stat(f"{log.root}/{index_of(gone.file)}").size > HEAD_SIZE:
@@ -116,7 +116,7 @@ def _drop_empty(log: StreamLog) -> None:
 
 
 def _take_known(log: StreamLog, known: Mapping[str, Segment]) -> None:
-    """A segment that is followed by another one never changes again."""
+    """Reuses known segments: a segment that is followed by another one never changes again."""
     for number, segment in enumerate(log.segments[:-1]):
         before = known.get(segment.file)
         if before is not None and not before.is_last and before.size == segment.size and before.index is not None:
@@ -124,7 +124,7 @@ def _take_known(log: StreamLog, known: Mapping[str, Segment]) -> None:
 
 
 def _read_indexes(log: StreamLog) -> None:
-    """The indexes of all segments, the last one as recovery cuts it. Segments that cannot be read become damages."""
+    """Reads the indexes of all segments, the last one as recovery cuts it. Unreadable segments become damages."""
     for number, segment in enumerate(log.segments):
         if segment.index is not None:
             continue
@@ -140,8 +140,8 @@ def _read_indexes(log: StreamLog) -> None:
 
 
 def _read_index(log: StreamLog, segment: Segment) -> Damage | None:
-    """One index; the damage of a segment of another format. What is wrong with it, or before the first chunk, is noted
-    where the first chunk is the right one: a node looks at neither. FileNotFoundError.
+    """Reads one index. Returns the damage of a segment of another format. If the first chunk is the right one, what is
+    wrong with the index, or before that chunk, is only noted: a node looks at neither. Raises FileNotFoundError.
     """
     segment.records()
     flaws = []
@@ -164,7 +164,7 @@ def _read_index(log: StreamLog, segment: Segment) -> Damage | None:
 
 
 def _first_out_of_order(segment: Segment) -> int | None:
-    """Where the first record of an index stands that cannot follow the one before."""
+    """The position of the first index record that cannot follow the one before; None if there is none."""
     records = segment.records()
     if not len(records):
         return None
@@ -177,14 +177,14 @@ def _first_out_of_order(segment: Segment) -> int | None:
 
 
 def _recover_last(log: StreamLog, segment: Segment) -> None:
-    """Drops records from the end of the last index as long as the chunk of the last one is not whole."""
+    """Drops records from the end of the last index as long as the chunk of the last record is not intact."""
     records = segment.records()
     size = system.stat(f"{log.root}/{index_of(segment.file)}").size
     torn = (size - HEAD_SIZE) % INDEX_RECORD.size
     if torn:
         _note(log, index_of(segment.file), size - torn, "half a record at the end; a node cuts it", torn, "index")
     segment.end, segment.next_id = HEAD_SIZE, segment.first
-    # A node writes a chunk before its record: now the segment has every chunk that the index lists.
+    # A node writes a chunk before its record, so by now the segment has every chunk that the index lists.
     segment.size = system.stat(f"{log.root}/{segment.file}").size
     descriptor = system.open_read(f"{log.root}/{segment.file}")
     try:
@@ -212,9 +212,9 @@ def _recover_last(log: StreamLog, segment: Segment) -> None:
 
 
 def _whole_chunk(descriptor: int, size: int, record: Any) -> tuple[int, int] | str:
-    """End of a chunk and the offset behind it, or what is wrong with it. A cut trailer is nothing wrong: zeros do.
+    """The end of a chunk and the offset after it, or what is wrong with it. A cut trailer is fine: zeros replace it.
 
-    The id of the record is not compared: no node does.
+    The id of the record is not compared, because no node compares it.
     """
     position = int(record["position"])
     if not record.tobytes().strip(b"\0"):
@@ -239,14 +239,14 @@ def _whole_chunk(descriptor: int, size: int, record: Any) -> tuple[int, int] | s
 
 
 def _link(log: StreamLog) -> None:
-    """Where each segment ends: at the next one."""
+    """Sets where each segment ends: at the next one."""
     for segment, following in zip(log.segments, log.segments[1:], strict=False):
         segment.next_id = following.first
 
 
 def start_flaw(log: StreamLog) -> Damage | None:
-    """Where a node's start of the stream fails: it reads the first chunk's head, the last one's data, and the tracking
-    data of all chunks of the last segment.
+    """The damage at which a node fails to start the stream. At startup it reads the head of the first chunk, the data
+    of the last one, and the tracking data of all chunks of the last segment.
     """
     if log.flaw is not None:
         return log.flaw
@@ -263,7 +263,7 @@ def start_flaw(log: StreamLog) -> Damage | None:
 
 
 def _tracking_flaw(log: StreamLog, segment: Segment, descriptor: int) -> Damage | None:
-    """The first chunk of the last segment that a start does not get beyond. What the file lacks at its end is zeros."""
+    """The first chunk of the last segment that startup cannot get past. Bytes missing at the file's end are zeros."""
 
     def read(start: int, size: int) -> bytes:
         size = max(0, min(size, segment.end - start))
@@ -281,7 +281,7 @@ def _tracking_flaw(log: StreamLog, segment: Segment, descriptor: int) -> Damage 
 
 
 def _after_tracked(position: int, stop: int, read: Callable[[int, int], bytes]) -> int:
-    """Where the chunk at a position ends, when a start can read its tracking data. FormatError."""
+    """Where the chunk at a position ends. Raises FormatError if startup cannot read its tracking data."""
     data = read(position, CHUNK.size)
     if len(data) < CHUNK.size or data[0] != log_files.FIRST_BYTE:
         raise FormatError(position, "no chunk begins here")

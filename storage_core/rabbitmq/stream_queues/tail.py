@@ -1,7 +1,7 @@
-"""Follows the streams of a node: a few stats where nothing changed; a stream that grew is read from its last index.
+"""Follows the streams of a node: a few stat calls if nothing changed; a stream that grew is read from its last index.
 
-A node writes a chunk before its index record, and a reader follows the index, so no half chunk is ever read. Nothing is
-written and no lock is taken. Source of the rules: docs/streaming.md "Streams of RabbitMQ".
+A node writes a chunk before its index record, and a reader follows the index, so a partial chunk is never read. Nothing
+is written and no lock is taken. Source of the rules: docs/streaming.md "Streams of RabbitMQ".
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from storage_core.rabbitmq.stream_queues.stream_log import StreamLog, read_log
 from storage_core.stream.tail import Tail
 
 NAMED_S = 30.0
-"""Within this time of a declaration the node's tables name the stream; one that is older keeps its directory's name."""
+"""The node's tables name a stream within this time of its declaration; an older one keeps the name of its directory."""
 HOLD_S = 1.0
-"""How long a new segment may look damaged, because a node is making its files."""
+"""How long a new segment may look damaged because a node is still creating its files."""
 PAUSE_S = 0.02
 
 Stamps = list[tuple[str, Stamp]]
 
 
 class StreamsTail(Tail):
-    """The streams in the folder `root`, of one virtual host where one is named."""
+    """The streams in the folder `root`, only those of `vhost` if it is given."""
 
     def __init__(self, root: str, store: str, vhost: str | None) -> None:
         self._root, self._store, self._vhost = root, store, vhost
@@ -39,7 +39,7 @@ class StreamsTail(Tail):
         self._unnamed = False
 
     def look(self) -> GrowingSnapshot:
-        """What may be read now; the same object while nothing changed."""
+        """A snapshot of what may be read now; the same object while nothing changed."""
         folders = self._folder_stamps()
         listed = folders != self._folders or self._unnamed
         if listed:
@@ -59,11 +59,11 @@ class StreamsTail(Tail):
         return self._last
 
     def settled(self) -> GrowingSnapshot:
-        """The same: what the indexes list is whole."""
+        """The same as `look`: everything that the indexes list is complete."""
         return self.look()
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Does nothing: no file is held open."""
 
     def _folder_stamps(self) -> Stamps:
         beside = self._root.rsplit("/", 1)[0]
@@ -90,7 +90,7 @@ class StreamsTail(Tail):
         return system.unchanged(stamps) and not _has_damaged_end(log)
 
     def _read(self, stream: StreamDirectory) -> tuple[Stamps, StreamLog] | None:
-        """A stream's log, read while no file came or went, and the stamps from before; None when it was deleted."""
+        """A stream's log, read while no file was added or removed, and stamps taken before; None if it was deleted."""
         before = self._logs.get(stream.folder)
         known = {} if before is None else {segment.file: segment for segment in before[1].segments}
         end_s = time.monotonic() + HOLD_S
@@ -111,7 +111,7 @@ class StreamsTail(Tail):
             time.sleep(PAUSE_S)
 
     def _stamps_of(self, folder: str) -> Stamps:
-        """Of a stream's folder, and of the index that grows."""
+        """The stamps of a stream's folder and of the index that grows."""
         path = f"{self._root}/{folder}"
         of_folder = path, system.stamp(path)
         index = max((name for name in system.names(path) if name.endswith(log_files.INDEX_SUFFIX)), default=None)

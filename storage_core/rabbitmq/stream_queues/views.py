@@ -1,6 +1,6 @@
 """Tables about a node's streams: the queues, their segments, what publishers and consumers stored, their damages.
 
-Source: docs/rabbitmq.md "Streams". Leaves to `stream_log` what the indexes say, to `stored_offsets` the tracking data.
+Source: docs/rabbitmq.md "Streams". Reading indexes belongs to `stream_log`, reading tracking data to `stored_offsets`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ QUEUES = pa.schema(
         ("lastTimestamp", TIMESTAMP),
     ]
 )  # fmt: skip
-"""The columns of the classic engine's view, and what a stream has besides."""
+"""The columns of the classic engine's view, and those that a stream adds."""
 SEGMENTS = pa.schema(
     [
         ("vhost", pa.string()), ("queue", pa.string()), ("file", pa.string()), ("kind", pa.string()),
@@ -99,7 +99,7 @@ def _queues(snapshot: StreamQueuesSnapshot, request: ScanRequest) -> Iterator[Ro
 
 
 def _moment(chunks: Any, number: int) -> int | None:
-    """The time of a chunk in microseconds; None where there is no chunk, or no calendar has its time."""
+    """The time of a chunk in microseconds; None if there is no chunk, or if its time is outside the calendar."""
     found = timestamps(chunks["time"][number : number + 1 or None]).cast(pa.int64()).to_pylist()
     return found[0] if found else None
 

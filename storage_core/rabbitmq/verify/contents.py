@@ -1,5 +1,5 @@
-"""What a look at names and tables does not show: messages that cannot be read or have another id than their record, and
-delivers of no message.
+"""Checks that need more than names and tables: messages that cannot be read or whose id differs from their record's,
+and delivers without a message.
 
 Source: rabbitmq.md 2, 3.1, 6.3.
 """
@@ -32,8 +32,9 @@ WORK = "reading messages"
 
 @dataclass(frozen=True)
 class Flaw:
-    """A live entry whose message is there, why it cannot be read, and how far a node gets with it. `own_id` is None
-    then; else the message can be read, and these 16 bytes are the id that its term has and its index record should
+    """A live entry whose message exists but is flawed: why it cannot be read, and how far a node gets with it.
+
+    If `own_id` is set, the message can be read; these 16 bytes are the id in its term, which its index record should
     have.
     """
 
@@ -83,8 +84,8 @@ def _of_another_id(batch: MessageBatch) -> npt.NDArray[np.int64]:
 
 
 def stray_delivers(folder: str, name: str, entry_count: int) -> Iterator[Damage]:
-    """Delivers in the journal of the queue directory `folder` for which neither journal nor segment has a publish, or
-    whose message the segment knows as acknowledged.
+    """Delivers in the journal of the queue directory `folder` for which neither the journal nor a segment has a
+    publish, or whose message is acknowledged according to the segment.
     """
     data = read_file(f"{folder}/{paths.JOURNAL_FILE}")
     records = journal_reader.decode(data, name).records if data else journal.walk(data)

@@ -1,4 +1,4 @@
-"""What can be wrong in a vhost's store. What a node does about each, proven on real nodes: docs/recovery.md."""
+"""What can be wrong in a vhost's store. What a node does about each, as tested on real nodes: docs/recovery.md."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A vhost's index against its message store: damaged files, entries without a message, counts that do not add up.
+"""Checks a vhost's index against its message store: damaged files, entries without a message, wrong counts.
 
-What a node makes of it: rabbitmq.md 3.1, 4.2, 6.5 to 6.7.
+What a node does in each case: rabbitmq.md 3.1, 4.2, 6.5 to 6.7.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _EFFECTS = {
     Kind.TORN: Effect(f"{CRASHES} at a message in it", _CUTS),
     Kind.BLANK: Effect(f"{CRASHES} at a message in it", _CUTS),
 }
-"""What a node does with a damage that names no effect of its own."""
+"""What a node does about damage that has no effect of its own."""
 
 
 def findings(snapshot: VhostSnapshot, queues: Sequence[NamedQueue], every_queue: bool) -> Iterator[Finding]:
-    """What is wrong in some queues and in the message store; counts are compared when these are all queues."""
+    """The findings in some queues and the message store; reference counts are compared only if these are all queues."""
     yield from _unfinished(snapshot.root)
     yield from _names_and_settings(snapshot)
     listed: list[QueueFiles] = []
@@ -77,7 +77,7 @@ def findings(snapshot: VhostSnapshot, queues: Sequence[NamedQueue], every_queue:
 
 
 def seen_at_a_glance(snapshot: VhostSnapshot) -> Iterator[Finding]:
-    """What is wrong as far as it can be told without reading messages, or message files after a clean stop."""
+    """The findings that can be made without reading messages, or message files after a clean stop."""
     yield from _unfinished(snapshot.root)
     yield from _names_and_settings(snapshot)
     for directory in snapshot.directories:
@@ -123,7 +123,7 @@ def _of_queue(snapshot: VhostSnapshot, files: QueueFiles, name: str) -> Iterator
 
 
 def _effect_of(reach: Reach, recovered: bool) -> str:
-    """What a node does with a message; `recovered` where its recovery reads it, not only who delivers it."""
+    """What a node does with a message; `recovered`: its recovery reads the message, not only its delivery."""
     if reach is Reach.NOWHERE and recovered:
         return HANGS
     if reach is Reach.FLAG and recovered:
@@ -164,7 +164,7 @@ def _finding(damage: Damage, clean: bool, queue: str | None) -> Finding:
 
 
 def _store_damages(snapshot: VhostSnapshot) -> list[Damage]:
-    """Damage of the message files: a node that trusts its tables does not look for it."""
+    """Damage in the message files; a node that trusts its tables does not look for it."""
     if not snapshot.locations.clean:
         return snapshot.locations.damages
     scans = scan_files(snapshot.root, list(file_sizes(snapshot.root)), WORK)
@@ -172,8 +172,8 @@ def _store_damages(snapshot: VhostSnapshot) -> list[Damage]:
 
 
 def _blank_segments(folder: str) -> Iterator[tuple[str, int]]:
-    """Names and lengths of the segments that hold nothing but zeros: what a power failure leaves of a file whose length
-    was on the disk before its bytes.
+    """Names and lengths of the segments that hold nothing but zeros: a power failure leaves them when the length of a
+    file reached the disk before its bytes.
     """
     for name in names_in(folder):
         if paths.number_of(name, paths.SEGMENT_SUFFIX) is not None and not any(read_at(f"{folder}/{name}", 2)):
@@ -185,7 +185,7 @@ def _blank_segments(folder: str) -> Iterator[tuple[str, int]]:
 def _strange_files(
     folder: str, name: str, names: frozenset[str], suffixes: Sequence[str], refused: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """Files that a node does not write there; `refused` says what it does about a suffix without a number before it."""
+    """Files that a node does not write there; `refused` maps a suffix without a number to what a node does about it."""
     try:
         entries = sorted(system.entries(folder), key=lambda entry: entry.name)
     except (FileNotFoundError, NotADirectoryError):
@@ -218,7 +218,7 @@ def _wrong_counts(locations: MessageLocations, listed: Sequence[QueueFiles]) -> 
 
 
 def _needed(locations: MessageLocations, listed: Sequence[QueueFiles]) -> Positions:
-    """The key of the stored message of each live entry of all queues."""
+    """The keys of the stored messages of all live entries of all queues."""
     numbers = {path: number for number, path in locations.files.items()}
     parts = [np.empty(0, np.int64)]
     for files in listed:

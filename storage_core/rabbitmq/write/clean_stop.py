@@ -1,6 +1,6 @@
-"""What a cleanly stopped store notes about itself, after a job added to it: terms, client list, both tables.
+"""The files that a clean stop leaves, rewritten after a job added to the store: terms, client list, both tables.
 
-Its cost is linear in the vhost. Leaves to `placement` what was added. Source: rabbitmq.md 1.4 to 1.6.
+The cost is linear in the size of the vhost. `placement` determines what was added. Source: rabbitmq.md 1.4 to 1.6.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def files(
 ) -> dict[str, bytes]:
     """The files by their path below the store, in the order in which they are put in place.
 
-    `added` are rows of dtype INDEX_ROW for the new message files. A node takes the store for clean only when all of
-    them are there, and the terms come last.
+    `added` are rows of dtype INDEX_ROW for the new message files. A node treats the store as clean only when all of the
+    files are there, and the terms come last.
     """
     terms = _terms(snapshot, placement, priorities)
     names_index = _names_index(snapshot)
@@ -50,7 +50,7 @@ def files(
 
 
 def _names_index(snapshot: VhostSnapshot) -> bool:
-    """Whether the node that stopped last has several kinds of index and links message files (up to 3.12; 6.8)."""
+    """Whether the node that stopped last supports several kinds of index and links message files (up to 3.12; 6.8)."""
     if not snapshot.locations.clean:
         return True
     data = read_file(f"{snapshot.root}/{paths.PERSISTENT_FOLDER}/{paths.CLEAN_FILE}")
@@ -65,7 +65,7 @@ def _summary(snapshot: VhostSnapshot, placement: Placement) -> npt.NDArray[np.vo
 
 
 def _empty_files(placement: Placement) -> npt.NDArray[np.void]:
-    """Files without a record, which a new store has below its first written one."""
+    """Rows of the files without records that a new store has below its first written one."""
     first = min(placement.file_sizes, default=1)
     return np.array([(number, 0, 0) for number in range(first)], ets_dump.SUMMARY_ROW)
 
@@ -87,7 +87,7 @@ def _new(directory: str, version: int) -> QueueTerms:
 
 
 def _with(terms: QueueTerms, queue: PlacedQueue) -> QueueTerms:
-    """The terms with the new segments. What was never delivered stays so: the new messages lie after it."""
+    """The terms with the new segments. Undelivered messages stay undelivered: the new messages come after them."""
     if not queue.segments:
         return terms
     last = max(queue.segments)

@@ -1,4 +1,4 @@
-"""The numbers of a job's files: the highest there is, the header that holds one, the spare above them.
+"""The numbers of a job's files: the highest existing one, the header that contains one, the spare above them.
 
 Source: commit-protocol.md 15, rabbitmq.md 8.
 """
@@ -15,17 +15,17 @@ MAGICS = {paths.INDEX2_SUFFIX: queue_v2.INDEX_MAGIC, paths.STORE2_SUFFIX: queue_
 SEGMENTS = (paths.SEGMENT_SUFFIX, *MAGICS)
 NUMBERED = (paths.MESSAGE_SUFFIX, *SEGMENTS)
 Move = tuple[str, str]
-"""From where in staging to where in the store."""
+"""The source in staging and the target in the store."""
 
 
 def highest_number(names: Iterable[str]) -> int:
-    """The highest number of a message file or segment, -1 when there is none."""
+    """The highest number of a message file or segment, -1 if there is none."""
     numbers = (paths.number_of(name, suffix) for name in names for suffix in NUMBERED)
     return max((number for number in numbers if number is not None), default=-1)
 
 
 def give_number(path: str, target: str) -> None:
-    """Makes the header of a staged file, where it has one, that of the number in the name `target`."""
+    """Writes the number from the name `target` into the header of a staged file, if the file has one."""
     name = target.rpartition("/")[2]
     suffix = paths.suffix_of(name)
     number = paths.number_of(name, suffix)
@@ -40,8 +40,9 @@ def give_number(path: str, target: str) -> None:
 
 
 def spare_of(moves: Iterable[Move], names: Iterable[str] = ()) -> str | None:
-    """An empty message file above those of a job and the other `names` of its folder, there while they are moved: a
-    node that starts then cuts its last file after the last message that an index names. None where the job has none.
+    """The path of the spare: an empty message file above those of a job and the other `names` of its folder, which
+    exists while files are moved. A node that starts then cuts its last file after the last message that an index names.
+    None if the job has no message files.
     """
     planned = [target for _, target in moves if paths.suffix_of(target) == paths.MESSAGE_SUFFIX]
     if not planned:

@@ -1,7 +1,7 @@
-"""Rows on their way into a store: checked, and turned into the columns that a message is made of.
+"""Checks the rows of a write, and converts them into the columns from which messages are encoded.
 
-Leaves to `staging` the bytes and the files, to `input_columns` the types. Source: interface.md 35, docs/rabbitmq.md
-"Writing".
+`staging` encodes the messages and writes the files, `input_columns` converts the types. Source: interface.md 35,
+docs/rabbitmq.md "Writing".
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ WRITTEN = (
 
 @dataclass(frozen=True)
 class MessageColumns:
-    """Messages that may be written, all persistent. Binary columns; `keys` is list<binary>; `priorities` are 0 where a
-    message has none; `expiries` µs since 1970, 0 for none.
+    """Messages that passed the checks, all persistent. Binary columns; `keys` is list<binary>; `priorities` are 0 for
+    none; `expiries` are µs since 1970, 0 for none.
     """
 
     queues: pa.BinaryArray
@@ -71,8 +71,8 @@ class MessageColumns:
 
 
 class InputRows:
-    """Takes the batches of one task. `queue` and `exchange` are the options; `transient` counts the rows that are
-    not written because they would not survive a node's start.
+    """Converts the batches of one task. `queue` and `exchange` are the options; `transient` counts the rows that are
+    not written because they would not survive a node's restart.
     """
 
     def __init__(self, queue: str | None, exchange: str | None) -> None:
@@ -81,8 +81,8 @@ class InputRows:
         self.transient = 0
 
     def messages(self, batch: pa.RecordBatch) -> MessageColumns:
-        """The rows of `batch` that are to be written. RowError for the first bad one, ColumnError for a column that
-        does not exist, is missing or has a wrong type.
+        """The rows of `batch` to write. Raises RowError for the first invalid row, and ColumnError for a column that is
+        unknown, missing or of the wrong type.
         """
         check_columns(batch.schema.names, self._queue)
         given = InputColumns(batch, self._row, READABLE.names, ALIASES)
@@ -104,9 +104,9 @@ class InputRows:
 
 
 def check_columns(names: Sequence[str], queue: str | None) -> None:
-    """ColumnError for a column that no message has, for one given twice, and for one that is wanted and not there.
+    """Raises ColumnError for an unknown column, for one given twice, and for a required one that is missing.
 
-    Columns of a read that a store assigns anew are fine: they are ignored.
+    Columns of a read that the store assigns itself are accepted and ignored.
     """
     check_names(names, WRITTEN, READABLE.names, ALIASES)
     lower = {name.lower() for name in names}
@@ -126,7 +126,7 @@ def _check_short(given: InputColumns, name: str, values: pa.BinaryArray) -> None
 
 
 def _routing_keys(given: InputColumns, queues: pa.BinaryArray) -> pa.ListArray:
-    """The keys of each row; the queue's name where a row has none."""
+    """The keys of each row; the queue's name if a row has none."""
     own = pa.ListArray.from_arrays(as_array(np.arange(len(queues) + 1, dtype=np.int32)), queues)
     if not given.has("routingKeys"):
         return own
@@ -148,7 +148,7 @@ def _routing_keys(given: InputColumns, queues: pa.BinaryArray) -> pa.ListArray:
 
 
 def _properties(given: InputColumns) -> tuple[pa.BinaryArray, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Property lists, delivery modes (0 for none) and priorities (0 for none); `rawProperties` win where given."""
+    """Property lists, delivery modes and priorities (0 for none); `rawProperties` take precedence where given."""
     columns = {field: given.binary(name, numbers=True) for name, field in TEXT_PROPERTIES.items() if given.has(name)}
     for name, field in TEXT_PROPERTIES.items():
         if field in columns:
@@ -174,7 +174,7 @@ def _properties(given: InputColumns) -> tuple[pa.BinaryArray, npt.NDArray[np.int
 
 
 def _seconds(given: InputColumns) -> pa.Int64Array:
-    """Seconds since 1970 of the column timestamp, whose numbers are seconds."""
+    """The column timestamp in seconds since 1970; numbers in it are seconds already."""
     if not given.has("timestamp") or pa.types.is_integer(given.column("timestamp").type):
         return given.numbers("timestamp")
     micros = given.times_us("timestamp")
@@ -183,7 +183,7 @@ def _seconds(given: InputColumns) -> pa.Int64Array:
 
 
 def _headers(given: InputColumns) -> pa.BinaryArray:
-    """Tables of long strings, null where a row has none."""
+    """Header tables of long strings, null where a row has none."""
     names, values, bounds = given.pairs("headers")
     size = int(bounds[-1] - bounds[0])
     names, values = (as_binary("headers", part.slice(int(bounds[0]), size), True) for part in (names, values))
@@ -204,7 +204,7 @@ def _headers(given: InputColumns) -> pa.BinaryArray:
 
 
 def _checked_lists(given: InputColumns, raw: pa.BinaryArray) -> PropertySpans:
-    """The fields of property lists. RowError for one that does not parse."""
+    """The fields of property lists. Raises RowError for a list that does not parse."""
     buffer, offsets = data_of(raw), offsets_of(raw).astype(np.int64)
     located = properties.locate(buffer, offsets[:-1], offsets[1:])
     good = located.ok.copy()
@@ -222,7 +222,7 @@ def _checked_lists(given: InputColumns, raw: pa.BinaryArray) -> PropertySpans:
 
 
 def _octets(raw: pa.BinaryArray, spans: PropertySpans, field: str) -> npt.NDArray[np.int64]:
-    """A field of one byte of each list, 0 where a list has none."""
+    """A one-byte field of each property list, 0 where a list does not have it."""
     values = np.zeros(len(raw), np.int64)
     located = spans.fields.get(field)
     if located is not None:

@@ -1,7 +1,7 @@
 """One atomic job that adds rows to a vhost's store: tasks stage files, one process puts them in place.
 
-A job only adds files: message files above the highest number, segments from the next segment boundary on. Leaves to
-`staging` the staged files, to `prepare` the plan, to `publish` carrying it out. Source: commit-protocol.md 15.
+A job only adds files: message files above the highest number, segments from the next segment boundary on. `staging`
+writes the staged files, `prepare` makes the plan, `publish` carries it out. Source: commit-protocol.md 15.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LOCKED = "another writer of mqstore; try again when it is done"
 
 @dataclass
 class VhostWriteJob(WriteJob):
-    """A job that has its staging folder. Plain data, so it may be pickled; `warnings` fill at its commit."""
+    """A job with its staging folder. Plain data, so it can be pickled; the commit fills `warnings`."""
 
     facts: StoreFacts
     options: WriteOptions
@@ -48,8 +48,8 @@ class VhostWriteJob(WriteJob):
     def stage(
         self, batches: Iterator[pa.RecordBatch], partition: int = 0, attempt: int = 0, task: int = 0
     ) -> StagedPart:
-        """Writes the rows of one task aside. A bad row raises RowError, a wrong column ColumnError; nothing of the
-        task stays then.
+        """Writes the rows of one task to staging. A bad row raises RowError, a wrong column ColumnError; no file of the
+        task is kept in that case.
         """
         folder, prefix = self._folder.staging(self.job), f"{partition}-{attempt}-{task}"
         if not system.exists(folder):
@@ -64,7 +64,7 @@ class VhostWriteJob(WriteJob):
             files, detail = writer.finish()
         except BaseException:
             writer.close()
-            with suppress(FileNotFoundError):  # the job was aborted meanwhile, its folder is gone
+            with suppress(FileNotFoundError):  # the job was aborted meanwhile, its folder removed
                 for name in system.names(folder):
                     if name.startswith(prefix + "."):
                         system.unlink(f"{folder}/{name}")
@@ -73,10 +73,10 @@ class VhostWriteJob(WriteJob):
         return StagedPart(partition, writer.rows, tuple(files), {**detail, "transient": rows.transient})
 
     def commit(self, parts: Sequence[StagedPart]) -> int:
-        """Puts all rows into the store, tasks in the order of their partitions. The number of rows.
+        """Puts all rows into the store, tasks in the order of their partitions. Returns the number of rows.
 
-        Raises StoreLockedError, MqStoreError: nothing was written then, unless the text says
-        that the job is committed. A job without rows changes no store, and makes a new one that holds no message.
+        Raises StoreLockedError, MqStoreError: nothing was written then, unless the text says that the job is committed.
+        A job without rows leaves an existing store unchanged, and creates a new one without messages.
         """
         ordered = sorted(parts, key=lambda part: part.partition)
         count = sum(part.rows for part in ordered)
@@ -113,7 +113,7 @@ class VhostWriteJob(WriteJob):
                 ) from error
 
     def _check_facts(self) -> None:
-        """MqStoreError when another write made the new store meanwhile, otherwise than this one was staged for."""
+        """Raises MqStoreError if another write has meanwhile created the store with another vhost or entry count."""
         facts, root = self.facts, self.facts.root
         if not looks_like_vhost(root):
             return
@@ -125,8 +125,8 @@ class VhostWriteJob(WriteJob):
             )
 
     def abort(self) -> None:
-        """Drops what was staged, unless the job passed its commit point, and the folders of a store that has nothing
-        else.
+        """Drops what was staged, unless the job passed its commit point. Then removes the folders of the store,
+        provided that nothing else is in them.
         """
         job_folder = self._folder
         intent = jobs.read_json(job_folder.intent)
@@ -142,9 +142,9 @@ class VhostWriteJob(WriteJob):
 def begin(
     facts: StoreFacts, options: WriteOptions, columns: Sequence[str] | None = None, application: str = ""
 ) -> VhostWriteJob:
-    """Starts a job: checks what can be checked now, and makes its staging folder.
+    """Starts a job: checks what can be checked now, and creates its staging folder.
 
-    `columns` are checked where they are known. Raises ColumnError, StoreLockedError when a node runs there.
+    `columns` are checked if given. Raises ColumnError, and StoreLockedError when a node is running there.
     """
     if columns is not None:
         check_columns(columns, options.queue)
@@ -155,9 +155,9 @@ def begin(
 
 
 def finish_unfinished(root: str, lock_timeout_s: float) -> None:
-    """Finishes a job that passed its commit point and was stopped, before another one is staged for what is there.
+    """Finishes an interrupted job that passed its commit point, before another one is staged for the same store.
 
-    Raises StoreLockedError, also when a node runs there.
+    Raises StoreLockedError, also when a node is running there.
     """
     with FileLock(JobFolder(root).lock, lock_timeout_s, LOCKED):
         check_not_running(root)

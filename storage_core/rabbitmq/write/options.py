@@ -1,6 +1,4 @@
-"""The options of a write to a RabbitMQ store, parsed. Leaves to `job` what they do. Source: docs/rabbitmq.md
-"Writing".
-"""
+"""The options of a write to a RabbitMQ store, parsed. `job` applies them. Source: docs/rabbitmq.md "Writing"."""
 
 from __future__ import annotations
 
@@ -33,8 +31,8 @@ VERSIONS = (1, 2)
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """`queue` and `exchange` are for all rows, `arguments` those of `queue`; `priorities` maps names of queues to
-    their `x-max-priority`, `versions` to their `x-queue-version`.
+    """`queue` and `exchange` apply to all rows, `arguments` to `queue`; `priorities` maps queue names to their
+    `x-max-priority`, `versions` to their `x-queue-version`.
     """
 
     queue: str | None = None
@@ -46,7 +44,7 @@ class WriteOptions:
 
     @classmethod
     def parsed(cls, options: Mapping[str, Any], priorities: Mapping[bytes, int]) -> WriteOptions:
-        """Options by name, in any case, as values or text; `priorities` are those of queues that exist. OptionError."""
+        """Options by name (any case), as values or text; `priorities` are of existing queues. Raises OptionError."""
         given = parsed(options, WRITE_OPTIONS, "options of a write")
         queue = given["queue"] if given["queue"] is not None else given["topic"]
         arguments = given["queueArguments"] or {}

@@ -1,6 +1,6 @@
-"""Which numbers the staged files of a job get: pure arithmetic over what the store holds and what tasks staged.
+"""Assigns numbers to the staged files of a job: pure arithmetic over what the store holds and what tasks staged.
 
-Leaves to `job` the moving. Source: commit-protocol.md 15, rabbitmq.md 4.3.
+`publish` moves the files. Source: commit-protocol.md 15, rabbitmq.md 4.3.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ CLEAN_PATHS = (
     f"{paths.PERSISTENT_FOLDER}/{paths.INDEX_FILE}",
     paths.RECOVERY_FILE,
 )
-"""What a node trusts after a clean stop; gone before a job changes anything, written anew at its end."""
+"""The files that a node trusts after a clean stop; removed before a job changes anything, rewritten at its end if the
+store is `clean`.
+"""
 
 
 @dataclass
@@ -44,9 +46,9 @@ class PlacedQueue:
 
 @dataclass
 class Placement:
-    """Moves from the staging folder into the store, in their order, and what is needed to note them.
+    """Moves from the staging folder into the store, in order, and what is needed to record them.
 
-    `clean`: the store was stopped cleanly, or is new, and will be clean again. `file_sizes` are the new message files.
+    `clean`: the store was stopped cleanly, or is new, and will be clean again. `file_sizes` has the new message files.
     """
 
     clean: bool
@@ -58,15 +60,15 @@ class Placement:
     clean_moves: list[tuple[str, str]] = field(default_factory=list)
 
     def intent(self) -> dict[str, Any]:
-        """What the intent file says."""
+        """The contents of the intent file."""
         spare = spare_of(self.moves)
         return {"moves": self.moves, "cleanMoves": self.clean_moves, "removes": list(CLEAN_PATHS), "spare": spare}
 
 
 def placement_of(snapshot: VhostSnapshot, parts: Sequence[StagedPart], facts: StoreFacts) -> Placement:
-    """Numbers for the files of `parts`, which are in their final order and were staged by `facts`.
+    """Assigns numbers to the files of `parts`, which are in their final order and were staged with `facts`.
 
-    MqStoreError when a queue has become one of another version since.
+    Raises MqStoreError when the version of a queue has changed since.
     """
     existing = file_sizes(snapshot.root)
     directories = {directory.directory: directory for directory in snapshot.directories}
@@ -102,7 +104,7 @@ def placement_of(snapshot: VhostSnapshot, parts: Sequence[StagedPart], facts: St
 
 
 def _check_version(root: str, directory: str, staged: int, versions: Mapping[str, int]) -> None:
-    """MqStoreError when the version that a queue was staged in is not that of its files."""
+    """Raises MqStoreError when the version in which a queue was staged is not that of its files."""
     found = versions.get(directory, staged)
     if found != staged:
         raise MqStoreError(
@@ -112,7 +114,7 @@ def _check_version(root: str, directory: str, staged: int, versions: Mapping[str
 
 
 def _first_segment(files: QueueFiles | None, snapshot: VhostSnapshot, directory: str, segment_size: int) -> int:
-    """The first segment that holds nothing yet, on disk or in what the last stop noted."""
+    """The number of the first segment that is still unused, both on disk and in the terms of the last stop."""
     terms = snapshot.terms.get(directory)
     following = (terms.next_sequence_id or 0) if terms is not None else 0
     if files is None:

@@ -1,6 +1,6 @@
-"""Makes the plan of a job before its commit point: all numbers, and the files that are the driver's to stage.
+"""Plans a job before its commit point: assigns all numbers, and stages the files that the driver contributes.
 
-Nothing that is served changes here. Which numbers is `placement`'s, what a clean stop notes `clean_stop`'s.
+Nothing that is served changes here. `placement` assigns the numbers, `clean_stop` builds the files of a clean stop.
 Source: commit-protocol.md 15, rabbitmq.md 1.6.
 """
 
@@ -31,9 +31,9 @@ MAX_PRIORITY = "x-max-priority"
 
 
 def prepare(facts: StoreFacts, options: WriteOptions, folder: str, parts: Sequence[StagedPart]) -> Placement:
-    """The placement of `parts`, which are in their final order, whose files lie in the staging `folder`.
+    """The placement of `parts`, which are in their final order and whose files are in the staging `folder`.
 
-    Raises MqStoreError when a queue that they were staged for has become one of another version.
+    Raises MqStoreError when the version of a queue has changed since they were staged.
     """
     root = facts.root
     snapshot = VhostSnapshot(root, "", facts.vhost, facts.entry_count, True)
@@ -60,7 +60,7 @@ def prepare(facts: StoreFacts, options: WriteOptions, folder: str, parts: Sequen
 
 
 def _stage_skeleton(facts: StoreFacts, folder: str, placement: Placement) -> None:
-    """What says of a new store whose it is."""
+    """Stages the files that identify a new store: its configuration, and the name of its vhost."""
     contents = {
         paths.CONFIG_FILE: paths.encode_config(facts.entry_count),
         paths.VHOST_FILE: facts.vhost.encode(),
@@ -86,7 +86,7 @@ def _stage_clean_stop(
 
 
 def _index_rows(folder: str, part: StagedPart, placement: Placement) -> npt.NDArray[np.void]:
-    """What a task staged for the message store's index, under the final numbers of its files."""
+    """The rows that a task staged for the message store's index, with the final numbers of its files."""
     rows = np.frombuffer(read_file(f"{folder}/{part.detail['index']}"), ets_dump.INDEX_ROW).copy()
     numbers = np.array([placement.file_numbers[name] for name, _ in part.detail["messageFiles"]], np.int64)
     if len(rows):
@@ -95,7 +95,7 @@ def _index_rows(folder: str, part: StagedPart, placement: Placement) -> npt.NDAr
 
 
 def _keep_tables(root: str, folder: str) -> None:
-    """Copies aside what the last clean stop noted: readers go by it until the job is done."""
+    """Copies aside the files of the last clean stop: readers use the copies until the job is done."""
     before = f"{folder}/{unfinished.BEFORE}"
     system.make_folder(before)
     for path in CLEAN_PATHS:
@@ -103,7 +103,7 @@ def _keep_tables(root: str, folder: str) -> None:
 
 
 def _declared(placement: Placement, options: WriteOptions) -> dict[str, dict[str, Any]]:
-    """Arguments by name of the queues that got messages."""
+    """The arguments of the queues that received messages, by name."""
     arguments_by_queue: dict[str, dict[str, Any]] = {}
     for queue in placement.queues.values():
         own = options.queue is not None and queue.name == options.queue.encode()

@@ -1,6 +1,6 @@
-"""Carries out a committed job: files of the staging folder into the store. Each step can be repeated.
+"""Carries out a committed job: moves files from the staging folder into the store. Each step can be repeated.
 
-Which file goes where is `placement`'s. Source: commit-protocol.md 15.
+`placement` decides where each file goes. Source: commit-protocol.md 15.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from storage_core.job import JobFolder
 from storage_core.rabbitmq.write import redo
 
 KEPT = (paths.MESSAGE_SUFFIX, paths.STORE2_SUFFIX, paths.STUB_FILE)
-"""Files that keep their name in staging until the job is done: a node that starts before removes what no index names,
-and queues that it does not know.
+"""Files that keep their name in staging until the job is done: a node that starts earlier removes files that no index
+names, and queues that it does not know.
 """
 
 
 def finish_pending(root: str) -> None:
-    """Finishes a job that passed its commit point and was stopped. To be called under the lock."""
+    """Finishes an interrupted job that passed its commit point. The caller must hold the lock."""
     intent = jobs.pending_intent(root)
     if intent is not None:
         if redo.node_ran(root, intent):
@@ -34,7 +34,7 @@ def finish_pending(root: str) -> None:
 
 
 def carry_out(root: str, job: str, intent: Mapping[str, Any]) -> None:
-    """Does what an intent says, from wherever it was stopped; no node ran since."""
+    """Carries out an intent from wherever it was interrupted; no node may have run since."""
     job_folder = JobFolder(root)
     staging = job_folder.staging(job)
     moves, clean_moves = (redo.waiting(root, staging, intent[kind]) for kind in ("moves", "cleanMoves"))
@@ -81,7 +81,7 @@ def _move(source: str, target: str) -> None:
 
 
 def _made_folder(path: str) -> str:
-    """The folder of a path, made where there is none."""
+    """The folder of a path, created if it is missing."""
     folder = path.rpartition("/")[0]
     if not system.exists(folder):
         system.make_folder(folder)

@@ -1,7 +1,7 @@
-"""What is left to do of a committed job that was stopped, also when a node ran before it was carried out.
+"""What is left to do of an interrupted committed job, even if a node ran before the job was carried out.
 
-The decision is in the intent before a file is moved, so that it holds however often the job is stopped. Leaves to
-`publish` the moving. Source: commit-protocol.md 15.
+The decision is written to the intent before any file is moved, so it holds however often the job is interrupted.
+`publish` moves the files. Source: commit-protocol.md 15.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from storage_core.rabbitmq.write.file_numbers import NUMBERED, SEGMENTS, Move, g
 
 
 def waiting(root: str, staging: str, moves: Iterable[Move]) -> list[Move]:
-    """The moves that are still to be done; of a file that keeps its staged name, those without the other."""
+    """The moves that are still to be done; of files that keep their staged name, those not yet in place."""
     there = [(source, target) for source, target in moves if system.exists(f"{staging}/{source}")]
     return [(source, target) for source, target in there if not _is_one_file(f"{staging}/{source}", f"{root}/{target}")]
 
 
 def _is_one_file(path: str, other: str) -> bool:
-    """Whether two names are of one file, or, as in a copy of a store, of equal ones."""
+    """Whether two paths are the same file or, as in a copy of a store, files with equal contents."""
     stamps = system.stamp(path), system.stamp(other)
     if stamps[0].identity == stamps[1].identity:
         return True
@@ -32,8 +32,8 @@ def _is_one_file(path: str, other: str) -> bool:
 
 
 def node_ran(root: str, intent: Intent) -> bool:
-    """Whether a node ran on the store after the commit point of a job that is not done: a name that waits for a file is
-    taken, the spare holds something, or there is a clean file that is neither the job's nor that of the stop before it.
+    """Whether a node ran on the store after the commit point of an unfinished job: the target name of a waiting file is
+    taken, the spare is not empty, or a clean file exists that is neither the job's nor from the stop before it.
     """
     staging, spare = JobFolder(root).staging(intent["job"]), intent.get("spare")
     if spare is not None and system.exists(f"{root}/{spare}") and system.stat(f"{root}/{spare}").size:
@@ -44,7 +44,7 @@ def node_ran(root: str, intent: Intent) -> bool:
 
 
 def _is_of_before(root: str, staging: str, path: str) -> bool:
-    """Whether a clean file is missing, or what the job copied aside."""
+    """Whether a clean file is missing, or equals the one that the job copied aside."""
     if not system.exists(f"{root}/{path}"):
         return True
     kept = f"{staging}/{unfinished.BEFORE}/{path.rpartition('/')[2]}"
@@ -52,11 +52,11 @@ def _is_of_before(root: str, staging: str, path: str) -> bool:
 
 
 def after_a_node(root: str, intent: Intent) -> Intent:
-    """The intent with free numbers for what waits under names that are taken, and for the segments that wait after it
-    in a queue, and without clean files: the store is not clean any more.
+    """The intent with free numbers for waiting files whose target names are taken, and for the segments that wait after
+    them in a queue, and without clean files: the store is no longer clean.
 
-    A segment of version 2 keeps both of its files under one number: one whose `.qs` alone is in place gets a copy of
-    that, to which a node at most appended. Other files whose names are taken are left out.
+    Both files of a version 2 segment keep the same number: a segment of which only the `.qs` is in place gets a copy of
+    that file, to which a node at most appended. Other files whose names are taken are left out.
     """
     staging = JobFolder(root).staging(intent["job"])
     left = waiting(root, staging, intent["moves"])
@@ -81,7 +81,7 @@ def after_a_node(root: str, intent: Intent) -> Intent:
 
 
 def _free_number(root: str, folder: str, intent: Intent, given: Mapping[str, int]) -> int:
-    """A number that no file in a folder of the store has, that none is to get, and that was not `given` by stem."""
+    """A number that no file in a folder of the store has or is planned to get, and that is not in `given` (by stem)."""
     planned = [target.rpartition("/")[2] for _, target in intent["moves"] if _folder(target) == folder]
     highest = highest_number([*planned, *names_in(f"{root}/{folder}")])
     return max([highest, *(number for stem, number in given.items() if _folder(stem) == folder)]) + 1
@@ -92,6 +92,6 @@ def _folder(target: str) -> str:
 
 
 def _stem(target: str) -> str:
-    """A target without its suffix, which both files of a segment share; a name that is all suffix stays."""
+    """A target without its suffix; both files of a segment share it. A name that is all suffix is kept whole."""
     stem = target.rpartition(".")[0]
     return target if not stem or stem.endswith("/") else stem

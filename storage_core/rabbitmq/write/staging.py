@@ -1,8 +1,8 @@
-"""The files of one task of a write: segments and message files that only wait for their numbers.
+"""The files of one task of a write: segments and message files that lack only their final numbers.
 
-A relative sequence counts inside its segment, so a segment's bytes do not depend on the number it gets, but for the
-header that version 2 has; the same holds for message files. Leaves to `job` where they go.
-Source: commit-protocol.md 15, rabbitmq.md 1.6, 3, 6.1, 6.2, 8.
+Sequence ids in a segment are relative to it, so the bytes of a segment do not depend on its number, except for the
+header of version 2; the same holds for message files. `placement` decides where they go. Source: commit-protocol.md 15,
+rabbitmq.md 1.6, 3, 6.1, 6.2, 8.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from storage_core.store import StagedFile
 SLICE_BYTES = 64 << 20
 LARGEST_PRIORITY_COUNT = 256
 FORCED_TOGETHER = 64
-"""Whole files that wait, open, to be forced to the disk: the first one takes most of the others with it."""
+"""Complete files that stay open until they are synced together: syncing the first one writes most of the others."""
 
 
 @dataclass
 class _Pending:
-    """Entries of one directory that do not fill a segment yet, and the (count, body bytes) of those that did."""
+    """Entries of one directory that do not fill a segment yet, and (files, count, body bytes) of written segments."""
 
     name: bytes
     priority: int | None
@@ -78,7 +78,7 @@ class TaskWriter:
         self.rows = 0
 
     def add(self, rows: MessageColumns) -> None:
-        """Encodes rows, a slice of bounded size at a time, and writes what fills a segment or a message file."""
+        """Encodes rows, a slice of bounded size at a time, and writes segments and message files as they fill up."""
         weights = np.cumsum(lengths(rows.bodies) + lengths(rows.properties) + 200)
         start = 0
         while start < len(rows):
@@ -129,7 +129,7 @@ class TaskWriter:
         return self._directories[directory]
 
     def _write_segments(self, pending: _Pending, whole: bool) -> None:
-        """Writes the segments that are full, and unless `whole` also the last one."""
+        """Writes the full segments and, unless `whole`, the last, partial one."""
         entries, sizes = pa.concat_arrays(pending.parts), np.concatenate(pending.sizes)
         directory = paths.queue_directory(self._vhost, pending.name, pending.priority)
         start = 0
@@ -178,7 +178,7 @@ class TaskWriter:
         self._message_files.append((staged.name, staged.size))
 
     def _write(self, name: str, parts: Iterable[bytes]) -> None:
-        """Writes a file of these parts."""
+        """Writes a file from its parts."""
         file = AppendFile(f"{self._folder}/{name}")
         self._whole.append(file)
         for part in parts:
@@ -186,7 +186,7 @@ class TaskWriter:
         self._note(file)
 
     def _note(self, file: AppendFile) -> StagedFile:
-        """Takes a whole file as staged, to be forced to the disk with others."""
+        """Records a complete file as staged; it is synced to disk together with others."""
         file.flush()
         staged = StagedFile(file.path.rsplit("/", 1)[1], file.size, file.crc)
         self._files.append(staged)
@@ -200,7 +200,7 @@ class TaskWriter:
             self._whole.pop(0).close()
 
     def finish(self) -> tuple[list[StagedFile], dict[str, Any]]:
-        """Writes what is left. The files, and what `job` must know of them, as JSON."""
+        """Writes what is left. Returns the files, and what the commit must know about them, as JSON."""
         for pending in self._directories.values():
             if pending.count:
                 self._write_segments(pending, whole=False)
@@ -220,14 +220,14 @@ class TaskWriter:
         return self._files, {"queues": queues, "messageFiles": self._message_files, "index": index}
 
     def close(self) -> None:
-        """Lets go of open files, for a task that fails."""
+        """Closes open files, for a task that failed."""
         for file in (*self._whole, *([self._message_file] if self._message_file is not None else [])):
             file.close()
         self._whole, self._message_file = [], None
 
 
 def _segment_files(version: int, entries: pa.BinaryArray) -> list[tuple[str, bytes]]:
-    """The files of one segment by their suffix: messages before the index that names them."""
+    """The files of one segment with their suffixes: messages before the index that names them."""
     if version == 1:
         return [(paths.SEGMENT_SUFFIX, encode_segment(entries))]
     index, store = encode_segment_v2(entries)

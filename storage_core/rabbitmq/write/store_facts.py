@@ -1,4 +1,4 @@
-"""What a job must know of its store before it stages: plain data that goes to every task.
+"""What a job must know about its store before it stages: plain data that is sent to every task.
 
 Source: rabbitmq.md 8, docs/rabbitmq.md "Writing".
 """
@@ -15,15 +15,15 @@ from storage_core.rabbitmq.read.snapshot import VhostSnapshot
 
 
 def known_versions(snapshot: VhostSnapshot) -> dict[str, int]:
-    """Versions of the classic queues of a store by directory: by their files, else by the terms of the last stop."""
+    """Versions of a store's classic queues by directory: from their files, else from the terms of the last stop."""
     found = {name: terms.version for name, terms in snapshot.terms.items() if terms.segments is not None}
     return found | {directory.directory: directory.version for directory in snapshot.directories if directory.sizes}
 
 
 @dataclass(frozen=True)
 class StoreFacts:
-    """`entry_count` is that of a segment of version 1. `versions` are those of queues that are there, by directory;
-    `wanted_versions` those that their `x-queue-version` names, by queue; another new queue gets `new_version`.
+    """`entry_count` is that of a version 1 segment. `versions` are those of existing queues, by directory;
+    `wanted_versions` those that their `x-queue-version` names, by queue; any other new queue gets `new_version`.
     """
 
     root: str
@@ -44,7 +44,7 @@ class StoreFacts:
         return self.wanted_versions.get(queue, self.new_version)
 
     def segment_size(self, version: int) -> int:
-        """Entries of a segment of a queue of a version."""
+        """Number of entries per segment in a queue of this version."""
         return queue_v2.SEGMENT_ENTRY_COUNT if version == 2 else self.entry_count
 
 
@@ -56,9 +56,7 @@ def facts_of(
     snapshot: VhostSnapshot | None,
     wanted_versions: Mapping[bytes, int],
 ) -> StoreFacts:
-    """The facts of a store as `snapshot` has it, None for a new one. A new queue is like the others: of version 2 where
-    they all are.
-    """
+    """The facts of a store from its `snapshot`, None for a new one. New queues get version 2 if all others have it."""
     versions = {} if snapshot is None else known_versions(snapshot)
     new_version = 2 if set(versions.values()) == {2} else 1
     return StoreFacts(root, vhost, entry_count, settings, versions, wanted_versions, new_version)

@@ -1,1 +1,1 @@
-"""What lies in a RocketMQ store directory."""
+"""The files of a RocketMQ store directory."""

@@ -1,7 +1,7 @@
-"""One batch queue on disk: entries that state their queue offset, and the log that these point into. That is the commit
-log, or, of a compacted topic, a log of the queue's own, whose files have the names of those of the entries.
+"""One batch queue on disk: entries that state their queue offset, and the log that they point into. That is the commit
+log or, for a compacted topic, a log of the queue's own, whose files have the same names as the files of entries.
 
-Which topics have such queues is said by topics.json. Source of the rules: rocketmq.md 3.7, 3.9.
+Which topics have such queues is stated in topics.json. Source of the rules: rocketmq.md 3.7, 3.9.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ UNBOUNDED = (1 << 63) - 1
 
 @dataclass(frozen=True)
 class BatchQueue:
-    """The log with the records of one queue, and the files of its entries. Queue offsets rise from entry to entry;
-    those of a compacted queue have holes. In each file no entry counts from the first one on that points behind
-    `log_end`.
+    """The log with the records of one queue, and the files of its entries. Queue offsets increase from entry to entry;
+    those of a compacted queue have holes. In each file, the first entry that points behind `log_end` and all after it
+    are ignored.
     """
 
     log: FileChain
@@ -44,7 +44,7 @@ class BatchQueue:
     def entries(self, files: OpenFiles, index: int) -> npt.NDArray[Any]:
         """The entries of file number `index` that name a record, in disk byte order. Shape (n,).
 
-        Raises CorruptionError when the file is gone.
+        Raises CorruptionError when the file is missing.
         """
         file = self.entry_files.files[index]
         parts, position, chunk = list[bytes](), 0, FIRST_CHUNK
@@ -58,9 +58,9 @@ class BatchQueue:
         return np.frombuffer(b"".join(parts), BATCH_ENTRY.dtype)
 
     def entries_at(self, files: OpenFiles, index: int, first: int, count: int) -> npt.NDArray[Any]:
-        """`count` entries of file number `index` from number `first` on, whatever they hold; fewer where it ends.
+        """`count` entries of file number `index` from number `first` on, whatever they contain; fewer at its end.
 
-        Raises CorruptionError when the file is gone.
+        Raises CorruptionError when the file is missing.
         """
         file = self.entry_files.files[index]
         try:
@@ -76,7 +76,7 @@ class BatchQueue:
             yield self.entries(files, index)
 
     def stop(self, files: OpenFiles) -> int:
-        """The queue offset after the last message; 0 without one."""
+        """The queue offset after the last message; 0 if there is none."""
         for index in range(len(self.entry_files.files) - 1, -1, -1):
             entries = self.entries(files, index)
             if len(entries):
@@ -84,7 +84,7 @@ class BatchQueue:
         return 0
 
     def last_from(self, files: OpenFiles, count: int) -> int:
-        """The queue offset of the first of the last `count` entries; 0 where there are fewer."""
+        """The queue offset of the first of the last `count` entries; 0 if there are fewer."""
         for index in range(len(self.entry_files.files) - 1, -1, -1):
             entries = self.entries(files, index)
             if 0 < count <= len(entries):
@@ -93,7 +93,7 @@ class BatchQueue:
         return 0
 
     def first_since(self, files: OpenFiles, time_ms: int) -> int | None:
-        """The queue offset of the first message that was stored at a time or later; None without one."""
+        """The queue offset of the first message that was stored at or after a time; None if there is none."""
         for entries in self.every(files):
             late = entries["store_ms"] >= time_ms
             if late.any():
@@ -110,7 +110,7 @@ def ends_of(entries: npt.NDArray[Any]) -> Positions:
 
 
 def addresses(queue: BatchQueue, files: OpenFiles) -> Positions:
-    """Addresses of the records that a queue's entries name, in their order. Shape (n,)."""
+    """Addresses of the records that a queue's entries name, in entry order. Shape (n,)."""
     parts = [entries["physical_offset"].astype(np.int64) for entries in queue.every(files)]
     return np.concatenate([np.empty(0, np.int64), *parts])
 

@@ -1,6 +1,6 @@
 """The commit log on disk: its records in physical order, in bounded memory.
 
-Which records count is decided by `recovery`; this module only walks, with the checks that it is given.
+Which records count is decided by `recovery`; this module only walks the log, with the given checks.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _SCHEDULE = SCHEDULE_TOPIC.encode()
 
 @dataclass(frozen=True)
 class Checks:
-    """What makes a record valid for a walk: which magics, whether bodies must match their CRC, and whether
-    PHYSICALOFFSET must be the record's address (a broker does not check that). `broker`: also what stops a broker's
-    dispatch.
+    """The checks that a record must pass in a walk: accepted magics, whether bodies must match their CRC, and whether
+    PHYSICALOFFSET must be the record's address (a broker does not check that). `broker`: also reject what stops a
+    broker's dispatch.
     """
 
     magics: tuple[int, ...] = (MAGIC_V1, MAGIC_V2)
@@ -48,7 +48,7 @@ class Checks:
 
 @dataclass(frozen=True)
 class RecordRun:
-    """Consecutive valid records of one file: decoded, with the address of buffer byte 0."""
+    """Consecutive valid records of one file, decoded, and the address of buffer byte 0."""
 
     messages: Messages
     sizes: Positions
@@ -72,10 +72,10 @@ class RecordRun:
 
 @dataclass
 class FileWalk:
-    """Walks one file of the log. After iteration `end_offset` and `reason` say where it stopped and why.
+    """Walks one file of the log. After iteration, `end_offset` and `reason` state where it stopped and why.
 
-    `guesses`: addresses where an index says that records begin, ascending; `likely_end`: an address to which it reads
-    first. Both only make it faster. Each run is valid until the next step.
+    `guesses`: addresses where records begin according to an index, ascending; `likely_end`: an address up to which the
+    walk reads first. Both only make it faster. Each run is valid until the next step.
     """
 
     chain: FileChain
@@ -112,7 +112,7 @@ class FileWalk:
                 return
             if records.reason is not Stop.TORN or stop == self.file.end:
                 return
-            # A record larger than the window: read on with a larger one.
+            # A record that is larger than the window: continue with a larger window.
             size = self.window_size if valid else size * 4
 
     def _records(self, buffer: Bytes, stop: int) -> Walk:
@@ -128,7 +128,7 @@ class FileWalk:
 
 
 def _leading_valid(run: RecordRun, checks: Checks) -> int:
-    """How many records, from the first on, pass the checks."""
+    """The number of leading records that pass the checks."""
     messages = run.messages
     wrong = messages.flaws != 0
     if checks.magics != (MAGIC_V1, MAGIC_V2):
@@ -144,7 +144,7 @@ def _leading_valid(run: RecordRun, checks: Checks) -> int:
 
 
 def bad_delays(messages: Messages) -> Mask:
-    """Records of the schedule topic whose DELAY is no number: a broker's dispatch and recovery stop there."""
+    """Which records of the schedule topic have a DELAY that is not a number: dispatch and recovery stop there."""
     wrong = np.zeros(len(messages), bool)
     rows = np.flatnonzero(messages.topic_size == len(_SCHEDULE))
     for row in rows.tolist():

@@ -1,6 +1,6 @@
-"""A store's `config/` directory: topics and what consumer groups have committed. Damage here changes no message.
+"""A store's `config/` directory: topics and the committed offsets of consumer groups. Damage here affects no message.
 
-Source of the rules: rocketmq.md 1.5; a file that is missing, empty or broken is replaced by its `.bak`.
+If a file is missing, empty or malformed, its `.bak` is used instead. Source of the rules: rocketmq.md 1.5.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from storage_core.formats.rocketmq.config_json import decode_config
 from storage_core.store import QueueKey
 
 MAX_SIZE = 256 << 20
-"""A million topics take as much; what is longer is not read."""
+"""A million topics take this many bytes; longer files are not read."""
 FIRST_BYTES = 4096
 LEAD_NS = 10_000_000_000
-"""Files that were written within so many nanoseconds may have been copied together: their times tell nothing."""
+"""Files written within this many nanoseconds of each other may have been copied together: their times prove nothing."""
 
 
 class _LongFileError(FormatError):
-    """A config file that is not read because of its length; whether a broker would take it is not known."""
+    """A config file that is not read because of its length; whether a broker would accept it is unknown."""
 
 
 def read_config(root: str, name: str) -> dict[str, Any]:
@@ -33,9 +33,9 @@ def read_config(root: str, name: str) -> dict[str, Any]:
 
 
 def config_to_change(root: str, name: str) -> dict[str, Any]:
-    """The same for who writes the file anew: what cannot be read now may not pass for nothing.
+    """`read_config` for callers that rewrite the file: one that cannot be read now must not be treated as empty.
 
-    Raises OSError, CorruptionError for a file that is too long to be read.
+    Raises OSError, and CorruptionError for a file that is too long to be read.
     """
     try:
         return _first(root, name, (FileNotFoundError, NotADirectoryError, FormatError), refuse_long=True)
@@ -54,10 +54,10 @@ def _first(root: str, name: str, passed_over: tuple[type[Exception], ...], refus
 
 
 def needed_config(root: str, name: str) -> dict[str, Any]:
-    """The same for who asks for nothing else than this file; empty when there is none, as a broker takes it.
+    """`read_config` for callers that need this file alone; empty if there is none, as for a broker.
 
-    Raises StoreNotFoundError when it may not be read, CorruptionError when neither it nor its `.bak` is JSON, or one
-    before is too long to be read.
+    Raises StoreNotFoundError when a file cannot be accessed, CorruptionError when neither it nor its `.bak` is JSON, or
+    when one that is tried is too long to be read.
     """
     broken: CorruptionError | None = None
     for file_name in (name, f"{name}.bak"):
@@ -80,7 +80,7 @@ def needed_config(root: str, name: str) -> dict[str, Any]:
 
 
 def config_problem(path: str) -> str | None:
-    """Why a broker cannot take a config file; None for one that it takes, and for one that is not there.
+    """Why a broker cannot use a config file; None if it can, or if the file is missing.
 
     Raises OSError when the file cannot be read.
     """
@@ -118,10 +118,10 @@ def _topics_with(root: str, attribute: str, value: str) -> frozenset[str]:
 
 
 def offsets_file(root: str) -> str:
-    """The config file where the broker keeps what groups have committed: another one with `enableLmq`.
+    """The config file in which the broker keeps the committed offsets of groups: a different one with `enableLmq`.
 
-    Where both are there, a broker has had both settings. It writes its own every five seconds, so the later one tells;
-    of a copy, whose files are equally old, the one of light queues.
+    If both exist, the broker has run with both settings. It writes the current one every five seconds, so the newer
+    file is used; in a copy, whose files are equally old, the one of light queues.
     """
     light, plain = (_written_ns(root, name) for name in (paths.LIGHT_GROUP_OFFSETS, paths.GROUP_OFFSETS))
     is_light = light is not None and (plain is None or plain - light <= LEAD_NS)
@@ -137,15 +137,15 @@ def _written_ns(root: str, name: str) -> int | None:
 
 
 def committed_offsets(root: str) -> dict[str, dict[QueueKey, int]]:
-    """What each consumer group has committed: the next offset to consume, by queue.
+    """The committed offsets of each consumer group: the next offset to consume, by queue.
 
-    Raises StoreNotFoundError, CorruptionError: an unreadable file is not a store without groups.
+    Raises StoreNotFoundError or CorruptionError: an unreadable file does not mean that the store has no groups.
     """
     groups: dict[str, dict[QueueKey, int]] = {}
     content = needed_config(root, offsets_file(root))
     light = content.get("lmqOffsetTable")
     tables = [*_dictionaries(content.get("offsetTable")).items()]
-    # A group of light queues has one number a topic, that of queue 0.
+    # A group of light queues has one offset per topic, that of queue 0.
     tables += [(str(name), {"0": offset}) for name, offset in (light if isinstance(light, dict) else {}).items()]
     for name, offsets in tables:
         topic, separator, group = name.partition("@")
@@ -158,14 +158,14 @@ def committed_offsets(root: str) -> dict[str, dict[QueueKey, int]]:
 
 
 def delay_offsets(root: str) -> dict[int, int]:
-    """Of delayOffset.json, by delay level: the next queue offset of its queue that the broker delivers."""
+    """The offsets in delayOffset.json by delay level: the queue offset that the broker delivers next from its queue."""
     found = read_config(root, "delayOffset.json").get("offsetTable")
     table = found if isinstance(found, dict) else {}
     return {int(level): offset for level, offset in table.items() if level.isdigit() and isinstance(offset, int)}
 
 
 def _content(path: str) -> bytes:
-    """The bytes of a config file, read only as far as they may be one. Raises FormatError."""
+    """The bytes of a config file; reading stops as soon as they cannot be one. Raises FormatError."""
     start = read_at(path, FIRST_BYTES).lstrip()
     if start and not start.startswith(b"{"):
         raise FormatError(0, "no JSON object")

@@ -1,6 +1,6 @@
 """One consume queue on disk: its files, and its entries by queue offset.
 
-Which entries a broker would serve is decided by `recovery`; the records that they point to belong to the readers.
+Which entries a broker would serve is decided by `recovery`; the records that they point to are the readers' concern.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FAR_CHUNK = (32 << 10) // QUEUE_ENTRY.size * QUEUE_ENTRY.size
 LAST_CHUNK = (4 << 20) // QUEUE_ENTRY.size * QUEUE_ENTRY.size
 READ_WHOLE = 65_536
 ENTRIES_PER_READ = 64
-"""How many entries can be read one after another in the time of one read anywhere."""
+"""How many entries can be read sequentially in the time of one random read."""
 ENTRIES_AT_ONCE = 1 << 18
 LOOK_BACK = 4096
 
@@ -35,8 +35,8 @@ LOOK_BACK = 4096
 class ValidEntries:
     """The valid entries at the start of one queue file.
 
-    How many, physical offset and size of the first, physical offset of the last and the end of its record (`reach`),
-    and the largest physical offset among them; -1 where there is none.
+    Their number, physical offset and size of the first, physical offset of the last and the end of its record
+    (`reach`), and the largest physical offset among them; -1 where there is none.
     """
 
     count: int = 0
@@ -52,7 +52,7 @@ NO_ENTRIES = ValidEntries()
 
 @dataclass(frozen=True)
 class ConsumeQueue:
-    """The files of one queue. The entry of queue offset q lies at byte 20 q of the chain."""
+    """The files of one queue. The entry of queue offset q is at byte 20 q of the chain."""
 
     topic: str
     queue_id: int
@@ -60,7 +60,7 @@ class ConsumeQueue:
 
     @property
     def entries_per_file(self) -> int:
-        """Entries that a full file holds."""
+        """The number of entries in a full file."""
         return self.chain.file_size // QUEUE_ENTRY.size
 
     @property
@@ -76,7 +76,7 @@ class ConsumeQueue:
     def entries(self, files: OpenFiles, start: int, stop: int) -> npt.NDArray[Any]:
         """Entries [start, stop) in disk byte order; those of a missing file are zeros. Shape (stop - start,).
 
-        Raises CorruptionError when a file is shorter than it was when it was listed.
+        Raises CorruptionError when a file has vanished or become shorter since it was listed.
         """
         out = np.zeros(max(stop - start, 0), QUEUE_ENTRY.dtype)
         begin = start * QUEUE_ENTRY.size
@@ -91,7 +91,7 @@ class ConsumeQueue:
         return out
 
     def spans(self, start: int, stop: int) -> Iterator[tuple[ChainFile, int, int]]:
-        """The files that entries [start, stop) lie in, and the addresses [low, high) of these in each."""
+        """The files that contain entries [start, stop), and the addresses [low, high) of these entries in each."""
         begin, end = start * QUEUE_ENTRY.size, stop * QUEUE_ENTRY.size
         for file in self.chain.files:
             low, high = max(begin, file.base_offset), min(end, file.end)
@@ -104,7 +104,7 @@ class ConsumeQueue:
         return min(file.size, self.chain.file_size or file.size) // QUEUE_ENTRY.size
 
     def valid_entries(self, files: OpenFiles, index: int) -> ValidEntries:
-        """Scans file number `index` from its start up to the first entry that is not valid (rocketmq.md 3.4)."""
+        """Scans file number `index` from its start up to the first invalid entry (rocketmq.md 3.4)."""
         seen = NO_ENTRIES
         for entries in self._chunks(files, index):
             valid = leading_valid(entries)
@@ -123,15 +123,15 @@ class ConsumeQueue:
         return seen
 
     def valid_stop(self, files: OpenFiles) -> int:
-        """The queue offset of the first entry in the last file that is not valid; the queue must have a file."""
+        """The queue offset of the first invalid entry in the last file; the queue must have a file."""
         last = len(self.chain.files) - 1
         return self.chain.files[last].base_offset // QUEUE_ENTRY.size + self.valid_entries(files, last).count
 
     def truncated_stop(self, files: OpenFiles, index: int, log_end: int, begin: int = 0) -> tuple[int, int]:
-        """How many entries of file number `index` from its entry `begin` on a broker keeps when the log ends at
-        `log_end`, and the address after the last one's record; (0, -1) when it keeps none.
+        """How many entries a broker keeps of file number `index`, from its entry `begin` on, when the log ends at
+        `log_end`, and the address after the last one's record; (0, -1) if it keeps none.
 
-        The file's first entry is kept whatever its size is (rocketmq.md 3.4).
+        The file's first entry is kept whatever its size (rocketmq.md 3.4).
         """
         count, reach = 0, -1
         for entries in self._chunks(files, index, begin):
@@ -148,9 +148,9 @@ class ConsumeQueue:
         return count, reach
 
     def trusted_stop(self, files: OpenFiles) -> int:
-        """The queue offset after the last entry, on trust that only zeros follow it: a bisection.
+        """The queue offset after the last entry, found by bisection on the assumption that only zeros follow it.
 
-        A last file that begins with no entry is ignored.
+        A last file that does not begin with an entry is ignored.
         """
 
         def is_empty(queue_offset: int) -> bool:
@@ -163,10 +163,11 @@ class ConsumeQueue:
         return self.start
 
     def first_readable(self, files: OpenFiles, stop: int, log_start: int) -> int:
-        """The first queue offset below `stop` whose entry is no filler and whose record is not expired, else `stop`.
+        """The first queue offset below `stop` whose entry is not a filler and whose record is not expired, else `stop`.
 
         Fillers and expired entries come first in a queue, so this bisects (rocketmq.md 3.5, the robust reader). A
-        damaged entry may lead the bisection past readable ones: it looks back until LOOK_BACK entries have none.
+        damaged entry may lead the bisection past readable ones, so it then looks back until LOOK_BACK entries in a row
+        are unreadable.
         """
 
         def is_readable(queue_offset: int) -> bool:
@@ -191,9 +192,9 @@ class ConsumeQueue:
         return int(self._naming_entry(files, stop - 1)["physical_offset"])
 
     def _naming_entry(self, files: OpenFiles, queue_offset: int) -> Any:
-        """The entry at a queue offset, or the one before it where that one is in a missing file or not valid.
+        """The entry at a queue offset, or the one before it if that entry is in a missing file or invalid.
 
-        A broker can count one entry that is not valid: the first one of a file (rocketmq.md 3.4).
+        A broker can count one invalid entry: the first one of a file (rocketmq.md 3.4).
         """
         if self.chain.index_at(queue_offset * QUEUE_ENTRY.size) is None:
             before = [file.end for file in self.chain.files if file.end <= queue_offset * QUEUE_ENTRY.size]
@@ -204,13 +205,13 @@ class ConsumeQueue:
         return entry[0]
 
     def first_real(self, files: OpenFiles, start: int, stop: int) -> int:
-        """The first queue offset in [start, stop) whose entry is no filler, else `stop`; fillers come first."""
+        """The first queue offset in [start, stop) whose entry is not a filler, else `stop`; fillers come first."""
         return first_where(start, stop, lambda at: int(self.entries(files, at, at + 1)[0]["size"]) != BLANK_SIZE)
 
     def lower_bounds(self, files: OpenFiles, start: int, stop: int, physical_offsets: Positions) -> Positions:
-        """For each address (ascending) the first queue offset in [start, stop) whose record lies at it or after it.
+        """For each of the ascending addresses, the first queue offset in [start, stop) whose record is at or after it.
 
-        Addresses rise within a queue; where damage breaks that, the answer is still ascending. Shape (n,).
+        Addresses increase within a queue; if damage breaks that, the result is still ascending. Shape (n,).
         """
         count = max(stop - start, 0)
         if count <= max(READ_WHOLE, len(physical_offsets) * count.bit_length() * ENTRIES_PER_READ):
@@ -237,7 +238,7 @@ class ConsumeQueue:
         return bounds
 
     def reaches(self, files: OpenFiles, physical_offset: int, queue_offset: int) -> bool:
-        """Whether the record of one entry, or of the one before it, lies at an address or after it."""
+        """Whether the record of one entry, or of the one before it, is at or after an address."""
         return int(self._naming_entry(files, queue_offset)["physical_offset"]) >= physical_offset
 
     def physical_offset(self, files: OpenFiles, queue_offset: int) -> int:
@@ -249,7 +250,7 @@ class ConsumeQueue:
         return self.entries(files, start, stop)["physical_offset"].astype(np.int64)
 
     def _chunks(self, files: OpenFiles, index: int, begin: int = 0) -> Iterator[npt.NDArray[Any]]:
-        """Entries of file number `index` from its entry `begin` on, a few at first: most of a young file is empty."""
+        """Entries of file number `index` from its entry `begin` on, a few at first: most of a new file is empty."""
         file = self.chain.files[index]
         descriptor = files.descriptor(file.path)
         total = self.room(index) * QUEUE_ENTRY.size

@@ -1,6 +1,6 @@
-"""What lies in a RocketMQ store directory, seen once: its files, never their content (but for tiny ones).
+"""The files of a RocketMQ store directory, listed once; of their content, only that of tiny files is read.
 
-What a broker would make of it is for `recovery`.
+What a broker would make of them is decided by `recovery`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from storage_core.store import QueueKey
 Signature = tuple[object, ...]
 
 MARKS = (paths.ABORT, paths.ABORT_BACKUP, paths.COMPACTION)
-"""Names that say something of a store by being there, beside the checkpoint and what lies below log and queues."""
+"""Names whose presence says something about a store, besides the checkpoint and what is below log and queues."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """The files of one store, as they were when `list_store` looked; its log lies in `log_folders`."""
+    """The files of one store, as they were when `list_store` was called; its log is in `log_folders`."""
 
     root: str
     log_folders: tuple[str, ...]
@@ -46,7 +46,7 @@ class Listing:
 
     @cached_property
     def signature(self) -> Signature:
-        """Equal for two listings between which no file came, went, or was written through the file system."""
+        """Equal for two listings if no file was added, removed or written through the file system between them."""
         chains = [self.log, *(queue.chain for queue in self.queues.values()), *self.batch_queues.values()]
         files = tuple((f.path, f.size, *f.stamp) for chain in chains for f in chain.files)
         keys = tuple(self.queues), tuple(self.batch_queues)
@@ -64,7 +64,7 @@ def looks_like_store(root: str) -> bool:
 
 
 def log_folders(root: str, commit_log_paths: Sequence[str] = ()) -> list[str]:
-    """The folders in which the log of a store lies: those given, else the broker's default ones."""
+    """The folders that contain the log of a store: those given, else the broker's default ones."""
     if commit_log_paths:
         return list(commit_log_paths)
     folders, ledger = [os.path.join(root, paths.COMMIT_LOG)], ledger_of(root)
@@ -85,10 +85,10 @@ def list_store(root: str, commit_log_paths: Sequence[str] = ()) -> Listing:
 
 
 def with_checkpoint(listing: Listing) -> Listing:
-    """The same files with what the rest of the directory says now; the very same listing where that is the same.
+    """The same files with the current state of the rest of the directory; the same listing object if that is unchanged.
 
-    For a directory whose files and folders have the stamps that they had: a broker writes the checkpoint through a map,
-    so that is read.
+    For a directory whose files and folders still have the same stamps: a broker writes the checkpoint through a memory
+    map, so the checkpoint is read.
     """
     if _checkpoint(listing.root) == listing.checkpoint and (
         listing.ledger is None or ledger_state(listing.root) == listing.ledger
@@ -98,12 +98,12 @@ def with_checkpoint(listing: Listing) -> Listing:
 
 
 def with_log(listing: Listing, folders: Sequence[str]) -> Listing:
-    """The same queues with the log files that are there now."""
+    """The same queues with the current log files."""
     return replace(listing, log=find_log(listing.root, folders))
 
 
 def with_queues(listing: Listing, keys: Iterable[QueueKey]) -> Listing:
-    """The listing with the files that some queues have now; a queue without files is left as it was."""
+    """The listing with the current files of some queues; a queue without files is left as it was."""
     folder = os.path.join(listing.root, paths.CONSUME_QUEUE)
     found = {key: find_chain([os.path.join(folder, key[0], str(key[1]))]) for key in keys}
     queues = {key: ConsumeQueue(*key, chain) for key, chain in found.items() if chain.files}
@@ -113,16 +113,16 @@ def with_queues(listing: Listing, keys: Iterable[QueueKey]) -> Listing:
 
 
 def without_deleted(listing: Listing) -> Listing:
-    """The listing without the queues of topics whose folder is gone."""
+    """The listing without the queues of topics whose folder no longer exists."""
     there = set(names_in(os.path.join(listing.root, paths.CONSUME_QUEUE)))
     queues = {key: queue for key, queue in listing.queues.items() if key[0] in there}
     return listing if len(queues) == len(listing.queues) else replace(listing, queues=queues)
 
 
 def find_log(root: str, folders: Sequence[str]) -> FileChain:
-    """The log in the folders. With a ledger in the store directory the last folder is that of its records, unless they
-    have no headers; it does not count where the log in the others goes on behind its first record: then the broker has
-    left DLedger.
+    """The log in the folders. If the store directory has a ledger, the last folder contains its records, unless they
+    have no headers. It is ignored if the log in the other folders continues behind its first record: then the broker
+    has left DLedger.
     """
     ledger = ledger_of(root)
     if ledger is None:
@@ -135,7 +135,7 @@ def find_log(root: str, folders: Sequence[str]) -> FileChain:
 
 
 def _marks(root: str) -> dict[str, Any]:
-    """What the directory says beside its log and queues."""
+    """The state of the directory besides its log and queues."""
     checkpoint = _checkpoint(root)
     has_compaction = system.is_folder(os.path.join(root, paths.COMPACTION))
     batch_queues = batch_queue_files(root)
@@ -176,7 +176,7 @@ def _list_queues(root: str) -> dict[QueueKey, ConsumeQueue]:
 
 
 def _says_5x(root: str, checkpoint: Checkpoint) -> bool:
-    """Marks that only a 5.x broker leaves (interface.md 8); V2 records are the log's to show."""
+    """Whether there are marks that only a 5.x broker leaves (interface.md 8); V2 records are looked for in the log."""
     if system.exists(os.path.join(root, paths.ABORT_BACKUP)):
         return True
     if checkpoint.master_flushed_offset or checkpoint.confirm_offset:

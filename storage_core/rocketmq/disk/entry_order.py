@@ -1,7 +1,7 @@
-"""Whether entries of a queue stand where a dispatcher put them: it appends in the order of the log.
+"""Whether entries of a queue are where a dispatcher put them: it appends in log order.
 
-What a record says of its own place in the queue need not be its entry's number (rocketmq.md 3.3): that of its
-neighbours in the queue tells an entry that a dispatcher wrote from one that was damaged.
+The queue offset that a record states need not be the number of its entry (rocketmq.md 3.3), so its neighbours in the
+queue are used to distinguish an entry that a dispatcher wrote from a damaged one.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 
 AROUND = 4
 APART = 1 << 12
-"""Entries that are read between two that are asked for rather than both for themselves."""
+"""Two requested entries at most this far apart are read together with those between them, not separately."""
 
 
 def stand_in_order(queue: ConsumeQueue, files: OpenFiles, queue_offsets: Positions, log_end: int) -> Mask:
-    """Which entries lead behind most of the four before them and before most of the four after them, and to no record
-    of one of these. Shape (n,).
+    """Which entries point behind at least half of the four before them and ahead of at least half of the four after
+    them, and to the record of none of these. Shape (n,).
 
-    Neighbours that name no record below the end of the log do not count.
+    Neighbours that name no record below the end of the log are ignored.
     """
     order = np.argsort(queue_offsets)
     ascending = queue_offsets[order]
@@ -35,7 +35,7 @@ def stand_in_order(queue: ConsumeQueue, files: OpenFiles, queue_offsets: Positio
 
 
 def _in_order(queue: ConsumeQueue, files: OpenFiles, queue_offsets: Positions, log_end: int) -> Mask:
-    """The same for ascending queue offsets near one another."""
+    """`stand_in_order` for ascending queue offsets that are close to each other."""
     first, stop = int(queue_offsets[0]) - AROUND, int(queue_offsets[-1]) + AROUND + 1
     around = np.full(stop - first, -1, np.int64)
     start = max(first, queue.start)

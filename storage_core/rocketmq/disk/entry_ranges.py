@@ -1,4 +1,4 @@
-"""Entries of many consume queues at once: read side by side, and looked for by the addresses of their records."""
+"""Entries of many consume queues at once: read together, and searched by the addresses of their records."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 
 Span = tuple[ConsumeQueue, int, int]
-"""A queue, and the first queue offset of a range of it and the one after it."""
+"""A queue and a range of its queue offsets: the first, and the one after the last."""
 GUESSED, GUESSES = 256, 4
-"""Entries that are read around where an address is taken to be, and how often until a bisection takes over."""
+"""Entries read around the estimated place of an address, and how many estimates precede a bisection."""
 MOST_GUESSED = 1 << 10
-"""Ranges in which an address is looked for at once."""
+"""Ranges in which an address is searched for at once."""
 
 
 def read_ranges(files: OpenFiles, spans: Sequence[Span], bounds: Positions) -> npt.NDArray[np.void]:
     """The entries of all spans in disk byte order, those of span i at [bounds[i], bounds[i + 1]); those of a missing
     file are zeros.
 
-    Raises CorruptionError when a file is shorter than it was when it was listed.
+    Raises CorruptionError when a file has vanished or become shorter since it was listed.
     """
     out = np.zeros(int(bounds[-1]), QUEUE_ENTRY.dtype)
     pieces = _pieces(spans, bounds)
-    # Descriptors of so many files stay open together.
+    # The descriptors of this many files stay open at once.
     while some := list(islice(pieces, files.most)):
         descriptors = np.array([_descriptor(files, file) for file, *_ in some])
         rows = np.array([piece[1:] for piece in some], np.int64)
@@ -53,7 +53,7 @@ def _descriptor(files: OpenFiles, file: ChainFile) -> int:
 
 
 def _pieces(spans: Sequence[Span], bounds: Positions) -> Iterator[tuple[ChainFile, int, int, int]]:
-    """The files of spans with the bytes [start, stop) that each fills, and the position of the first in the file."""
+    """The files of spans, the output bytes [start, stop) that each fills, and the position of the first in the file."""
     for (queue, start, stop), begin in zip(spans, bounds.tolist(), strict=False):
         moved = (begin - start) * QUEUE_ENTRY.size
         for file, low, high in queue.spans(start, stop):
@@ -61,10 +61,10 @@ def _pieces(spans: Sequence[Span], bounds: Positions) -> Iterator[tuple[ChainFil
 
 
 def even_bounds(files: OpenFiles, spans: Sequence[Span], physical_offsets: Positions) -> Positions:
-    """`ConsumeQueue.lower_bounds` of spans, one row an address, one column a span: by a few reads where addresses rise
-    evenly, for cuts, which may lie anywhere.
+    """`ConsumeQueue.lower_bounds` of spans, one row per address and one column per span. Needs few reads if addresses
+    increase evenly. Meant for cuts, which may be placed anywhere.
 
-    Where addresses do not rise, each answer may be another one; they ascend all the same.
+    If addresses do not increase, each bound may be a different one; the bounds are ascending all the same.
     """
     bounds = np.empty((len(physical_offsets), len(spans)), np.int64)
     few = len(physical_offsets) * GUESSED * GUESSES
@@ -91,7 +91,7 @@ def _guessed(files: OpenFiles, spans: Sequence[Span], physical_offsets: Position
 
 
 def _ends(files: OpenFiles, spans: Sequence[Span]) -> npt.NDArray[np.float64]:
-    """The addresses that the first and the last entry of each span name, or the entry before one that names none."""
+    """The addresses that the first and last entry of each span name; for one that names none, the entry before it."""
     places = [(queue, start) for queue, start, _ in spans] + [(queue, stop - 1) for queue, _, stop in spans]
     entries = read_ranges(files, [(queue, at, at + 1) for queue, at in places], np.arange(len(places) + 1))
     addresses = entries["physical_offset"].astype(np.float64)
@@ -105,8 +105,8 @@ def _bound(
     files: OpenFiles, spans: Sequence[Span], wanted: int, edges: tuple[Positions, Positions],
     addresses: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]],
 ) -> Positions:  # fmt: skip
-    """The first queue offset of each span, between its `edges`, whose record lies at `wanted` or after it. `addresses`
-    are about those of the edges. Changes both.
+    """The first queue offset of each span, between its `edges`, whose record is at or after `wanted`. `addresses` are
+    the approximate addresses of the edges. Modifies both.
     """
     (low, high), (first, last) = edges, addresses
     found = np.full(len(spans), -1)

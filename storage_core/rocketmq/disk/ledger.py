@@ -1,6 +1,6 @@
 """A DLedger log on disk: the folder in which a broker with enableDLegerCommitLog keeps it, and its chain of files.
 
-How far its records count is decided by `recovery`. Source of the rules: rocketmq.md 2.11.
+Where its records end is decided by `recovery`. Source of the rules: rocketmq.md 2.11.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ CHECKPOINT_SIZE = 4096
 
 @dataclass(frozen=True)
 class LedgerChain(FileChain):
-    """A log whose records have headers from the address `divided_offset` on: before it lies the log that the broker
-    had before DLedger.
+    """A log whose records have headers from the address `divided_offset` on; before that address is the log that the
+    broker had before DLedger.
     """
 
     divided_offset: int
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled as a chain is."""
+        """Pickles the files as FileChain does."""
         return as_ledger, (FileChain(self.files, self.file_size), self.divided_offset)
 
     def name_of(self, offset: int) -> str:
-        """As of a chain, in the folder of the ledger or of the log before it."""
+        """`FileChain.name_of`, in the folder of the ledger or of the log before it."""
         in_ledger = offset >= self.divided_offset
         return FileChain(tuple(f for f in self.files if self.is_ledger(f) == in_ledger), self.file_size).name_of(offset)
 
@@ -45,8 +45,8 @@ class LedgerChain(FileChain):
 
 @dataclass(frozen=True)
 class LedgerState:
-    """What a ledger says beside its log: the number of the last record that the node knows to be committed, -1 when it
-    knows of none, and whether a broker has it open.
+    """The state of a ledger besides its log: the number of the last record that the node knows to be committed, -1 if
+    it knows of none, and whether a broker has it open.
     """
 
     committed: int
@@ -54,12 +54,12 @@ class LedgerState:
 
 
 def as_ledger(chain: FileChain, divided_offset: int) -> LedgerChain:
-    """The chain with headers from an address on."""
+    """The chain as a log whose records have headers from an address on."""
     return LedgerChain(chain.files, chain.file_size, divided_offset)
 
 
 def refuse_ledger(root: str, log: FileChain) -> None:
-    """Raises UnsupportedFormatError for a log of DLedger's, which nothing but its group may change."""
+    """Raises UnsupportedFormatError for a DLedger log, which only its group may change."""
     if isinstance(log, LedgerChain):
         raise UnsupportedFormatError(
             f"{root}: a DLedger log, which mqstore reads and does not change, as its records must be the same on every "
@@ -68,7 +68,7 @@ def refuse_ledger(root: str, log: FileChain) -> None:
 
 
 def has_headers(file: ChainFile) -> bool:
-    """Whether a file does not begin with a record of a log without headers."""
+    """Whether the records of a file have headers: true unless it begins with a record that has none."""
     magic = read_start(file.path, BLANK.size)[BLANK.field("magic").offset :]
     return int.from_bytes(magic, "big") not in (MAGIC_V1, MAGIC_V2)
 
@@ -79,12 +79,12 @@ def first_record_offset(log: FileChain, file: ChainFile) -> int:
 
 
 def header_size(log: FileChain, file: ChainFile) -> int:
-    """Bytes before each record of a file that are not part of it."""
+    """Bytes of the header before each record of a file, which is not part of the record."""
     return LEDGER_HEADER.size if isinstance(log, LedgerChain) and log.is_ledger(file) else 0
 
 
 def ledger_state(root: str) -> LedgerState | None:
-    """The state of the ledger in a store directory; None without one."""
+    """The state of the ledger in a store directory; None if there is none."""
     ledger = ledger_of(root)
     if ledger is None:
         return None
@@ -94,7 +94,10 @@ def ledger_state(root: str) -> LedgerState | None:
 
 
 def ledger_of(root: str) -> str | None:
-    """The folder of the ledger in a store directory; None without one. UnsupportedFormatError for several."""
+    """The folder of the ledger in a store directory; None if there is none.
+
+    Raises UnsupportedFormatError for several.
+    """
     found = [name for name in names_in(root) if name.startswith(paths.DLEDGER_PREFIX)]
     if len(found) > 1:
         raise UnsupportedFormatError(

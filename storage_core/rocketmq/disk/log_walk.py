@@ -1,6 +1,6 @@
-"""Every right record of a part of the log, and the stretches between them that hold none.
+"""The valid records of a part of the log, and the gaps between them.
 
-Looks at no queue and at no rule of recovery: after damage it goes on at the next record. Source of the rule:
+Ignores the queues and the rules of recovery: after damage it continues at the next record. Source of the rule:
 interface.md 4.
 """
 
@@ -22,12 +22,12 @@ from storage_core.rocketmq.disk.commit_log import WINDOW_SIZE, Checks, FileWalk,
 from storage_core.rocketmq.disk.record_reader import record_at
 
 FIRST_LOOK = 16 << 10
-"""Bytes in which the next record is looked for first: it is near where a span begins, and far behind damage."""
+"""Bytes searched first for the next record, which is near the start of a span but far behind damage."""
 
 
 @dataclass(frozen=True)
 class LogSpan:
-    """Addresses [start, stop) of one file; `at_record` when a record is known to begin at `start`."""
+    """Addresses [start, stop) of one file; `at_record`: whether a record is known to begin at `start`."""
 
     start: int
     stop: int
@@ -36,9 +36,9 @@ class LogSpan:
 
 @dataclass(frozen=True)
 class Gap:
-    """Addresses [start, stop) of one file that hold no right record, and why the walk stopped there.
+    """Addresses [start, stop) of one file that contain no valid record, and why the walk stopped there.
 
-    `followed`: a right record begins at `stop`; otherwise that is the end of the file.
+    `followed`: a valid record begins at `stop`; otherwise `stop` is the end of the file.
     """
 
     start: int
@@ -49,12 +49,13 @@ class Gap:
 
 @dataclass
 class SpanWalk:
-    """Right records that begin in a span of one file, and the gaps that begin there, in the order of the log.
+    """The valid records and the gaps that begin in a span of one file, in log order.
 
-    A record is right when magic and lengths are and it states its own address; body checksums are the caller's. What
-    follows a blank record is no gap, and neither is a stretch at the start of a span that is not `at_record`: it
-    belongs to the span before. Without `gaps_of_zeros` those are left out, and no zeros after the span are read.
-    `guesses` are FileWalk's. Each run is valid until the next step.
+    A record is valid when its magic and lengths are correct and it states its own address; checking body checksums is
+    left to the caller. The bytes from a blank record on are a gap only if a valid record follows in the file. Those
+    before the first record of a span that is not `at_record` are none: they belong to the previous span. Without
+    `gaps_of_zeros`, gaps of zeros are left out, and no zeros after the span are read. `guesses` are those of FileWalk.
+    Each run is valid until the next step.
     """
 
     log: FileChain
@@ -86,7 +87,7 @@ class SpanWalk:
                 yield Gap(walk.end_offset, stop, walk.reason, at is not None)
 
     def _next_record(self, start: int, before: int) -> int | None:
-        """Address of the first right record that begins in [start, before) of this file; holes of a sparse file are
+        """Address of the first valid record that begins in [start, before) of this file; holes of a sparse file are
         not read.
         """
         base = self.file.base_offset

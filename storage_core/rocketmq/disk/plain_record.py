@@ -1,6 +1,6 @@
-"""One record read and decoded alone, where it is as nearly all are: for a few, arrays cost more than the records.
+"""Reads and decodes single records of the most common form: for a few records, arrays cost more than the records.
 
-Says nothing of any other record: `record_reader` decodes every kind, and finds every flaw.
+Decoding every other kind of record, and finding every flaw, belongs to `record_reader`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BORN_HOST, _STORE_HOST = HEADER_V4.field("born_address").offset, HEADER_V4.fiel
 @dataclass(frozen=True)
 class PlainRecord:
     """A record with the V1 magic and IPv4 hosts whose lengths add up. `head` has the fields of HEADER_V4, `hosts` the
-    packed hosts of its producer and of the store, `properties` the bytes as stored, `pairs` what they say.
+    packed hosts of its producer and of the store, `properties` the bytes as stored, `pairs` the parsed properties.
     """
 
     head: Mapping[str, int]
@@ -38,22 +38,22 @@ class PlainRecord:
 
     @property
     def queue(self) -> QueueKey:
-        """The queue that it names."""
+        """The queue that the record names."""
         return self.topic, self.head["queue_id"]
 
     def index_keys(self) -> Iterator[str]:
-        """Under what the record is indexed: its UNIQ_KEY, and the words of its KEYS."""
+        """The keys under which the record is indexed: its UNIQ_KEY, and the words of its KEYS."""
         if UNIQ_KEY in self.pairs:
             yield self.pairs[UNIQ_KEY]
         yield from self.words()
 
     def words(self) -> list[str]:
-        """The words of its KEYS."""
+        """The words of the record's KEYS."""
         return [word for word in self.pairs.get(KEYS, "").split(" ") if word]
 
 
 def plain_record(log: FileChain, files: OpenFiles, physical_offset: int, log_end: int) -> PlainRecord | None:
-    """The record at an address; None when there is none below the address `log_end` that is plain."""
+    """The record at an address; None if there is no plain record there below the address `log_end`."""
     file = log.file_at(physical_offset)
     if file is None:
         return None

@@ -1,7 +1,7 @@
-"""The valid entries at the start of many queue files, told for all files together.
+"""The valid entries at the start of many queue files, found for all files together.
 
-A store of ten thousand queues has ten thousand small files: what counts is one open, one read and one close a file, and
-no array. What a file's entries mean is for `consume_queue`, which reads on where a file has more.
+A store of ten thousand queues has ten thousand small files, so each gets only one open, one read and one close, and no
+array. The meaning of the entries belongs to `consume_queue`, which continues reading where a file has more.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ MOST = FIRST_CHUNK // QUEUE_ENTRY.size
 def valid_starts(
     files: Sequence[tuple[str, int]], seen: list[Positions] | None = None
 ) -> Iterator[ValidEntries | None]:
-    """What `ConsumeQueue.valid_entries` says of each local file (its path, and how many entries it has room for).
+    """The result of `ConsumeQueue.valid_entries` for each local file (its path, and how many entries it has room for).
 
-    None where the first chunk of a file does not tell. `seen` gets the physical offsets of valid entries. Raises
-    FileNotFoundError.
+    None where the first chunk of a file does not suffice. The physical offsets of valid entries are added to `seen`.
+    Raises FileNotFoundError.
     """
     for first in range(0, len(files), FILES_AT_ONCE):
         yield from _starts(files[first : first + FILES_AT_ONCE], seen)
@@ -59,7 +59,7 @@ def _starts(files: Sequence[tuple[str, int]], seen: list[Positions] | None) -> I
 
 
 def _read(files: Sequence[tuple[str, int]], chunks: npt.NDArray[np.void]) -> Positions:
-    """Fills a row of entries for each file; how many entries each had."""
+    """Fills a row of entries for each file; returns how many entries each had."""
     raw = chunks.reshape(-1).view(np.uint8).data
     read = []
     for at, (path, room) in zip(range(0, len(raw), FIRST_CHUNK), files, strict=True):

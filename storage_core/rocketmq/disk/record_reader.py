@@ -1,6 +1,6 @@
 """Records at known addresses of the log: the head of one, or many of them decoded.
 
-Which addresses, and what the records mean, belongs to the callers.
+Choosing the addresses and interpreting the records is left to the callers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from storage_core.formats.rocketmq.message import (
 
 AT_ONCE, AT_ONCE_REMOTE = 1024, 256
 RECORD_AHEAD = 4096
-"""Bytes that are read of a record before its size is known, where that is done for many at once."""
+"""Bytes of a record that are read before its size is known, when many records are read at once."""
 
 
 def head_at(log: FileChain, files: OpenFiles, physical_offset: int) -> RecordHead | None:
@@ -45,7 +45,7 @@ def store_ms_at(log: FileChain, files: OpenFiles, physical_offset: int) -> int |
 
 
 def record_at(log: FileChain, files: OpenFiles, physical_offset: int, log_end: int) -> Messages | None:
-    """The record at an address; None when no valid one lies there, below the address `log_end`."""
+    """The record at an address; None if there is no valid one there below the address `log_end`."""
     file = log.file_at(physical_offset)
     stop = None if file is None else min(file.end, log_end)
     if stop is None or physical_offset + HEADER_V4.size > stop:
@@ -60,7 +60,7 @@ def record_at(log: FileChain, files: OpenFiles, physical_offset: int, log_end: i
 
 
 class RecordReader:
-    """Reads records below the address `log_end`. Those read last are kept, as lookups ask for the same ones twice."""
+    """Reads records below the address `log_end`. Keeps the last ones, because lookups request the same ones twice."""
 
     def __init__(self, log: FileChain, files: OpenFiles, log_end: int) -> None:
         self._log, self._log_end = log, log_end
@@ -68,10 +68,10 @@ class RecordReader:
         self._last: tuple[bytes, Messages] | None = None
 
     def records(self, physical_offsets: Positions) -> Iterator[tuple[int, Messages]]:
-        """The records at ascending addresses, some at a time: the number of the first of them, and the records.
+        """Yields the records at ascending addresses in groups: the number of a group's first record, and its records.
 
-        Where no valid record below the end of the log begins at an address, its record is flawed. Valid until the next
-        step.
+        If no valid record below the end of the log begins at an address, the record for it is flawed. Each group is
+        valid until the next step.
         """
         step = AT_ONCE_REMOTE if self._window.looks_ahead else AT_ONCE
         for first in range(0, len(physical_offsets), step):

@@ -1,4 +1,4 @@
-"""The tags code of a record's queue entry, made from the record. Source of the rule: rocketmq.md 3.2."""
+"""The tags code of a record's queue entry, computed from the record. Source of the rule: rocketmq.md 3.2."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from storage_core.formats.rocketmq.properties import TAGS, delay_ms
 
 
 def tags_codes(messages: Messages) -> npt.NDArray[np.int64]:
-    """The tags code of each record: the hash of TAGS, or when a delayed message is due (rocketmq.md 3.2)."""
+    """The tags code of each record: the hash of TAGS, or the due time of a delayed message (rocketmq.md 3.2)."""
     properties = messages.property_column()
     codes = java_hashes(properties.values(TAGS)).astype(np.int64)
     scheduled = np.flatnonzero(as_mask(pc.equal(messages.topics(), SCHEDULE_TOPIC)))

@@ -1,6 +1,6 @@
-"""The records of a few keys, chain by chain and record by record, where nothing has to be scanned.
+"""Looks up the records of a few keys, chain by chain and record by record, if nothing has to be scanned.
 
-Says nothing where an index file is wrong or missing, or a record is not plain: `key_lookup` answers then.
+Returns nothing if an index file is wrong or missing, or a record is not plain: `key_lookup` is needed then.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_RECORDS = 16
 
 @dataclass(frozen=True)
 class FewRecords:
-    """Right records that may have one of the keys, in the order of the log, and the pages of index files read."""
+    """Valid records that may have one of the keys, in log order, and the number of index file pages read."""
 
     records: Sequence[PlainRecord]
     pages: int
@@ -35,9 +35,9 @@ def few_records(
     log_end: int,
     files: OpenFiles,
 ) -> FewRecords | None:
-    """The right records that have one of a few keys of a few topics, as `key_lookup.look_up` finds them.
+    """The valid records that have one of a few keys of a few topics, as `key_lookup.look_up` finds them.
 
-    None where it has to say: there are many, some of the log is in no index, or something is not as it should be.
+    None if that is needed: there are many, part of the log is in no index, or something is not as it should be.
     """
     chains = len(topics) * len(keys) * len(index.files)
     if index.left != () or not 0 < chains <= FEW_CHAINS:
@@ -58,8 +58,8 @@ def few_records(
 
 
 def _candidates(index: Index, hashes: Sequence[int], files: OpenFiles) -> tuple[dict[int, set[int]] | None, int]:
-    """Addresses that the index files and their edges name, each with the hashes that led there; None where a chain
-    cannot be right. And the number of pages that were read.
+    """Addresses that the index files and their edges name, each with the hashes that led there, or None if a chain
+    cannot be valid; and the number of pages that were read.
     """
     candidates: dict[int, set[int]] = {}
     pages = 0

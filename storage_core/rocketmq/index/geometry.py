@@ -1,6 +1,6 @@
-"""How many slots and entries an index file has: noted by mqstore, or found from the file's content.
+"""How many slots and entries an index file has: recorded by mqstore, or derived from the file's content.
 
-No file of a broker says it. Source of the rules: rocketmq.md 1.3, 4.1; interface.md 11.
+No file of a broker states it. Source of the rules: rocketmq.md 1.3, 4.1; interface.md 11.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ ENTRIES_CHECKED = 1000
 
 
 def noted_geometry(root: str) -> Geometry | None:
-    """The geometry that mqstore noted when it wrote this store; None when it wrote none."""
+    """The geometry that mqstore recorded when it wrote this store; None if there is none."""
     state = read_json(JobFolder(root).state)
     return Geometry(*state["index"]) if state is not None and state.get("index") else None
 
 
 def found_geometry(descriptor: int, size: int, header: IndexHeader) -> Geometry | None:
-    """The one geometry of a file of `size` bytes under which its last entry is where the header says, its slot points
-    to it, and the newest entries hang together; None when none or several fit.
+    """The only geometry of a file of `size` bytes under which its last entry is where the header says, its slot points
+    to it, and the newest entries are consistent; None if none or several fit.
     """
     right = [
         geometry
@@ -66,7 +66,7 @@ def _first_fits(descriptor: int, geometry: Geometry, header: IndexHeader) -> boo
 
 
 def _newest_fit(descriptor: int, geometry: Geometry, header: IndexHeader) -> bool:
-    """Among the newest entries each one's `previous` is the next older of its slot, and each slot holds its newest."""
+    """Whether `previous` of each of the newest entries is the next older of its slot, and slots hold their newest."""
     count = min(header.count, ENTRIES_CHECKED)
     first = header.count - count + 1
     position = int(geometry.entry_positions(np.array([first]))[0])

@@ -27,10 +27,10 @@ _indexes: OrderedDict[str, tuple[_State, Index]] = OrderedDict()
 def cached_index(
     root: str, log: FileChain, log_start: int, log_end: int, hashes: npt.NDArray[np.int32] = NO_HASHES
 ) -> Index:
-    """The index of a store whose log is [log_start, log_end); `hashes` will be looked up in it. A local one with the
-    spans that it leaves.
+    """The index of a store whose log is [log_start, log_end), for a local store with the spans that it does not cover.
 
-    A broker writes index files through maps, which may leave their times alone, so their headers are read each time.
+    `hashes` will be looked up in it. A broker writes index files through memory maps, which may not update their times,
+    so their headers are read each time.
     """
     found, is_local = index_paths(root), system.is_local(root)
     if not is_local:
@@ -52,7 +52,7 @@ def cached_index(
 
 
 def _head(path: str) -> tuple[Stamp, bytes]:
-    """Stamp and header of an index file; zeros when it is gone."""
+    """Stamp and header of an index file; an empty stamp and no bytes if it is missing."""
     try:
         return system.stamp(path), read_at(path, HEADER.size)
     except FileNotFoundError:

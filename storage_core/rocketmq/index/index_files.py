@@ -1,7 +1,7 @@
-"""The index files of a store: which of them can be proven right, and which part of the log they cover.
+"""The index files of a store: which of them can be proven correct, and which part of the log they cover.
 
-The index never changes an answer: what is not proven is not used, and that part of the log is scanned. Walking chains
-is for `key_lookup`. Source of the rules: rocketmq.md 4, interface.md 11.
+The index never changes a result: a file that is not proven is not used, and its part of the log is scanned.
+`key_lookup` walks the chains. Source of the rules: rocketmq.md 4, interface.md 11.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ NO_HASHES = np.empty(0, np.int32)
 
 @dataclass(frozen=True)
 class IndexFile:
-    """An index file that was proven right, or `flaw` says why it is not used."""
+    """An index file that was proven correct, or whose `flaw` says why it is not used."""
 
     path: str
     geometry: Geometry
@@ -65,10 +65,10 @@ class IndexFile:
 class Index:
     """Proven files in the order of their names, and what they cover.
 
-    `covered` holds for each file the span of the log whose records it indexes. The keys of a record at the edge of a
-    file may lie in the file before or after, which may be lost: `edge_hashes` are all their hashes,
-    `edge_physical_offsets` their addresses. `unused` are the files that could not be proven right; expired and empty
-    ones are in neither. `left`: the spans of the log that no file covers, where they were asked for.
+    `covered` holds for each file the span of the log whose records it indexes. Keys of a record at the edge of a file
+    may be in the previous or next file, which may be lost: `edge_hashes` are all hashes of such records,
+    `edge_physical_offsets` their addresses. `unused` are the files that could not be proven correct; expired and empty
+    ones are in neither. `left`: the spans of the log that no file covers, if requested.
     """
 
     files: tuple[IndexFile, ...]
@@ -80,7 +80,7 @@ class Index:
 
     @cached_property
     def edges(self) -> Mapping[int, list[int]]:
-        """For each hash of a record at an edge the addresses of those that have it."""
+        """For each hash of a record at an edge, the addresses of the edge records that have it."""
         found: dict[int, list[int]] = {}
         for key, physical_offset in zip(self.edge_hashes.tolist(), self.edge_physical_offsets.tolist(), strict=True):
             found.setdefault(key, []).append(physical_offset)
@@ -108,8 +108,8 @@ def open_index(
 ) -> Index:
     """Proves the index files of a store against its log [log_start, log_end).
 
-    `noted` is the geometry that mqstore wrote down when it made the store; None when a broker made it. `hashes` will
-    be looked up next.
+    `noted` is the geometry that mqstore recorded when it made the store; None if a broker made it. `hashes` will be
+    looked up next.
     """
     used: list[IndexFile] = []
     unused: list[IndexFile] = []
@@ -147,7 +147,7 @@ def _ahead(
     noted: Geometry | None,
     hashes: npt.NDArray[np.int32],
 ) -> Iterator[str]:
-    """The index files of a store; remote ones some at a time, when what proving them takes is there."""
+    """The index files of a store; remote ones in groups, once the data needed to prove a group has been read."""
     found = index_paths(root)
     if system.is_local(root) or not found:
         yield from found
@@ -160,7 +160,7 @@ def _ahead(
 
 
 def _sampled_geometry(path: str, files: OpenFiles, noted: Geometry | None) -> Geometry | None:
-    """The geometry that the files of a store have in all likelihood: the one noted, or that of one of them."""
+    """The most likely geometry of the files of a store: the recorded one, or that of one file."""
     if noted is not None:
         return noted
     with suppress(FileNotFoundError):
@@ -170,7 +170,7 @@ def _sampled_geometry(path: str, files: OpenFiles, noted: Geometry | None) -> Ge
 
 
 def hashes_of(messages: Messages) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-    """The hashes under which records are indexed, and the row of the record that has each; none for flawed ones."""
+    """The hashes under which records are indexed, and for each the row of its record; flawed records have none."""
     if len(messages) <= FEW:
         return _hashes_of_few(messages)
     properties = messages.property_column()
@@ -185,7 +185,7 @@ def hashes_of(messages: Messages) -> tuple[npt.NDArray[np.int32], npt.NDArray[np
 
 
 def _hashes_of_few(messages: Messages) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-    """The same one by one: a column's fixed cost is that of twenty messages."""
+    """The same, one by one: the fixed cost of a column is that of twenty messages."""
     found: list[tuple[int, int]] = []
     for row in np.flatnonzero(messages.flaws == 0).tolist():
         at, size = int(messages.topic_start[row]), int(messages.topic_size[row])
@@ -204,9 +204,9 @@ def _lengths(listed: pa.ListArray) -> npt.NDArray[np.float64]:
 
 
 def described(path: str, files: OpenFiles, known: Geometry | None) -> IndexFile:
-    """Header and geometry of a file; what it says of itself must fit its length and its first and last entry.
+    """Header and geometry of a file, checked against its length and its first and last entry.
 
-    `known` is the geometry of another file of the store, to be tried first.
+    `known` is the geometry of another file of the store, which is tried first.
     """
     descriptor = files.descriptor(path)
     size = system.stat(path).size
@@ -244,7 +244,7 @@ def ends_fit(descriptor: int, geometry: Geometry, header: IndexHeader) -> bool:
 def _prove(
     file: IndexFile, log: FileChain, log_start: int, log_end: int, files: OpenFiles
 ) -> tuple[IndexFile, list[Messages]]:
-    """Compares a file with the last and, unless that is expired, the first record it indexes; those records."""
+    """Checks a file against the last and, unless expired, the first record it indexes; also returns these records."""
     header = file.header
     ends = [(header.end_offset, header.end_ms)]
     if header.begin_offset >= log_start:
@@ -260,7 +260,7 @@ def _prove(
 
 
 def uncovered(covered: list[Span], log: FileChain, files: OpenFiles, log_start: int, log_end: int) -> list[Span]:
-    """What is left of the log [log_start, log_end) outside of the spans, without holes that hold no record."""
+    """The parts of the log [log_start, log_end) outside of the spans, except holes that hold no record."""
     left: list[Span] = []
     at = log_start
     for start, stop in [*sorted(covered), (log_end, log_end)]:
@@ -271,7 +271,7 @@ def uncovered(covered: list[Span], log: FileChain, files: OpenFiles, log_start: 
 
 
 def _is_blank(log: FileChain, files: OpenFiles, start: int, stop: int) -> bool:
-    """Whether [start, stop) is the blank record at the end of a file, a header of DLedger's, or lies in no file."""
+    """Whether [start, stop) is the blank record at the end of a file, a DLedger header, or in no file."""
     file = log.file_at(start)
     if file is None:
         return all(each.base_offset >= stop or each.end <= start for each in log.files)

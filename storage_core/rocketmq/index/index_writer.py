@@ -1,7 +1,7 @@
-"""Keys of appended records in index files: which file takes how many, and writing them so that it can be repeated.
+"""Puts the keys of appended records into index files: how many go into which file, and writes that can be repeated.
 
-The bytes are `index_insert`'s. Source of the rules: rocketmq.md 4.3, 4.4. Entries go first, then the header, then the
-slots: a slot above the header's count would hide an old key from a broker.
+`index_insert` makes the bytes. Source of the rules: rocketmq.md 4.3, 4.4. Entries are written first, then the header,
+then the slots: a slot above the header's count would hide an old key from a broker.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RUN_SLOTS = 1 << 18
 
 @dataclass(frozen=True)
 class Keys:
-    """Keys of records in log order: hashes one after another, `counts` of them for each record."""
+    """Keys of records in log order: all hashes in one array, `counts` of them for each record."""
 
     hashes: npt.NDArray[np.int32]
     counts: npt.NDArray[np.int64]
@@ -45,7 +45,7 @@ class Keys:
 
     @property
     def puts(self) -> Puts:
-        """One put a key."""
+        """One put per key."""
         if len(self.hashes) == len(self.counts) and (self.counts == 1).all():
             return Puts(self.hashes, self.physical_offsets, self.store_ms)
         return Puts(self.hashes, np.repeat(self.physical_offsets, self.counts), np.repeat(self.store_ms, self.counts))
@@ -53,14 +53,14 @@ class Keys:
 
 @dataclass
 class FileNeeds:
-    """How many new index files a job makes: the same steps as `IndexWriter`, with numbers alone."""
+    """Counts the new index files of a job, with the same steps as `IndexWriter` but on numbers alone."""
 
     geometry: Geometry
     left: int | None
     new_files: int = 0
 
     def add(self, keys: int, last_has_keys: bool) -> None:
-        """Records with so many keys in all, and whether the last of them has one."""
+        """Adds records with `keys` keys in total; `last_has_keys`: whether the last record has any."""
         if not self.left:
             self._roll()
         while keys > (self.left or 0):
@@ -76,9 +76,9 @@ class FileNeeds:
 
 
 class IndexWriter:
-    """Puts keys into the last file and into new ones. `header` is None while there is no file.
+    """Puts keys into the last file and into new ones. `path` is None if there is no file to continue.
 
-    `next_path` gives the path of each new file, which lies there at full length, all zeros or as an earlier run of the
+    `next_path` returns the path of each new file, which exists at full length, all zeros or as an earlier run of the
     same job left it.
     """
 
@@ -89,7 +89,7 @@ class IndexWriter:
         self._file = _SlotFile(path, geometry, max(header.entry_count, 1)) if path is not None else None
 
     def add(self, keys: Keys) -> None:
-        """Dispatches records: each takes a file that has room, keys or no keys."""
+        """Dispatches records: each requires a file with room, even if it has no keys."""
         if not len(keys.counts):
             return
         if self._file is None or not room(self.header, self._geometry):
@@ -105,13 +105,13 @@ class IndexWriter:
             self._roll()
 
     def finish(self) -> None:
-        """Writes the header and the slots of the last file, and forces it to the disk."""
+        """Writes the header and the slots of the last file, and syncs it to disk."""
         if self._file is not None:
             file, self._file = self._file, None
             file.finish(self.header)
 
     def close(self) -> None:
-        """Closes what an error left open."""
+        """Closes the file that an error left open."""
         if self._file is not None:
             file, self._file = self._file, None
             file.close()
@@ -130,22 +130,22 @@ class IndexWriter:
 
 
 class _SlotFile:
-    """One index file while keys are put into it. Entries go to the file at once, slots when all entries are on disk.
+    """One index file while keys are put into it. Entries are written at once, slots when all entries are on disk.
 
-    `first`: entries from this number on are this job's, maybe from an earlier run; 0 for a file of this job, whose
-    slots all count as empty.
+    `first`: entries from this number on belong to this job, possibly from an earlier run; 0 for a file made by this
+    job, whose slots all count as empty.
     """
 
     def __init__(self, path: str, geometry: Geometry, first: int) -> None:
         self._descriptor = system.open_write(path)
         self._geometry, self._first = geometry, first
-        # Zero: nothing put or read so far. A small job touches few of them, one with more keys than pages knows all.
+        # Zero: nothing put or read so far. A small job touches few slots, one with more keys than pages reads all.
         self._slots = np.frombuffer(system.zeros(SLOT.size * geometry.slots), np.int32)
         self._changed: list[npt.NDArray[np.int64]] = []
         self._knows_all = self._as_found = False
 
     def put(self, header: IndexHeader, puts: Puts) -> IndexHeader:
-        """Appends entries; the header after them."""
+        """Appends entries; returns the header after them."""
         if not self._knows_all and len(puts) * PAGE_SLOTS > self._geometry.slots:
             self._learn_all()
         if self._knows_all:
@@ -161,7 +161,7 @@ class _SlotFile:
         return after
 
     def finish(self, header: IndexHeader) -> None:
-        """Forces the entries to the disk, then the header, then the slots; closes the file."""
+        """Syncs the entries to disk, then writes the header, then the slots; syncs and closes the file."""
         try:
             system.fsync(self._descriptor)
             system.pwrite(self._descriptor, encode_header(header), 0)
@@ -182,7 +182,7 @@ class _SlotFile:
         return distinct(np.concatenate([np.empty(0, np.int64), *self._changed]), self._geometry.slots)
 
     def _learn_all(self) -> None:
-        """Reads what every slot held before this job, where this job has put nothing yet."""
+        """Reads what each slot held before this job, for slots into which this job has put nothing yet."""
         self._knows_all = self._as_found = True
         if not self._first:
             return
@@ -207,7 +207,7 @@ class _SlotFile:
         return self._followed(self._read(slots))
 
     def _followed(self, values: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Values of slots, entries of this job followed back to one that is not."""
+        """Slot values, where entries of this job are followed back to an earlier one that is not."""
         while True:
             own = np.flatnonzero(values >= self._first)
             if not len(own):
@@ -229,7 +229,7 @@ class _SlotFile:
         return np.maximum(values, 0)
 
     def _write_run(self, start: int, stop: int) -> None:
-        """Writes the slots [start, stop) with what stands there for those that did not change."""
+        """Writes the slots [start, stop); those that did not change keep their value on disk."""
         for low in range(start, stop, RUN_SLOTS):
             known = self._slots[low : min(low + RUN_SLOTS, stop)]
             position = HEADER.size + SLOT.size * low
@@ -240,7 +240,7 @@ class _SlotFile:
 
 
 def slot_runs(slots: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Ranges of slots that hold all of `slots` (ascending), cut where a page's worth of others lies between."""
+    """Ranges of slots that cover all of `slots` (ascending), split where a page's worth of others is in between."""
     if not len(slots):
         return
     cuts = np.flatnonzero(np.diff(slots) > PAGE_SLOTS) + 1
@@ -249,7 +249,7 @@ def slot_runs(slots: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 
 
 def new_index_names(root: str, count: int) -> Iterator[str]:
-    """Names of new index files: now in local time, as a broker's, but after the last one (interface.md 50)."""
+    """Names of new index files: the local time now, as a broker uses, but after the last name (interface.md 50)."""
     there = index_paths(root)
     last = os.path.basename(there[-1]) if there else ""
     now = datetime.datetime.now()  # noqa: DTZ005 - the broker names its files in local time

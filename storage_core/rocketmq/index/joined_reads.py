@@ -1,6 +1,6 @@
-"""What a lookup asks of all index files first, in two rounds of requests; nothing on a local disk.
+"""Prefetches what a lookup needs first of all index files, in two rounds of requests; does nothing on a local disk.
 
-No answer depends on it: what was read here is in memory when it is read again, one by one. Source of the rules:
+No result depends on it: what was read here is in memory when it is read again, one by one. Source of the rules:
 rocketmq.md 4.6, docs/object-storage.md "Cost".
 """
 
@@ -23,7 +23,7 @@ Hashes = npt.NDArray[np.int32]
 
 FILES_AT_ONCE = 64
 MOST_SLOTS = 512
-"""Of more hashes and files the slots are not read ahead: what is in memory would be forgotten before it is used."""
+"""For more hashes times files, slots are not read ahead: they would be evicted from memory before they are used."""
 
 
 def read_heads(paths: Sequence[str], noted: Geometry | None, hashes: Hashes) -> None:
@@ -45,8 +45,8 @@ def read_ends(
     known: Geometry | None,
     hashes: Hashes,
 ) -> None:
-    """Reads what proves the files, their first and last entries and these' records, and the newest entries of the
-    slots; headers and slots, where they are not there yet.
+    """Reads what proves the files (their first and last entries and the records of these) and the newest entries of the
+    slots; also headers and slots, if they are not in memory yet.
     """
     opened = list(_opened(paths, files, known))
     heads = system.pread_each([(descriptor, HEADER.size, 0) for descriptor, _ in opened])
@@ -75,7 +75,7 @@ def read_ends(
 
 
 def _opened(paths: Sequence[str], files: OpenFiles, known: Geometry | None) -> Iterator[tuple[int, Geometry | None]]:
-    """The descriptor of each file that is there, and its geometry where its length tells it."""
+    """The descriptor of each file that exists, and its geometry if its length determines it."""
     for path in paths:
         with suppress(FileNotFoundError):
             size = system.stat(path).size

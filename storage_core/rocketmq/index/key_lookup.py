@@ -1,7 +1,7 @@
-"""Where messages with a key may lie: through the index files where these prove right, and what is left to scan.
+"""Finds where messages with a key may be: through the index files that prove correct, and in what is left to scan.
 
-Every candidate is only a candidate: the message itself decides (`row_filter`). What the index files cover is told by
-`index_files`. Source of the rules: rocketmq.md 4.6, interface.md 11.
+Each result is only a candidate: the message itself decides (`row_filter`). `index_files` says what the index files
+cover. Source of the rules: rocketmq.md 4.6, interface.md 11.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _entry = PackedStruct(">iqii").unpack
 
 @dataclass
 class Lookup:
-    """What an index says of some keys: right records that have one of them, and spans of the log to be scanned.
+    """The result of looking up keys in an index: valid records that have one of them, and spans of the log to scan.
 
     `physical_offsets` are those of the records, ascending. `pages` counts the 4 KB pages of index files that were read.
     """
@@ -42,7 +42,7 @@ class Lookup:
 
 @dataclass
 class _Chains:
-    """The chains of some hashes in all files at once. One element a chain that has not ended, in each array."""
+    """The chains of some hashes in all files at once. Each array has one element per chain that has not ended."""
 
     files: Sequence[IndexFile]
     hashes: npt.NDArray[np.int32]
@@ -56,7 +56,7 @@ class _Chains:
         self.wrong = np.zeros(len(self.files), bool)
 
     def walk(self) -> None:
-        """Follows every chain to its end; files with a chain that cannot be right are marked in `wrong`."""
+        """Follows every chain to its end; files with a chain that cannot be valid are marked in `wrong`."""
         files = self.files
         slots = np.array([file.geometry.slots for file in files], np.int64)
         base = np.array([file.geometry.entries_position for file in files], np.int64)
@@ -88,7 +88,7 @@ class _Chains:
             numbers, ceiling, active = previous, physical_offsets, previous > 0
 
     def walk_one_by_one(self) -> None:
-        """The same for a few chains: a step of all costs as much as twenty steps of one."""
+        """The same for a few chains, one at a time: a step of all costs as much as twenty steps of one."""
         for number, file in enumerate(self.files):
             touched = set[int]()
             for wanted in self.hashes.tolist():
@@ -112,9 +112,9 @@ class _Chains:
 
 
 def follow(file: IndexFile, descriptor: int, wanted: int, pages: set[int]) -> list[int] | None:
-    """The addresses of the entries of one chain that have the hash `wanted`; None for a chain that cannot be right.
+    """The addresses of the entries of one chain that have the hash `wanted`; None for a chain that cannot be valid.
 
-    `pages` gets the numbers of the 4 KB pages that were read.
+    The numbers of the 4 KB pages that were read are added to `pages`.
     """
     hits = []
     slots, begin, ceiling = file.geometry.slots, file.header.begin_offset, file.header.end_offset
@@ -157,10 +157,10 @@ def look_up(
     log_end: int,
     records: RecordReader,
 ) -> Lookup:
-    """Right records of the log [log_start, log_end) that may have a key of one of `hashes`, and spans to be scanned.
+    """Valid records of the log [log_start, log_end) that may have a key of one of `hashes`, and spans to scan.
 
-    A file with a chain that makes no sense, or with an entry that points to a record without such a key, is not
-    believed: its span is among those to be scanned.
+    A file with a chain that cannot be valid, or with an entry that points to a record without such a key, is not
+    trusted: its span is among those to scan.
     """
     physical_offsets, owners, found, wrong, pages = _walked(index.files, hashes)
     here = (physical_offsets >= log_start) & ~wrong[owners]
@@ -179,7 +179,7 @@ def look_up(
 def _walked(
     files: Sequence[IndexFile], hashes: npt.NDArray[np.int32]
 ) -> tuple[Positions, npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.bool_], int]:
-    """Entries with one of the hashes: address, number of the file, hash. Which files are wrong; pages read."""
+    """Entries with one of the hashes: address, number of the file, hash; which files are wrong; pages read."""
     physical_offsets, owners = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     found, wrong, pages = [np.empty(0, np.int32)], np.zeros(len(files), bool), 0
     most = most_kept_open()
@@ -187,7 +187,7 @@ def _walked(
         part = files[first : first + most]
         with OpenFiles() as opened:
             chains = _Chains(part, hashes, [opened.descriptor(file.path) for file in part])
-            # A step of all chains on another machine takes the time of one.
+            # For remote files, a step of all chains takes the time of a step of one.
             few = len(part) * len(hashes) <= FEW_CHAINS and all(system.is_local(file.path) for file in part)
             chains.walk_one_by_one() if few else chains.walk()
         physical_offsets += chains.physical_offsets
@@ -199,7 +199,7 @@ def _walked(
 
 
 def _outside(physical_offsets: Positions, spans: Sequence[Span]) -> Positions:
-    """The addresses that lie in none of the spans, which are ascending."""
+    """The addresses outside of the spans, which are ascending."""
     if not spans:
         return physical_offsets
     starts, stops = np.array(spans, np.int64).T
@@ -214,7 +214,7 @@ def _proven(
     hashes: npt.NDArray[np.int32],
     records: RecordReader,
 ) -> npt.NDArray[np.bool_]:
-    """Whether the record at `physical_offsets[row]` is right and has a key of the hash. Shape of `hashes`."""
+    """Whether the record at `physical_offsets[row]` is valid and has a key with the hash. Same shape as `hashes`."""
     known = [np.empty(0, np.int64)]
     for first, messages in records.records(physical_offsets):
         own, at = hashes_of(messages)

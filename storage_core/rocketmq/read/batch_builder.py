@@ -1,6 +1,6 @@
-"""Record batches of one request: the checks of each message, its conditions, and the three modes for damaged messages.
+"""Builds the record batches of a request: checks messages, applies conditions and the three modes for damaged messages.
 
-The columns are made by `columns`, the conditions by `row_filter`. Source of the rules: interface.md 9, 40, 41.
+`columns` makes the columns, `row_filter` the conditions. Source of the rules: interface.md 9, 40, 41.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ ADVICE = "option mode=DROPMALFORMED leaves such messages out"
 
 
 def batch_bounds(sizes: Positions, first_rows: int) -> Iterator[tuple[int, int]]:
-    """Cuts records of these sizes into batches [start, stop): of `first_rows` at most the first, ROWS the others, and
-    of BATCH_SIZE bytes unless one record is larger.
+    """Cuts records of these sizes into batches [start, stop) of at most BATCH_SIZE bytes, unless one record is larger.
+
+    The first batch has at most `first_rows` records, the others at most ROWS.
     """
     start, rows = 0, first_rows
     ends = np.cumsum(sizes)
@@ -47,19 +48,19 @@ def batch_bounds(sizes: Positions, first_rows: int) -> Iterator[tuple[int, int]]
 
 
 def in_parts(batch: pa.RecordBatch | None) -> Iterator[pa.RecordBatch]:
-    """The rows of a batch, ROWS at most at once: an inner batch has more messages than it has records."""
+    """The rows of a batch, at most ROWS at a time: with inner batches there are more messages than records."""
     if batch is not None:
         for start in range(0, batch.num_rows, ROWS):
             yield batch.slice(start, ROWS)
 
 
 def none_stands_right(entries: QueueEntries) -> Mask:
-    """Of a queue whose entries state QUEUEOFFSET themselves. Shape (n,)."""
+    """All false, for a queue whose entries state QUEUEOFFSET themselves. Shape (n,)."""
     return np.zeros(len(entries), bool)
 
 
 class BatchBuilder:
-    """Turns entries and messages into record batches. Counts what it leaves out."""
+    """Turns entries and messages into record batches, and counts the messages that it leaves out."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class BatchBuilder:
         store_name: str,
         stands_right: Callable[[QueueEntries], Mask] = none_stands_right,
     ) -> None:
-        """`stands_right`: whether entries whose number is not QUEUEOFFSET are right nevertheless (interface.md 41)."""
+        """`stands_right`: which entries are right although their number is not QUEUEOFFSET (interface.md 41)."""
         self.request = request
         self.schema = message_schema(request)
         self._filter = RowFilter(request)
@@ -81,9 +82,9 @@ class BatchBuilder:
         self._left_out = 0
 
     def _wanted_of_records(self) -> Wanted:
-        """What each record of a queue is asked for at once: what nearly every row will show.
+        """What is decoded from every record of a queue in one pass: what nearly every row will show.
 
-        Bodies wait where conditions leave out messages first.
+        Bodies are left for later if conditions may exclude messages first.
         """
         names = self.schema.names
         bodies = "body" in names and not (self._filter.header or self._filter.properties)
@@ -91,32 +92,32 @@ class BatchBuilder:
 
     @property
     def needs_log(self) -> bool:
-        """Whether some column that is requested, or that a condition asks, is not in the consume queues."""
+        """Whether a column that is requested, or that a condition uses, is not in the consume queues."""
         return not self._filter.columns.union(self.schema.names) <= ENTRY_COLUMNS
 
     def selected(self, entries: QueueEntries) -> QueueEntries:
-        """The entries that the conditions on queue, queue offset and physical offset leave."""
+        """The entries that satisfy the conditions on queue, queue offset and physical offset."""
         if not self._filter.entries or not len(entries):
             return entries
         matching = self.matching(entries)
         return entries if matching.all() else entries.take(matching)
 
     def matching(self, entries: QueueEntries) -> Mask:
-        """Which of the entries these conditions leave. Shape (n,)."""
+        """Which of the entries satisfy these conditions. Shape (n,)."""
         return all_hold(self._filter.entries, self._entry_columns(entries).column, len(entries))
 
     def from_entries(self, entries: QueueEntries) -> pa.RecordBatch:
-        """Rows whose columns the consume queues answer alone."""
+        """Rows whose columns all come from the consume queues."""
         columns = self._entry_columns(entries)
         return pa.RecordBatch.from_arrays([columns.column(name) for name in self.schema.names], schema=self.schema)
 
     def from_queue(
         self, buffer: Bytes, positions: Positions, entries: QueueEntries, sizes: Positions | None = None
     ) -> pa.RecordBatch | None:
-        """Rows of the entries whose records begin at `positions` of `buffer`; None when their bytes match nothing.
+        """Rows of the entries whose records begin at `positions` in `buffer`; None if no record can match by its bytes.
 
-        `sizes`: those of the records, where they were made of what the entries point to. Raises CorruptionError with
-        FAILFAST.
+        `sizes` are the record sizes, if the records were made from what the entries point to. Raises CorruptionError
+        with FAILFAST.
         """
         sizes = entries.sizes if sizes is None else sizes
         matching = self.matching_bytes(buffer, positions, sizes, entries.physical_offsets)
@@ -140,12 +141,13 @@ class BatchBuilder:
     def matching_bytes(
         self, buffer: Bytes, positions: Positions, sizes: Positions, physical_offsets: Positions
     ) -> Mask | None:
-        """Which of the records at `positions` of `buffer` can match by their bytes; None where bytes do not tell."""
+        """Which records at `positions` in `buffer` can match, judging by their bytes; None if these cannot tell."""
         return self._filter.matching_bytes(buffer, positions, sizes, physical_offsets)
 
     def from_log(self, messages: Messages, physical_offsets: Positions, sizes: Positions) -> pa.RecordBatch | None:
-        """Rows of valid records of these sizes; None when their bytes match nothing. Raises CorruptionError with
-        FAILFAST.
+        """Rows of valid records of these sizes; None if no record can match by its bytes.
+
+        Raises CorruptionError with FAILFAST.
         """
         matching = self.matching_bytes(messages.buffer, messages.starts, sizes, physical_offsets)
         if matching is not None and not matching.all():
@@ -154,7 +156,7 @@ class BatchBuilder:
             return None
         columns = MessageColumns(messages, physical_offsets, self.request, self._store_name)
         early, last = [self._filter.header, self._filter.properties], self._filter.last
-        # With PERMISSIVE a damaged row shows null topic and offset, so their conditions wait for the bodies' checks.
+        # With PERMISSIVE a damaged row shows null topic and offset: check these conditions after the bodies.
         if self.request.mode is Mode.PERMISSIVE:
             last = last + self._filter.entries
         else:
@@ -162,7 +164,7 @@ class BatchBuilder:
         return self._batch(columns, early, last)
 
     def damage(self, entries: QueueEntries, reasons: Sequence[str]) -> pa.RecordBatch | None:
-        """What becomes of messages that cannot be reached; None when they are left out.
+        """The rows of messages that cannot be reached; None if they are left out.
 
         Raises CorruptionError for the first one with FAILFAST.
         """
@@ -179,7 +181,7 @@ class BatchBuilder:
         return _filtered(arrays, self.schema, all_hold(conditions, columns.column, len(entries)))
 
     def report(self) -> None:
-        """One line on this process's stderr that counts the messages left out (option mode)."""
+        """Writes one line with the number of messages left out (option mode) to this process's stderr."""
         if self._left_out:
             sys.stderr.write(
                 f"mqstore: {self._store_name}: {self._left_out} damaged messages left out (mode=DROPMALFORMED)\n"
@@ -189,7 +191,7 @@ class BatchBuilder:
         return EntryColumns(entries, self._queues, self._store_name)
 
     def _checked(self, messages: Messages, entries: QueueEntries) -> QueueEntries:
-        """Marks the messages that are not those of their entries; the entries with the sizes that count."""
+        """Marks the messages that do not belong to their entries; returns the entries with the correct sizes."""
 
         def differ(kind: Difference) -> Mask:
             return (messages.differences & np.uint8(kind)).astype(bool)
@@ -206,7 +208,7 @@ class BatchBuilder:
             messages.mark(wrong, Flaw.QUEUE)
         if not differ(Difference.SIZE).any():
             return entries
-        # An entry that says too much is no damage of its message: `size` is TOTALSIZE.
+        # An entry with too large a size does not make its message damaged: `size` is TOTALSIZE.
         return replace(entries, sizes=np.where(messages.flaws == 0, messages.column("total_size"), entries.sizes))
 
     def _through_light_queue(self, messages: Messages, entries: QueueEntries, rows: npt.NDArray[np.intp]) -> Mask:
@@ -224,7 +226,7 @@ class BatchBuilder:
     def _batch(
         self, columns: MessageColumns, early: Sequence[list[Condition]], last: list[Condition]
     ) -> pa.RecordBatch:
-        """The rows that all conditions leave, cheap ones first. Damaged messages stay until the mode decides."""
+        """The rows that satisfy all conditions, checked cheapest first. The mode decides on damaged messages last."""
         for conditions in filter(None, early):
             matching = all_hold(conditions, columns.column, len(columns)) | (columns.messages.flaws != 0)
             if not matching.all():
@@ -247,7 +249,7 @@ class BatchBuilder:
         return _filtered(arrays, self.schema, matching)
 
     def _corruption(self, columns: MessageColumns) -> pa.StringArray:
-        """Null, or what FAILFAST would say of a damaged message but for the advice."""
+        """Null, or for a damaged message the error text of FAILFAST without the advice."""
         flaws = columns.messages.flaws
         texts: list[str | None] = [None] * len(flaws)
         for index in np.flatnonzero(flaws).tolist():

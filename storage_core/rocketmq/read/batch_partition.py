@@ -1,7 +1,7 @@
-"""Partitions of batch queues, compacted ones among them: cut at files of their entries, read in the order of their log.
+"""Partitions of batch queues, including compacted ones: cut at their entry files, read in the order of their log.
 
-What such a queue holds is `disk.batch_queue`'s, what only the log has of it `recovery.batch_queues`'. A client takes an
-inner batch apart, and so do the rows. Source of the rules: rocketmq.md 2.8, 3.7, 3.9.
+`disk.batch_queue` reads what such a queue holds, `recovery.batch_queues` finds what only the log has. Inner batches are
+split into messages, as a client does. Source of the rules: rocketmq.md 2.8, 3.7, 3.9.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from storage_core.rocketmq.recovery.redispatch import redispatched_batches
 from storage_core.store import ScanPartition, ScanRequest
 
 PIECE_SIZE = 16 << 20
-"""Bytes of the records of one piece, at most and about: partitions are made of whole ones."""
+"""Approximate maximum of record bytes in one piece; partitions consist of whole pieces."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class _Batches(QueuePartition):
         return none_stands_right(entries)
 
     def _selected(self, entries: QueueEntries, builder: BatchBuilder) -> QueueEntries:
-        """All where an entry may have several messages: conditions hold for messages."""
+        """All entries if an entry may have several messages, because conditions apply to messages."""
         return super()._selected(entries, builder) if self.is_compacted else entries
 
     def _batches(
@@ -88,7 +88,7 @@ class _Batches(QueuePartition):
 
 @dataclass(frozen=True, kw_only=True)
 class _Piece(_Batches):
-    """The same, of the entries [first, first + count) of one file, with their checksum."""
+    """Messages of the entries [first, first + count) of one file, with the checksum of these entries."""
 
     queue: BatchQueue
     first: int
@@ -112,7 +112,7 @@ class _Piece(_Batches):
         return [file.path for chain in (self.queue.log, self.queue.entry_files) for file in chain.files]
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Raises CorruptionError, also where a broker compacts the queue meanwhile: it replaces the log first."""
+        """Raises CorruptionError, also if a broker compacts the queue meanwhile: it replaces the log first."""
         try:
             yield from super().read()
         except CorruptionError:
@@ -130,7 +130,7 @@ class _Piece(_Batches):
 
     def _entries(self, files: OpenFiles) -> Iterator[QueueEntries]:
         entries = self._planned_entries(files)
-        # The code of an inner batch is that of its own tag, and not of those of its messages.
+        # The tags code of an inner batch is that of its own tag, not of its messages' tags.
         if self.request.tags is not None and self.is_compacted:
             entries = entries[may_have_tag(self.request.tags, self.queues[0].topic, entries["tags_code"])]
         queue_offsets, physical_offsets, sizes = (
@@ -141,7 +141,7 @@ class _Piece(_Batches):
 
 @dataclass(frozen=True, kw_only=True)
 class _Unlisted(_Batches):
-    """The same, of entries that only a broker's start would write."""
+    """Messages of entries that only a broker start would write."""
 
     def _entries(self, files: OpenFiles) -> Iterator[QueueEntries]:
         if self.verdict is None:
@@ -155,7 +155,7 @@ class _Unlisted(_Batches):
 
 
 class _Cut(NamedTuple):
-    """So many `rows` of the entries [first, last) of a file: those with queue offsets [start, stop)."""
+    """The messages with queue offsets [start, stop) in the entries [first, last) of a file: `rows` of them."""
 
     first: int
     last: int
@@ -182,7 +182,7 @@ class BatchPartition(ScanPartition):
 
     @property
     def file_count(self) -> int:
-        """Files of logs and of entries, as `files` gives them."""
+        """The number of log and entry files, as `files` lists them."""
         return len(self.files())
 
     def files(self) -> Sequence[str]:
@@ -198,8 +198,8 @@ class BatchPartition(ScanPartition):
 def batch_partitions(
     request: ScanRequest, ranges: Sequence[BatchRange], served: ServedQueues, store_name: str, files: OpenFiles
 ) -> list[ScanPartition]:
-    """Partitions that together hold each selected message of batch queues once, but for what only the commit log has
-    of compacted ones.
+    """Partitions that together hold each selected message of batch queues once, except messages of compacted queues
+    that only the commit log has.
     """
     total = sum(_listed_bytes(one, files) for one in ranges)
     most_bytes = -(-total // request.partition_count(total))
@@ -236,7 +236,7 @@ def _pieces(
     piece_size: int,
     files: OpenFiles,
 ) -> Iterator[_Piece]:
-    """The pieces of a queue, each of entries of one file, and of about `piece_size` bytes of records at most."""
+    """The pieces of a queue, each with entries of one file and at most about `piece_size` bytes of records."""
     info, queue = wanted.info, wanted.queue
     for index, file in enumerate(queue.entry_files.files):
         entries = queue.entries(files, index)
@@ -268,7 +268,7 @@ def _pieces(
 
 
 def _cuts(entries: npt.NDArray[Any], wanted: BatchRange, piece_size: int, most_rows: int | None) -> Iterator[_Cut]:
-    """The selected messages of a file's entries, cut by the bytes of records and, if need be within one, by rows."""
+    """The selected messages of a file's entries, cut by record bytes and by rows, if need be within a record."""
     begin, end = _between(entries, wanted.start, min(wanted.stop, wanted.listed_stop))
     entries = entries[begin:end]
     if not len(entries):
@@ -288,7 +288,7 @@ def _cuts(entries: npt.NDArray[Any], wanted: BatchRange, piece_size: int, most_r
 
 
 def _unlisted(request: ScanRequest, wanted: BatchRange, served: ServedQueues, store_name: str) -> _Unlisted | None:
-    """What only the log has of a batch queue; None where that is nothing."""
+    """The selected messages of a batch queue that only the log has; None if there are none."""
     info, verdict = wanted.info, served.verdict
     key = info.topic, info.queue_id
     tail = None if wanted.queue.is_compacted else verdict.batches.get(key)
@@ -315,13 +315,13 @@ def _only(log: FileChain, base_offset: int) -> FileChain:
 
 
 def _spanning(log: FileChain, start: int, stop: int) -> FileChain:
-    """The files of a log with some of the addresses [start, stop]."""
+    """The files of a log that overlap the addresses [start, stop]."""
     files = tuple(file for file in log.files if file.base_offset <= stop and file.end > start)
     return replace(log, files=files)
 
 
 def _between(entries: npt.NDArray[Any], start: int, stop: int) -> tuple[int, int]:
-    """The numbers [first, last) of the entries with messages in the queue offsets [start, stop); these rise."""
+    """The numbers [first, last) of the entries with messages at queue offsets [start, stop), which ascend."""
     first = int(np.searchsorted(ends_of(entries), start, "right"))
     last = int(np.searchsorted(entries["queue_offset"].astype(np.int64), stop))
     return first, max(first, last) if start < stop else first

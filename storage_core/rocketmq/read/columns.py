@@ -1,6 +1,6 @@
-"""The native columns of one batch, from queue entries alone or from messages; each is made when it is asked for.
+"""The native columns of one batch, from queue entries alone or from messages; each is made when first requested.
 
-What becomes of damaged messages is decided by `batch_builder`, where messages lie by the partitions.
+`batch_builder` decides what becomes of damaged messages; the partitions locate the messages.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ from storage_core.store import QueueKey, ScanRequest
 
 @dataclass(frozen=True)
 class QueueEntries:
-    """Entries of several queues: in which queue (an index into `Queues`) and at which queue offset, which record.
+    """Entries of several queues: the queue (an index into `Queues`), the queue offset, and the address and size of the
+    record.
 
-    All arrays have shape (n,). `readable`: every record is known to lie in the log.
+    All arrays have shape (n,). `readable`: every record is known to be in the log.
     """
 
     queue: npt.NDArray[np.int32]
@@ -55,7 +56,7 @@ class QueueEntries:
 
 
 def joined(parts: Sequence[QueueEntries]) -> QueueEntries:
-    """The entries of all parts in their order."""
+    """The entries of all parts, in order."""
     if not parts:
         none = np.empty(0, np.int64)
         return QueueEntries(np.empty(0, np.int32), none, none, none)
@@ -69,7 +70,7 @@ def joined(parts: Sequence[QueueEntries]) -> QueueEntries:
 
 
 class Queues:
-    """The queues of a partition as columns, to be taken by index; none where messages are read from the log alone."""
+    """The queues of a partition as columns, indexed by queue; empty if messages are read from the log alone."""
 
     def __init__(self, keys: Sequence[QueueKey]) -> None:
         self.keys = tuple(keys)
@@ -78,7 +79,7 @@ class Queues:
         self._texts = KnownTexts([topic.encode() for topic, _ in keys])
 
     def expected(self, entries: QueueEntries) -> Expected:
-        """What entries say of their records."""
+        """What entries state about their records."""
         return Expected(entries.physical_offsets, entries.queue_offsets, entries.queue, self._ids, self._texts)
 
     def topics(self, queue: npt.NDArray[np.int32]) -> pa.StringArray:
@@ -94,7 +95,7 @@ class Queues:
 
 @dataclass
 class EntryColumns:
-    """The columns of one batch of entries; null where only the messages would tell, unless `made` has the column."""
+    """The columns of one batch of entries; null if only the messages have the values, unless `made` has the column."""
 
     entries: QueueEntries
     queues: Queues
@@ -128,7 +129,7 @@ _TYPES = {column.name: column.type for column in NATIVE}
 class MessageColumns:
     """The columns of one batch of messages.
 
-    `entries` tells through which queues they were found; None where the records name their queues themselves
+    `entries` are the queue entries through which they were found; None if the records name their queues themselves
     (scan=log).
     """
 
@@ -151,7 +152,7 @@ class MessageColumns:
         return MessageColumns(messages, physical_offsets, self.request, self.store_name, entries)
 
     def column(self, name: str) -> pa.Array:
-        """One native column; a condition's column is not made again. What it holds of damaged messages is undefined."""
+        """One native column; one made for a condition is reused. Its values for damaged messages are undefined."""
         if self.entries is not None and name in ENTRY_COLUMNS:
             return self.entries.column(name)
         if name not in self.made:
@@ -159,7 +160,7 @@ class MessageColumns:
         return self.made[name]
 
     def shown(self, name: str) -> pa.Array:
-        """One column as rows show it: of a damaged message what names its place, and else null."""
+        """One column as rows show it; null for a damaged message unless the column names its place."""
         values = self.column(name)
         told = name in ("store", "corruption") or (self.entries is not None and name in ENTRY_COLUMNS)
         return values if told else masked(values, self.messages.flaws == 0)
@@ -169,7 +170,7 @@ class MessageColumns:
         told = self.shown if self.messages.flaws.any() else self.column
         self.properties.expect(properties_of(name for name in names if name not in self.made))
         if "properties" in names:
-            self.column("properties")  # what it finds out answers each of them
+            self.column("properties")  # finds the values of each of them, too
         return [told(name) for name in names]
 
     @cached_property
@@ -188,7 +189,7 @@ class MessageColumns:
         return self.messages.hosts("store")
 
     def bodies(self) -> pa.BinaryArray:
-        """Bodies as a client gets them. Messages whose body is damaged are marked: ask before looking at flaws."""
+        """Bodies as a client gets them. Marks messages whose body is damaged: call it before looking at flaws."""
         messages, request = self.messages, self.request
         bodies = messages.bodies()
         if request.verify_crc and (wrong := messages.wrong_bodies()).any():
@@ -233,7 +234,7 @@ _PROPERTY_OF = {"key": KEYS, "keys": KEYS, "tags": TAGS, "msgId": UNIQ_KEY}
 
 
 def properties_of(columns: Iterable[str]) -> tuple[str, ...]:
-    """The properties that columns show, each once."""
+    """The properties that the columns show, each once."""
     return tuple(dict.fromkeys(_PROPERTY_OF[name] for name in columns if name in _PROPERTY_OF))
 
 

@@ -1,7 +1,7 @@
-"""The rows of a lookup that ends in a handful of plain messages: read once, checked and shown one by one.
+"""The rows of a lookup that finds a handful of plain messages: read once, checked and converted one by one.
 
-What a plan and its partitions would read, without them. Where anything is not as in nearly every lookup (a record that
-is not plain or has a flaw, an entry that is not its own, something left to scan) the plan answers; this says nothing.
+Returns what a plan and its partitions would read, without making them. In unusual cases (a record that is not plain or
+has a flaw, an entry that is not the record's own, something left to scan) it returns nothing, and a plan is needed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Message:
 def few_messages(
     request: ScanRequest, served: ServedQueues, selection: Selection, store_name: str, files: OpenFiles
 ) -> pa.RecordBatch | None:
-    """The rows of a lookup, in the order of the log; None where a plan has to answer. Raises CorruptionError."""
+    """The rows of a lookup, in the order of the log; None if a plan is needed. Raises CorruptionError."""
     verdict, is_local = served.verdict, system.is_local(served.listing.root)
     terms = terms_of(request) if is_local and _is_plain(request) and not selection.has_unlisted else None
     if terms is None or any(verdict.log_start <= named < verdict.log_end for named in terms.physical_offsets):
@@ -72,7 +72,7 @@ def few_messages(
 
 
 def _rows(messages: Sequence[_Message], columns: tuple[str, ...] | None) -> pa.RecordBatch:
-    # One array of structs takes half as long as an array for each column.
+    # Building one array of structs takes half as long as building an array for each column.
     kind = _row_type(columns)
     rows = [{name: show(each) for name, show in _shown_in(columns)} for each in messages]
     return pa.RecordBatch.from_struct_array(pa.array(rows, kind))
@@ -89,7 +89,7 @@ def _shown_in(columns: tuple[str, ...] | None) -> list[tuple[str, Callable[[_Mes
 
 
 def _is_plain(request: ScanRequest) -> bool:
-    """Whether a request asks for keys or ids, and at most for topics beside them."""
+    """Whether a request looks up keys or ids, with no other condition than queues, offsets and store times."""
     asked = (request.keys is None) != (request.message_ids is None)
     return (
         asked and request.use_index and request.scan is Scan.QUEUES and request.mode is not Mode.PERMISSIVE
@@ -117,7 +117,9 @@ def _checked_body(record: PlainRecord, request: ScanRequest) -> bytes | None:
 
 
 def _is_listed(served: ServedQueues, selection: Selection, record: PlainRecord, files: OpenFiles) -> bool:
-    """Whether no queue but its own lists a record, or that one lists it where it says, and a pull gets it there."""
+    """Whether no other queue lists a record, and its own queue, if selected, lists it at the queue offset that it
+    states, where a pull gets it.
+    """
     if MULTI_DISPATCH in record.pairs:
         return False
     number = selection.numbers.get(record.queue)
@@ -137,7 +139,7 @@ def _is_listed(served: ServedQueues, selection: Selection, record: PlainRecord, 
 
 
 def _has_neighbours(records: Sequence[PlainRecord]) -> bool:
-    """Whether a plan would read what lies between some of these in one queue, too."""
+    """Whether a plan would also read the entries between some of these records in one queue."""
     last: dict[QueueKey, int] = {}
     for record in records:
         distance = record.head["queue_offset"] - last.get(record.queue, FAR)
@@ -147,7 +149,7 @@ def _has_neighbours(records: Sequence[PlainRecord]) -> bool:
     return False
 
 
-# -- what the columns show of one message
+# -- column values of one message
 
 
 def _head(name: str) -> Callable[[_Message], Any]:

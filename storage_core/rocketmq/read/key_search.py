@@ -1,7 +1,6 @@
-"""The parts of queues that are left to read when a request asks for keys, ids or addresses.
+"""Finds the parts of queues that must be read for a request that selects by keys, ids or addresses.
 
-Index chains are walked by `key_lookup`, entries of queues are found by `queue_search`; whether a message matches is
-decided by `row_filter`.
+`key_lookup` walks index chains, `queue_search` finds queue entries, `row_filter` decides whether a message matches.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ MOST_TOPICS = 256
 def parts_to_read(
     request: ScanRequest, served: ServedQueues, selection: Selection, files: OpenFiles
 ) -> QueueRanges | None:
-    """Parts of the selected queues that hold every message which the request's keys, ids and addresses leave; None when
-    the request asks for none of these.
+    """Parts of the selected queues that hold every message matching the request's keys, ids and addresses; None if the
+    request has none of these.
     """
     low, high = bounds_of(request.predicates, "physicalOffset")
     terms = terms_of(request) if request.use_index else None
@@ -70,7 +69,7 @@ def find(request: ScanRequest, served: ServedQueues, terms: Terms, files: OpenFi
 
 
 def tell(terms: Terms, topics: Sequence[str], pages: int, index: Index, candidates: int, left: int) -> None:
-    """Says at INFO what a lookup touched; `left` in bytes."""
+    """Logs at INFO what a lookup read; `left` is in bytes."""
     _LOGGER.info(
         "mqstore: %d keys in %d topics: %d pages of %d index files were read; %d candidates, %d bytes left to scan",
         len(terms.keys), len(topics), pages, len(index.files), candidates, left,
@@ -78,9 +77,9 @@ def tell(terms: Terms, topics: Sequence[str], pages: int, index: Index, candidat
 
 
 def asked_topics(request: ScanRequest, served: ServedQueues) -> Sequence[str]:
-    """The topics under which wanted records may be indexed: their own, which need not be that of the queue.
+    """The topics under which requested records may be indexed: their own, which may differ from the queue's topic.
 
-    All topics, unless there are very many and those asked for hold no light queue.
+    All topics, unless there are very many and the requested ones include no light queue.
     """
     known, wanted = served.topics, request.topics
     if request.assign is not None:

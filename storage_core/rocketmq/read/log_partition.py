@@ -1,6 +1,6 @@
-"""One partition of a read of the log alone: every valid record whose first byte lies in its spans.
+"""One partition of a read of the log alone: every valid record whose first byte is in its spans.
 
-It looks at no queue, abort file or checkpoint; inner batches are taken apart. Source of the rules: interface.md 4,
+It reads no queue, abort file or checkpoint; inner batches are split into messages. Source of the rules: interface.md 4,
 rocketmq.md 2.8.
 """
 
@@ -43,12 +43,12 @@ class LogPartition(ScanPartition):
         return sum(span.stop - span.start for span in self.spans)
 
     def files(self) -> Sequence[str]:
-        """Files of the log that the spans lie in."""
+        """The log files that contain the spans."""
         found = [self.log.file_at(span.start) for span in self.spans]
         return list(dict.fromkeys(file.path for file in found if file is not None))
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """The rows in log order, in batches of at most 16,000 rows and 16 MB. Raises CorruptionError."""
+        """The rows in log order, in batches of at most 16,000 rows and 5 MiB of records. Raises CorruptionError."""
         builder = BatchBuilder(self.selection.request, Queues([]), self.log, self.store_name)
         rows = FIRST_ROWS
         with OpenFiles() as files:
@@ -114,7 +114,7 @@ def _is_damage(gap: Gap, log: FileChain, files: OpenFiles) -> bool:
 
 
 def _ends_at(gap: Gap, log: FileChain, files: OpenFiles) -> bool:
-    """Whether no later file holds anything."""
+    """Whether no file after a gap holds any data."""
     window = Window(log, files)
     later = [file for file in log.files if file.base_offset >= gap.stop and file.size >= BLANK.size]
     return not any(window.load(file.base_offset, file.base_offset + BLANK.size).any() for file in later)

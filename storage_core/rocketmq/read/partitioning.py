@@ -1,7 +1,7 @@
 """Cuts a read into partitions: ranges of queues between addresses of the log, or spans of the log itself.
 
-Half-open arithmetic over what the queues' entries say; the partitions read the rows. Each byte of the log belongs to
-one slice, so it is read once, whatever the number of queues.
+Computes half-open ranges from the queue entries; the partitions read the rows. Each byte of the log belongs to one
+slice, so it is read once, however many queues there are.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from storage_core.store import ScanPartition, ScanRequest
 SLICE_SIZE = 64 << 20
 SAMPLES = 20_000
 ENTRIES_PER_SAMPLE = 16
-"""How many entries are read in one go as fast as one of them alone."""
+"""How many entries can be read at once in the time of a single one."""
 MOST_QUEUES_TO_ALIGN = 1_000
 NOWHERE: Positions = np.empty(0, np.int64)
 FARTHEST = np.iinfo(np.int64).max
@@ -51,7 +51,7 @@ def queue_partitions(
 ) -> list[ScanPartition]:
     """Partitions that together hold each selected message once.
 
-    `looked_up` are the parts of the selected queues that are left after a lookup; None without a lookup.
+    `looked_up` are the parts of the selected queues that remain after a lookup; None without a lookup.
     """
     ranges = selection.on_disk if looked_up is None else looked_up
     verdict, queues = served.verdict, selection.queues
@@ -96,14 +96,14 @@ def _pieces(
 
 
 def _log_only_partitions(base: QueuePartition, served: ServedQueues, selection: Selection) -> list[ScanPartition]:
-    """Partitions for entries that are in no queue file, when some of them are selected."""
+    """Partitions for selected entries that are in no queue file, if there are any."""
     wanted = selection.in_log
     if not (wanted.stop > wanted.start).any():
         return []
     known = {key: served.verdict.queues[key] for key in selection.numbers}
     partitions: list[ScanPartition] = []
     for whole in served.verdict.replays:
-        # The dispatcher takes each queue for itself: a partition needs the tails of its own queues only.
+        # The dispatcher handles each queue independently: a partition needs only the tails of its own queues.
         tails = {key: whole.tails[key] for key in known if key in whole.tails}
         verdict = replace(served.verdict, queues=known, replays=(replace(whole, tails=tails),), seen=NOTHING_SEEN)
         partitions.append(replace(base, wanted=wanted, verdict=verdict, weight=whole.stop - whole.start))
@@ -113,7 +113,7 @@ def _log_only_partitions(base: QueuePartition, served: ServedQueues, selection: 
 def _stale_partitions(
     base: QueuePartition, served: ServedQueues, selection: Selection, files: OpenFiles
 ) -> list[ScanPartition]:
-    """A partition for entries in queue files that lie behind some which only the log has, when there are such."""
+    """A partition for entries in queue files that follow entries which only the log has, if there are any."""
     ranges = selection.stale
     if not len(ranges):
         return []
@@ -125,7 +125,7 @@ def _stale_partitions(
 
 
 def narrowed(partition: QueuePartition) -> QueuePartition:
-    """The same partition with only the queues that its ranges touch, so that it travels light."""
+    """The same partition with only the queues that its ranges touch, to keep it small when it is sent."""
     used = partition.ranges.queues
     if len(used) == len(partition.queues):
         return partition
@@ -136,7 +136,7 @@ def narrowed(partition: QueuePartition) -> QueuePartition:
 
 @dataclass(frozen=True)
 class Weights:
-    """How selected bytes are spread over the log: addresses, ascending, and the bytes up to and with each."""
+    """The distribution of selected bytes over the log: ascending addresses, and the bytes up to and including each."""
 
     physical_offsets: Positions
     cumulative: npt.NDArray[np.float64]
@@ -156,12 +156,12 @@ class Weights:
 
 
 def whole_log(start: int, stop: int) -> Weights:
-    """Every byte of the log counts the same."""
+    """Weights in which every byte of the log counts the same."""
     return Weights(np.array([start, stop]), np.array([0.0, stop - start]))
 
 
 def sampled(ranges: QueueRanges, queues: Sequence[ConsumeQueue], files: OpenFiles) -> Weights:
-    """What a narrow selection weighs, from a bounded number of its own entries."""
+    """The weights of a narrow selection, estimated from a bounded number of its entries."""
     most = max(2, min(256, SAMPLES // max(len(ranges), 1)))
     physical_offsets, sizes = [], []
     filled = [(queues[number], start, stop) for number, start, stop in ranges if start < stop]
@@ -178,7 +178,7 @@ def sampled(ranges: QueueRanges, queues: Sequence[ConsumeQueue], files: OpenFile
 
 
 def _some_entries(queue: ConsumeQueue, start: int, stop: int, most: int, files: OpenFiles) -> npt.NDArray[Any]:
-    """At most so many entries, evenly spread over a range that has some."""
+    """At most `most` entries, evenly spread over a range that is not empty."""
     if stop - start <= most:
         return queue.entries(files, start, stop)
     queue_offsets = np.unique(np.linspace(start, stop - 1, most).astype(np.int64))
@@ -215,9 +215,9 @@ def log_partitions(request: ScanRequest, listing: Listing, store_name: str) -> l
 
 
 def log_spans(log: FileChain, pieces: int, queues: Sequence[ConsumeQueue], files: OpenFiles) -> list[LogSpan]:
-    """The log in at least `pieces` spans of like size, each inside one file.
+    """The log in at least `pieces` spans of similar size, each inside one file.
 
-    Cuts are moved to where some queue says that a record begins, so that nothing inside a body is taken for one.
+    Cuts are moved to where a queue says that a record begins, so that no bytes inside a body are mistaken for a record.
     """
     total = sum(file.size for file in log.files)
     step = max(1, -(-total // max(pieces, 1)))
@@ -239,9 +239,9 @@ def log_spans(log: FileChain, pieces: int, queues: Sequence[ConsumeQueue], files
 
 
 def records_at(physical_offsets: Positions, queues: Sequence[ConsumeQueue], files: OpenFiles) -> Positions:
-    """For each address (ascending) the first one from it on at which some queue says that a record begins.
+    """For each address (ascending) the first address at or after it at which a queue says that a record begins.
 
-    Shape (n,); the largest int64 where no queue says one.
+    Shape (n,); the largest int64 if no queue names one.
     """
     best = np.full(len(physical_offsets), FARTHEST)
     for queue in queues:

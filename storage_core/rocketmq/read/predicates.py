@@ -1,6 +1,6 @@
-"""What a request's predicates leave of a store before anything is read: queues, offsets, addresses, keys to look up.
+"""Narrows a read by its predicates before anything is read: queues, offsets, addresses, keys to look up.
 
-Pure arithmetic; it may leave too much and never too little. Which rows match is decided by `row_filter`.
+Pure arithmetic; it may keep too much but never too little. `row_filter` decides which rows match.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _QUEUE_COLUMNS = {"topic": pa.string(), "queueId": pa.int32()}
 
 @dataclass(frozen=True)
 class Terms:
-    """What an index can be asked: words of KEYS or UNIQ_KEYs, and addresses. Every match has one of them."""
+    """What to look up in an index: words of KEYS or UNIQ_KEYs, and addresses. Every match has one of them."""
 
     keys: tuple[str, ...]
     physical_offsets: tuple[int, ...]
 
 
 def may_hold(request: ScanRequest, queue: QueueInfo) -> bool:
-    """Whether the predicates on topic and queue id leave anything of a queue."""
+    """Whether a queue can satisfy the predicates on topic and queue id."""
     values = {"topic": queue.topic, "queueId": queue.queue_id}
     return all(_may_be_true(predicate, values) for predicate in request.predicates)
 
@@ -44,7 +44,7 @@ def _may_be_true(predicate: Predicate, values: dict[str, Any]) -> bool:
 
 
 def bounds_of(predicates: Sequence[Predicate], column: str) -> tuple[int, int]:
-    """The numbers [start, stop) that the predicates on a column of offsets leave."""
+    """The range [start, stop) that the predicates on an offset column allow."""
     start, stop = 0, LAST_OFFSET
     for predicate in predicates:
         if predicate.column != column:
@@ -70,7 +70,7 @@ def _bounds(op: str, value: Any) -> tuple[int, int]:
 
 
 def terms_of(request: ScanRequest) -> Terms | None:
-    """What to look up so that every matching message is among what is found; None when an index cannot tell."""
+    """The terms whose lookup finds every matching message; None if an index cannot answer."""
     if request.keys is not None:
         return _words(request.keys)
     if request.message_ids is not None:

@@ -1,6 +1,6 @@
 """One partition of a read through the queues: ranges of queues between two addresses of the log, read in log order.
 
-Which ranges, and where they are cut, is decided by `partitioning`; rows are made by `batch_builder`.
+`partitioning` decides which ranges, and where they are cut; `batch_builder` makes the rows.
 """
 
 from __future__ import annotations
@@ -51,11 +51,12 @@ UNIT = QUEUE_ENTRY.size
 
 @dataclass(frozen=True)
 class QueuePartition(ScanPartition):
-    """Ranges of entries that lie in queue files, or entries that only the log has.
+    """Ranges of entries in queue files, or entries that only the log has.
 
     `cuts` are the addresses at which the ranges are cut into slices of bounded size as they are read. For entries that
-    only the log has `verdict` holds the part of the log to dispatch again, and `wanted` the selected queue offsets of
-    every queue; for stale entries it says where a start appends before them. `bisects`: as 5.x does.
+    only the log has, `verdict` holds the part of the log to dispatch again, and `wanted` the selected queue offsets of
+    every queue; for stale entries `verdict` says where a broker start appends before them. `bisects`: whether
+    the broker bisects for the first entry, as 5.x does.
     """
 
     log: FileChain
@@ -73,17 +74,17 @@ class QueuePartition(ScanPartition):
 
     @property
     def estimated_bytes(self) -> int:
-        """Bytes of log between the first and the last record."""
+        """An estimate of the selected bytes, or the length of the part of the log that is dispatched again."""
         return self.weight
 
     @property
     def estimated_rows(self) -> int:
-        """Entries in the ranges; how many will be dispatched again is not known before."""
+        """Entries in the ranges; how many will be dispatched again is not known in advance."""
         return self.ranges.row_count
 
     @property
     def file_count(self) -> int:
-        """Queue files of the ranges, and at most so many files of the log as there are entries."""
+        """Queue files of the ranges, and files of the log, but at most as many of these as there are entries."""
         per_file = max((queue.entries_per_file for queue in self.queues), default=0) or 1
         spanned = (self.ranges.stop - 1) // per_file - self.ranges.start // per_file + 1
         replays = len(self.verdict.replays) if self.verdict else 0
@@ -94,7 +95,7 @@ class QueuePartition(ScanPartition):
         return [file.path for chain in (self.log, *(q.chain for q in self.queues)) for file in chain.files]
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """The rows in log order, in batches of at most 16,000 rows and 16 MB. Raises CorruptionError."""
+        """The rows in log order, in batches of at most 16,000 rows and 5 MiB of records. Raises CorruptionError."""
         queues = Queues([(queue.topic, queue.queue_id) for queue in self.queues])
         with OpenFiles() as files:
             stands_right = partial(self._stands_right, files)
@@ -106,11 +107,13 @@ class QueuePartition(ScanPartition):
                 for batch in self._batches(entries, builder, window, rows):
                     rows = ROWS
                     yield batch
-                del entries  # the next slice's take its place
+                del entries  # free them before the next slice is read
             builder.report()
 
     def _stands_right(self, files: OpenFiles, entries: QueueEntries) -> Mask:
-        """Those that a start appends do, and what follows these; others where the queue file has them in order."""
+        """Which entries are right: those that a broker start appends and those that follow them; of the others, those
+        that the queue file has in order.
+        """
         if self.verdict is not None:
             return np.ones(len(entries), bool)
         right = np.zeros(len(entries), bool)
@@ -122,7 +125,7 @@ class QueuePartition(ScanPartition):
     def _ahead(
         self, slices: Iterator[QueueEntries], files: OpenFiles, window: Window, builder: BatchBuilder
     ) -> Iterator[QueueEntries]:
-        """The same slices; the records of the next one are asked for before this one is decoded."""
+        """The same slices; the records of the next slice are requested before the current one is decoded."""
         files.will_need(
             (file.path, max(0, start * UNIT - file.base_offset), min(file.size, stop * UNIT - file.base_offset))
             for index, start, stop in self.ranges
@@ -165,7 +168,7 @@ class QueuePartition(ScanPartition):
         return entries.take(log_order(entries.physical_offsets))
 
     def _plain_entries(self, files: OpenFiles, ranges: QueueRanges) -> QueueEntries | None:
-        """The same at once, where each entry's record lies in the log; None where one does not, or may not."""
+        """The same in one step if each entry's record is in the log; None if one is not, or may not be."""
         if self.request.tags is not None:
             return None
         ranges, backs = ranges.filled(), []
@@ -190,13 +193,13 @@ class QueuePartition(ScanPartition):
         return QueueEntries(numbers, queue_offsets, physical_offsets, sizes, True)
 
     def _is_stale(self, queue: ConsumeQueue) -> bool:
-        """Whether a queue has stale entries, behind those that a start appends."""
+        """Whether a queue has stale entries, after those that a broker start appends."""
         return self.verdict is not None and self.verdict.queues[queue.topic, queue.queue_id].stale is not None
 
     def entries_on_disk(self, files: OpenFiles, index: int, start: int, stop: int) -> QueueEntries:
-        """Entries [start, stop) of one queue, without fillers, expired ones, and those that a pull jumps over.
+        """Entries [start, stop) of one queue, without fillers, expired entries, and those that a pull jumps over.
 
-        Where a queue file is missing there are none; a broker serves nothing for them.
+        A missing queue file yields no entries; a broker serves nothing for it.
         """
         queue = self.queues[index]
         parts = [
@@ -227,8 +230,8 @@ class QueuePartition(ScanPartition):
         return own.take(slice(back, None)) if served[back:].all() else own.take(served)
 
     def _started(self, files: OpenFiles, queue: ConsumeQueue, start: int, stop: int) -> npt.NDArray[Any]:
-        """Entries [start, stop) of a queue file as a pull meets them after the start. In place of what that appends
-        before stale entries the last record of it stands: a pull gets this one, or jumps over all of them.
+        """Entries [start, stop) of a queue file as a pull sees them after the broker start. The last record that this
+        appends before stale entries stands for all of them: a pull gets that record, or jumps over all.
         """
         entries = queue.entries(files, start, stop)
         bounds = None if self.verdict is None else self.verdict.queues[queue.topic, queue.queue_id]
@@ -238,7 +241,7 @@ class QueuePartition(ScanPartition):
         return entries
 
     def readable(self, physical_offsets: Positions, sizes: Positions) -> Mask:
-        """Whose record lies inside of one log file, below the end of the log (rocketmq.md 6.1)."""
+        """Which records are inside one log file, below the end of the log (rocketmq.md 6.1)."""
         ends = physical_offsets + sizes
         in_order = self.log.holds_in_order(physical_offsets, ends)
         if in_order and physical_offsets[0] >= self.log_start and ends[-1] <= self.log_end:
@@ -247,15 +250,15 @@ class QueuePartition(ScanPartition):
         return inside & self.log.contains(physical_offsets, ends)
 
     def answered(self, entries: npt.NDArray[Any]) -> tuple[Positions, Mask]:
-        """Addresses of entries, and which of these a pull answers: also those of no length, whose bytes are none."""
+        """Addresses of entries, and which entries a pull answers, including those of no length, which have no bytes."""
         physical_offsets, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
         ends = physical_offsets + np.maximum(sizes, 0)
         inside = (physical_offsets >= self.log_start) & (ends <= self.log_end)
         return physical_offsets, inside & self.log.contains(physical_offsets, ends)
 
     def _jumped(self, files: OpenFiles, queue: ConsumeQueue, first: int, start: int, entries: npt.NDArray[Any]) -> Mask:
-        """Entries that a pull jumps over. A pull ends with a queue file, so one begins at entry `first`; in the first
-        file with the first entry that the broker does not take for expired.
+        """Which entries a pull jumps over. A pull ends with its queue file, so the next begins at entry `first`; in the
+        first file, with the first entry that the broker does not consider expired.
         """
         both = np.concatenate((self._started(files, queue, first, start), entries))
         begin = 0
@@ -270,7 +273,7 @@ class QueuePartition(ScanPartition):
     # -- entries that only the log has
 
     def entries_in_log(self, files: OpenFiles) -> Iterator[QueueEntries]:
-        """The entries that `wanted` selects of those that a broker's start would write; none for slices."""
+        """The entries selected by `wanted` of those that a broker start would write; none when reading queue files."""
         verdict, wanted = self.verdict, self.wanted
         if verdict is None or wanted is None:
             return
@@ -292,7 +295,7 @@ class QueuePartition(ScanPartition):
             yield entries.take(~jumped)
 
     def _open_pull(self, files: OpenFiles, index: int, verdict: Verdict) -> tuple[int, int]:
-        """Up to which queue offset a pull jumps over appended entries below which address, because of unreadable
+        """The queue offset and the address below which a pull jumps over appended entries, because of unreadable
         entries before them in the same queue file.
         """
         queue = self.queues[index]
@@ -338,7 +341,7 @@ class QueuePartition(ScanPartition):
                 yield batch
 
     def _selected(self, entries: QueueEntries, builder: BatchBuilder) -> QueueEntries:
-        """The entries that the request's conditions on what they state leave."""
+        """The entries that satisfy the request's conditions on what entries state."""
         return builder.selected(entries)
 
     def _batch(self, entries: QueueEntries, builder: BatchBuilder, window: Window) -> pa.RecordBatch | None:
@@ -347,7 +350,7 @@ class QueuePartition(ScanPartition):
         return builder.from_queue(*self._loaded(entries, window), entries)
 
     def _loaded(self, entries: QueueEntries, window: Window) -> tuple[Bytes, Positions]:
-        """A buffer with the records of entries, and where in it each begins."""
+        """A buffer with the records of the entries, and the position of each in it."""
         starts, stops, run = runs(entries.physical_offsets, entries.sizes, self.log)
         buffer, run_positions = window.load_runs(starts, stops)
         behind = run_positions - starts
@@ -355,7 +358,7 @@ class QueuePartition(ScanPartition):
 
 
 def runs(physical_offsets: Positions, sizes: Positions, log: FileChain) -> tuple[Positions, Positions, Positions]:
-    """Spans to read for records in ascending order: what lies closer than GAP in one file is read at once.
+    """Spans to read for records in ascending order: records of one file with gaps up to GAP are read together.
 
     Returns starts and stops of the runs, and the run of each record.
     """

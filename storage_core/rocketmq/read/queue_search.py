@@ -1,7 +1,7 @@
-"""From records to the queues that serve them: which entries of which queues point to an address of the log.
+"""Maps records to the queues that serve them: finds the queue entries that point to an address of the log.
 
-A record names its queue, its queue offset and its light queues. The entry there is looked at, and where it belongs to
-another record, the queue is bisected. Which records are wanted is decided by `key_lookup`.
+A record names its queue, its queue offset and its light queues. The entry at that offset is read; if it belongs to
+another record, the queue is bisected. `key_lookup` decides which records to look for.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CHUNK = 1 << 18
 
 
 class QueueSearch:
-    """Searches the parts of selected queues that lie in their files."""
+    """Searches the parts of selected queues that are in their files."""
 
     def __init__(self, selection: Selection, files: OpenFiles, records: RecordReader) -> None:
         self._selection, self._files, self._records = selection, files, records
@@ -62,7 +62,7 @@ class QueueSearch:
     def _light(
         self, messages: Messages, physical_offsets: Positions, right: npt.NDArray[np.intp]
     ) -> list[tuple[int, Positions]]:
-        """The queues that a record names besides its own: queue 0, or the one of its own number (rocketmq.md 3.8)."""
+        """The same for queues named besides a record's own: queue 0, or that of its own number (rocketmq.md 3.8)."""
         if not len(find_all(messages.buffer, MULTI_DISPATCH.encode())):
             return []
         numbers = self._selection.numbers
@@ -77,7 +77,7 @@ class QueueSearch:
         return [(number, self._anywhere(number, physical_offsets[rows])) for number, rows in wanted.items()]
 
     def _in_queue(self, number: int, physical_offsets: Positions, queue_offsets: Positions) -> Positions:
-        """Queue offsets of the entries for records of this queue: the ones that they name, where these are theirs."""
+        """Queue offsets of the entries for records of this queue: those they name, if the entries there are theirs."""
         queue, start, stop = self._part(number)
         inside = (queue_offsets >= start) & (queue_offsets < stop)
         named = np.full(len(queue_offsets), -1, np.int64)
@@ -91,7 +91,7 @@ class QueueSearch:
     def _anywhere(self, number: int, physical_offsets: Positions) -> Positions:
         """Queue offsets of the entries of a queue that point to one of the ascending addresses.
 
-        By bisection; where that does not find all, by looking at every entry.
+        Bisects the queue; if that does not find all entries, reads every one.
         """
         queue, start, stop = self._part(number)
         if start >= stop or not len(physical_offsets):
@@ -116,11 +116,11 @@ class QueueSearch:
 def pieces(
     selection: Selection, spans: Sequence[Span], entries: Sequence[tuple[int, Positions]], files: OpenFiles
 ) -> QueueRanges:
-    """The parts of the selected queues whose records lie in some spans of the log, and some entries (number of the
-    queue, queue offsets).
+    """The parts of the selected queues whose records are in the given spans of the log, and the given entries (queue
+    number, queue offsets).
 
-    Parts do not overlap. They may hold a few entries between those wanted. Without spans, no queue is looked at that
-    has none of the entries.
+    Parts do not overlap. They may hold a few entries between the requested ones. Without spans, only queues that have
+    some of the entries are read.
     """
     wanted: dict[int, list[npt.NDArray[np.int64]]] = {}
     for number, queue_offsets in entries:
@@ -138,7 +138,7 @@ def pieces(
 
 
 def _reaching(selection: Selection, physical_offset: int, files: OpenFiles) -> list[int]:
-    """The queues whose last selected message lies at an address or after it: one look each instead of a bisection."""
+    """The queues whose last selected message is at or after an address: one read each instead of a bisection."""
     on_disk, last = selection.on_disk, selection.last_physical_offsets
     near = np.flatnonzero((on_disk.start < on_disk.stop) & ((last < 0) | (last >= physical_offset))).tolist()
     stops = on_disk.stop[near].tolist()
@@ -150,7 +150,7 @@ def _reaching(selection: Selection, physical_offset: int, files: OpenFiles) -> l
 
 
 def _joined(ranges: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Ranges [start, stop) in ascending order, those less than NEAR apart in one; empty ones are left out."""
+    """Ranges [start, stop) in ascending order, merged if at most NEAR apart; empty ones are left out."""
     ranges = ranges[ranges[:, 1] > ranges[:, 0]]
     if not len(ranges):
         return []

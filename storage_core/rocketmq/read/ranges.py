@@ -1,4 +1,4 @@
-"""Ranges of several queues, cut at addresses of the log or at a number of messages. Half-open arithmetic."""
+"""Ranges of several queues, cut at addresses of the log or at a number of messages. All are half-open."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from storage_core.rocketmq.disk.entry_ranges import Span, even_bounds, read_rang
 from storage_core.rocketmq.recovery.queue_scan import NOTHING_SEEN, SeenEntries
 
 SHORT = 4096
-"""Entries of a range that is read whole, together with others, to find where it is cut."""
+"""Ranges of up to this many entries are read whole, together with others, to find where they are cut."""
 ENTRIES_AT_ONCE = 1 << 18
 MOST_BOUNDS = 1 << 20
 
 
 @dataclass(frozen=True)
 class QueueRanges:
-    """Half-open ranges of queue offsets of several queues, given by number. Shape (n,) each."""
+    """Half-open ranges of queue offsets of several queues, which are given by number. Arrays have shape (n,)."""
 
     queue: npt.NDArray[np.int32]
     start: Positions
@@ -41,12 +41,12 @@ class QueueRanges:
     @property
     def queues(self) -> Positions:
         """The numbers of the queues, each once, ascending."""
-        # np.unique loads numpy's masked arrays, which takes as long as the plan of a small store.
+        # np.unique loads numpy's masked arrays, which takes as long as planning a small store.
         return np.flatnonzero(np.bincount(self.queue))
 
     @property
     def row_count(self) -> int:
-        """How many entries they hold."""
+        """The number of entries in all ranges."""
         return int(np.maximum(self.stop - self.start, 0).sum())
 
     def cut(
@@ -56,9 +56,9 @@ class QueueRanges:
         files: OpenFiles,
         seen: SeenEntries = NOTHING_SEEN,
     ) -> list[QueueRanges]:
-        """The ranges between neighbouring addresses of `cuts`, which ascend; one more than there are cuts.
+        """The ranges between neighbouring addresses of `cuts`, which ascend; one element more than there are cuts.
 
-        `seen`: addresses of entries that need not be read.
+        `seen`: known addresses of entries, which need not be read again.
         """
         edges = np.empty((len(cuts) + 2, len(self)), np.int64)
         edges[0], edges[-1] = self.start, np.maximum(self.start, self.stop)
@@ -68,7 +68,7 @@ class QueueRanges:
         return [QueueRanges(self.queue, starts, stops).filled() for starts, stops in pairwise(edges)]
 
     def filled(self) -> QueueRanges:
-        """Those that hold an entry."""
+        """The ranges that are not empty."""
         filled = np.flatnonzero(self.stop > self.start)
         return QueueRanges(self.queue[filled], self.start[filled], self.stop[filled])
 
@@ -98,7 +98,7 @@ def _ranges(pieces: list[tuple[int, int, int]]) -> QueueRanges:
 def _bounds(
     spans: Sequence[Span], counts: Positions, cuts: Positions, files: OpenFiles, seen: SeenEntries
 ) -> Positions:
-    """`even_bounds`; short ranges are read whole, and remote ones side by side."""
+    """Like `even_bounds`, but reads short ranges whole, and remote ones in parallel."""
     path = next((file.path for queue, _, _ in spans for file in queue.chain.files), "")
     if not system.is_local(path):
         alone = side_by_side(lambda span, own: span[0].lower_bounds(own, *span[1:], cuts), spans, files, path)
@@ -114,7 +114,7 @@ def _bounds(
 
 
 def _together(counts: Positions, cut_count: int) -> Iterator[tuple[int, int]]:
-    """Rows [first, stop) of neighbouring short ranges, to be read together, and long ones alone."""
+    """Rows [first, stop) to read together: neighbouring short ranges, or a long one alone."""
     first, entries = 0, 0
     for row, count in enumerate(counts.tolist()):
         full = count > SHORT or entries + count > ENTRIES_AT_ONCE or (row - first + 1) * cut_count > MOST_BOUNDS
@@ -127,12 +127,12 @@ def _together(counts: Positions, cut_count: int) -> Iterator[tuple[int, int]]:
 
 
 def _addresses(spans: Sequence[Span], ends: Positions, files: OpenFiles) -> Positions:
-    """The addresses of all entries of ranges, of which each ends at one of `ends` in what is returned."""
+    """The addresses of all entries of the spans; `ends` says where each span ends in the result."""
     return read_ranges(files, spans, np.append(0, ends))["physical_offset"].astype(np.int64)
 
 
 def _lower_bounds(spans: Sequence[Span], cuts: Positions, files: OpenFiles, seen: SeenEntries) -> Positions:
-    """The same of short ranges, all of which are read at once."""
+    """The same for short ranges, which are all read at once."""
     starts, stops = np.array([span[1:] for span in spans], np.int64).T
     counts = stops - starts
     ends = np.cumsum(counts)
@@ -140,7 +140,7 @@ def _lower_bounds(spans: Sequence[Span], cuts: Positions, files: OpenFiles, seen
     known = [part for part in parts if part is not None]
     offsets = np.concatenate(known) if len(known) == len(spans) else _addresses(spans, ends, files)
     column = np.repeat(np.arange(len(spans)), counts)
-    # Addresses rise within a queue; where damage breaks that, the largest one so far counts.
+    # Addresses ascend within a queue; where damage breaks that, the largest one so far counts.
     falls = np.flatnonzero((offsets[1:] < offsets[:-1]) & (column[1:] == column[:-1]))
     for number in set(column[falls].tolist()):
         part = offsets[ends[number] - counts[number] : ends[number]]

@@ -1,7 +1,7 @@
-"""Which messages a request's keys, ids, tags and predicates leave, asked where it costs least: of queue entries, of
-the stored bytes, of header fields, of properties, of bodies last.
+"""Filters messages by a request's keys, ids, tags and predicates, each checked where it costs least: on queue entries,
+stored bytes, header fields, properties, and last on bodies.
 
-Where matching messages may lie is decided by `key_search`; rows are made by `batch_builder`.
+`key_search` finds where matching messages may be; `batch_builder` makes the rows.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _SHOWN_LAST = frozenset({"body", "corruption"})
 
 @dataclass(frozen=True)
 class Needles:
-    """What the bytes of a matching record must hold, unless its address is one of `physical_offsets`."""
+    """What the bytes of a matching record must contain, unless its address is one of `physical_offsets`."""
 
     texts: list[bytes]
     physical_offsets: Positions
 
 
 class RowFilter:
-    """The conditions of one request, by what they ask."""
+    """The conditions of one request, grouped by the data they need."""
 
     def __init__(self, request: ScanRequest) -> None:
         conditions = [*_of_options(request), *(condition(predicate) for predicate in request.predicates)]
@@ -52,7 +52,7 @@ class RowFilter:
         for one in conditions:
             if one.columns <= ENTRY_COLUMNS:
                 self.entries.append(one)
-            # A damaged row shows nulls, and whether it is damaged is known when its body has been checked.
+            # A damaged row shows nulls, and whether it is damaged is known only once its body has been checked.
             elif request.mode is Mode.PERMISSIVE or one.columns & _SHOWN_LAST:
                 self.last.append(one)
             else:
@@ -62,7 +62,7 @@ class RowFilter:
     def matching_bytes(
         self, buffer: Bytes, starts: Positions, sizes: Positions, physical_offsets: Positions
     ) -> Mask | None:
-        """Which records [start, start + size) of a buffer can match by their bytes; None when bytes do not tell."""
+        """Which records [start, start + size) of a buffer can match by their bytes; None if the bytes cannot tell."""
         if self._needles is None or len(starts) <= FEW:
             return None
         matching = spans_with(buffer, starts, starts + sizes, self._needles.texts)
@@ -74,8 +74,8 @@ class RowFilter:
 def may_have_tag(tags: Sequence[str], topic: str, codes: npt.NDArray[np.int64]) -> Mask:
     """Which entries of a topic's queue may have one of `tags`, by their tags codes.
 
-    Codes of the schedule topic are delivery times, and those of at most -2^31 - 1 are addresses in another file: there
-    only the text decides.
+    Codes of the schedule topic are delivery times, and codes of at most -2^31 - 1 are addresses in another file: in
+    both cases only the text decides.
     """
     if topic == SCHEDULE_TOPIC:
         return np.ones(len(codes), bool)
@@ -83,7 +83,7 @@ def may_have_tag(tags: Sequence[str], topic: str, codes: npt.NDArray[np.int64]) 
 
 
 def offset_of_id(message_id: str) -> int | None:
-    """The physical offset in a 32- or 56-digit offset id (rocketmq.md 2.10); None when it is none."""
+    """The physical offset in a 32- or 56-digit offset id (rocketmq.md 2.10); None if it is not one."""
     if not _OFFSET_ID.fullmatch(message_id):
         return None
     physical_offset = int(message_id[-16:], 16)
@@ -91,7 +91,7 @@ def offset_of_id(message_id: str) -> int | None:
 
 
 def offsets_of_ids(message_ids: Iterable[str]) -> list[int]:
-    """The physical offsets of those of the ids that are offset ids."""
+    """The physical offsets of the ids that are offset ids."""
     return [offset for offset in map(offset_of_id, message_ids) if offset is not None]
 
 
@@ -108,7 +108,7 @@ def _of_options(request: ScanRequest) -> list[Condition]:
 
 
 def _with_id(ids: Sequence[str]) -> Condition:
-    """UNIQ_KEY is one of `ids`, or the record lies where an offset id says (interface.md 12)."""
+    """The condition that UNIQ_KEY is one of `ids`, or the record is where an offset id says (interface.md 12)."""
     physical_offsets = offsets_of_ids(ids)
     # A message without UNIQ_KEY shows its offset id, which states its own address.
     return Condition(
@@ -118,7 +118,7 @@ def _with_id(ids: Sequence[str]) -> Condition:
 
 
 def _needles(request: ScanRequest) -> Needles | None:
-    """What the bytes of every matching record hold, by the first condition that says so."""
+    """What the bytes of every matching record must contain, from the first condition that determines it."""
     texts: Sequence[str] | None = None
     if request.keys is not None:
         texts = request.keys

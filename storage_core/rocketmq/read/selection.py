@@ -1,7 +1,7 @@
-"""Which queues a request selects, and which queue offsets of each; half-open ranges.
+"""Selects the queues of a request and the queue offsets of each, as half-open ranges.
 
-What a queue serves comes from `recovery`, the offset at a time from `time_search`. Which of the selected messages are
-looked up by key is decided by `key_search`. Source of the rules: interface.md 26.
+`recovery` says what a queue serves, `time_search` finds the offset at a time. `key_search` decides which of the
+selected messages are looked up by key. Source of the rules: interface.md 26.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NOTHING_CHOSEN = (None,) * 5
 
 @dataclass(frozen=True)
 class BatchRange:
-    """The selected queue offsets [start, stop) of a batch queue: those before `listed_stop` in its own files."""
+    """The selected queue offsets [start, stop) of a batch queue; those before `listed_stop` are in its own files."""
 
     info: QueueInfo
     queue: BatchQueue
@@ -47,11 +47,11 @@ class BatchRange:
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """The queues of which a request selects something, and their selected queue offsets [start, stop): the first of
-    them in the queue's files, the rest in the log, but for stale ones.
+    """The queues from which a request selects messages, and their selected queue offsets [start, stop): the first ones
+    are in the queue's files, the rest in the log, except stale ones.
 
-    One element a queue, in the order of the store; queues are numbered by it. `is_whole`: all that the store serves.
-    `batched`: the same of batch queues.
+    One element per queue, in store order; queues are numbered in this order. `is_whole`: everything that the store
+    serves is selected. `batched`: the same for batch queues.
     """
 
     infos: Sequence[QueueInfo]
@@ -86,7 +86,7 @@ class Selection:
 
     @cached_property
     def stale(self) -> QueueRanges:
-        """The parts in the queues' last files that lie behind entries which only the log has; none is empty."""
+        """The parts in the queues' last files that follow entries which only the log has; none is empty."""
         known = [(number, bounds.stale) for number, bounds in enumerate(self.bounds) if bounds.stale is not None]
         numbers = np.array([number for number, _ in known], np.int32)
         start = np.array([stale.start for _, stale in known], np.int64)
@@ -96,12 +96,12 @@ class Selection:
 
     @cached_property
     def has_unlisted(self) -> bool:
-        """Whether some of what is selected is in no queue file, or behind something that is in none."""
+        """Whether a selected entry is in no queue file, or follows an entry that is in none."""
         return len(self.in_log.filled()) + len(self.stale) > 0
 
     @cached_property
     def last_physical_offsets(self) -> Positions:
-        """No record in a queue's files lies after this address; -1 where that is not known."""
+        """For each queue an address after which its files list no record; -1 if unknown."""
         return np.array([bounds.last_physical_offset for bounds in self.bounds], np.int64)
 
     @cached_property
@@ -114,13 +114,13 @@ class Selection:
 
 
 _wholes: WeakKeyDictionary[ServedQueues, Selection] = WeakKeyDictionary()
-"""Everything that a store serves, for as long as it serves the same: what a lookup selects."""
+"""The selection of everything that a store serves, kept while that is unchanged; lookups use it."""
 
 
 def selected_queues(request: ScanRequest, served: ServedQueues, files: OpenFiles) -> Selection:
-    """The queues of which a request selects something, after all its options and predicates on queue and offset.
+    """The queues from which a request selects messages, after all its options and predicates on queue and offset.
 
-    The very same selection for requests that narrow nothing. Raises OptionError for a topic or queue that does not
+    Requests that narrow nothing share one selection object. Raises OptionError for a topic or queue that does not
     exist, DataLossError, OffsetOutOfRangeError.
     """
     if _narrows(request):
@@ -136,7 +136,7 @@ def selected_queues(request: ScanRequest, served: ServedQueues, files: OpenFiles
 
 
 def _narrows(request: ScanRequest) -> bool:
-    """Whether a request may leave out queues, or offsets of one, before it looks for keys."""
+    """Whether a request may exclude queues, or offsets of a queue, before keys are looked up."""
     chosen = (request.topics, request.topic_pattern, request.assign, request.start_ms, request.stop_ms)
     return (
         chosen != NOTHING_CHOSEN
@@ -199,8 +199,8 @@ def _batch_range(served: ServedQueues, info: QueueInfo, start: int, stop: int, f
 def unlisted_of_compacted(
     selection: Selection, served: ServedQueues, files: OpenFiles
 ) -> tuple[Selection, QueueRanges]:
-    """What is selected of compacted queues and lies in none of their files, as a start dispatches it to them; and which
-    of it the consume queues list: after a crash all from the log file on at which recovery begins.
+    """The selected messages of compacted queues that are in none of their files, as a broker start dispatches them; and
+    which of these the consume queues list: after a crash, all from the log file at which recovery begins.
     """
     ranges = [one for one in selection.batched if one.queue.is_compacted and one.listed_stop < one.stop]
     start = np.array([max(one.start, one.listed_stop) for one in ranges], np.int64)
@@ -214,7 +214,7 @@ def unlisted_of_compacted(
 
 
 def _counted(request: ScanRequest, info: QueueInfo, served: ServedQueues, files: OpenFiles) -> ScanRequest:
-    """The request, with the last so many messages counted where queue offsets have holes: in a compacted queue."""
+    """The request; for a compacted queue, whose offsets have holes, the last N messages are found by counting."""
     key = (info.topic, info.queue_id)
     queue = served.batched.get(key)
     if queue is None or not queue.is_compacted or request.start.last is request.stop.last is None:
@@ -231,7 +231,7 @@ def _counted(request: ScanRequest, info: QueueInfo, served: ServedQueues, files:
 
 
 def _group_offsets(option: str, bound: OffsetBound, root: str) -> Mapping[QueueKey, int] | None:
-    """What the consumer group of a bound has committed; None when it names none. OptionError for an unknown group."""
+    """The committed offsets of a bound's consumer group; None without one. Raises OptionError for an unknown group."""
     if bound.group is None:
         return None
     committed = committed_offsets(root)
@@ -242,7 +242,7 @@ def _group_offsets(option: str, bound: OffsetBound, root: str) -> Mapping[QueueK
 
 
 def named_queues(request: ScanRequest, queues: Sequence[QueueInfo]) -> list[QueueInfo]:
-    """The queues that a request selects by name. OptionError for a name that does not exist, with those that do."""
+    """The queues that a request selects by name. Raises OptionError for an unknown name, listing the known ones."""
     topics = sorted({queue.topic for queue in queues})
     for topic in request.topics or ():
         _check_topic("topic", topic, topic, topics)
@@ -284,9 +284,9 @@ def bounded(
 ) -> tuple[int, int]:
     """Queue offsets [start, stop) of a queue after `startingOffsets` and `endingOffsets` (interface.md 26).
 
-    `starts` and `stops` are the offsets of the consumer groups that these may name. Raises DataLossError for offsets
-    below the first readable one (unless fail_on_data_loss is false) and OffsetOutOfRangeError for offsets after the
-    end, or a start after its stop.
+    `starts` and `stops` are the committed offsets of the consumer groups that these options may name. Raises
+    DataLossError for offsets below the first readable one and OffsetOutOfRangeError for offsets after the end (with
+    fail_on_data_loss false, both are moved into the range), and OffsetOutOfRangeError for a start after its stop.
     """
     start = _resolve("startingOffsets", queue, request.start, request, starts, queue.start)
     stop = _resolve("endingOffsets", queue, request.stop, request, stops, queue.stop)
@@ -337,9 +337,9 @@ def _resolve(
 
 @dataclass(frozen=True)
 class LogSelection:
-    """The same for records of the log alone (scan=log), which name their queue and offset themselves.
+    """The selection in a scan of the log alone (scan=log), whose records name their queue and offset themselves.
 
-    `named` holds the offsets that the request gives for some queues.
+    `named` holds the offsets that the request sets for some queues.
     """
 
     request: ScanRequest
@@ -358,7 +358,7 @@ class LogSelection:
 
 
 def log_selection(request: ScanRequest) -> LogSelection:
-    """What a request selects of the log; EARLIEST and LATEST are open ends."""
+    """What a request selects from the log; EARLIEST and LATEST are open ends."""
     named: dict[QueueKey, tuple[int, int]] = {}
     for key in {*request.start.offsets, *request.stop.offsets}:
         start, stop = request.start.offsets.get(key, EARLIEST), request.stop.offsets.get(key, LATEST)

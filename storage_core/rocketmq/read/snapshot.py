@@ -1,7 +1,7 @@
 """What one RocketMQ store serves at one moment: its queues, and plans for reading them.
 
-What a broker would serve is decided by `recovery`. A plan is made in three steps: `selection` of queue offsets,
-`key_search` where a request looks for keys, ids or addresses, and `partitioning`.
+`recovery` decides what a broker would serve. A plan is made in three steps: `selection` of queue offsets, `key_search`
+if the request selects by keys, ids or addresses, and `partitioning`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from storage_core.rocketmq.schema import message_schema
 from storage_core.store import Predicate, QueueInfo, QueueKey, Scan, ScanPartition, ScanRequest, Snapshot
 
 HAS_KEYS = Predicate("key", "not in", ("", " "))
-"""What a broker asks of a message before it puts it into the log of a compacted queue."""
+"""What a broker requires of a message before it appends it to the log of a compacted queue."""
 
 
 class RocketSnapshot(Snapshot):
-    """A listing and what a broker would serve of it. `serve` walks the log: only a question that needs it calls it."""
+    """A listing and what a broker would serve of it. `serve` walks the log, so it is called only when needed."""
 
     def __init__(self, listing: Listing, serve: Callable[[], ServedQueues], store_name: str) -> None:
         self._listing = listing
@@ -49,7 +49,7 @@ class RocketSnapshot(Snapshot):
         return self.served.infos
 
     def schema(self, request: ScanRequest) -> pa.Schema:
-        """Native columns in the request's order. OptionError for an unknown one."""
+        """Native columns in the request's order. Raises OptionError for an unknown one."""
         return message_schema(request)
 
     def plan(self, request: ScanRequest) -> list[ScanPartition]:
@@ -74,7 +74,7 @@ class RocketSnapshot(Snapshot):
             return partitions
 
     def read(self, request: ScanRequest) -> Iterator[pa.RecordBatch]:
-        """The rows of `plan`; those of a lookup that finds few messages without one."""
+        """The rows of `plan`; a lookup that finds few messages returns them without a plan."""
         if request.keys is not None or request.message_ids is not None:
             message_schema(request)
             self._check_queues()
@@ -103,7 +103,9 @@ class RocketSnapshot(Snapshot):
         return selection.starts
 
     def warnings(self) -> Sequence[str]:
-        """What a read through the queues leaves out, in bytes and of compacted topics."""
+        """Warnings about what a read through the queues leaves out: bytes after the end of the log, messages that a 5.x
+        start with DLedger takes out of their queues, and messages of compacted topics.
+        """
         lines = []
         left_out = self.bytes_after_end()
         if left_out:
@@ -127,7 +129,7 @@ class RocketSnapshot(Snapshot):
         return lines
 
     def bytes_after_end(self) -> int:
-        """Bytes of the log that a broker would cut: after a record that is not valid, and in later files."""
+        """The number of log bytes that a broker would cut: from an invalid record on, and in later files."""
         log, verdict = self.served.listing.log, self.served.verdict
         end = verdict.log_end
         if verdict.reason in (Stop.END, Stop.BLANK):

@@ -1,6 +1,6 @@
-"""The first message of a queue at or after a time, as 5.3.3's LOWER search finds it: by store times, never by mtime.
+"""Finds the first message of a queue at or after a time, as 5.3.3's LOWER search does: by store time, never by mtime.
 
-Source of the rule: rocketmq.md 6.3, interface.md 13. A bisection: where store times step back, so does the answer.
+Source of the rule: rocketmq.md 6.3, interface.md 13. It bisects: if store times step back, so does the result.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ STEPS = 64
 
 
 class TimeSearch:
-    """Searches queues of one store by store time; reads two small pieces a step."""
+    """Searches queues of one store by store time, with two small reads per step."""
 
     def __init__(self, served: ServedQueues, files: OpenFiles) -> None:
         self._served, self._files = served, files
 
     def offsets_at(self, queues: Sequence[QueueInfo], time_ms: int) -> list[int]:
-        """For each queue the queue offset in [start, stop] that the search gives for `time_ms`."""
+        """For each queue the queue offset in [start, stop] that the search finds for `time_ms`."""
         offsets = []
         in_log: dict[QueueKey, int] = {}
 
@@ -60,7 +60,7 @@ class TimeSearch:
         return offsets
 
     def lower_bound(self, queue: ConsumeQueue, start: int, stop: int, time_ms: int) -> int:
-        """The queue offset in [start, stop] that the search gives for `time_ms` over the entries [start, stop)."""
+        """The queue offset in [start, stop] that the search finds for `time_ms` among the entries [start, stop)."""
         if start >= stop:
             return stop
         floor, ceiling = self._file_with(queue, start, stop, time_ms)
@@ -71,7 +71,7 @@ class TimeSearch:
         return self._bisect(queue, floor, ceiling, time_ms, start)
 
     def _first_in_log(self, queues: Collection[QueueKey], time_ms: int) -> dict[QueueKey, int]:
-        """For each queue the first queue offset at or after the time of the entries that are only in the log.
+        """For each queue the first queue offset at or after the time, among the entries that are only in the log.
 
         Queues without such an entry are absent.
         """
@@ -91,7 +91,7 @@ class TimeSearch:
         return firsts
 
     def _first_stale(self, key: QueueKey, time_ms: int) -> int:
-        """The same of entries behind these in a queue's file, or the queue's end."""
+        """The same among the stale entries that follow these in a queue's file, or the queue's end."""
         bounds = self._served.verdict.queues.get(key)
         if bounds is None:
             return self._served.verdict.batches[key].stop
@@ -109,7 +109,7 @@ class TimeSearch:
         ]
         if not files:
             return start, stop - 1
-        # File after file, as the broker does: where clocks step back a bisection would end in another one.
+        # File by file, as the broker does: if clocks step back, a bisection would end in another file.
         late = (file for file in files[:-1] if self._store_ms(queue, file[1]) >= time_ms)
         return next(late, files[-1])
 
@@ -129,10 +129,10 @@ class TimeSearch:
         return right
 
     def _first_equal(self, queue: ConsumeQueue, floor: int, at: int, time_ms: int) -> int:
-        """The first of the equal times that end with `at`: step by step, as the broker goes, at first.
+        """The first entry of the run of equal times that ends at `at`; at first step by step, as the broker does.
 
-        Where a job wrote a million messages with one time that would take seconds; after the first steps the times
-        before `at` are taken as rising.
+        If a job wrote a million messages with one time, that would take seconds; after the first steps the times
+        before `at` are assumed to ascend.
         """
         nearest = max(floor, at - STEPS)
         while at > nearest and self._store_ms(queue, at - 1) == time_ms:

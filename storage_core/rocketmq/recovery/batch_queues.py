@@ -1,7 +1,7 @@
-"""Which queues a broker keeps in entries that state their queue offset, how far these go, and what its start adds.
+"""The queues whose entries state their queue offset: which there are, how far they go, and what a broker start adds.
 
-Batch queues point into the commit log; those of compacted topics into logs of their own in `compaction/`, from which a
-broker serves them. Source of the rules: rocketmq.md 3.7, 3.9.
+Batch queues point into the commit log; those of compacted topics point into logs of their own in `compaction/`, from
+which a broker serves them. Source of the rules: rocketmq.md 3.7, 3.9.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NO_CHAIN = FileChain((), 0)
 
 @dataclass(frozen=True)
 class BatchEntries:
-    """Entries that records of batch topics ask for, in log order. Arrays have shape (n,); `queue` is an index into
+    """Entries that records of batch topics call for, in log order. Arrays have shape (n,); `queue` is an index into
     `keys`, `rows` are the numbers of the records. Entry i holds the queue offsets [queue_offsets[i], stops[i]).
     """
 
@@ -55,8 +55,8 @@ class BatchEntries:
     rows: npt.NDArray[np.intp]
 
     def of(self, number: int) -> tuple[npt.NDArray[np.intp], bool]:
-        """The entries of queue `number`, from the last one on with queue offset 0, and whether there is one: what the
-        log has before it belongs to a queue of this name that was deleted.
+        """The entries of queue `number` from the last one with queue offset 0 on, and whether there is such an entry:
+        those before it belong to a deleted queue of the same name.
         """
         own = np.flatnonzero(self.queue == number)
         begins = np.flatnonzero(self.queue_offsets[own] == 0)
@@ -64,7 +64,7 @@ class BatchEntries:
 
 
 def batch_entries(run: RecordRun, topics: Collection[str]) -> BatchEntries | None:
-    """What a dispatcher would put into batch queues for the records of `run`; None where no record has such a topic.
+    """What a dispatcher would put into batch queues for the records of `run`; None if no record has such a topic.
 
     A record without INNER_NUM and INNER_BASE is one message at its own QUEUEOFFSET.
     """
@@ -87,16 +87,16 @@ def batch_entries(run: RecordRun, topics: Collection[str]) -> BatchEntries | Non
 
 
 def _numbers(texts: pa.StringArray) -> Positions:
-    """What decimal texts say, -1 for others. Shape (n,)."""
+    """The values of decimal texts, -1 for other texts. Shape (n,)."""
     right, found = as_mask(pc.match_substring_regex(texts, QUEUE_OFFSET)), np.full(len(texts), -1, np.int64)
     found[right] = as_numbers(texts.filter(as_array(right)).cast(pa.int64()))
     return found
 
 
 class BatchDispatcher:
-    """Feeds records to batch queues while a store is recovered; 4.9 knows none.
+    """Feeds records to batch queues while a store is recovered; 4.9 does not support them.
 
-    `listed`: the address of the last record that each queue's files list, -1 without one.
+    `listed`: the address of the last record that each queue's files list, -1 if there is none.
     """
 
     def __init__(self, listing: Listing, files: OpenFiles, rules: Rules) -> None:
@@ -111,20 +111,20 @@ class BatchDispatcher:
 
     @property
     def topics(self) -> frozenset[str]:
-        """The topics with batch queues, of those that were met."""
+        """The topics with batch queues, of those seen so far."""
         return frozenset(self._topics)
 
     @property
     def last_physical_offset(self) -> int:
-        """The address of the last record that some batch queue lists; -1 without one."""
+        """The address of the last record that any batch queue lists; -1 if there is none."""
         return max(self.listed.values(), default=-1)
 
     def lacks_some_of(self, listed: Mapping[QueueKey, int]) -> bool:
-        """Whether a queue lists less than it did."""
+        """Whether a queue lists less than it did according to `listed`."""
         return any(self.listed.get(key, -1) < address for key, address in listed.items())
 
     def takes(self, topic: str) -> bool:
-        """Whether messages of a topic go to batch queues: asked of one that has no consume queue yet."""
+        """Whether messages of a topic go to batch queues; called for a topic that has no consume queue yet."""
         if topic in self._topics:
             return True
         if self._known is None:
@@ -152,7 +152,7 @@ class BatchDispatcher:
 
 
 def _kept(log: FileChain, chain: FileChain, log_end: int, files: OpenFiles) -> BatchQueue:
-    """A batch queue with the files that a start keeps: of the last three none behind one that is not full."""
+    """A batch queue with the files that a broker start keeps: of the last three, none behind one that is not full."""
     queue = BatchQueue(log, chain, is_compacted=False, log_end=log_end)
     count = len(chain.files)
     for index in range(max(0, count - QUEUE_FILES_SCANNED), count - 1):
@@ -170,10 +170,10 @@ def _last_physical_offset(queue: BatchQueue, files: OpenFiles) -> int:
 
 
 def served_batched(listing: Listing, verdict: Verdict, files: OpenFiles) -> dict[QueueKey, BatchQueue]:
-    """The batch queues, and those of compacted topics: NO_FILES for one that was never compacted, of which a broker
-    serves nothing. Their files are looked for now.
+    """The batch queues, and those of compacted topics: NO_FILES for one without files in `compaction/`, of which a
+    broker serves only what a start dispatches to it. Their files are listed by this call.
 
-    4.9 knows neither, and without `compaction/` a compacted topic is read from its consume queues.
+    4.9 supports neither, and without `compaction/` a compacted topic is read from its consume queues.
     """
     found: dict[QueueKey, BatchQueue] = {}
     if verdict.rules is Rules.V4:
@@ -192,8 +192,8 @@ def served_batched(listing: Listing, verdict: Verdict, files: OpenFiles) -> dict
 def batched_infos(
     listing: Listing, verdict: Verdict, batched: Mapping[QueueKey, BatchQueue], files: OpenFiles
 ) -> Iterator[QueueInfo]:
-    """Their readable ranges. Of a compacted queue there is a next message for every queue offset below the end,
-    however many are gone.
+    """The readable ranges of these queues. In a compacted queue there is a next message for every queue offset below
+    the end, however many messages were removed.
     """
     for key, queue in batched.items():
         stop, bounds, tail = queue.stop(files), verdict.queues.get(key), verdict.batches.get(key)
@@ -209,7 +209,7 @@ def batched_infos(
 
 
 def _first_unexpired(queue: BatchQueue, log_start: int, files: OpenFiles) -> int | None:
-    """The first queue offset of the first file whose record is not before the log; None without an entry."""
+    """The first queue offset of the first file whose record is not before the log; None if there is no entry."""
     for index in range(len(queue.entry_files.files)):
         entries = queue.entries(files, index)
         if len(entries):
@@ -220,7 +220,7 @@ def _first_unexpired(queue: BatchQueue, log_start: int, files: OpenFiles) -> int
 
 
 def awaits_start(listing: Listing, verdict: Verdict) -> list[str]:
-    """Topics with messages that only a broker's start puts where it serves them from, sorted."""
+    """Topics with messages that a broker serves only after a start has put them in place, sorted."""
     with OpenFiles() as files:
         topics = {
             key[0]
@@ -234,5 +234,5 @@ def awaits_start(listing: Listing, verdict: Verdict) -> list[str]:
 
 
 def _is_dispatched_to(listing: Listing, bounds: QueueVerdict) -> bool:
-    """Whether a start dispatches messages of a queue from the log, and so to its compaction log too."""
+    """Whether a broker start dispatches messages of a queue from the log, and thus to its compaction log too."""
     return listing.abort or bounds.stop > bounds.disk_stop

@@ -1,7 +1,7 @@
 """Caches the listing of a store's directory until the stat of a file or folder changes.
 
-Listing a store opens every folder; checking the cache is one stat for each name. What is in the files is not seen here:
-a broker writes through maps, which `recovery_cache` deals with.
+Listing a store opens every folder; checking the cache takes one stat per name. Changes of file content are not seen
+here: a broker writes through memory maps, which `recovery_cache` deals with.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from storage_core.rocketmq.disk.directory import MARKS, Listing, list_store, log
 
 MOST_STORES = 64
 SETTLED_NS = 2_000_000_000
-"""How old a change must be to be told from the next one: some file systems count in steps of two seconds."""
+"""How old a change must be to be distinguished from the next one: some file systems count in steps of two seconds."""
 
 Stamps = tuple[tuple[str, Stamp], ...]
 
 
 @dataclass(frozen=True)
 class _CachedListing:
-    """A listing, and the stamps that every folder and file had before it was made; none after the first time."""
+    """A listing, and the stamps of every folder and file from before it was made; none for the first listing."""
 
     listing: Listing
     stamps: Stamps = ()
@@ -37,7 +37,7 @@ _cache: OrderedDict[tuple[str, tuple[str, ...]], _CachedListing] = OrderedDict()
 
 
 def cached_listing(root: str, commit_log_paths: Sequence[str] = ()) -> Listing:
-    """`list_store`; the very same listing as the last time when nothing has changed since.
+    """`list_store`; returns the same listing object as last time if nothing has changed since.
 
     Raises what `list_store` raises.
     """
@@ -56,12 +56,12 @@ def cached_listing(root: str, commit_log_paths: Sequence[str] = ()) -> Listing:
 
 
 def is_settled(stamp: Stamp) -> bool:
-    """Whether a stamp is so old that the next change cannot leave it as it is."""
+    """Whether a stamp is so old that the next change is sure to alter it."""
     return max(stamp.mtime_ns, stamp.ctime_ns) <= time.time_ns() - SETTLED_NS
 
 
 def _settled(stamps: Iterable[tuple[str, Stamp]]) -> Stamps:
-    """The stamps, or none when one of them is so young that the next change might leave it as it is."""
+    """The stamps, or none if one of them is so recent that the next change might not alter it."""
     newest_ns, settled = time.time_ns() - SETTLED_NS, []
     for path, stamp in stamps:
         if max(stamp.mtime_ns, stamp.ctime_ns) > newest_ns:
@@ -71,7 +71,7 @@ def _settled(stamps: Iterable[tuple[str, Stamp]]) -> Stamps:
 
 
 def _stamps(root: str, commit_log_paths: Sequence[str]) -> Iterator[tuple[str, Stamp]]:
-    """Every folder and name that a listing depends on, each folder before what lies in it."""
+    """Every folder and name that a listing depends on, each folder before its content."""
     yield from _below(root, 0)
     for folder in log_folders(root, commit_log_paths):
         yield from _below(folder, 1)

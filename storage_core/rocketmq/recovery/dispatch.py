@@ -1,7 +1,7 @@
-"""What a broker's dispatcher appends to its consume queues for records of the log: the rules, and nothing on disk.
+"""The rules by which a broker's dispatcher appends entries for records of the log to consume queues; touches no files.
 
-Shared by recovery (how long is each queue after a start?), by readers of entries that are not on disk, and by writers
-of records that keep their queue offsets. Source of the rules: rocketmq.md 3.3, 5.6.
+Shared by recovery (how long is each queue after a broker start?), by readers of entries that are not on disk, and by
+writers of records that keep their queue offsets. Source of the rules: rocketmq.md 3.3, 5.6.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class QueueTail:
     """The end of one queue: the next queue offset, and the address after the last record that it lists (-1: none).
 
     `has_files` is false for a queue that the dispatcher would have to create. `first` is the queue offset of the first
-    real entry where it did create it, with filler entries from `filler` on.
+    real entry if the dispatcher created the queue, with filler entries from `filler` on.
     """
 
     queue_offset: int = 0
@@ -52,7 +52,7 @@ class AppendedEntries:
     rows: npt.NDArray[np.intp]
 
     def take(self, rows: Mask) -> AppendedEntries:
-        """Some of the entries."""
+        """The selected entries."""
         return AppendedEntries(
             self.keys, self.queue[rows], self.queue_offsets[rows], self.physical_offsets[rows], self.sizes[rows],
             self.rows[rows],
@@ -61,9 +61,9 @@ class AppendedEntries:
 
 @dataclass(frozen=True)
 class AskedEntries:
-    """Entries that records ask for, in log order: each for its own queue, and for those that it names besides.
+    """Entries that records call for, in log order: each in its own queue, and in those that it names besides.
 
-    Arrays have shape (n,). `queue` is an index into `keys`, `rows` are the numbers of the records, `named` tells the
+    Arrays have shape (n,). `queue` is an index into `keys`, `rows` are the numbers of the records, `named` marks the
     entries of queues that records name besides their own.
     """
 
@@ -75,7 +75,7 @@ class AskedEntries:
 
 
 def asked_entries(messages: Messages, of_5x: bool) -> AskedEntries:
-    """The entries that records ask for, by the rules of 5.x or of 4.9; a queue need not take them."""
+    """The entries that records call for, by the rules of 5.x or of 4.9; a queue need not accept them."""
     keys, queue = queue_keys(messages)
     listed = has_entry(messages.column("sys_flag"))
     rows = np.flatnonzero(listed)
@@ -111,9 +111,9 @@ class Dispatcher:
         self._entries_per_file = max(entries_per_file, 1)
 
     def feed(self, run: RecordRun) -> AppendedEntries:
-        """Appends what the rules append for the records of `run`."""
+        """Appends the entries that the rules require for the records of `run`; returns them."""
         messages = run.messages
-        # A broker dispatches the address that the record states, not the one where it lies.
+        # A broker dispatches the address that the record states, not the one at which it is stored.
         physical_offsets = messages.column("physical_offset")
         asked = asked_entries(messages, self._of_5x)
         rows, ends = asked.rows, (physical_offsets + run.sizes)[asked.rows]
@@ -157,9 +157,9 @@ def appended_offsets(offsets: Positions, ends: Positions, following: int, reach:
     """The queue offsets that records of one queue get when they are dispatched in order (rocketmq.md 3.3, 5.6).
 
     `offsets` are their QUEUEOFFSETs, `ends` the addresses after them, shape (n,). The queue's next offset is
-    `following`, its last record ends at `reach`. A record that ends no later than the last one is ignored, and one
-    whose offset is too small unless that is 0; an offset that is too large closes up. Returns the queue offsets, -1 for
-    ignored records, and the new `following` and `reach`.
+    `following`, its last record ends at `reach`. A record that ends no later than the last one is ignored, as is one
+    whose offset is too small, unless that is 0; one whose offset is too large gets the next offset. Returns the queue
+    offsets, -1 for ignored records, and the new `following` and `reach`.
     """
     count = len(offsets)
     straight = np.arange(following, following + count)
@@ -174,7 +174,7 @@ def appended_offsets(offsets: Positions, ends: Positions, following: int, reach:
 
 
 def queue_keys(messages: Messages) -> tuple[tuple[QueueKey, ...], npt.NDArray[np.int32]]:
-    """The distinct (topic, queue id) of records, and which of them each record has."""
+    """The distinct (topic, queue id) pairs of records, and the number of each record's pair."""
     if len(messages) <= FEW:
         pairs_of_few = list(zip(messages.topics().to_pylist(), messages.column("queue_id").tolist(), strict=True))
         numbers = {key: number for number, key in enumerate(dict.fromkeys(pairs_of_few))}

@@ -1,6 +1,6 @@
 """The log as a broker's dispatcher walks it: it checks no CRC, and damage misleads it. Source: rocketmq.md 5.5.
 
-What the dispatcher appends for the records that it meets is `dispatch`'s.
+What the dispatcher appends for these records is decided by `dispatch`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from storage_core.rocketmq.disk.commit_log import Checks, FileWalk, RecordRun
 class DispatchWalk:
     """Records of the log from `start` to `stop`. Each run is valid until the next step.
 
-    Where bytes are no record the rest of their file is skipped. 4.9 (`magics` without V2) reads on behind a record
-    whose lengths do not add up, but counts by its TOTALSIZE; at the end of the file it is as far into the next one.
-    `misread_at` is the address of the first such record of the present file, None without one.
+    If bytes are not a record, the rest of their file is skipped. 4.9 (`magics` without V2) continues behind the fields
+    of a record whose lengths do not add up, but counts its TOTALSIZE; at the end of the file it skips that many bytes
+    of the next one. `misread_at` is the address of the first such record of the current file, None if there is none.
     """
 
     chain: FileChain
@@ -40,7 +40,7 @@ class DispatchWalk:
                 at = yield from self._of_file(clipped, max(at, file.base_offset))
 
     def _of_file(self, file: ChainFile, at: int) -> Generator[RecordRun, None, int]:
-        """The records of one file; returns the address where the dispatcher goes on."""
+        """The records of one file; returns the address where the dispatcher continues."""
         checks = Checks(self.magics, crc=False)
         counted = displaced = 0
         self.misread_at = None

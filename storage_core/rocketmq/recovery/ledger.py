@@ -1,7 +1,7 @@
-"""How far a DLedger log counts when a node opens it: its own recovery, which looks at headers alone.
+"""Where a DLedger log ends when a node opens it: DLedger's own recovery, which looks at headers alone.
 
-Every record up to that end is committed once the node leads its group, which one of a single node does at once. Source
-of the rules: rocketmq.md 2.11.
+Every record up to that end is committed once the node leads its group, which the only node of a group does at once.
+Source of the rules: rocketmq.md 2.11.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ FILES_WALKED = 3
 
 @dataclass(frozen=True)
 class LedgerEnd:
-    """Where a ledger ends and why, and the address after the last record that the node knows to be committed: 0 when
-    it knows of none.
+    """Where a ledger ends and why, and the address after the last record that the node knows to be committed, 0 if it
+    knows of none.
     """
 
     end_offset: int
@@ -48,8 +48,8 @@ class LedgerEnd:
 def ledger_end(
     root: str, log: LedgerChain, committed: int, files: OpenFiles, known_end: int | None = None
 ) -> LedgerEnd:
-    """Walks the last three files of a ledger, or what lies after an end that is known to hold. `committed`: number of
-    the last committed record.
+    """Walks the last three files of a ledger, and earlier ones until the ledger's index lists the first header of one;
+    or only the part after a `known_end` that still holds. `committed` is the number of the last committed record.
     """
     walk = _HeaderWalk(log, files, committed)
     listed = find_chain([os.path.join(ledger_of(root) or root, paths.DLEDGER_INDEX)])
@@ -71,7 +71,7 @@ def ledger_end(
 
 
 def _is_listed(file: ChainFile, listed: FileChain, files: OpenFiles) -> bool:
-    """Whether the first header of a file is right and the ledger's index says the same of it."""
+    """Whether the first header of a file is valid and the ledger's index agrees with it."""
     data = system.pread(files.descriptor(file.path), LEDGER_HEADER.size, 0)
     if len(data) < LEDGER_HEADER.size:
         return False
@@ -83,13 +83,13 @@ def _is_listed(file: ChainFile, listed: FileChain, files: OpenFiles) -> bool:
 
 
 def _listed_stop(number: int, listed: FileChain, files: OpenFiles) -> int:
-    """Address after a record by the ledger's index; 0 when it does not list it."""
+    """The address after a record according to the ledger's index; 0 if the index does not list the record."""
     entry = _listed_at(number, listed, files)
     return 0 if entry is None or entry["number"] != number else int(entry["address"]) + int(entry["size"])
 
 
 def _listed_at(number: int, listed: FileChain, files: OpenFiles) -> np.void | None:
-    """What the ledger's index says of a record; None where it is too short."""
+    """The entry of a record in the ledger's index; None if the index is too short."""
     at = number * LEDGER_INDEX.size
     file = listed.file_at(at) if number >= 0 else None
     if file is None:
@@ -101,8 +101,8 @@ def _listed_at(number: int, listed: FileChain, files: OpenFiles) -> np.void | No
 
 @dataclass
 class _HeaderWalk:
-    """DLedger's steps from header to header, whatever the records are. `number` and `term` are those of the last
-    record, -1 before the first; `committed_offset` is the address after record number `committed`, 0 before it.
+    """Steps from header to header as DLedger does, whatever the records contain. `number` and `term` are those of the
+    last record, -1 before the first; `committed_offset` is the address after record number `committed`, 0 before it.
     """
 
     log: LedgerChain
@@ -114,7 +114,7 @@ class _HeaderWalk:
     reason: Stop = Stop.END
 
     def through(self, file: ChainFile, at: int) -> int:
-        """Walks one file from a header on; the address after the last record that counts, or after the blank end."""
+        """Walks one file from a header on; returns the address after the last record that counts, or the blank end."""
         window = Window(self.log, self.files)
         while at + BLANK.size <= file.end:
             buffer = window.load(at, min(at + WINDOW_SIZE, file.end))
@@ -136,7 +136,7 @@ class _HeaderWalk:
         return at
 
     def _count(self, headers: npt.NDArray[np.void], addresses: Positions, stops: Positions, file_end: int) -> int:
-        """How many headers, from the first on, follow one another and the last record."""
+        """The number of leading headers that follow one another and the last record."""
         right = right_headers(headers, addresses) & (stops <= file_end)
         numbers = headers["number"].astype(np.int64)
         terms = headers["term"].astype(np.int64)
@@ -146,8 +146,8 @@ class _HeaderWalk:
 
 
 def _headers(buffer: Bytes, at: int) -> tuple[npt.NDArray[np.void], Positions]:
-    """The headers of the records that a buffer holds from address `at` on, and their addresses; the first one alone
-    where no whole record follows it.
+    """The headers of the records in a buffer that begins at address `at`, and their addresses; the first one alone if
+    no whole record follows it.
     """
     starts = walk_ledger(buffer).starts - LEDGER_HEADER.size
     if not len(starts) or starts[0] != 0:

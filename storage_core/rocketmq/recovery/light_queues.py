@@ -1,6 +1,6 @@
-"""Queues that records name besides their own, light queues above all: what the dispatcher appends there.
+"""The entries that the dispatcher appends to queues that records name besides their own, above all light queues.
 
-Which of these entries a queue takes is `dispatch`'s. Source of the rules: rocketmq.md 3.8.
+Which of these entries a queue accepts is decided by `dispatch`. Source of the rules: rocketmq.md 3.8.
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ from storage_core.formats.spans import offsets_of
 
 SEPARATOR = ","
 ALONE_IN_5X = ("%RETRY%", "rmq_sys_", SCHEDULE_TOPIC)
-"""How topics begin whose records 5.x lists in their own queue alone."""
+"""Prefixes of the topics whose records 5.x lists in their own queue alone."""
 QUEUE_OFFSET, FOLDER = "^[0-9]{1,18}$", r"^[^/\x00]+$"
 LONGEST_FOLDER = 255
-"""Bytes of a name, as file systems have it."""
+"""The limit of file systems for a name, in bytes."""
 _NEEDLE = MULTI_OFFSETS.encode()
 
 
 @dataclass(frozen=True)
 class NamedQueues:
-    """What records name, in their order: the queue, and the queue offset there. Shape (n,); `rows` say whose it is."""
+    """The queues that records name and the queue offsets there, in record order; `rows` are the numbers of the records.
+
+    Arrays have shape (n,).
+    """
 
     rows: npt.NDArray[np.intp]
     topics: pa.StringArray
@@ -40,9 +43,9 @@ class NamedQueues:
 
 
 def queues_named_by(messages: Messages, listed: Mask, of_5x: bool) -> NamedQueues | None:
-    """The queues that some records, `listed`, name besides their own; None where there is none.
+    """The queues that the `listed` records name besides their own; None if there are none.
 
-    A record counts when it has as many queue offsets as names: the store notes these when it lists the record there.
+    A record counts if it has as many queue offsets as names: the store adds the offsets when it lists the record there.
     """
     starts, sizes = messages.properties_start, messages.properties_size
     if not len(starts) or not len(find_all(messages.buffer[starts.min() : (starts + sizes).max()], _NEEDLE)):
@@ -54,10 +57,10 @@ def queues_named_by(messages: Messages, listed: Mask, of_5x: bool) -> NamedQueue
 
 
 def named_queues(properties: PropertyColumn, queue_ids: npt.NDArray[np.int32], listed: Mask) -> NamedQueues | None:
-    """The same of records with these properties and queue ids, whatever their topics."""
+    """`queues_named_by` for records with these properties and queue ids, whatever their topics."""
     columns = [properties.values(name) for name in (MULTI_DISPATCH, MULTI_OFFSETS)]
     given = listed & as_mask(columns[0].is_valid()) & as_mask(columns[1].is_valid())
-    # Java's split leaves out what is empty at the end.
+    # Java's split drops empty parts at the end.
     names, offsets = (
         pc.split_pattern(pc.utf8_rtrim(column.take(as_array(np.flatnonzero(given))), SEPARATOR), SEPARATOR)
         for column in columns
@@ -76,6 +79,6 @@ def named_queues(properties: PropertyColumn, queue_ids: npt.NDArray[np.int32], l
 
 
 def _are_folders(topics: pa.StringArray) -> Mask:
-    """Which names a queue's folder can have; of a half-written record anything may be one."""
+    """Which topics can be the name of a queue's folder; a half-written record may name anything."""
     fits = as_mask(pc.match_substring_regex(topics, FOLDER)) & (np.diff(offsets_of(topics)) <= LONGEST_FOLDER)
     return fits & ~as_mask(pc.is_in(topics, text_array((".", ".."))))

@@ -1,4 +1,4 @@
-"""Which entries of a queue a consumer gets when it pulls one by one: unreadable entries make a broker jump.
+"""Which entries of a queue a consumer gets when it pulls one by one: unreadable entries make a broker jump ahead.
 
 After an entry whose record it cannot read, a broker skips every entry that points below the next log file, until it
 serves one, the queue file ends, or it has looked at 800 entries. Source of the rule: rocketmq.md 3.3 (the trap), 6.1.
@@ -15,9 +15,9 @@ ENTRIES_PER_PULL = 800
 
 
 def jumped_over(physical_offsets: Positions, readable: npt.NDArray[np.bool_], file_size: int) -> npt.NDArray[np.bool_]:
-    """Readable entries that a pull jumps over. All are of one queue file, which begins with the first. Shape (n,).
+    """Which readable entries a pull jumps over. All entries are of one queue file, which begins with the first of them.
 
-    Sane queues need no loop: there the log file of an unreadable entry holds nothing readable.
+    Shape (n,). Intact queues need no loop: there, the log file of an unreadable entry contains nothing readable.
     """
     jumped = np.zeros(len(physical_offsets), bool)
     unreadable = np.flatnonzero(~readable)
@@ -37,10 +37,10 @@ def jumped_over(physical_offsets: Positions, readable: npt.NDArray[np.bool_], fi
 
 
 def first_pulled(physical_offsets: Positions, log_start: int, bisects: bool, begins_at_zero: bool) -> int:
-    """The entry of a queue's first file with which consumers begin, as a broker finds it (rocketmq.md 3.5).
+    """The entry of a queue's first file at which consumers begin, as a broker finds it (rocketmq.md 3.5).
 
-    4.9 takes the first that is not expired, 5.x bisects (`bisects`): damaged addresses may mislead either. 0 where none
-    is found. `begins_at_zero`: whether the file is that of entry 0.
+    4.9 uses the first that is not expired, 5.x bisects (`bisects`): damaged addresses may mislead either. 0 if none is
+    found. `begins_at_zero`: whether the file is that of entry 0.
     """
     if not len(physical_offsets) or (physical_offsets[0] >= log_start and (begins_at_zero or not bisects)):
         return 0
@@ -56,8 +56,8 @@ def first_pulled(physical_offsets: Positions, log_start: int, bisects: bool, beg
 
 
 def left_open(physical_offsets: Positions, readable: npt.NDArray[np.bool_], file_size: int) -> tuple[int, int]:
-    """What the last pull over these entries, all of one queue file, goes on to jump over: `(stop, floor)`, entries up
-    to number `stop` that point below `floor`. (0, 0) when it jumps over nothing more.
+    """The following entries that the last pull over these, all of one queue file, also jumps over: `(stop, floor)`, the
+    entries before number `stop` that point below `floor`. (0, 0) if it jumps over no more.
     """
     served = np.flatnonzero(readable & ~jumped_over(physical_offsets, readable, file_size))
     begin = int(served[-1]) + 1 if len(served) else 0
@@ -76,9 +76,9 @@ def jumped_over_fillers(
     log_file_size: int,
     entries_per_file: int,
 ) -> npt.NDArray[np.bool_]:
-    """The same for a queue whose fillers [filler, first) were written by the start that serves it.
+    """`jumped_over` for a queue whose fillers [filler, first) were written by the broker start that serves it.
 
-    Only possible when the log begins at 0: there a filler's address, 0, looks readable.
+    Only possible when the log begins at 0: then a filler's address, 0, looks readable.
     """
     if first <= filler:
         return np.zeros(len(queue_offsets), bool)
@@ -88,7 +88,9 @@ def jumped_over_fillers(
 
 
 def _next_file(physical_offsets: Positions, file_size: int) -> Positions:
-    """As Java counts: the remainder of an address below 0 is not positive, so its next file is the second one."""
+    """The start of the next log file, as Java computes it: an address below 0 has a remainder that is not positive, so
+    its next file is the second one.
+    """
     following: Positions = physical_offsets + file_size - np.fmod(physical_offsets, file_size)
     return following
 
@@ -100,7 +102,9 @@ def _pull_from(
     floors: Positions,
     jumped: npt.NDArray[np.bool_],
 ) -> int:
-    """Plays pulls from `start`, marking what they jump over, until one serves a message; returns the entry after it."""
+    """Simulates pulls from `start` and marks what they jump over, until one serves a message; returns the entry after
+    it.
+    """
     at = start
     while at < len(physical_offsets):
         floor: int | None = None

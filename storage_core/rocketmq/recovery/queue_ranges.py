@@ -1,6 +1,7 @@
-"""The queues of a store and their readable ranges: from the first entry that is no filler and not expired, to the end.
+"""The queues of a store and their readable ranges: from the first entry that is neither filler nor expired, to the end.
 
-Where the log and each queue end comes from `recovery`. Source of the rules: rocketmq.md 3.5, 3.7, 3.9, interface.md 42.
+The ends of the log and of each queue are decided by `recovery`. Source of the rules: rocketmq.md 3.5, 3.7, 3.9,
+interface.md 42.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from storage_core.store import QueueInfo, QueueKey
 
 @dataclass(frozen=True, eq=False)
 class ServedQueues:
-    """What a store serves: its files, the recovery verdict, the queues that hold an entry, all topics; sorted.
+    """What a store serves: its files, the recovery verdict, the queues that have an entry, and all topics; sorted.
 
-    `batched` are the queues whose entries a broker keeps elsewhere than in a consume queue.
+    `batched` are the queues whose entries a broker does not keep in a consume queue.
     """
 
     listing: Listing
@@ -34,17 +35,17 @@ class ServedQueues:
     batched: Mapping[QueueKey, BatchQueue]
 
     def are_of(self, listing: Listing, verdict: Verdict) -> bool:
-        """Whether these are the queues of this very listing and verdict."""
+        """Whether these are the queues of the same listing and verdict objects."""
         return self.listing is listing and self.verdict is verdict
 
     def files_of(self, key: QueueKey) -> ConsumeQueue:
-        """The files of a queue; none when only the log has its entries."""
+        """The files of a queue; no files if only the log has its entries."""
         queue = self.listing.queues.get(key)
         return queue if queue is not None else ConsumeQueue(*key, FileChain((), 0))
 
 
 def served_queues(listing: Listing, verdict: Verdict) -> ServedQueues:
-    """Looks for the first readable entry of each queue."""
+    """Finds the served queues and the first readable entry of each."""
 
     def info(found: tuple[QueueKey, QueueVerdict], files: OpenFiles) -> QueueInfo:
         key, bounds = found
@@ -62,8 +63,8 @@ def served_queues(listing: Listing, verdict: Verdict) -> ServedQueues:
 def served_after(
     before: ServedQueues, listing: Listing, verdict: Verdict, changed: Collection[QueueKey]
 ) -> ServedQueues:
-    """`served_queues` of a store that grew: where the log still begins at the same place, a queue that held a message
-    begins where it began. `changed` are the queues whose end moved.
+    """`served_queues` of a store that grew: if the log still begins at the same address, a queue that had a message
+    still begins where it did. `changed` are the queues whose end moved.
     """
     same_start = verdict.log_start == before.verdict.log_start
     known = {(info.topic, info.queue_id): info for info in before.infos}
@@ -109,9 +110,10 @@ def _first_readable(listing: Listing, verdict: Verdict, key: QueueKey, bounds: Q
 
 
 def _all_expired(queue: ConsumeQueue, verdict: Verdict, bounds: QueueVerdict, files: OpenFiles) -> bool:
-    """5.x looks at the last entry first: when that is expired, none counts (rocketmq.md 3.5).
+    """Whether a queue has expired for 5.x, which looks at the last entry first: if that is expired, none counts
+    (rocketmq.md 3.5).
 
-    In a log from 0 on only an entry that is not valid counts as expired: the first one of a file (rocketmq.md 3.4).
+    In a log that begins at 0, only an invalid entry counts as expired: the first one of a file (rocketmq.md 3.4).
     """
     last_in_files = bounds.stop == (bounds.disk_stop if bounds.stale is None else bounds.stale.stop)
     if verdict.rules is not Rules.V5 or not last_in_files or bounds.stop <= 0:

@@ -1,6 +1,7 @@
-"""The queues as a broker's start finds them in their files, before it looks at the log.
+"""The queues as a broker start finds them in their files, before it looks at the log.
 
-What of them the log's end cuts, and what the start appends, is for `recovery`. Source of the rules: rocketmq.md 3.4.
+What is cut from them at the log's end, and what the start appends, is decided by `recovery`. Source of the rules:
+rocketmq.md 3.4.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ QUEUE_FILES_SCANNED = 3
 
 @dataclass(frozen=True)
 class StaleEntries:
-    """Entries [start, stop) that lie in a queue's last file behind those that a start appends, and that it serves too
+    """Entries [start, stop) in a queue's last file behind those that a broker start appends, which it serves as well
     (rocketmq.md 3.4). The last record that it appends before them ends at `reach`.
     """
 
@@ -37,7 +38,7 @@ class StaleEntries:
 
 @dataclass
 class QueueState:
-    """A queue while it is recovered: its first `file_count` files are kept.
+    """A queue during recovery: its first `file_count` files are kept.
 
     `peak` is the largest physical offset in the last of these; `head` and `last_physical_offset` are what the scan saw
     of its first and last entry.
@@ -59,8 +60,8 @@ class QueueState:
 
 @dataclass(eq=False)
 class SeenEntries:
-    """Addresses of the first entries of many local queue files, as one look at all of them saw them: of neighbouring
-    files in each of `parts`. `whole` are the queues of which it saw every entry, and their places in all parts.
+    """Addresses of the first entries of many local queue files, as read in one pass: those of neighbouring files in
+    each of `parts`. `whole` has the queues of which every entry was read, and their ranges in the concatenated parts.
     """
 
     parts: list[Positions] = field(default_factory=list)
@@ -68,7 +69,7 @@ class SeenEntries:
     whole: dict[QueueKey, tuple[int, int]] = field(default_factory=dict)
 
     def add(self, queue: ConsumeQueue, start: ValidEntries | None) -> None:
-        """Notes what was seen of the next queue: less than all of the file without `start`."""
+        """Notes what was seen of the next queue; without `start`, not all of its file was seen."""
         before = self.count
         self.count += MOST if start is None else start.count
         if start is not None and len(queue.chain.files) == 1:
@@ -87,15 +88,15 @@ class SeenEntries:
 
 
 NOTHING_SEEN = SeenEntries()
-"""Must stay as it is."""
+"""Must not be modified."""
 
 
 def scanned_queues(
     queues: Sequence[ConsumeQueue], files: OpenFiles, root: str, seen: SeenEntries
 ) -> Iterator[QueueState]:
-    """Scans the last three files of each queue: the first entry that is not valid ends it (rocketmq.md 3.4).
+    """Scans the last three files of each queue: the first invalid entry ends it (rocketmq.md 3.4).
 
-    `seen` is told what was seen of local ones on the way.
+    What is seen of local queues on the way is added to `seen`.
     """
     if not system.is_local(root):
         yield from side_by_side(_scanned, queues, files, root)
@@ -119,7 +120,7 @@ def _first_scanned(queue: ConsumeQueue) -> int:
 
 
 def _scanned(queue: ConsumeQueue, files: OpenFiles, start: ValidEntries | None = None) -> QueueState:
-    """`start`: what the first file that is scanned holds, where that is known."""
+    """`start`: the valid entries of the first file that is scanned, if known."""
     chain = queue.chain
     if not chain.files:
         return QueueState(queue, QueueTail())

@@ -1,4 +1,4 @@
-"""Simulates a broker's start-up recovery: what it would serve after it opened this directory. Read-only.
+"""Simulates a broker's start-up recovery: what it would serve after opening this directory. Read-only.
 
 The result is a `Verdict`. Applying it before a write belongs to `truncate` and `backfill`. Source of the rules:
 rocketmq.md 2.11, 3.4, 3.5, 5.4, 5.5 and interface.md 8.
@@ -42,9 +42,9 @@ MOST_V1_TOPIC_CHARS = 127
 REPLAY_SIZE = 64 << 20
 MOST_REPLAYS = 4_096
 MOST_SEEN = 2_000_000
-"""Entries of which a verdict keeps the addresses, for as long as it is kept itself."""
+"""Up to this many entries, a verdict keeps their addresses for as long as it is kept itself."""
 MOST_TAILS = 2_000_000
-"""A replay remembers the tail of each queue: of many queues a long log is cut into fewer, longer replays."""
+"""A replay stores the tail of each queue: with many queues, a long log is cut into fewer, longer replays."""
 
 
 @dataclass
@@ -67,10 +67,10 @@ class _Simulation:
 
 
 def recover(listing: Listing, rules: Rules | None = None, known: Verdict | None = None) -> Verdict:
-    """The recovery verdict on a store, by the rules of 4.9.3, of 5.3.3, or of the version that the directory shows.
+    """The recovery verdict on a store, by the rules of 4.9.3, of 5.3.3, or of the version that the directory indicates.
 
-    Streams the part of the log that the broker would scan, in one window of memory; with a verdict that is `known` to
-    hold, only what lies after its end.
+    Streams the part of the log that the broker would scan, in one window of memory; with a `known` verdict that still
+    holds, only the part after its end.
     """
     with OpenFiles() as files:
         run = _Simulation(listing, files, rules or chosen_rules(listing, files))
@@ -89,7 +89,7 @@ def recover(listing: Listing, rules: Rules | None = None, known: Verdict | None 
 
 
 def _resume_at(run: _Simulation, known: Verdict | None) -> int | None:
-    """Where a walk goes on: at the known end, or at the first record that was in no queue then. None where a queue has
+    """Where a walk resumes: at the known end, or at the first record that was in no queue then. None if a queue has
     fewer entries than it had, as after a power failure.
     """
     if known is None or run.batches.lacks_some_of(known.listed_batches):
@@ -114,7 +114,7 @@ def _ends_at_v2(listing: Listing, files: OpenFiles, log_end: int) -> bool:
 
 
 def chosen_rules(listing: Listing, files: OpenFiles) -> Rules:
-    """5.x when the directory, a topic or the first record of a log file shows it; else 4.9 (interface.md 8).
+    """5.x when the directory, a topic or the first record of a log file indicates it; else 4.9 (interface.md 8).
 
     Only 5.x has records with the V2 magic, and writes them for topics of more than 127 characters.
     """
@@ -131,7 +131,7 @@ def _recover_log(run: _Simulation, overall: int) -> Verdict:
     entries_per_file = _entries_per_file(listing)
     before = {key: state.tail for key, state in run.states.items()}
     dispatcher = Dispatcher(before, entries_per_file, run.rules is Rules.V5, run.batches.takes)
-    # 4.9 dispatches from where the queues end when the scan is over; all but its clean start dispatch while they scan.
+    # 4.9 dispatches from where the queues end, after the scan; all but its clean start dispatch during the scan.
     threshold = -1 if listing.abort else overall
     during = listing.abort or run.rules is Rules.V5
     ledger = _ledger_end(run)
@@ -178,7 +178,7 @@ def _entries_per_file(listing: Listing) -> int:
 
 
 def _trusting(run: _Simulation) -> Verdict:
-    """`recovery=none`: the queues count as they lie there, and no log is read."""
+    """`recovery=none`: the queues are used as they are, and no log is read."""
     queues = {}
     for key, queue in run.listing.queues.items():
         stop = queue.trusted_stop(run.files)
@@ -193,14 +193,14 @@ def _trusting(run: _Simulation) -> Verdict:
 def _truncate(run: _Simulation, key: QueueKey, state: QueueState, dispatcher: Dispatcher, files: OpenFiles) -> bool:
     """Drops entries from the end of the log on, as `truncateDirtyLogicFiles` does: file by file from the last.
 
-    Returns whether entries went that the scan had appended before.
+    Returns whether it dropped entries that the scan had appended.
     """
     end = run.log_end
     appended = dispatcher.tails[key].queue_offset > state.tail.queue_offset
     if state.file_count and dispatcher.tails[key].queue_offset * QUEUE_ENTRY.size > state.last_file_end:
-        return False  # the last file is a new one, which the scan filled with right entries
+        return False  # the last file is a new one, which the scan filled with valid entries
     if state.file_count and state.peak < end and (state.peak >= 0 or appended):
-        if appended:  # what else lies behind the last entry that the scan of the queue counted is not valid
+        if appended:  # anything else behind the last entry that the scan of the queue counted is invalid
             _add_stale(run, key, state, dispatcher, files)
         return False
     for index in range(state.file_count - 1, -1, -1):
@@ -217,7 +217,7 @@ def _truncate(run: _Simulation, key: QueueKey, state: QueueState, dispatcher: Di
 
 
 def _add_stale(run: _Simulation, key: QueueKey, state: QueueState, dispatcher: Dispatcher, files: OpenFiles) -> None:
-    """Adds the valid entries that the file's old bytes hold right behind what the scan appended."""
+    """Adds the valid entries in the file's old bytes right behind those that the scan appended."""
     tail = dispatcher.tails[key]
     index = state.file_count - 1
     first = state.queue.chain.files[index].base_offset // QUEUE_ENTRY.size
@@ -243,7 +243,7 @@ def _scan_start(run: _Simulation, overall: int) -> int:
 
 
 def first_after_crash(listing: Listing, files: OpenFiles, rules: Rules) -> int:
-    """Number of the log file with which a start after a crash begins to dispatch (rocketmq.md 5.4)."""
+    """Number of the log file at which a broker start after a crash begins to dispatch (rocketmq.md 5.4)."""
 
     def first_store_ms(file: ChainFile) -> int:
         head = head_at(log, files, first_record_offset(log, file))
@@ -260,14 +260,14 @@ def first_after_crash(listing: Listing, files: OpenFiles, rules: Rules) -> int:
 
 
 def known_magics(rules: Rules) -> tuple[int, ...]:
-    """Magics that a broker accepts for records: 4.9 does not know V2."""
+    """Magics that a broker accepts for records: 4.9 does not support V2."""
     return (MAGIC_V1,) if rules is Rules.V4 else (MAGIC_V1, MAGIC_V2)
 
 
 def _scan(run: _Simulation, index: int, likely_end: int) -> Iterator[RecordRun]:
     """Valid records from file number `index` on; sets the end of the log.
 
-    What lies behind `likely_end` is asked for ahead only where records do, or nothing is known of where they end.
+    Bytes behind `likely_end` are prefetched only if there are records behind it, or if their end is not known at all.
     """
     chain = run.listing.log
     checks = Checks(known_magics(run.rules), crc=True)
@@ -292,7 +292,7 @@ def _scan(run: _Simulation, index: int, likely_end: int) -> Iterator[RecordRun]:
 
 
 def _guesses(run: _Simulation, start: int) -> Positions | None:
-    """Where the queues say that records begin, from an address on, ascending; None where compiled loops find them."""
+    """Where records begin according to the queues, from an address on, ascending; None if compiled loops find them."""
     if not run.seen.parts or not is_guided():
         return None
     every = run.seen.addresses
@@ -311,7 +311,7 @@ def _ask_ahead(run: _Simulation, files: Sequence[ChainFile], start: int, stop: i
 
 
 def _ledger_end(run: _Simulation) -> LedgerEnd | None:
-    """Where DLedger ends the log; that is its end until a scan finds another. None for a log without DLedger."""
+    """Where DLedger ends the log, which counts until a scan finds another end. None for a log without DLedger."""
     listing = run.listing
     if not isinstance(listing.log, LedgerChain) or listing.ledger is None:
         return None
@@ -321,14 +321,14 @@ def _ledger_end(run: _Simulation) -> LedgerEnd | None:
 
 
 def _scans_ledger(run: _Simulation) -> bool:
-    """Whether a start scans the records of a ledger: 5.x after a crash, and not while a broker runs."""
+    """Whether a broker start scans the records of a ledger: 5.x after a crash, and not while a broker runs."""
     listing = run.listing
     return listing.ledger is not None and run.rules is Rules.V5 and listing.abort and not listing.ledger.is_open
 
 
 def _dispatch_ledger(run: _Simulation, dispatcher: Dispatcher, overall: int) -> None:
-    """The scan of a ledger. It counts no headers, so it ends too early, and that is where queues are cut: also what it
-    has just dispatched (rocketmq.md 2.11).
+    """The scan of a ledger. It does not count headers, so it ends too early, and queues are cut there, including the
+    entries that it has just dispatched (rocketmq.md 2.11).
     """
     run.resume = None
     first = first_after_crash(run.listing, run.files, run.rules)
@@ -351,8 +351,8 @@ def _unlisted(run: _Simulation, ledger: LedgerEnd) -> tuple[int, int]:
 def _dispatch(
     run: _Simulation, dispatcher: Dispatcher, records: RecordRun, threshold: int, misread_at: int | None = None
 ) -> None:
-    """Feeds records whose address is larger than `threshold`; remembers where it began to append. What follows a
-    misread record in its file is dispatched again from that record on.
+    """Feeds records whose address is larger than `threshold`; notes where it began to append. Records that follow a
+    misread one in its file are dispatched again from the misread one on.
     """
     if threshold >= 0:
         first = int(np.searchsorted(records.messages.column("physical_offset"), threshold, "right"))
@@ -374,15 +374,15 @@ def _dispatch(
 
 
 def _replay_size(run: _Simulation) -> int:
-    """Bytes of log of one replay, at least: each is one task of a read, and none depends on those before it."""
+    """The minimum length of a replay in bytes of log: each is one task of a read, independent of those before it."""
     log = run.listing.log
     count = min(MOST_REPLAYS, MOST_TAILS // max(len(run.states), 1))
     return max(REPLAY_SIZE, (log.stop - log.start) // max(count, 1))
 
 
 def _dispatch_after_scan(run: _Simulation, dispatcher: Dispatcher, start: int) -> None:
-    """4.9's start: everything after the furthest queue is dispatched, without checking CRCs (rocketmq.md 5.5). 5.x does
-    so with a ledger, from what is known to be committed (2.11).
+    """Dispatches everything after the furthest queue, as 4.9 does at startup, without checking CRCs (rocketmq.md 5.5).
+    5.x does so with a ledger, from the end of what is known to be committed (2.11).
     """
     chain = run.listing.log
     walk = dispatched_records(chain, run.files, max(start, chain.start), run.log_end, run.rules)
@@ -391,5 +391,5 @@ def _dispatch_after_scan(run: _Simulation, dispatcher: Dispatcher, start: int) -
 
 
 def dispatched_records(chain: FileChain, files: OpenFiles, start: int, stop: int, rules: Rules) -> DispatchWalk:
-    """Records of the log from `start` to `stop` as the dispatcher of these rules walks."""
+    """Records of the log from `start` to `stop`, as the dispatcher of these rules walks them."""
     return DispatchWalk(chain, files, start, stop, known_magics(rules))

@@ -1,9 +1,10 @@
-"""Caches recovery verdicts: a process walks a log once, and reads only its end again while it stays the same.
+"""Caches recovery verdicts: a process walks a log once, and then rereads only its end while the log stays the same.
 
 A verdict that took long is kept for other processes too (`verdict_file`).
 
-A path is no identity: a backup may have been restored under it. A verdict holds for the files that it was made of, by
-device and inode, and while the bytes around the ends that it states are the same. Source of the rule: interface.md 8.
+A path does not identify a store: a backup may have been restored under it. A verdict holds for the files from which it
+was made, by device and inode, and while the bytes around the ends that it states are the same. Source of the rule:
+interface.md 8.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from storage_core.rocketmq.recovery.verdict import Rules, Verdict
 MOST_STORES = 64
 LARGEST_RECORD = 8 << 20
 NOT_SEEN = b""
-"""The bytes after an end that a broker moved between the walk and the look at them: they tell nothing."""
+"""Stands for the bytes after an end that a broker moved between the walk and the read of them: they prove nothing."""
 BYTES_BEFORE = 64 << 10
 WORTH_KEEPING_S = 0.2
-"""How long a walk must take to be kept for other processes."""
+"""How long a walk must take for its verdict to be kept for other processes."""
 
 
 @dataclass(frozen=True)
 class _CachedVerdict:
-    """A verdict, the listing that it is about, and the bytes that lay before and after the ends that it states."""
+    """A verdict, the listing that it is about, and the bytes that were before and after the ends that it states."""
 
     listing: Listing
     before_end: bytes
@@ -47,9 +48,9 @@ _cache: OrderedDict[tuple[str, str, Rules | None], _CachedVerdict] = OrderedDict
 def cached_verdict(listing: Listing, rules: Rules | None) -> Verdict:
     """The recovery verdict on a listing.
 
-    A broker writes through a map, which changes neither size nor time of a file, so the bytes at the known end are
-    read as well: they change with the next record. Where a broker may be running and those bytes are no zeros, the end
-    is looked at again after that, because a record that came before they were read would never change them.
+    A broker writes through a memory map, which changes neither size nor time of a file, so the bytes at the known end
+    are read as well: they change with the next record. If a broker may be running and those bytes are not zeros, the
+    end is then found again, because a record that arrived before they were read would never change them.
     """
     log_folder = listing.log.files[0].path.rpartition("/")[0] if listing.log.files else ""
     key = (listing.root, log_folder, rules)
@@ -83,7 +84,7 @@ def _remember(key: tuple[str, str, Rules | None], found: _CachedVerdict) -> Verd
 
 
 def _kept(listing: Listing, rules: Rules | None) -> _CachedVerdict | None:
-    """What another process found out about these very files, if the bytes around the end are the same too."""
+    """What another process found out about the same files, if the bytes around the end are also the same."""
     kept = verdict_file.load(listing, rules)
     if kept is None:
         return None
@@ -98,9 +99,9 @@ def _has_same_files(cached: _CachedVerdict, listing: Listing) -> bool:
 
 
 def _only_grew(cached: _CachedVerdict, listing: Listing) -> bool:
-    """Whether a running broker has added to these very files of the log since, or begun new ones.
+    """Whether a running broker has since only added to the same log files, or begun new ones.
 
-    Then the walk goes on at the known end. A store on which no broker runs is recovered from scratch: its files may
+    Then the walk resumes at the known end. A store on which no broker runs is recovered from scratch: its files may
     have been changed anywhere.
     """
     end, before = cached.verdict.log_end, cached.listing
@@ -144,7 +145,7 @@ def _next_entries(listing: Listing, verdict: Verdict, files: OpenFiles) -> bytes
 
 
 def _next_record(listing: Listing, verdict: Verdict, files: OpenFiles) -> bytes:
-    """All of the next record where its size is there: that of a half-written record is."""
+    """All of the next record if its size is there, as it is for a half-written record; otherwise its first bytes."""
     file = listing.log.file_at(verdict.log_end)
     if file is None:
         return b""

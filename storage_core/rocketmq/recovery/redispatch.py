@@ -1,6 +1,6 @@
-"""Queue entries that only a dispatcher would write: the parts of the log that a broker dispatches again at its start.
+"""Queue entries that a dispatcher has yet to write: those of the parts of the log that a broker start dispatches again.
 
-The rules are `dispatch`'s, the parts come from `recovery`. Readers, time search and writers all walk them here.
+The rules are `dispatch`'s, the parts come from `recovery`. Readers, time search and writers all walk the parts here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from storage_core.rocketmq.recovery.verdict import Rules, Verdict
 
 
 def redispatched(log: FileChain, verdict: Verdict, files: OpenFiles) -> Iterator[tuple[RecordRun, AppendedEntries]]:
-    """Records of the verdict's replays in log order, and the entries that a broker's start appends for them and keeps.
+    """Records of the verdict's replays in log order, and the entries that a broker start appends for them and keeps.
 
     `rows` of the entries are record numbers in the run. Both are valid until the next step.
     """
@@ -37,8 +37,8 @@ def redispatched(log: FileChain, verdict: Verdict, files: OpenFiles) -> Iterator
 def redispatched_batches(
     log: FileChain, verdict: Verdict, files: OpenFiles
 ) -> Iterator[tuple[RecordRun, BatchEntries]]:
-    """The same of batch queues: what a start appends to those in the verdict's `batches`, and what their files list of
-    the same part of the log.
+    """`redispatched` for batch queues: the entries that a broker start appends to those in the verdict's `batches`, and
+    those that their files list for the same part of the log.
     """
     if not verdict.batches:
         return

@@ -1,7 +1,7 @@
-"""The store that a reader and a writer see while a job of mqstore is committed and not finished.
+"""The store as a reader and a writer see it while a job of mqstore is committed but not finished.
 
-Such a job counts as absent: log and queues end where they ended before it. Recovery itself is `recovery`; finishing
-the job belongs to `write`. See docs/commit-protocol.md.
+Such a job is ignored: log and queues end where they ended before it. Recovery itself is in `recovery`; finishing the
+job belongs to `write`. See docs/commit-protocol.md.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class LastJobs:
 
 
 def last_jobs(root: str) -> LastJobs:
-    """The state of mqstore's jobs in a store. Two equal answers: no job was committed or finished in between."""
+    """The state of mqstore's jobs in a store. If two results are equal, no job was committed or finished in between."""
     folder = JobFolder(root)
     finished = _finished_job(folder.state)
-    # In nearly every store neither is there, and a look costs less than to open what is not there. The draft first:
+    # In nearly every store neither exists, and a stat costs less than opening a missing file. The draft comes first:
     # one that is renamed meanwhile is found under its second name.
     is_under_way = any(system.stamp(path) != NO_STAMP for path in (folder.draft, folder.intent))
     intent = pending_intent(root) if is_under_way else None
@@ -46,7 +46,7 @@ def last_jobs(root: str) -> LastJobs:
 
 
 _finished: OrderedDict[str, tuple[Stamp, str | None]] = OrderedDict()
-"""The job that each `state.json` names, by the stamp of the file: it is put in place whole, under a new inode."""
+"""The job that each `state.json` names, with the stamp of the file, which is always replaced whole, by a new inode."""
 
 
 def _finished_job(path: str) -> str | None:
@@ -96,7 +96,7 @@ def find_store(root: str, folders: Sequence[str], intent: Mapping[str, Any] | No
 
 
 def noted_state(store: StoreState) -> dict[str, Any]:
-    """What an intent notes of the store as it was before the job, for `as_before`."""
+    """The state of the store before the job, to be noted in an intent for `as_before`."""
     listing, checkpoint = store.listing, store.listing.checkpoint
     return {
         "abort": listing.abort,

@@ -1,7 +1,7 @@
-"""The recovery verdict: what a broker would serve of a store that it opened, as an end of the log and bounds of each
-queue, never entries.
+"""The recovery verdict: what a broker would serve of a store that it opened, as the end of the log and the bounds of
+each queue, never as entries.
 
-`recovery` finds it. Source of the rules: interface.md 8.
+It is made by `recovery`. Source of the rules: interface.md 8.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DEFAULT_ENTRIES_PER_FILE = 300_000
 
 
 class Rules(Enum):
-    """Whose rules say what a store serves."""
+    """The broker version whose rules determine what a store serves."""
 
     V4 = "4.9"
     V5 = "5.x"
@@ -28,12 +28,12 @@ class Rules(Enum):
 
 @dataclass(frozen=True)
 class QueueVerdict:
-    """One queue after a broker's start: entries [.., disk_stop) are in its files, [disk_stop, stop) only in the log,
-    but for the `stale` ones among these, which are in its last file.
+    """One queue after a broker start: entries [.., disk_stop) are in its files, [disk_stop, stop) only in the log,
+    except the `stale` ones among these, which are in its last file.
 
-    `first` is the first queue offset that is no filler; from `filler` on the start itself would write filler entries.
+    `first` is the first queue offset that is not a filler; from `filler` on, the start itself would write fillers.
     `head` (physical offset and size of the first entry) and `last_physical_offset` (of the last entry before
-    `disk_stop`) save reading them again, where recovery saw them.
+    `disk_stop`) are set if recovery saw them, so that they need not be read again.
     """
 
     disk_stop: int
@@ -49,7 +49,7 @@ class QueueVerdict:
 class Replay:
     """A part of the log [start, stop) that is dispatched again, and the queues' tails when the dispatcher enters it.
 
-    What it appends to the queues in `void` is cut again before the start is over.
+    The entries that it appends to the queues in `void` are cut again before the broker start is over.
     """
 
     start: int
@@ -60,7 +60,7 @@ class Replay:
 
 @dataclass(frozen=True)
 class BatchTail:
-    """What a start appends to one batch queue: queue offsets [start, stop), of records from an address on."""
+    """What a broker start appends to one batch queue: queue offsets [start, stop), for records from an address on."""
 
     first_physical_offset: int
     start: int
@@ -71,11 +71,11 @@ class BatchTail:
 class Verdict:
     """The result of recovery. The log is [log_start, log_end).
 
-    `replays` are the parts of the log that are dispatched again, in the order in which that happens. `reason` says why
-    the log ends at `log_end`. Messages of the log between the addresses `unlisted` are in no queue any more, as a start
-    takes them out (rocketmq.md 2.11). `batches` say what of batch queues only the log has, `listed_batches` the address
-    of the last record that each of these lists; their topics are `batch_topics`. `seen` are addresses of entries that
-    recovery has read: a plan need not do so again.
+    `replays` are the parts of the log that are dispatched again, in dispatch order. `reason` states why the log ends at
+    `log_end`. Messages of the log between the addresses `unlisted` are no longer in any queue, because a broker start
+    removes them (rocketmq.md 2.11). `batches` are the parts of batch queues that only the log has, `listed_batches` the
+    address of the last record that each batch queue lists; their topics are `batch_topics`. `seen` are the addresses of
+    entries that recovery has read, so that a plan need not read them again.
     """
 
     rules: Rules
@@ -93,5 +93,5 @@ class Verdict:
 
     @property
     def jumps_over_new_fillers(self) -> bool:
-        """Whether a pull stumbles over fillers that this start wrote: 4.9 with a log from 0 (rocketmq.md 3.3)."""
+        """Whether fillers that this start wrote make a pull jump: 4.9 with a log that begins at 0 (rocketmq.md 3.3)."""
         return self.rules is Rules.V4 and self.log_start == 0

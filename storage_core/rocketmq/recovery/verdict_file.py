@@ -1,9 +1,8 @@
 """Keeps recovery verdicts between processes, in small files outside of the stores.
 
-A kept verdict is given back only for the very same files: device, inode, length and times of each, what the directory
-says beside them, and the code that found it. Whether the bytes around its end are the same too is for
-`recovery_cache` to ask. A file that cannot be read, written or understood counts as none. Source: docs/recovery.md
-"What is remembered".
+A kept verdict is returned only if nothing has changed: device, inode, length and times of each file, the other state of
+the directory, and the code that found the verdict. Comparing the bytes around its end belongs to `recovery_cache`. A
+verdict file that cannot be read, written or understood is ignored. Source: docs/recovery.md "What is remembered".
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ _CODE = ("rocketmq/recovery", "rocketmq/disk", "formats", "formats/rocketmq", "f
 
 @dataclass(frozen=True)
 class KeptVerdict:
-    """A verdict that was found on these very files, and the digest of the bytes around its end."""
+    """A verdict that was found on the same files, and the digest of the bytes around its end."""
 
     verdict: Verdict
     around_end: str
 
 
 def load(listing: Listing, rules: Rules | None) -> KeptVerdict | None:
-    """The verdict that was kept of these files; None where there is none."""
+    """The verdict that was kept for these files; None if there is none."""
     folder = _folder()
     if folder is None:
         return None
@@ -66,7 +65,7 @@ def load(listing: Listing, rules: Rules | None) -> KeptVerdict | None:
 
 
 def save(listing: Listing, rules: Rules | None, verdict: Verdict, around_end: str) -> None:
-    """Keeps a verdict for the next process, unless a file is so young that its next change might not show."""
+    """Keeps a verdict for the next process, unless a file changed so recently that its next change might not show."""
     folder, files = _folder(), _files(listing, rules)
     if folder is None or files is None or not _is_settled(listing):
         return
@@ -81,7 +80,7 @@ def save(listing: Listing, rules: Rules | None, verdict: Verdict, around_end: st
 
 
 def digest_of(parts: tuple[bytes, ...]) -> str:
-    """A digest of some bytes, each with its length."""
+    """A digest of byte strings, each with its length."""
     return _digest(b"".join(len(part).to_bytes(8, "big") + part for part in parts))
 
 
@@ -90,7 +89,7 @@ def _digest(data: bytes) -> str:
 
 
 def _folder() -> str | None:
-    """`mqstore` in the user's folder of caches, as XDG's Base Directory Specification places it."""
+    """`mqstore` in the user's cache folder, as defined by the XDG Base Directory Specification."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(base):
         home = os.environ.get("HOME", "")
@@ -104,7 +103,7 @@ def _path(folder: str, listing: Listing, rules: Rules | None) -> str:
 
 
 def _files(listing: Listing, rules: Rules | None) -> str | None:
-    """A digest of all that a verdict depends on but the bytes; None where the code has no files, as in an archive."""
+    """A digest of all that a verdict depends on except the bytes; None if the code has no files, as in an archive."""
     code = tuple(_code())
     if not code:
         return None
@@ -112,7 +111,7 @@ def _files(listing: Listing, rules: Rules | None) -> str | None:
 
 
 def _code() -> Iterator[tuple[str, Stamp]]:
-    """The modules that find verdicts, with their stamps: another version of the package, another verdict."""
+    """The modules that find verdicts, with their stamps: another version of the package may find another verdict."""
     for folder in _CODE:
         for name in names_in(os.path.join(_PACKAGE, folder)):
             if name.endswith(".py"):
@@ -127,7 +126,7 @@ def _is_settled(listing: Listing) -> bool:
 
 
 def _replace(path: str, data: bytes) -> None:
-    """Puts a whole file in place in one step. What a power failure leaves of it has a wrong digest."""
+    """Replaces a whole file in one step. If a power failure leaves it incomplete, its digest is wrong."""
     aside = f"{path}.{os.getpid()}"
     descriptor = system.open_write(aside, create=True)
     try:

@@ -1,1 +1,1 @@
-"""Mends what `verify` finds: the log in place, queues and index made anew from it."""
+"""Repairs what `verify` finds: the log in place, queues and index by rebuilding them from the log."""

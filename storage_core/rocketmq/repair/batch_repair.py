@@ -1,4 +1,4 @@
-"""Lists every message of batch topics anew, as a dispatcher lists them that finds no batch queue.
+"""Rebuilds batch queues from the log, with every message that a dispatcher lists if it finds no batch queue.
 
 Source of the rules: rocketmq.md 3.7.
 """
@@ -30,10 +30,10 @@ NEW = "repair-batch-queues"
 
 
 def list_batches(subject: Subject, keys: Collection[QueueKey], cut: CutBytes) -> None:
-    """Puts batch queues in place that list every message of the log, from the last one on with queue offset 0: those
-    before it were deleted with their topic.
+    """Replaces batch queues with new ones that list every message of the log, from the last one with queue offset 0 on.
 
-    Stopped anywhere, a queue is as it was, or gone, or new. Raises OSError.
+    Messages before that one were deleted with their topic. After a stop at any point, each queue is unchanged, missing
+    or new. Raises OSError.
     """
     root = subject.listing.root
     staging = os.path.join(JobFolder(root).folder, NEW)
@@ -46,7 +46,7 @@ def list_batches(subject: Subject, keys: Collection[QueueKey], cut: CutBytes) ->
 
 
 class _Lists:
-    """The entries of some queues, written below `folder` in one walk through the log."""
+    """The entries of some queues, written to `folder` in one walk through the log."""
 
     def __init__(self, subject: Subject, keys: Collection[QueueKey], folder: str) -> None:
         self._subject = subject
@@ -86,7 +86,7 @@ class _Files:
     position: int = 0
 
     def append(self, data: bytes) -> None:
-        """Writes behind what was written."""
+        """Appends to what was written."""
         while data:
             inside = self.position % self.size
             path = self._path(self.position - inside)

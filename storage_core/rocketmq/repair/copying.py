@@ -1,4 +1,4 @@
-"""Which files of a RocketMQ store are copied for a repair, into a directory that no broker loads meanwhile."""
+"""Copies a RocketMQ store for a repair, into a directory that no broker loads in the meantime."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from storage_core.rocketmq.write.commit_point import raise_guard
 
 LOCK = paths.LOCK
 MESSAGES = (paths.COMMIT_LOG, paths.DLEDGER_PREFIX)
-"""How the names of what holds messages begin."""
+"""Name prefixes of the folders that hold messages."""
 
 
 def copy_store(root: str, log_paths: Sequence[str], target: str) -> None:
-    """Copies the store at `root` to `target`, which must be new, empty, or such a copy of the same store.
+    """Copies the store at `root` to `target`, which must be new, empty, or an earlier copy of the same store.
 
-    Its log goes into one folder. Raises MqStoreError for another directory, StoreLockedError while a broker runs.
+    Its log goes into one folder. Raises MqStoreError for any other directory, StoreLockedError while a broker runs.
     """
     if is_copied(root, target):
         return
@@ -34,8 +34,8 @@ def copy_store(root: str, log_paths: Sequence[str], target: str) -> None:
 
 
 def parts_of(root: str, log_paths: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The files and folders of a store and the name of each in a copy, the log first; no lock."""
-    # A ledger is copied with the rest: nothing says that it would be one in another folder.
+    """The files and folders of a store and the name of each in a copy, the log first; without the lock file."""
+    # A ledger is copied with the rest: in another folder nothing would identify it as a ledger.
     folders = [folder for folder in log_folders(root, log_paths) if ledger_of(root) != os.path.dirname(folder)]
     yield from ((folder, paths.COMMIT_LOG) for folder in folders)
     for entry in sorted(system.entries(root), key=lambda entry: entry.name):
@@ -46,7 +46,7 @@ def parts_of(root: str, log_paths: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _files(root: str, log_paths: Sequence[str], target: str) -> Copies:
-    """Each file of the store and where it goes; locks and what mqstore cut before stay where they are."""
+    """Each file of the store and its path in the copy; locks and bytes that mqstore cut before are not copied."""
     commit_log = os.path.join(target, paths.COMMIT_LOG)
     system.make_folder(commit_log)
     raise_guard([commit_log])

@@ -1,4 +1,4 @@
-"""Mends the commit log where it lies, so that a broker walks over what is lost and finds every intact record.
+"""Repairs the commit log in place, so that a broker skips what is lost and finds every intact record.
 
 Addresses of records never change: lost bytes become a record that no queue lists, or a blank record up to the end of
 their file. Both versions accept that (rocketmq.md 2.6, 5.4, 5.6). Source: docs/recovery.md "Repair".
@@ -47,13 +47,13 @@ NEW = "repair-new"
 
 
 class LogRepair:
-    """Mends findings about one commit log."""
+    """Repairs findings about one commit log."""
 
     def __init__(self, log: FileChain, cut: CutBytes) -> None:
         self._log, self._cut = log, cut
 
     def mend(self, finding: Finding) -> str:
-        """Mends one finding; what was done, or an empty text when nothing can be, or need be, done."""
+        """Repairs one finding. Returns what was done, or an empty text if nothing can or need be done."""
         kind, path = Kind(finding.kind), os.path.join(self._cut.root, finding.file)
         if kind is Kind.FILE_LOST:
             return self._make_blank(path, finding.length)
@@ -79,7 +79,7 @@ class LogRepair:
         return ""
 
     def _make_blank(self, path: str, size: int) -> str:
-        """A file that holds nothing but a blank record, put into the chain in one step."""
+        """Adds a file that holds nothing but a blank record to the chain, in one step."""
         staged = os.path.join(JobFolder(self._cut.root).folder, NEW)
         descriptor = system.open_write(staged, create=True)
         try:
@@ -94,7 +94,7 @@ class LogRepair:
         return "made anew, blank"
 
     def _readdress(self, file: ChainFile, position: int, size: int) -> str:
-        """Writes the address of a record that is right but for it; brokers do not look at it (rocketmq.md 5.4)."""
+        """Rewrites the address of a record that is otherwise right; brokers do not check it (rocketmq.md 5.4)."""
         data = np.frombuffer(read_at(file.path, size, position), np.uint8)
         total = int.from_bytes(data[:4].tobytes(), "big", signed=True)
         if not MIN_SIZE <= total <= len(data):
@@ -121,7 +121,7 @@ class LogRepair:
         return "filled with a record that no queue lists"
 
     def _cut_ports(self, file: ChainFile, position: int) -> str:
-        """Clears the upper 16 bits of both ports of a record, which clients decode then."""
+        """Clears the upper 16 bits of both ports of a record, so that clients can decode it."""
         with OpenFiles() as files:
             record = record_at(self._log, files, file.base_offset + position, file.end)
         if record is None:
@@ -135,8 +135,9 @@ class LogRepair:
         return "its ports have 16 bits now"
 
     def _accept_body(self, file: ChainFile, position: int) -> str:
-        """Gives a record the checksum of the body that it has: a broker serves it as it is, too. A compressed body that
-        does not inflate any more is no message to anyone, and its record is filled.
+        """Gives a record the checksum of its present body; a broker, too, serves that body unchanged.
+
+        A compressed body that no longer inflates is of no use to anyone; its record is filled.
         """
         with OpenFiles() as files:
             record = record_at(self._log, files, file.base_offset + position, file.end)

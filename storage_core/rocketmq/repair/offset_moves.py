@@ -1,7 +1,7 @@
-"""Offsets of consumer groups and of delay levels, moved along when a queue is made anew with other numbers.
+"""Moves the offsets of consumer groups and delay levels when a queue is rebuilt with different queue offsets.
 
 A queue that lost messages closes the gap (rocketmq.md 3.3). So an offset is remembered as the address of the message
-that it stood before, and set to that message's new number.
+that it refers to, and set to that message's new queue offset.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ DELAYS = "delayOffset.json"
 
 
 def note_path(root: str) -> str:
-    """Where the offsets are remembered until they are set."""
+    """The file in which the offsets are remembered until they are set."""
     return os.path.join(JobFolder(root).folder, NOTE)
 
 
 def remember(listing: Listing, keys: Iterable[QueueKey]) -> None:
-    """Notes where groups and delay levels stand in these queues, as addresses; what a stopped repair noted stays."""
+    """Notes the offsets of groups and delay levels in these queues as addresses; keeps what a stopped repair noted."""
     root = listing.root
     before = (read_json(note_path(root)) or {}).get("offsets", [])
     noted = {(topic, queue_id, offset): address for topic, queue_id, offset, address in before}
@@ -54,7 +54,10 @@ def remember(listing: Listing, keys: Iterable[QueueKey]) -> None:
 
 
 def _address(queue: ConsumeQueue, files: OpenFiles, offset: int) -> int | None:
-    """The address of the message that an offset stands before, or after the last one; None where no entry tells."""
+    """The address of the message at an offset; at the queue's end, one past that of the last message.
+
+    None if no entry states it.
+    """
     if not queue.chain.files:
         return None
     stop = queue.valid_stop(files)
@@ -66,14 +69,14 @@ def _address(queue: ConsumeQueue, files: OpenFiles, offset: int) -> int | None:
 
 
 def _delays_by_queue(root: str) -> dict[QueueKey, int]:
-    """Where the broker stands in each queue of delayed messages: the next one that it delivers."""
+    """The broker's offset in each queue of delayed messages: that of the next message to deliver."""
     return {(paths.SCHEDULE_TOPIC, level - 1): offset for level, offset in delay_offsets(root).items()}
 
 
 def set_remembered(listing: Listing) -> list[str]:
-    """Sets the offsets that were remembered; what changed, a line for each group or delay level and queue.
+    """Sets the remembered offsets. Returns what changed, a line for each group or delay level and queue.
 
-    The new files are noted before one of them is put in place, since an offset that was moved must not be moved again.
+    The new files are noted before any of them is put in place, because a moved offset must not be moved again.
     """
     root = listing.root
     moved = _moves(listing, (read_json(note_path(root)) or {}).get("offsets", []))
@@ -92,12 +95,12 @@ def set_remembered(listing: Listing) -> list[str]:
 
 
 def is_set(root: str) -> bool:
-    """Whether a stopped repair had set the offsets, but for putting the files in place."""
+    """Whether a stopped repair had worked out the new offsets, but had yet to put the files in place."""
     return "contents" in (read_json(note_path(root)) or {})
 
 
 def finish_moves(root: str) -> None:
-    """Puts the files in place that a repair noted, which may have been stopped there, and removes the note."""
+    """Puts the files that this or a stopped repair noted in place, and removes the note."""
     note = read_json(note_path(root)) or {}
     for name, text in note.get("contents", {}).items():
         write_whole(os.path.join(root, paths.CONFIG, name), text.encode())
@@ -105,7 +108,7 @@ def finish_moves(root: str) -> None:
 
 
 def _moves(listing: Listing, noted: Iterable[tuple[str, int, int, int]]) -> dict[tuple[str, int, int], int]:
-    """The new offset of each old one that is another now."""
+    """The new offset for each old offset that has changed."""
     moved = {}
     with OpenFiles() as files:
         for topic, queue_id, offset, address in noted:

@@ -1,7 +1,7 @@
-"""Clears a queue that is made anew, and lists all of its messages where a broker's own rule leaves some out.
+"""Clears a queue that is rebuilt, and lists all of its messages where a broker's own rule leaves some out.
 
-A broker that makes a queue anew skips a message whose number is too small (rocketmq.md 3.3). A log where the numbers of
-a queue began again, because the queue was deleted or lost its newest entries in a crash, has such messages.
+A broker that rebuilds a queue skips a message whose queue offset is too small (rocketmq.md 3.3). A log has such
+messages if the offsets of a queue began again, because the queue was deleted or lost its newest entries in a crash.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ NEW = "repair-queues"
 
 
 def empty_queue(subject: Subject, key: QueueKey, cut: CutBytes) -> None:
-    """Leaves nothing of a queue but the entry with which it began at 0, if that is right, for `complete` to go on from:
-    messages of the log before that one belong to a queue that was deleted.
+    """Clears a queue except for the entry with which it began at 0, if that is right, so `complete` continues from it.
+
+    Messages of the log before that entry's message belong to a queue that was deleted.
     """
     folder = _folder(subject, key)
     queue = subject.listing.queues.get(key)
@@ -50,9 +51,9 @@ def empty_queue(subject: Subject, key: QueueKey, cut: CutBytes) -> None:
 
 
 def list_in_order(subject: Subject, keys: Iterable[QueueKey], cut: CutBytes) -> None:
-    """Puts queues in place that list every message of the log, in its order and without gaps.
+    """Replaces queues with new ones that list every message of the log, in log order and without gaps.
 
-    Stopped anywhere, a queue is as it was, or gone, or new. Raises OSError.
+    After a stop at any point, each queue is unchanged, missing or new. Raises OSError.
     """
     staging = os.path.join(JobFolder(subject.listing.root).folder, NEW)
     drop_staged(staging)
@@ -63,7 +64,7 @@ def list_in_order(subject: Subject, keys: Iterable[QueueKey], cut: CutBytes) -> 
 
 
 def put_in_place(source: str, target: str, cut: CutBytes) -> None:
-    """Makes a staged folder the one of a queue, whose old one is kept; nothing is done where none is staged."""
+    """Puts the staged folder of a queue in place and keeps the old one; does nothing if none is staged."""
     if not system.exists(source):
         return
     if system.exists(target):
@@ -76,10 +77,10 @@ def put_in_place(source: str, target: str, cut: CutBytes) -> None:
 
 
 def without_beginning(subject: Subject, keys: Iterable[QueueKey]) -> set[QueueKey]:
-    """The queues whose first message in a log that begins at 0 has a larger number: those before it are lost.
+    """The queues whose first message in a log that begins at 0 has a queue offset above 0: earlier ones are lost.
 
-    A broker that makes them anew puts fillers there, which name address 0. While the log holds that address, a read
-    from the filler on leaves out every message of the log's first file (rocketmq.md 3.3).
+    A broker that rebuilds them writes fillers there, which point to address 0. While the log holds that address, a read
+    from the filler on omits every message of the log's first file (rocketmq.md 3.3).
     """
     log, verdict = subject.listing.log, subject.verdict
     wanted = {key for key in keys if _begins_nowhere(subject, key)} if log.start == 0 else set()
@@ -119,7 +120,7 @@ def drop_staged(folder: str) -> None:
 
 
 class _Lists:
-    """The entries of some queues, written below `folder` in one walk through the log."""
+    """The entries of some queues, written to `folder` in one walk through the log."""
 
     def __init__(self, subject: Subject, keys: frozenset[QueueKey], folder: str) -> None:
         self._subject, self._keys, self._folder = subject, keys, folder
@@ -150,8 +151,9 @@ class _Lists:
             self._next[key] += len(rows)
 
     def _begin(self, key: QueueKey, first: int) -> int:
-        """The number of the first message, with fillers before it in its file as a broker makes them; 0 in a log that
-        begins at 0, where fillers would hide messages.
+        """Returns the queue offset of the first message, after writing fillers before it in its file, as a broker does.
+
+        In a log that begins at 0, where fillers would hide messages, it is 0.
         """
         if self._subject.listing.log.start == 0:
             return 0

@@ -1,8 +1,8 @@
-"""`mqstore repair`: what `verify` finds is mended, a level at a time: files, then the log, then queues and index.
+"""`mqstore repair`: repairs what `verify` finds, one level at a time: files, then the log, then queues and index.
 
-Under both locks of a writer, and behind the guard that keeps a broker from loading half a repair. Queues and index are
-made by the machinery of a write, from the log, as a broker's start would. Stopped anywhere, it can be run again: each
-run looks at the store anew. Source: docs/recovery.md "Repair".
+It holds both locks of a writer, and raises the guard that keeps a broker from loading a half-repaired store. Queues and
+index are rebuilt from the log by the code of a write, as a broker start would rebuild them. After a stop at any point
+it can be run again: each run examines the store from scratch. Source: docs/recovery.md "Repair".
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ PLANNED = {
 
 
 def planned(findings: Iterator[Finding]) -> Iterator[str]:
-    """What a repair would do about each finding, a line each."""
+    """What a repair would do about each finding, one line each."""
     for finding in findings:
         yield f"{placed(finding)}: {finding.kind}: {PLANNED[Kind(finding.kind)]}"
 
@@ -79,7 +79,7 @@ def placed(finding: Finding) -> str:
 
 @dataclass
 class Repair:
-    """One repair of the store at `root`, where it lies. `rules`: whose broker it belongs to, None to find out."""
+    """One in-place repair of the store at `root`. `rules`: those of the store's broker, None to detect them."""
 
     root: str
     settings: WriteSettings
@@ -88,10 +88,10 @@ class Repair:
     _made: set[QueueKey] = field(default_factory=set)
 
     def run(self) -> list[str]:
-        """Mends what can be mended; what was done, a line each.
+        """Repairs what can be repaired. Returns what was done, one line each.
 
-        Raises StoreLockedError while a broker or another writer works on the store, MqStoreError, OSError. Stopped at
-        any step, the same call goes on.
+        Raises StoreLockedError while a broker or another writer works on the store, MqStoreError, OSError. After a stop
+        at any step, the same call continues.
         """
         with locked(self.root, self.settings.lock_timeout_s):
             if finish_pending(self.root, self.settings):
@@ -105,7 +105,7 @@ class Repair:
                 findings = [finding for finding in verified(subject) if Kind(finding.kind) is not Kind.UNFINISHED]
                 if not findings or findings == before:
                     break
-                if not before:  # later on it would leave a store that no broker loads
+                if not before:  # refusing later would leave a store that no broker loads
                     refuse_lost_dispatch(subject.listing, replace(subject.verdict, batches={}))
                 before = findings
                 if not self._mend(subject, findings, cut):
@@ -127,7 +127,7 @@ class Repair:
         return Subject(listing, recover(listing, self.rules))
 
     def _mend(self, subject: Subject, findings: list[Finding], cut: CutBytes) -> bool:
-        """Mends the lowest level that has findings; False when there is nothing that it can do."""
+        """Repairs the lowest level that has findings. Returns False if there is nothing that it can do."""
         raise_guard(self._folders)
         of_files = self._files(findings, cut)
         if of_files:
@@ -186,14 +186,14 @@ class Repair:
         return True
 
     def _list_batches(self, subject: Subject, keys: set[QueueKey], cut: CutBytes) -> None:
-        """Also those that a start would complete: it will not, with complete queues."""
+        """Rebuilds batch queues, also those that a broker start would complete: with complete queues it will not."""
         if keys:
             list_batches(subject, keys, cut)
         for key in sorted(keys):
             self.done.append(f"{paths.BATCH_CONSUME_QUEUE}/{key[0]}/{key[1]}: made anew from the log")
 
     def _start_over(self) -> None:
-        """Makes the next start dispatch the whole log: as after a crash, with a checkpoint that knows nothing."""
+        """Makes the next broker start dispatch the whole log, as after a crash with an all-zero checkpoint."""
         abort, checkpoint = (os.path.join(self.root, name) for name in (paths.ABORT, paths.CHECKPOINT))
         if system.exists(checkpoint):
             write_whole(checkpoint, encode_times(read_start(checkpoint, FILE_SIZE), 0, 0, 0))
@@ -201,7 +201,9 @@ class Repair:
             write_whole(abort, b"")
 
     def _with_geometry(self) -> WriteSettings:
-        """The settings with the slots and entries of the store's own index files, where one of them tells."""
+        """The settings with the slots and entries of index files: those given, else those that one of the files
+        reveals, else those that mqstore recorded.
+        """
         if self.settings.index_given:
             return self.settings
         noted = noted_geometry(self.root)

@@ -1,8 +1,8 @@
-"""A store that a broker appends to: from what it served a moment ago to what it serves now.
+"""Follows a store that a broker appends to, from what it served a moment ago to what it serves now.
 
-A broker first writes a record, then its queue entry, so a message counts when both are there: the log is walked by
-sizes from where the last walk ended, and the queues of what was found are read on from their last entry. What no queue
-lists yet waits; `recovery` says what becomes of it when no broker comes to list it. Source: docs/streaming.md "While a
+A broker writes a record before its queue entry, so a message counts once both exist: the log is walked by record sizes
+from where the last walk ended, and the queues of the records found are read from their last entry on. A record that no
+queue lists yet waits; `recovery` decides what becomes of it if no broker lists it. Source: docs/streaming.md "While a
 broker writes".
 """
 
@@ -37,7 +37,7 @@ NO_QUEUE: QueueKey = ("", -1)
 
 
 def as_listed(served: ServedQueues) -> ServedQueues:
-    """Only what the queues' files list."""
+    """The queues of a store with only what their files list."""
     queues = {
         key: replace(bounds, stop=bounds.disk_stop, filler=0, first=min(bounds.first, bounds.disk_stop), stale=None)
         for key, bounds in served.verdict.queues.items()
@@ -48,7 +48,7 @@ def as_listed(served: ServedQueues) -> ServedQueues:
 
 @dataclass(frozen=True)
 class _Record:
-    """A record that lies at [start, end) of the log, and the queue that has to list it (NO_QUEUE: none)."""
+    """A record at [start, end) of the log, and the queue that must list it (NO_QUEUE: none)."""
 
     key: QueueKey
     start: int
@@ -56,19 +56,19 @@ class _Record:
 
     @property
     def is_plausible(self) -> bool:
-        """Whether its queue may be the name of a folder: of a half-written record any byte may be zero."""
+        """Whether its queue can have a folder of that name: in a half-written record any byte may be zero."""
         return self.key != NO_QUEUE and "\0" not in self.key[0] and "/" not in self.key[0]
 
 
 @dataclass
 class Growth:
-    """`served` as it was found last.
+    """A store that grows; `served` is what it served at the last look.
 
-    `folders` are those of the log. It was looked at up to `reach`, and up to `walked` it will not be looked at again:
-    between them lies the last record, `unsure`, of which a part may not be written yet, unless a queue lists it or
-    another record follows. `waiting`: queues that lack entries, with the address after the last record that each of
-    them must list; `since` when one of them last got some (seconds of a monotonic clock). `named`: queues that records
-    name besides their own, which list these or not.
+    `folders` are those of the log. The log was read up to `reach` and will not be read again up to `walked`: between
+    them is the last record, `unsure`, which may be partly unwritten unless a queue lists it or another record follows.
+    `waiting`: queues that lack entries, with the address after the last record that each must list; `since`: when one
+    of them last got entries (seconds of a monotonic clock). `named`: queues that records name besides their own, and
+    that may or may not list them.
     """
 
     served: ServedQueues
@@ -85,18 +85,18 @@ class Growth:
 
     @classmethod
     def of(cls, served: ServedQueues, folders: Sequence[str]) -> Growth:
-        """What the queues list of a store that was recovered; the rest waits."""
+        """Starts with what the queues of a recovered store list; the rest waits."""
         queues = served.verdict.queues
         end = served.verdict.log_end
         waiting = {key: end for key, bounds in queues.items() if bounds.stop > bounds.disk_stop}
         return cls(as_listed(served), folders, end, waiting)
 
     def waits_since(self, seconds: float) -> bool:
-        """Whether queues have lacked entries for so long, and got none."""
+        """Whether queues lack entries and have got none for `seconds`."""
         return bool(self.waiting) and time.monotonic() - self.since >= seconds
 
     def grow(self, listing: Listing) -> None:
-        """Looks again. `listing` may lack the newest files: they are looked for when they are needed."""
+        """Reads what was added. `listing` may lack the newest files: they are looked up when needed."""
         with OpenFiles() as files:
             listing, found = self._walked(listing, files)
             for key, end in found.items():
@@ -125,7 +125,7 @@ class Growth:
     # -- the log
 
     def _walked(self, listing: Listing, files: OpenFiles) -> tuple[Listing, dict[QueueKey, int]]:
-        """Steps over new records; the end of the last one of each queue that has to be listed."""
+        """Walks over new records. Returns the listing, and for each queue the end of the last record it must list."""
         found: dict[QueueKey, int] = {}
         last: _Record | None = None
         position = self.walked
@@ -152,7 +152,7 @@ class Growth:
             self.walked = last.start
             if last.is_plausible and not self._lists(last):
                 found[last.key] = last.end
-        batch_topics = self.served.verdict.batch_topics  # batch queues are read anew each time
+        batch_topics = self.served.verdict.batch_topics  # batch queues are read from scratch
         return listing, {key: end for key, end in found.items() if key != NO_QUEUE and key[0] not in batch_topics}
 
     def _lists(self, record: _Record) -> bool:
@@ -208,14 +208,14 @@ class Growth:
         return listing
 
     def _written(self, addresses: Positions, sizes: Positions) -> int:
-        """How many entries from the first on are fillers, or list a record that was walked over."""
+        """The number of leading entries that are fillers or list a record that was walked over."""
         right = (sizes == BLANK_SIZE) | ((sizes > 0) & (addresses >= 0) & (addresses + sizes <= self.reach))
         return int(right.argmin()) if not right.all() else len(right)
 
 
 def _is_whole(listing: Listing, files: OpenFiles, before: int, address: int, size: int) -> bool:
-    """Whether the last entry of a queue is all written: the one `before` it has a smaller address, and the record has
-    its size.
+    """Whether the last entry of a queue is completely written: its address is above `before`, that of the entry before
+    it, and the record states its size.
     """
     file = listing.log.file_at(address)
     if size == BLANK_SIZE or file is None:
@@ -225,7 +225,7 @@ def _is_whole(listing: Listing, files: OpenFiles, before: int, address: int, siz
 
 
 def _last_of_queues(run: RecordRun) -> Iterator[_Record]:
-    """The last record of each queue that a run holds entries for, but for the run's last record."""
+    """The last record in a run that each queue must list, not counting the run's last record."""
     run = run.part(0, len(run.sizes) - 1)
     if not len(run.sizes):
         return

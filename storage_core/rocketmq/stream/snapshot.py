@@ -1,6 +1,6 @@
-"""What a stream asks of the queues that a store serves: positions, counts, bytes, seals, plans of ranges.
+"""The queues that a store serves, as a stream needs them: positions, counts, bytes, seals, plans of ranges.
 
-How far the queues reach is decided by `tail`.
+`tail` decides how far the queues reach.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RocketStreamSnapshot(RocketSnapshot, StreamSnapshot):
         return {(info.topic, info.queue_id): (info.start, info.stop) for info in self.served.infos}
 
     def starts(self, request: ScanRequest) -> dict[QueueKey, int]:
-        """Where each selected queue starts; a topic or a queue that is not there yet is left out."""
+        """Where each selected queue starts; topics and queues that do not exist yet are left out."""
         topics = {topic for topic, _ in self.positions}
         request = replace(
             request,
@@ -52,19 +52,17 @@ class RocketStreamSnapshot(RocketSnapshot, StreamSnapshot):
         return selection.starts
 
     def count(self, key: QueueKey, start: int, stop: int) -> int:
-        """Queue offsets between; every one counts, also a filler's."""
+        """The number of queue offsets in the range; those of fillers count, too."""
         del key
         return max(0, stop - start)
 
     def after(self, key: QueueKey, start: int, count: int) -> int:
-        """So many queue offsets further."""
+        """The position `count` queue offsets further."""
         del key
         return start + count
 
     def fitting(self, key: QueueKey, start: int, stop: int, size: int) -> tuple[int, int]:
-        """By the sizes in the queue's entries. Those that only the log has count as large as the last one that is
-        listed.
-        """
+        """Uses the sizes in queue entries. Entries that only the log has count as large as the last listed one."""
         queue, bounds = self.served.files_of(key), self.served.verdict.queues.get(key)
         on_disk = 0 if bounds is None else bounds.disk_stop
         taken, one = 0, 0
@@ -82,7 +80,7 @@ class RocketStreamSnapshot(RocketSnapshot, StreamSnapshot):
         return start + more, taken + more * one
 
     def seal(self, key: QueueKey, position: int) -> str | None:
-        """Address, size and store time of the record before the position, where a queue file lists it."""
+        """Address, size and store time of the record before the position, if a queue file lists it."""
         bounds = self.served.verdict.queues.get(key)
         start = self.positions.get(key, (position, position))[0]
         if bounds is None or not start < position <= bounds.disk_stop:
@@ -93,9 +91,9 @@ class RocketStreamSnapshot(RocketSnapshot, StreamSnapshot):
         return None if head is None else f"{int(entry['physical_offset'])}+{int(entry['size'])}@{head.store_ms}"
 
     def plan_ranges(self, request: ScanRequest, ranges: Mapping[QueueKey, tuple[int, int]]) -> list[ScanPartition]:
-        """Keys, ids and tags are looked for in the ranges themselves: an index covers a store, a batch is a sliver.
+        """Searches the ranges themselves for keys and ids: an index covers a whole store, a batch a sliver of it.
 
-        Codes of tags are not asked either: a broker may be writing the last one.
+        For tags, the tags codes of the queue entries are used, as in every read.
         """
         wanted = {key: span for key, span in ranges.items() if span[1] > span[0]}
         if not wanted:

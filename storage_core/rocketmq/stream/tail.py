@@ -1,8 +1,8 @@
-"""Follows a RocketMQ store: cheap to ask when nothing changed, and as cheap as what was added otherwise.
+"""Follows a RocketMQ store: cheap if nothing changed, otherwise at a cost proportional to what was added.
 
-A store that mqstore wrote says in `state.json` where it ends; one that a broker writes to is followed by `growth`; any
-other change is a matter for recovery. Nothing is written and no lock is taken. Source of the rules: docs/streaming.md
-"While the store grows".
+For a store that mqstore wrote, `state.json` says where it ends; a store that a broker writes to is followed by
+`growth`; any other change needs recovery. Nothing is written and no lock is taken. Source of the rules:
+docs/streaming.md "While the store grows".
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from storage_core.store import QueueKey
 from storage_core.stream.tail import Tail
 
 HOLD_S = 1.0
-"""How long a record without a queue entry may be a broker's that is about to list it."""
+"""How long a record without a queue entry is taken for that of a broker about to list it."""
 PAUSE_S = 0.02
 END_SIZE = 8
 LARGEST_RECORD = 8 << 20
 
 
 class RocketTail(Tail):
-    """The end of the store at `root`, whose log lies in `folders`. `recovered` takes a new snapshot with recovery."""
+    """The end of the store at `root`, whose log is in `folders`. `recovered` takes a new snapshot with recovery."""
 
     def __init__(
         self, root: str, folders: Sequence[str], rules: Rules | None, name: str,
@@ -53,7 +53,7 @@ class RocketTail(Tail):
         self._last: RocketStreamSnapshot | None = None
 
     def look(self) -> RocketStreamSnapshot:
-        """What may be read now; the same object while nothing changed: a few stats and eight bytes of the log."""
+        """What may be read now; the same object while a few stats and eight bytes of the log show no change."""
         if self._last is not None and self._is_unchanged():
             return self._last
         while True:
@@ -74,7 +74,7 @@ class RocketTail(Tail):
         return self._last
 
     def settled(self) -> RocketStreamSnapshot:
-        """The same once it is known whether a broker is at work: it lists what waits, or nobody does for a second."""
+        """The same, once a broker is known to be at work or not: it lists what waits, or for a second nobody does."""
         found = self.look()
         first = None
         while (growth := self._growth) is not None and growth.waiting:
@@ -87,7 +87,7 @@ class RocketTail(Tail):
         return found
 
     def close(self) -> None:
-        """Closes the one descriptor that is kept, that of the last log file."""
+        """Closes the one descriptor that is kept open, that of the last log file."""
         if self._next is not None:
             system.close(self._next[0])
             self._next = None
@@ -113,10 +113,11 @@ class RocketTail(Tail):
         return system.pread(descriptor, len(known), position) == known
 
     def _watch(self, served: ServedQueues) -> None:
-        """Keeps the bytes where the next record will begin; where one is there in part, all of it and those after.
+        """Remembers the bytes where the next record will begin; if part of it is there, all its bytes and those after.
 
-        Of a store that a broker writes to they are read before the walk. Read after it they might be those of a record
-        that came in between, and would never change again. So an end that the walk moved is looked at once more.
+        In a store that a broker writes to, they are read before the walk. If they were read after it, they might belong
+        to a record that arrived in between, and would never change again. So if the walk moves the end, the store is
+        looked at once more.
         """
         self.close()
         end = self._watched = self._growth.walked if self._growth is not None else served.verdict.log_end
@@ -152,20 +153,20 @@ class RocketTail(Tail):
                     self._growth.grow(self._relisted(self._growth.served.listing, stamps))
                     return self._growth.served
                 except (CorruptionError, FileNotFoundError):
-                    pass  # files went while they were read: the store is looked at anew
+                    pass  # files were removed while they were read: run recovery again
             return self._accepted()
         served = self._recovered().served
         self._growth = Growth.of(served, self._folders) if running else None
         return served if self._growth is None else self._growth.served
 
     def _accepted(self) -> ServedQueues:
-        """No broker lists these records: what one would do at its start counts."""
+        """Serves what a broker start would make of the records, because no broker lists them."""
         served = self._recovered().served
         self._growth = Growth(served, self._folders, served.verdict.log_end)
         return served
 
     def _of_ends(self, ends: Ends, before: ServedQueues | None, stamps: dict[str, Stamp]) -> ServedQueues:
-        """What the last job noted; files are listed where the ones that are known do not reach."""
+        """What the last job recorded; files are listed again if the known ones do not reach that far."""
         if before is None:
             listing = list_store(self._root, self._folders)
             with OpenFiles() as files:
@@ -189,7 +190,7 @@ class RocketTail(Tail):
         return served_queues(listing, verdict) if before is None else served_after(before, listing, verdict, changed)
 
     def _relisted(self, listing: Listing, stamps: dict[str, Stamp]) -> Listing:
-        """The listing, with log files looked for where their folder changed, and without deleted topics."""
+        """The listing, with log files listed again if their folder changed, and without deleted topics."""
         known = dict(self._stamps)
         if any(known.get(folder) != stamps[folder] for folder in self._folders):
             listing = with_log(listing, self._folders)

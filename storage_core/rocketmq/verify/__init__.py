@@ -1,1 +1,1 @@
-"""Everything that is wrong in a store, found by reading all of it."""
+"""Finds everything that is wrong in a store, by reading all of it."""

@@ -1,6 +1,7 @@
-"""Batch queues and the files of compacted topics: which there are, and whether each entry has its record.
+"""Checks batch queues and the files of compacted topics: which exist, and whether each entry has its record.
 
-A broker loads the latter by folder, whatever topics.json says. Source of the rules: rocketmq.md 3.7, 3.9.
+A broker loads the files of compacted topics by folder, whatever topics.json states. Source of the rules: rocketmq.md
+3.7, 3.9.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ NO_ADDRESSES = np.empty(0, np.int64)
 
 
 def wrong_batched(subject: Subject) -> Iterator[Finding]:
-    """Findings of batch queues, and of the logs and entries of compacted topics; none for 4.9, which ignores both."""
+    """Findings about batch queues, and the logs and entries of compacted topics; none for 4.9, which ignores both."""
     if subject.is_4_9:
         return
     yield from _wrong_types(subject)
@@ -47,7 +48,7 @@ def wrong_batched(subject: Subject) -> Iterator[Finding]:
 
 
 def _wrong_types(subject: Subject) -> Iterator[Finding]:
-    """Queues in the folder of the other type than topics.json says."""
+    """Queues in the folder of another type than topics.json states."""
     root, listing = subject.listing.root, subject.listing
     said = batch_topics(root)
     others = [(paths.BATCH_CONSUME_QUEUE, key) for key in listing.batch_queues if key[0] not in said]
@@ -59,7 +60,7 @@ def _wrong_types(subject: Subject) -> Iterator[Finding]:
 
 
 def _unlisted(subject: Subject) -> Iterator[Finding]:
-    """Messages of batch topics in no entry that no start will list, but for those of queues that were deleted."""
+    """Messages of batch topics that are in no entry and that no start will list, except those of deleted queues."""
     log, verdict, root = subject.listing.log, subject.verdict, subject.listing.root
     if not (topics := batch_topics(root)):
         return
@@ -129,7 +130,7 @@ def _wrong_entries(
     reader = RecordReader(queue.log, files, min(queue.log.stop, queue.log_end))
     for first, messages in reader.records(addresses):
         part = entries[first : first + len(messages)]
-        if queue.is_compacted:  # the bodies of the commit log are checked with it
+        if queue.is_compacted:  # bodies in the commit log are checked with the log
             messages.mark(messages.wrong_bodies(), Flaw.CRC)
         other = messages.column("queue_offset") != part["queue_offset"].astype(np.int64)
         other |= messages.column("queue_id") != key[1]

@@ -1,6 +1,6 @@
-"""Files that do not belong, are missing or have a wrong length: what a listing alone tells.
+"""Files that are unexpected, missing or of a wrong length: what a listing alone shows.
 
-What a broker's load makes of them: rocketmq.md 1.6.
+What a broker does with them when it loads the store: rocketmq.md 1.6.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CONFIG_FILES = (
 
 
 def wrong_files(subject: Subject) -> Iterator[Finding]:
-    """Findings about which files a store has."""
+    """Findings about the files that a store has."""
     listing = subject.listing
     yield from _unfinished(subject, listing.log_folders)
     for folder in listing.log_folders:
@@ -62,7 +62,7 @@ def _unfinished(subject: Subject, folders: Sequence[str]) -> Iterator[Finding]:
 
 
 def _in_chain_folder(subject: Subject, folder: str, file_size: int, queue: QueueKey | None = None) -> Iterator[Finding]:
-    """Files of the log or of a queue: 20 digits, a multiple of the length that they all have."""
+    """Checks the files of the log or of a queue: a name is 20 digits, a multiple of the length that all files have."""
     found = _entries(folder)
     for entry in found:
         path, last = os.path.join(folder, entry.name), entry is found[-1]

@@ -1,6 +1,6 @@
-"""Each index file by itself: its header, the order of its entries, and its chains.
+"""Checks each index file by itself: its header, the order of its entries, and its chains.
 
-Which records the entries point to is compared by `log_spans`. Source of the rules: rocketmq.md 4.
+Comparing the entries with their records belongs to `log_spans`. Source of the rules: rocketmq.md 4.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ PIECE = 1 << 20
 
 @dataclass(frozen=True)
 class CheckedIndex:
-    """An index file whose entries lie in the order of the log.
+    """An index file whose entries are in log order.
 
-    `bounds[i]` is the number of the first entry whose record lies at or after the i-th edge.
+    `bounds[i]` is the number of the first entry whose record is at or after the i-th edge.
     """
 
     file: IndexFile
@@ -50,7 +50,7 @@ class _Chains:
         self.newest = np.zeros(self.geometry.slots, np.int32)
 
     def broken(self, entries: npt.NDArray[Any], first: int) -> Positions:
-        """Numbers of entries that do not lead to the entry before them in their slot."""
+        """The numbers of the entries that do not link to the previous entry of their slot."""
         slot = entries["key_hash"].astype(np.int64) % self.geometry.slots
         order = stable_order(slot)
         ordered = slot[order]
@@ -65,10 +65,10 @@ class _Chains:
 
 
 def checked_indexes(subject: Subject, edges: Positions) -> Iterator[tuple[list[Finding], CheckedIndex | None]]:
-    """What is wrong with each index file, and the file where its entries can be compared with the log."""
+    """The findings about each index file, and the file if its entries can be compared with the log."""
     found_paths = index_paths(subject.listing.root)
     with OpenFiles() as files:
-        # The geometry of a whole file explains a damaged one.
+        # A damaged file is read with the geometry of an intact one.
         described_alone = (described(path, files, None) for path in found_paths)
         known = next((file.geometry for file in described_alone if file.entries and not file.flaw), None)
         for path in found_paths:
@@ -137,5 +137,5 @@ def _finding(subject: Subject, file: IndexFile, kind: Kind, number: int, count: 
 
 
 def index_finding(subject: Subject, index: CheckedIndex, kind: Kind, number: int, reason: str) -> Finding:
-    """A finding about the entry `number` of an index file."""
+    """A finding about entry `number` of an index file."""
     return _finding(subject, index.file, kind, number, 1, reason)

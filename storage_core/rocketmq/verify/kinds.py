@@ -14,7 +14,7 @@ from storage_core.store import QueueKey
 
 
 class Kind(Enum):
-    """What is wrong, as `view=damage` and `mqstore verify` say it."""
+    """What is wrong, as `view=damage` and `mqstore verify` report it."""
 
     UNFINISHED = "unfinished write"
     FILE_LOST = "missing log file"
@@ -80,7 +80,7 @@ EFFECTS: dict[Kind, tuple[str, str]] = {
     Kind.CHECKPOINT: ("makes it anew, and scans the whole log after a crash",) * 2,
     Kind.CONFIG: ("takes the .bak file, else starts with an empty table",) * 2,
 }
-"""What a broker of 4.9.3 and of 5.3.3 does, where it does not depend on the place."""
+"""What brokers of 4.9.3 and of 5.3.3 do, unless that depends on the place of the damage."""
 
 ENDS_HERE = "ends the log here and cuts all that follows"
 LISTS_AGAIN = "lists them again at its start"
@@ -93,18 +93,18 @@ def counted(count: int, one: str, many: str | None = None) -> str:
 
 @dataclass(frozen=True)
 class Subject:
-    """The store that is looked at: its files, and what a broker would serve of them."""
+    """The store that is verified: its files, and what a broker would serve of them."""
 
     listing: Listing
     verdict: Verdict
 
     @property
     def is_4_9(self) -> bool:
-        """Whether the rules of 4.9.3 say what a broker does; else those of 5.3.3."""
+        """Whether the rules of 4.9.3 determine what a broker does; otherwise those of 5.3.3 do."""
         return self.verdict.rules is not Rules.V5
 
     def name(self, path: str) -> str:
-        """The path below the store, or as a whole where the log lies elsewhere."""
+        """The path relative to the store, or the full path if the log is elsewhere."""
         inside = os.path.relpath(path, self.listing.root)
         return path if inside.startswith("..") else inside
 
@@ -112,7 +112,7 @@ class Subject:
         self, kind: Kind, path: str, position: int, length: int, reason: str,
         effect: str | None = None, queue: QueueKey | None = None, repairable: bool = True,
     ) -> Finding:  # fmt: skip
-        """A finding; `effect` where it depends on the place. A ledger's is not repairable."""
+        """A finding; `effect` is given if it depends on the place. A finding in a ledger is not repairable."""
         said = EFFECTS[kind][0 if self.is_4_9 else 1] if effect is None else effect
         name = None if queue is None else f"{queue[0]}/{queue[1]}"
         mends = repairable and not isinstance(self.listing.log, LedgerChain)

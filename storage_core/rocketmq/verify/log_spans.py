@@ -1,6 +1,6 @@
-"""One part of the log, read once: its records, and the queue and index entries that point into it, compared.
+"""Reads one part of the log once, and compares its records with the queue and index entries that point into it.
 
-Every comparison is of whole columns: a record is a row number, an entry finds its row by address. Source of the rules:
+Whole columns are compared: a record is a row number, and an entry finds its row by address. Source of the rules:
 rocketmq.md 3.2, 4.2, 5.6.
 """
 
@@ -32,15 +32,15 @@ from storage_core.rocketmq.verify.queues import CheckedQueue
 from storage_core.store import QueueKey
 
 LARGEST_EXT_CODE = -2_147_483_649
-"""A tags code of at most this is an address in an extended queue file (rocketmq.md 3.6)."""
+"""A tags code of this value or less is an address in an extended queue file (rocketmq.md 3.6)."""
 
 
 @dataclass(frozen=True)
 class Expectations:
     """What all spans of one store are compared with.
 
-    Records that end at `listed_to` or before must be in their queue, those that end at `named_to` in the queues that
-    they name besides (rocketmq.md 3.8), those below `indexed_to` in the index.
+    Records that end at or before `listed_to` must be in their queue, those that end at or before `named_to` in the
+    queues that they name besides it (rocketmq.md 3.8), and those below `indexed_to` in the index.
     """
 
     subject: Subject
@@ -55,10 +55,10 @@ class Expectations:
 
 @dataclass(frozen=True)
 class Run:
-    """Messages that lack something: `count` of one queue with queue offsets [first, stop) (None: of the index) between
-    two addresses. `named`: it is not their own queue.
+    """A run of `count` messages between two addresses that a queue lacks, with queue offsets [first, stop), or that the
+    index lacks, if `key` is None. `named`: it is not their own queue.
 
-    `opens`, `closes`: whether they are the first and the last of those with keys that were looked at together.
+    `opens`, `closes`: whether they include the first and the last of the messages with keys that were checked together.
     """
 
     key: QueueKey | None
@@ -84,8 +84,8 @@ class WrongEntry:
 
 @dataclass
 class SpanReport:
-    """What one span held. `last_end` is the address after its last right record, -1 without one. In `unindexed` a None
-    stands for messages that the index has.
+    """What one span contains. `last_end` is the address after its last valid record, -1 if there is none. In
+    `unindexed`, None stands for messages that the index has.
     """
 
     span: LogSpan
@@ -109,7 +109,7 @@ class SpanReport:
 
 @dataclass(frozen=True)
 class _Entries:
-    """Entries that point into a span, by address. Arrays of shape (n,)."""
+    """Entries that point into a span, sorted by address. Arrays have shape (n,)."""
 
     owner: npt.NDArray[np.int64]
     number: Positions
@@ -118,7 +118,7 @@ class _Entries:
     code: Positions
 
     def part(self, start: int, stop: int) -> _Entries:
-        """Those that point to [start, stop)."""
+        """The entries that point into [start, stop)."""
         low, high = np.searchsorted(self.physical_offset, (start, stop))
         rows = slice(int(low), int(high))
         return _Entries(
@@ -127,12 +127,12 @@ class _Entries:
 
     @property
     def rows(self) -> Positions:
-        """Owner, number and address of each. Shape (n, 3)."""
+        """Owner, number and address of each entry. Shape (n, 3)."""
         return np.stack((self.owner, self.number, self.physical_offset), axis=1)
 
 
 def checked_span(wanted: Expectations, span: LogSpan, number: int) -> SpanReport:
-    """Reads span `number`, which lies between the edges `number` and `number + 1` of queues and index files."""
+    """Checks span `number`, which is between the edges `number` and `number + 1` of queues and index files."""
     report = SpanReport(span)
     log = wanted.subject.listing.log
     file = log.file_at(span.start)
@@ -160,7 +160,7 @@ def checked_span(wanted: Expectations, span: LogSpan, number: int) -> SpanReport
 
 
 def _note_nowhere(report: SpanReport, entries: _Entries, puts: _Entries) -> None:
-    """Notes entries that point to where no record is."""
+    """Notes entries that point where there is no record."""
     if len(entries.number):
         report.entries_nowhere = np.concatenate((report.entries_nowhere, entries.rows))
     if len(puts.number):
@@ -248,9 +248,9 @@ def _check_queues(report: SpanReport, wanted: Expectations, run: RecordRun, entr
 def _paired(
     asked: AskedEntries, owners: npt.NDArray[np.int64], entries: _Entries, rows: npt.NDArray[np.intp], there: Mask
 ) -> tuple[Mask, Mask]:
-    """Which entries their records ask for, and which of those asked for, of queues number `owners`, are there.
+    """Which entries are called for by their records, and which `asked` entries, of queues number `owners`, exist.
 
-    `rows` are the records that the entries point to, where one is `there`.
+    `rows` are the records that the entries point to, if one is `there`.
     """
     if asked.named.any():
         expected, actual = asked.rows << 32 | owners, rows << 32 | entries.owner
@@ -267,7 +267,7 @@ def _paired(
 def _check_tags(report: SpanReport, run: RecordRun, entries: _Entries, rows: npt.NDArray[np.intp], own: Mask) -> None:
     differs = own & (entries.code != tags_codes(run.messages)[rows]) & (entries.code > LARGEST_EXT_CODE)
     if differs.any():
-        # After a crash 4.9 notes the hash of TAGS of a delayed message (rocketmq.md 3.2).
+        # After a crash, 4.9 stores the hash of TAGS for a delayed message (rocketmq.md 3.2).
         differs &= ~as_mask(pc.equal(run.messages.topics(), SCHEDULE_TOPIC))[rows]
         _note(report.wrong_entries, entries, differs, "its tags code is not that of the record's TAGS")
 
@@ -336,7 +336,7 @@ def _check_index(report: SpanReport, wanted: Expectations, run: RecordRun, entri
     strange = there & ~_among(actual, expected[indexed[owners]])
     _note(report.wrong_index, entries, strange, "its record has no such key")
     missing = _distinct(owners[due & ~_among(expected, actual[there])], len(messages))
-    # Runs of messages with keys between which no indexed one lies.
+    # Runs of messages with keys that have no indexed message between them.
     order = np.searchsorted(with_keys, missing)
     parts = np.split(np.arange(len(missing)), np.flatnonzero(np.diff(order) != 1) + 1) if len(missing) else []
     for part in parts:
@@ -356,7 +356,7 @@ def _distinct(rows: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.intp]:
 
 
 def _among(values: npt.NDArray[np.int64], table: npt.NDArray[np.int64]) -> Mask:
-    """Which values are in a table. Sorted by row already, more or less, so a search in it stays in the cache."""
+    """Which values are in a table. They are nearly sorted, by row, so that the searches stay in the cache."""
     if not len(table):
         return np.zeros(len(values), bool)
     ordered = np.sort(table)

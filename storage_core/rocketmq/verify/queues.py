@@ -1,7 +1,7 @@
-"""Each consume queue by itself: entries that cannot be right whatever the log holds, and where in the queue each part
-of the log is listed.
+"""Checks each consume queue by itself: entries that cannot be right whatever the log contains, and where in the queue
+each part of the log is listed.
 
-Which records the entries point to is compared by `log_spans`. Source of the rules: rocketmq.md 3.3, 3.4.
+Comparing the entries with their records belongs to `log_spans`. Source of the rules: rocketmq.md 3.3, 3.4.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ PIECE = 1 << 20
 
 @dataclass(frozen=True)
 class CheckedQueue:
-    """A queue's entries [start, stop) that are used, and what is wrong with them.
+    """The used entries [start, stop) of a queue, and what is wrong with them.
 
-    `bounds[i]` is the first queue offset whose record lies at or after the i-th edge. `wrong` are queue offsets that
-    were found wrong, ascending. `reach` is the address after the last record that it lists, -1 without one.
+    `bounds[i]` is the first queue offset whose record is at or after the i-th edge. `wrong` are the queue offsets of
+    wrong entries, ascending. `reach` is the address after the last record that the queue lists, -1 if there is none.
     """
 
     key: QueueKey
@@ -81,10 +81,10 @@ def checked_queue(subject: Subject, queue: ConsumeQueue, edges: Positions) -> Ch
 
 
 def began_at(subject: Subject, queue: ConsumeQueue) -> int:
-    """The address of the message with which a queue began at 0; -1 where its entry 0 does not tell.
+    """The address of the message with which a queue began at offset 0; -1 if its entry 0 does not identify it.
 
     Messages of the same topic and queue id before it were deleted with their topic, or with the folder of the queue:
-    a broker begins at 0 where it finds no queue file, and never lists them again (rocketmq.md 3.3).
+    a broker begins at 0 if it finds no queue file, and never lists them again (rocketmq.md 3.3).
     """
     if not queue.chain.files or queue.start:
         return -1
@@ -116,7 +116,7 @@ def _used(entries: npt.NDArray[Any]) -> Mask:
 
 
 def _in_files(queue: ConsumeQueue, numbers: Positions) -> Mask:
-    """Which queue offsets have a file; a missing one is told as a whole."""
+    """Which queue offsets have a file; a missing file is reported as a whole."""
     here = np.zeros(len(numbers), bool)
     for first, end in queue.file_queue_offsets():
         here |= (numbers >= first) & (numbers < end)
@@ -126,9 +126,10 @@ def _in_files(queue: ConsumeQueue, numbers: Positions) -> Mask:
 def _sorted_out(
     subject: Subject, entries: npt.NDArray[Any], numbers: Positions, highest: int
 ) -> tuple[Positions, list[_Wrong]]:
-    """Queue offsets of entries that may be right and are not expired, in rising order of addresses; and the wrong ones.
+    """Queue offsets of the entries that may be right and are not expired, in ascending order of addresses; and the
+    wrong entries.
 
-    `highest` is the address of the last right entry before these.
+    `highest` is the address that the last right entry before these names.
     """
     offsets, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
     used, filler = _used(entries), sizes == BLANK_SIZE
@@ -149,7 +150,7 @@ def _sorted_out(
 
 
 def _out_of_order(offsets: Positions, highest: int) -> Positions:
-    """The fewest entries that break the order, as far as one look from each side tells."""
+    """The smallest set of entries that break the order, as far as one pass from each side can tell."""
     if not len(offsets):
         return np.empty(0, np.int64)
     before = np.maximum.accumulate(np.concatenate(([highest], offsets)))[:-1]
@@ -171,7 +172,7 @@ def _fill_bounds(bounds: Positions, edges: Positions, offsets: Positions, number
 
 
 def part_findings(subject: Subject, queue: ConsumeQueue, part: _Wrong) -> Iterator[Finding]:
-    """A finding for each run of wrong entries, cut where a file ends."""
+    """A finding for each run of wrong entries, split at file boundaries."""
     numbers = part.queue_offsets
     cuts = np.flatnonzero((np.diff(numbers) > 1) | (np.diff(numbers // max(queue.entries_per_file, 1)) > 0)) + 1
     for run in np.split(numbers, cuts):
@@ -191,7 +192,7 @@ def entry_finding(
 
 
 def _blank_files(subject: Subject, queue: ConsumeQueue, stop: int) -> Iterator[Finding]:
-    """Files after the first that hold no entry at all: brokers leave none (rocketmq.md 3.4)."""
+    """Files after a queue's last entry: brokers leave them only in light queues of 4.9 (rocketmq.md 3.4, 3.8)."""
     for file in queue.chain.files:
         if file.base_offset // QUEUE_ENTRY.size >= stop:
             key = (queue.topic, queue.queue_id)

@@ -1,7 +1,7 @@
-"""All of a store, read once and compared: log, queues and index, by as many threads as there are cores.
+"""Reads a whole store once and compares log, queues and index, with as many threads as there are cores.
 
-Parts of the log are checked beside each other (`log_spans`), after queues and index files were checked by themselves
-(`queues`, `index_chains`). What belongs together across parts is put together here. Source: docs/recovery.md "Damage".
+Parts of the log are checked in parallel (`log_spans`), after queues and index files were checked by themselves
+(`queues`, `index_chains`). Findings that span several parts are joined here. Source: docs/recovery.md "Damage".
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ WORK = "checking"
 
 
 def verified(subject: Subject) -> Iterator[Finding]:
-    """Everything that is wrong in a store; findings of the log come as it is read.
+    """Everything that is wrong in a store; findings about the log are yielded while it is read.
 
     Memory is bounded by the parts that are read at a time (64 MiB of the log and their entries, for each core).
-    Changes nothing. Raises CorruptionError for a file that shrinks or vanishes meanwhile.
+    Changes nothing. Raises CorruptionError if a file shrinks or vanishes meanwhile.
     """
     if subject.listing.rocksdb_queues:
         raise UnsupportedFormatError(
@@ -86,7 +86,7 @@ class _Verification:
         self.indexes: list[CheckedIndex] = []
 
     def findings(self) -> Iterator[Finding]:
-        """All but those of the listing."""
+        """All findings except those of `wrong_files` and `wrong_batched`."""
         with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
             listing = self.subject.listing
             self.queues = list(
@@ -114,9 +114,9 @@ class _Verification:
         numbers = {checked.key: number for number, checked in enumerate(self.queues)}
         listed_to = named_to = indexed_to = subject.verdict.log_end
         if listing.abort:
-            # A broker that runs, or was killed, has not listed and indexed its newest messages yet.
+            # A broker that is running or was killed has not yet listed and indexed its newest messages.
             listed_to = min(listed_to, max((checked.reach for checked in self.queues), default=-1))
-            # Of the last record that it listed, it may have listed its own queue alone.
+            # The last record that it listed may be in its own queue alone.
             named_to = listed_to - 1
             newest = max((index.file.header.end_offset for index in self.indexes), default=listed_to)
             indexed_to = min(listed_to, newest + 1)
@@ -158,7 +158,7 @@ class _Verification:
             self._add_unindexed(run_or_none)
 
     def _damaged_gaps(self) -> Iterator[Finding]:
-        """Findings of the gaps after which a record was found; the others may be the end of the log."""
+        """Findings about the gaps that are followed by a record; the others may be the end of the log."""
         ready = [gap for gap in self.open_gaps if gap.start < self.last_end or gap.followed]
         self.open_gaps = [gap for gap in self.open_gaps if gap not in ready]
         for gap in ready:
@@ -166,7 +166,7 @@ class _Verification:
                 yield self._gap_finding(gap)
 
     def _ends_file(self, gap: Gap) -> bool:
-        """Whether a blank record that reaches to the end of its file begins the gap: what follows it means nothing."""
+        """Whether the gap begins with a blank record that reaches the end of its file: what follows means nothing."""
         log = self.subject.listing.log
         file = log.file_at(gap.start)
         if gap.reason is not Stop.BLANK or file is None:
@@ -200,7 +200,7 @@ class _Verification:
         reason = f"it points to {wrong.physical_offset}: {wrong.reason}"
         return entry_finding(self.subject, queue, Kind.ENTRY, wrong.number, 1, reason)
 
-    # -- findings of the whole
+    # -- findings of the whole store
 
     def _at_the_end(self) -> Iterator[Finding]:
         subject = self.subject
@@ -216,7 +216,7 @@ class _Verification:
         yield from wrong_small_files(subject, self.newest_ms)
 
     def _end_of_log(self) -> Iterator[Finding]:
-        """What lies after the last right record, but for zeros."""
+        """Findings about bytes after the last valid record, except zeros."""
         for gap in self.open_gaps:
             stop = self._last_byte(gap)
             if gap.reason is Stop.BLANK or stop == gap.start:
@@ -225,7 +225,7 @@ class _Verification:
             yield self.subject.log_finding(Kind.TORN, gap.start, stop, reason)
 
     def _last_byte(self, gap: Gap) -> int:
-        """Address after the last byte of a gap that is not zero; the gap's start when all are."""
+        """Address after the last byte of a gap that is not zero; the gap's start if all are zero."""
         log, last = self.subject.listing.log, gap.start
         file = log.file_at(gap.start)
         if file is None:
@@ -239,7 +239,9 @@ class _Verification:
         return last
 
     def _pointing_nowhere(self) -> Iterator[Finding]:
-        """Entries that point past the end of the log, or after a blank record; those into a gap are told with it."""
+        """Findings about entries that point past the end of the log, or after a blank record; entries that point into
+        a gap are reported with it.
+        """
         gaps = np.array(sorted(self.told_gaps), np.int64).reshape(-1, 2)
         grouped: dict[tuple[bool, int, bool], list[tuple[int, int]]] = {}
         for of_queue, owner, number, physical_offset in self.past_end:
@@ -268,7 +270,7 @@ class _Verification:
             began = -1 if checked is None else began_at(self.subject, checked.queue)
             for run in runs:
                 if run.stop_address <= began:
-                    continue  # of a queue of this name that was deleted
+                    continue  # of a deleted queue of the same name
                 if checked is not None and _is_told(checked, self.wrong_numbers.get(key, []), run):
                     continue
                 if checked is not None and run.named and _is_ignored(checked, run):
@@ -285,7 +287,7 @@ class _Verification:
                     yield self.subject.finding(Kind.UNLISTED, folder, 0, 0, said, effect, key)
 
     def _listed_again(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Addresses of the records that the next start of a broker lists, ascending."""
+        """Addresses of the records that the next broker start lists, ascending."""
         found = [np.empty(0, np.int64)]
         with OpenFiles() as files:
             for _, entries in redispatched(self.subject.listing.log, self.subject.verdict, files):
@@ -306,7 +308,7 @@ class _Verification:
             yield self.subject.log_finding(Kind.UNINDEXED, run.start_address, run.stop_address, reason)
 
     def _add_unindexed(self, run: Run | None) -> None:
-        """Adds a run to the one before when no indexed message lies between them."""
+        """Adds a run, joined with the previous one if no indexed message is between them."""
         if run is not None and run.opens and not self.last_is_indexed and self.unindexed:
             last = self.unindexed[-1]
             self.unindexed[-1] = replace(last, stop_address=run.stop_address, count=last.count + run.count)
@@ -316,7 +318,7 @@ class _Verification:
 
 
 def _is_told(checked: CheckedQueue, wrong: list[int], run: Run) -> bool:
-    """Whether the entries that a run of messages lacks were found to be lost or empty before."""
+    """Whether the entries that a run of messages lacks have already been reported as missing or wrong."""
     files = checked.queue.chain.files
     size = checked.queue.chain.file_size
     holes = [(a.base_offset + size, b.base_offset) for a, b in pairwise(files)]
@@ -329,8 +331,8 @@ def _is_told(checked: CheckedQueue, wrong: list[int], run: Run) -> bool:
 
 
 def _is_ignored(checked: CheckedQueue, run: Run) -> bool:
-    """Whether a dispatcher leaves a run out, as its numbers are too small: 4.9 gives out those of queues that records
-    name from 0 on again after each start (rocketmq.md 3.8).
+    """Whether a dispatcher ignores a run because its queue offsets are too small: after each start, 4.9 assigns offsets
+    from 0 on again in queues that records name (rocketmq.md 3.8).
     """
     with OpenFiles() as files:
         queue, address = checked.queue, np.array([run.start_address])
@@ -338,7 +340,7 @@ def _is_ignored(checked: CheckedQueue, run: Run) -> bool:
 
 
 def _join(runs: list[Run], run: Run, first: int) -> None:
-    """Adds a run of a queue to the one that it continues."""
+    """Adds a run of a queue, joined with the last one if it continues that."""
     if runs and runs[-1].stop == first and runs[-1].named == run.named:
         last = runs[-1]
         runs[-1] = replace(last, stop=run.stop, stop_address=run.stop_address, count=last.count + run.count)
@@ -347,7 +349,7 @@ def _join(runs: list[Run], run: Run, first: int) -> None:
 
 
 def _in_order(pool: ThreadPoolExecutor, tasks: Iterator[Callable[[], SpanReport]]) -> Iterator[SpanReport]:
-    """Results in the order of the tasks, of which a few run ahead."""
+    """Yields the results in task order, while a few tasks run ahead."""
     ahead = 2 * max(1, len(os.sched_getaffinity(0)))
     waiting: deque[Future[SpanReport]] = deque()
     try:

@@ -1,8 +1,8 @@
-"""The files of a store as tables: `segments` (each file, what lies in it), `index` (each entry of each index file) and
+"""The files of a store as tables: `segments` (each file and its content), `index` (each entry of each index file) and
 `damage` (what is wrong).
 
-Source of the columns: docs/options.md "Views". Which entries are served is for `queue_totals`; here files are taken as
-they lie there.
+Source of the columns: docs/options.md "Views". `queue_totals` considers which entries are served; here files are
+described as they are on the disk.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ _Row = tuple[str, str, int | None, int, int, int, int | None, int | None]
 
 
 def segments(snapshot: RocketSnapshot) -> Iterator[pa.RecordBatch]:
-    """A row for each file of the log, of the queues and of the index. `messages` are records that queues list, entries
-    that are no fillers, entries.
+    """A row for each file of the log, of the queues and of the index.
+
+    `messages` counts the records that queues list, the entries that are not fillers, or the entries, respectively.
     """
     with OpenFiles() as files:
         rows = [*_log_rows(snapshot, files), *_queue_rows(snapshot, files), *_index_rows(snapshot, files)]
@@ -120,7 +121,7 @@ def _index_rows(snapshot: RocketSnapshot, files: OpenFiles) -> Iterator[_Row]:
 
 
 def index_entries(snapshot: RocketSnapshot) -> Iterator[pa.RecordBatch]:
-    """A row for each entry, in the order of files and entries; files whose geometry is not known are left out."""
+    """A row for each entry, in the order of files and entries; files of unknown geometry are left out."""
     with OpenFiles() as files:
         for file in _index_files(snapshot, files):
             if not file.flaw and file.entries:
@@ -144,7 +145,7 @@ def _entries(file: IndexFile, name: str, files: OpenFiles) -> Iterator[pa.Record
         hashes = entries["key_hash"].astype(np.int32)
         seconds: npt.NDArray[np.int64] = entries["seconds"].astype(np.int64)
         if first == 1 and len(seconds):
-            # The first entry of a file counts from the end of the file before; its own time is the header's.
+            # The first entry of a file counts from the end of the previous file; its own time is in the header.
             seconds[0] = 0
         columns = [
             pa.repeat(pa.scalar(name), len(entries)),
@@ -165,6 +166,6 @@ def _index_files(snapshot: RocketSnapshot, files: OpenFiles) -> Iterator[IndexFi
 
 
 def _name(snapshot: RocketSnapshot, path: str) -> str:
-    """The path below the store, or as a whole where the log lies elsewhere."""
+    """The path relative to the store, or the full path if the log is stored elsewhere."""
     root = snapshot.served.listing.root
     return os.path.relpath(path, root) if path.startswith(os.path.join(root, "")) else path

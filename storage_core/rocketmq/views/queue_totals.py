@@ -1,4 +1,4 @@
-"""Sums over queues: how many messages, how many bytes, from when to when. Reads entries, and two records a queue."""
+"""Totals of queues: messages, bytes, first and last store time. Reads entries, and two records per queue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from storage_core.rocketmq.recovery.redispatch import redispatched_batches
 from storage_core.store import Mode, QueueKey, ScanRequest
 
 ENTRIES_AT_ONCE = 1 << 16
-"""Entries of a queue that are summed up at once: their columns stay in a core's cache."""
+"""Entries of a queue that are summed at once, few enough for their columns to stay in a core's cache."""
 WHOLE = 1 << 62
 
 Columns = tuple[Positions, Positions]
@@ -30,7 +30,7 @@ Columns = tuple[Positions, Positions]
 
 @dataclass
 class QueueTotal:
-    """Readable messages of one queue; `first` and `last` are physical offsets in the commit log, -1 for none there."""
+    """Readable messages of one queue; `first` and `last` are physical offsets in the commit log, -1 for none in it."""
 
     messages: int = 0
     size: int = 0
@@ -42,7 +42,7 @@ class QueueTotal:
 
 def queue_totals(snapshot: RocketSnapshot, request: ScanRequest) -> dict[QueueKey, QueueTotal]:
     """Totals of the queues that a request selects; a queue without a readable message is absent."""
-    # The log is not read, so nothing is cut at its addresses.
+    # The log is not read, so no partition needs to be cut at its addresses.
     entries_only = ScanRequest(
         columns=("size",),
         topics=request.topics,
@@ -70,7 +70,7 @@ def queue_totals(snapshot: RocketSnapshot, request: ScanRequest) -> dict[QueueKe
 
 
 def _add_batched(total: QueueTotal, queue: BatchQueue, start: int, files: OpenFiles) -> None:
-    """The entries of a batch queue state the store times themselves. Those before queue offset `start` do not count."""
+    """Adds the entries of a batch queue, which state store times. Those before queue offset `start` do not count."""
     for entries in queue.every(files):
         entries = entries[entries["queue_offset"] >= start]
         if len(entries):
@@ -81,7 +81,7 @@ def _add_batched(total: QueueTotal, queue: BatchQueue, start: int, files: OpenFi
 
 
 def _add_unlisted(totals: dict[QueueKey, QueueTotal], served: ServedQueues, files: OpenFiles) -> None:
-    """What only the log has of batch queues."""
+    """Adds the entries of batch queues that only the log has."""
     listed = {key: served.batched[key].stop(files) for key in served.verdict.batches}
     for run, entries in redispatched_batches(served.listing.log, served.verdict, files):
         store_ms = run.messages.column("store_ms")
@@ -96,7 +96,7 @@ def _add_unlisted(totals: dict[QueueKey, QueueTotal], served: ServedQueues, file
 
 
 def _by_queue(partition: QueuePartition, files: OpenFiles) -> Iterator[tuple[int, Columns]]:
-    """Readable entries of one queue each, in its order; with the number of the queue."""
+    """Pairs of a queue's number and some of its readable entries, in the order of the queue."""
     for number, start, stop in partition.ranges:
         for first, end in partition.queues[number].file_queue_offsets():
             for at in range(max(start, first), min(stop, end), ENTRIES_AT_ONCE):
@@ -110,7 +110,7 @@ def _by_queue(partition: QueuePartition, files: OpenFiles) -> Iterator[tuple[int
 def _on_disk(partition: QueuePartition, files: OpenFiles, number: int, first: int, start: int, stop: int) -> Columns:
     """The readable entries among [start, stop), all in the queue file that begins with queue offset `first`."""
     if partition.verdict is None:
-        # Where every entry is readable, also those before, a pull jumps over none.
+        # If every entry is readable, including those before, a pull jumps over none.
         back = min(start - first, ENTRIES_PER_PULL)
         entries = partition.queues[number].entries(files, start - back, stop)
         physical_offsets, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)

@@ -1,4 +1,4 @@
-"""How a RocketMQ store was left: running, stopped or crashed, and what a broker's start would cut.
+"""How a RocketMQ store was left: running, stopped or crashed, and what a broker start would cut.
 
 Source of the rules: rocketmq.md 5.2, 5.4, interface.md 8.
 """
@@ -21,12 +21,12 @@ from storage_core.rocketmq.verify.kinds import Subject
 from storage_core.store import StoreState
 
 LARGEST_HASH = (1 << 31) - 1
-"""The hash of a tag is at most this, a time in this century is more."""
+"""The hash of a tag is at most this large; a time in this century is larger."""
 VERSIONS = {Rules.V4: "4.9", Rules.V5: "5.x", Rules.NONE: "none"}
 
 
 def store_state(snapshot: RocketSnapshot, unfinished_write: bool) -> StoreState:
-    """The state of the store of a snapshot. Walks the log as recovery does."""
+    """The state of a snapshot's store. Walks the log as recovery does."""
     listing, verdict = snapshot.served.listing, snapshot.served.verdict
     cut, delayed_to = snapshot.bytes_after_end(), delay_offsets(listing.root)
     replicated = isinstance(listing.log, LedgerChain)
@@ -48,8 +48,9 @@ def store_state(snapshot: RocketSnapshot, unfinished_write: bool) -> StoreState:
 def _due(
     listing: Listing, snapshot: RocketSnapshot, delayed_to: Mapping[int, int]
 ) -> Iterator[tuple[int, tuple[int, int]]]:
-    """By delay level, when the first and the last message still to come are due: what a broker noted in their entries
-    (rocketmq.md 3.2). A level where it noted something else is left out.
+    """By delay level, the due times of the first and the last pending message.
+
+    A broker noted them in the entries (rocketmq.md 3.2). A level where it noted something else is left out.
     """
     with OpenFiles() as files:
         for info in snapshot.queues():

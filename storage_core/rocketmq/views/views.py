@@ -1,4 +1,4 @@
-"""What is in a store, as tables: queues, topics, consumer groups. Rows come out of indexes and config, not of messages.
+"""The content of a store as tables: queues, topics, consumer groups. Rows come from indexes and config, not messages.
 
 Source of the columns: docs/options.md "Views", interface.md 42.
 """
@@ -73,7 +73,7 @@ SYSTEM_TOPICS = frozenset(
 
 
 def view_schema(name: str) -> pa.Schema:
-    """Schema of a view. OptionError with the names of the views when there is none called `name`."""
+    """The schema of a view. Raises OptionError with the names of all views if none is called `name`."""
     if name == DAMAGE_VIEW:
         return FINDINGS
     if name in _FILE_VIEWS:
@@ -87,8 +87,9 @@ def view_schema(name: str) -> pa.Schema:
 
 
 def view_batches(snapshot: RocketSnapshot, name: str, request: ScanRequest) -> Iterator[pa.RecordBatch]:
-    """The rows of a view; topics and queues of the request narrow it. `damage` needs more than a snapshot, and is
-    `file_views.damage`.
+    """The rows of a view: only those of the topics and queues of the request, except in `segments` and `index`.
+
+    `damage` needs more than a snapshot and is made by `file_views.damage`.
     """
     if name in _FILE_VIEWS:
         yield from _FILE_VIEWS[name][1](snapshot)
@@ -98,7 +99,7 @@ def view_batches(snapshot: RocketSnapshot, name: str, request: ScanRequest) -> I
 
 
 def topic_kind(topic: str) -> str:
-    """normal, retry, dead letter, half, delay or system (rocketmq.md 8)."""
+    """The kind of a topic: normal, retry, dead letter, half, delay or system (rocketmq.md 8)."""
     for prefix, kind in (("%RETRY%", "retry"), ("%DLQ%", "dead letter")):
         if topic.startswith(prefix):
             return kind
@@ -133,12 +134,12 @@ def _queues(snapshot: RocketSnapshot, request: ScanRequest) -> list[dict[str, An
 
 
 def _micros(ms: int | None) -> int | None:
-    """None for a time that no calendar has, as in the rows of messages."""
+    """Microseconds; None for a time outside the calendar, as in the rows of messages."""
     return ms * 1000 if ms is not None and YEAR_1_MS <= ms < YEAR_10000_MS else None
 
 
 def _topics(snapshot: RocketSnapshot, request: ScanRequest) -> list[dict[str, Any]]:
-    """topics.json joined with what is on disk: either may know topics that the other does not."""
+    """topics.json joined with the queues on disk: either may have topics that the other lacks."""
     table = topic_table(snapshot.served.listing.root)
     on_disk: dict[str, list[dict[str, Any]]] = {}
     for row in _queues(snapshot, request):
@@ -166,13 +167,13 @@ def _topics(snapshot: RocketSnapshot, request: ScanRequest) -> list[dict[str, An
 
 
 def _edge(pick: Callable[[Iterable[int]], int], rows: Sequence[dict[str, Any]], name: str) -> int | None:
-    """The first or last of the times that rows have."""
+    """The first or last time in a column of rows; None if there is none."""
     found = [row[name] for row in rows if row[name] is not None]
     return pick(found) if found else None
 
 
 def _offsets(snapshot: RocketSnapshot, request: ScanRequest) -> list[dict[str, Any]]:
-    """Committed offsets of consumer groups, and their lag: the end of the queue less what is committed."""
+    """Committed offsets of consumer groups, and their lag: the end of the queue minus the committed offset."""
     stops = {(info.topic, info.queue_id): info.stop for info in snapshot.queues()}
     rows = []
     for group, offsets in sorted(committed_offsets(snapshot.served.listing.root).items()):

@@ -1,7 +1,7 @@
-"""What a broker's dispatcher would add to queues and index at its next start, for a writer to add it instead.
+"""The entries and keys that a broker's dispatcher would add to queues and index at its next start.
 
-Finds it, writes nothing: that belongs to `publish`, after the commit point. Which parts of the log are dispatched again
-is decided by `recovery`. Source of the rules: interface.md 21, rocketmq.md 5.6.
+A writer adds them instead: they are only found here, and `publish` writes them after the commit point. `recovery`
+decides which parts of the log are dispatched again. Source of the rules: interface.md 21, rocketmq.md 5.6.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from storage_core.store import QueueKey
 
 @dataclass(frozen=True)
 class MissingEntries:
-    """Consecutive entries of one queue that are only in the log, from queue offset `first` on. Arrays: shape (n,).
+    """Consecutive entries of one queue, from queue offset `first` on, that only the log has. Arrays have shape (n,).
 
     `store_ms` is the store time of the last record.
     """
@@ -66,14 +66,14 @@ def unindexed(store: StoreState, after: int) -> Iterator[Keys]:
                 continue
             hashes, rows = hashes_of(messages)
             counts = np.where(wanted, np.bincount(rows, minlength=len(messages)), 0)[later]
-            # In the order of the records; the hashes of one record keep theirs: UNIQ_KEY first.
+            # In record order; within a record the hashes keep their order, UNIQ_KEY first.
             order = np.argsort(rows, kind="stable")
             hashes = hashes[order][wanted[rows[order]]]
             yield Keys(hashes, counts, messages.column("physical_offset")[later], messages.column("store_ms")[later])
 
 
 def last_store_ms(store: StoreState) -> int:
-    """The store time of the last record of the log; 0 when the log is empty."""
+    """The store time of the last record of the log; 0 if the log is empty."""
     listing, verdict = store.listing, store.verdict
     with OpenFiles() as files:
         start = max((file.base_offset for file in listing.log.files if file.base_offset < verdict.log_end), default=0)

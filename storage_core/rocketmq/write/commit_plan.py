@@ -1,6 +1,7 @@
-"""A committed job as numbers: where each staged record, entry and key goes. The same whenever it is computed.
+"""The plan of a job: where each staged record, entry and key is written. Every computation gives the same plan.
 
-Nothing here changes a file: `prepare` makes a plan and its room, `publish` carries it out, once or again after a crash.
+Nothing here changes a file: `prepare` makes a plan and reserves its space; `publish` carries it out, and does so again
+after a crash.
 """
 
 from __future__ import annotations
@@ -36,12 +37,15 @@ from storage_core.store import QueueKey, StagedPart
 
 CHUNK_COUNT = 1 << 16
 KEPT_COUNT = 1 << 17
-"""Records of a job, at about 80 bytes each, whose chunks are kept for its next walk."""
+"""The most records of a job whose chunks are kept for its next walk; they take about 80 bytes per record."""
 
 
 @dataclass
 class Walked:
-    """What a whole walk over the records of a small job found: a commit walks three times. Nothing before that."""
+    """The results of a complete walk over a small job's records, kept because a commit walks three times.
+
+    Empty until the first walk is complete.
+    """
 
     chunks: tuple[Chunk, ...] | None = None
     keys: list[QueueKey] = field(default_factory=list)
@@ -51,15 +55,15 @@ class Walked:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that publishing needs besides the staged files.
+    """Everything that publishing needs besides the staged files.
 
-    `index_name` and `index_header` are the index file that is continued, `index_names` those that are made.
+    `index_name` and `index_header` describe the index file that is continued, `index_names` are the new ones.
     `files` maps each new file's path, relative to the store or absolute, to its name in the staging folder and length.
-    `queue_ids` is the number of queues that topics.json must give each topic, `newest_ms` the largest store time.
-    `recover`: the log holds messages that queues or index do not list, or `abort` is there. `seen` is what recovery
-    saw beside the log, None where the last job's state was trusted. `in_log`: the records were forced into the log
-    before the commit point, and the staged ones are not needed any more. `walked` holds for `parts`, `ends`, `store_ms`
-    and `preserve` as they are.
+    `queue_ids` is the number of queues that topics.json must state for each topic, `newest_ms` the largest store time.
+    `recover`: the log holds messages that queues do not list, or `abort` exists. `seen` is the state outside the log
+    that recovery saw, None if the last job's state was trusted or the store is new. `in_log`: the records were forced
+    into the log before the commit point, so the staged ones are no longer needed. `walked` is valid only for the
+    present values of `parts`, `ends`, `store_ms` and `preserve`.
     """
 
     job: str
@@ -85,12 +89,12 @@ class Plan:
 
     @property
     def rows(self) -> int:
-        """Records of the job."""
+        """Number of records of the job."""
         return sum(part.rows for part in self.parts)
 
 
 def plan_to_json(plan: Plan, root: str) -> dict[str, Any]:
-    """The intent that says this plan. Folders are named as seen from the store: a copy of it is finished in itself."""
+    """The intent of a plan. Folders inside the store are named relative to it, so a copy is finished within itself."""
     header = plan.index_header
     inside = os.path.join(root, "")
     return {
@@ -105,7 +109,7 @@ def plan_to_json(plan: Plan, root: str) -> dict[str, Any]:
 
 def plan_from_json(intent: Mapping[str, Any], root: str) -> Plan:
     """The plan of an intent of the store at `root`."""
-    # An intent from before there were drafts does not say `in_log`: its records lie in the staging folder.
+    # An intent written before drafts existed has no `in_log`: its records are in the staging folder.
     plain = {name: intent.get(name, False) if name == "in_log" else intent[name] for name in _PLAIN}
     plain["folders"] = tuple(os.path.join(root, folder) for folder in plain["folders"])
     plain["index_names"] = tuple(plain["index_names"])
@@ -127,10 +131,10 @@ _PLAIN = (
 
 @dataclass(frozen=True)
 class StagedRecords:
-    """What the staged files say of records that follow each other in one of them. Arrays have shape (n,).
+    """Consecutive records of one task with their staged fields. Arrays have shape (n,).
 
-    `position` is where the first one begins in the staged file `records`, which is not there when rows were kept;
-    `queue` are numbers of the course.
+    `position` is where the first one begins in the staged file `records`, which does not exist if rows were kept;
+    `queue` holds the queue numbers of the course.
     """
 
     records: str
@@ -145,11 +149,11 @@ class StagedRecords:
 
 @dataclass(frozen=True)
 class Chunk(StagedRecords):
-    """Staged records with all that the plan gives them. Arrays have shape (n,).
+    """Staged records with everything that the plan assigns to them. Arrays have shape (n,).
 
-    `next_queue_offsets` are those of the queues before this chunk; `preserved` has the numbers of records that bring
-    their own. Where records name queues besides their own, the numbering is one of entries, and `entry_rows` has the
-    record of each.
+    `next_queue_offsets` are those of the queues before this chunk; `preserved` has the numbering and the queue offsets
+    of records that keep their own. If records name queues besides their own, the numbering is one of entries, and
+    `entry_rows` has the record of each entry.
     """
 
     physical_offsets: Positions
@@ -162,7 +166,7 @@ class Chunk(StagedRecords):
 
     @cached_property
     def numbering(self) -> Numbering:
-        """The place of each record in its queue. Found when it is first asked for: a walk that only counts does not."""
+        """The place of each record in its queue. Computed on first access: a walk that only counts does not need it."""
         if self.preserved is not None:
             return self.preserved[0]
         return number(self.queue, has_entry(self.sys_flags), self.next_queue_offsets.copy())
@@ -177,7 +181,7 @@ class Chunk(StagedRecords):
 
 
 class Course:
-    """One walk over a job's records in order. `keys` and `next_queue_offsets` grow with the queues it meets."""
+    """One walk over a job's records in order. `keys` and `next_queue_offsets` grow as it meets new queues."""
 
     def __init__(self, plan: Plan, folder: str) -> None:
         self._plan, self._folder = plan, folder
@@ -232,7 +236,7 @@ class Course:
             position, key_position = position + int(sizes.sum()), key_position + key_count
 
     def _numbered(self, staged: StagedRecords) -> Chunk:
-        """Records that get their address, queue offset and store time here."""
+        """The chunk of records whose address, queue offset and store time are assigned here."""
         placed = placement_of(staged.sizes, self.stop, self._plan.ends.log_file_size)
         before, flags = self.next_queue_offsets, staged.sys_flags
         listed = staged.queue[has_entry(flags)] if flags.any() else staged.queue
@@ -243,13 +247,16 @@ class Course:
     def _preserved(
         self, staged: StagedRecords, own: npt.NDArray[Any], named: tuple[Positions, npt.NDArray[np.int64], Positions]
     ) -> Chunk:
-        """Records that bring theirs. `named` are rows, queues and queue offsets of what they name besides."""
+        """The chunk of records that keep their own values.
+
+        `named`: rows, queues and queue offsets of the entries in further queues that records name.
+        """
         physical_offsets, offsets = (own[name].astype(np.int64) for name in ("physical_offset", "queue_offset"))
         placed = preserved_placement(physical_offsets, staged.sizes, self.stop, self._plan.ends.log_file_size)
         ends = placed.physical_offsets + staged.sizes
         listed, queue, asked, rows = has_entry(staged.sys_flags), staged.queue, offsets, None
         if len(named[0]):
-            # In the order of the log, each record's own queue first: as a dispatcher goes.
+            # In log order, each record's own queue first, as a dispatcher proceeds.
             own_rows = np.flatnonzero(listed)
             rows = np.concatenate((own_rows, named[0]))
             order = np.argsort(rows, kind="stable")
@@ -270,7 +277,10 @@ class Course:
         )  # fmt: skip
 
     def _queue_numbers(self, part: StagedPart, which: str) -> npt.NDArray[np.int64]:
-        """The course's number of each queue in a list of the part; new ones start at 0, or where `preserve` says."""
+        """The course's number of each queue in a list of the part.
+
+        A new queue begins at 0, or with `preserve` at its first record's offset.
+        """
         fresh, keys = -1 if self._plan.preserve else 0, part.detail.get(which, [])
         for topic, queue_id in keys:
             if (topic, queue_id) not in self._numbers:
@@ -282,15 +292,15 @@ class Course:
 
 
 class _NamedEntries:
-    """The staged entries of queues that records name, read once from front to back."""
+    """The staged entries of the queues that records name, read once, front to back."""
 
     def __init__(self, path: str | None, queues: int) -> None:
-        """`queues`: how many are named; none means that there are no entries."""
+        """`queues`: the number of named queues; 0 means that there are no entries."""
         self._path, self._at = path if queues else None, 0
         self._read = np.empty(0, NAMED_ENTRY.dtype)
 
     def of(self, start: int, stop: int) -> tuple[Positions, npt.NDArray[np.int64], Positions]:
-        """Of the task's records [start, stop): their numbers from `start` on, the queues and the queue offsets."""
+        """The entries of the task's records [start, stop): record numbers from `start` on, queues and queue offsets."""
         while self._path is not None and not (len(self._read) and self._read["row"][-1] >= stop):
             position = self._at * NAMED_ENTRY.size
             more = read_at(self._path, CHUNK_COUNT * NAMED_ENTRY.size, position)

@@ -1,6 +1,6 @@
-"""The steps around a job's commit point: guard, draft, intent; a draft taken back, an intent carried out.
+"""The steps around a job's commit point: guard, draft and intent; taking back a draft, carrying out an intent.
 
-What a job writes in between is `publish`'s; who holds which lock, and finishing what a killed writer left, is `job`'s.
+`publish` writes the job's data in between, `job` holds the locks, and `redo` finishes what a killed writer left.
 Source of the rules: commit-protocol.md 3, 4, 8.
 """
 
@@ -26,10 +26,10 @@ GUARD_TEXT = (
 
 
 def commit(root: str, plan: Plan, changes: Changes, kept: KeptRows | None = None) -> None:
-    """Draft, log, intent: after it the job is committed. The guard must be raised. `kept` is `Publisher`'s.
+    """Writes draft, log and intent, which commits the job. The guard must be raised. `kept` is passed to `Publisher`.
 
-    Raises MqStoreError, OSError: the log is as it was then, and the caller takes `changes` back. Where even that fails
-    `changes` is emptied: the next writer takes the draft back, or finishes the job when its intent stays.
+    Raises MqStoreError, OSError; the log is then as it was, and the caller takes `changes` back. If restoring the log
+    fails too, `changes` is emptied: the next writer takes the draft back, or finishes the job if its intent remains.
     """
     try:
         _write_draft(root, plan)
@@ -51,7 +51,7 @@ def commit(root: str, plan: Plan, changes: Changes, kept: KeptRows | None = None
 
 
 def _write_draft(root: str, plan: Plan) -> None:
-    """From here on readers answer as if the store ended where the job begins."""
+    """Writes the draft. From here on readers answer as if the store ended where the job begins."""
     sync_staged(JobFolder(root), plan.job)
     write_json(JobFolder(root).draft, plan_to_json(plan, root))
 
@@ -68,13 +68,13 @@ def _commit_draft(root: str) -> None:
 
 
 def take_back(root: str, plan: Plan) -> None:
-    """Makes the log what it was before a draft, then removes the draft. Raises OSError; may be called again."""
+    """Restores the log to its state before a draft, then removes the draft. Raises OSError; may be called again."""
     folder = JobFolder(root)
     if not system.exists(folder.draft):
         with suppress(FileNotFoundError):
             system.unlink(folder.draft + ".tmp")
         return
-    # The draft must not come back as an intent after a power failure, once its records are gone.
+    # Once its records are removed, a power failure must not bring the draft back as an intent.
     system.sync_folder(folder.folder)
     size = plan.ends.log_file_size
     for base in range(plan.ends.log_end // size * size, plan.after.log_end, size):
@@ -86,7 +86,7 @@ def take_back(root: str, plan: Plan) -> None:
 
 
 def carry_out(root: str, plan: Plan) -> None:
-    """Publishes a committed job and marks it done. Raises MqStoreError: the next writer goes on then."""
+    """Publishes a committed job and marks it done. Raises MqStoreError; the next writer then continues."""
     publisher = Publisher(root, plan)
     try:
         publisher.publish()
@@ -124,7 +124,7 @@ def is_guarded(folders: Sequence[str]) -> bool:
 
 
 def not_finished(root: str, error: Exception) -> MqStoreError:
-    """The error of a job that stopped behind its commit point."""
+    """The error for a job that stopped after its commit point."""
     return MqStoreError(
         f"{root}: the job is committed but not finished ({text_of(error)}); do not run it again: the next write "
         "to this store finishes it first"
@@ -132,6 +132,6 @@ def not_finished(root: str, error: Exception) -> MqStoreError:
 
 
 def text_of(error: BaseException) -> str:
-    """What an error says of a file, in one line."""
+    """The message of an error, with the file that it names, in one line."""
     named = isinstance(error, OSError) and error.filename
     return f"{error.filename}: {error.strerror}" if named else str(error)  # type: ignore[attr-defined]

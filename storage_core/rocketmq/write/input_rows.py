@@ -1,7 +1,6 @@
-"""Rows as a user gives them, under native or Kafka's names: brought to the types that `encode` wants, bad ones refused.
+"""Rows as a user passes them, with native or Kafka column names: converted to the types of `encode`, bad ones refused.
 
-Which queue a row goes to, and where its record is staged, belongs to `staging`. Source of the rules: interface.md 15,
-16, 19, 23, 49.
+`staging` chooses the queue of each row and stages its record. Source of the rules: interface.md 15, 16, 19, 23, 49.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def check_columns(names: list[str], settings: WriteSettings) -> None:
-    """Raises ColumnError when the columns of a frame cannot be written: unknown, twice, or a needed one missing."""
+    """Raises ColumnError if a frame cannot be written because a column is unknown, duplicated or missing."""
     written = PRESERVED if settings.preserve else WRITTEN
     check_names(names, written, [*NATIVE.names, *IGNORED], KAFKA_NAMES)
     have = {KAFKA_NAMES.get(name, name) for name in spelled(names, KNOWN)}
@@ -79,15 +78,15 @@ class Given:
         self.nulls = 0
 
     def has(self, name: str) -> bool:
-        """Whether there is a column that is not all null by type."""
+        """Whether the column exists and is not of the null type."""
         return name in self._columns and not pa.types.is_null(self._columns[name].type)
 
     def error(self, column: str, row: int, value: str, rule: str) -> RowError:
-        """The error of one row of the batch."""
+        """The error for one row of the batch."""
         return RowError(column, value, rule, self.first_row + int(row))
 
     def binary(self, name: str, numbers: bool = False) -> pa.BinaryArray:
-        """Bytes, null where there are none; with `numbers` also whole numbers, as their digits."""
+        """A column as bytes, null where it has no value; with `numbers`, integers are accepted too, as their digits."""
         if not self.has(name):
             return pa.nulls(self.count, pa.binary())
         column = self._columns[name]
@@ -96,15 +95,18 @@ class Given:
         return as_binary(name, column, numbers)
 
     def text(self, name: str) -> pa.StringArray:
-        """Text, or whole numbers as their digits; null where there is none. RowError for bytes that are no UTF-8."""
+        """A column as text, null where it has no value; in NUMBERS_AS_TEXT, integers become their digits.
+
+        Raises RowError for invalid UTF-8.
+        """
         return self.as_text(self.binary(name, numbers=name in NUMBERS_AS_TEXT), name)
 
     def topics(self) -> pa.DictionaryArray:
-        """The topics, each text once."""
+        """The topics, dictionary-encoded."""
         return self.text("topic").dictionary_encode()
 
     def as_text(self, column: pa.BinaryArray, name: str, rows: npt.NDArray[np.int32] | None = None) -> pa.StringArray:
-        """Bytes as text; `rows` says which row of the batch each element belongs to."""
+        """Bytes as text; `rows` is the row of the batch that each element belongs to."""
         texts = column.view(pa.string())
         if is_ascii(column):
             return texts
@@ -119,7 +121,7 @@ class Given:
         return texts
 
     def numbers(self, name: str, kind: pa.DataType, default: int) -> npt.NDArray[Any]:
-        """Whole numbers, `default` for null."""
+        """A column as integers, `default` for null."""
         if not self.has(name):
             return np.full(self.count, default, kind.to_pandas_dtype())
         column = self._columns[name]
@@ -136,7 +138,7 @@ class Given:
         return as_mask(self._columns[name].is_valid()) if self.has(name) else np.zeros(self.count, bool)
 
     def times_ms(self, name: str, default: int) -> npt.NDArray[np.int64]:
-        """Epoch milliseconds, `default` for null; of a timestamp or of a whole number of milliseconds."""
+        """A column of timestamps or of integer milliseconds, as epoch milliseconds; `default` for null."""
         if self.has(name) and pa.types.is_timestamp(self._columns[name].type):
             column = self._columns[name]
             whole = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
@@ -145,7 +147,7 @@ class Given:
         return self.numbers(name, pa.int64(), default)
 
     def hosts(self, name: str, default: bytes) -> pa.BinaryArray:
-        """Packed hosts. Raises RowError for a text that is no host."""
+        """Packed hosts. Raises RowError for a text that is not a host."""
         if not self.has(name):
             return pa.repeat(pa.scalar(default, pa.binary()), self.count)
         texts = self.text(name)
@@ -171,7 +173,7 @@ class Given:
             names, values = names.take(at), values.take(at)
         there = pc.and_(names.is_valid(), values.is_valid())
         before = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
-        # A header's value is bytes; text is what the store keeps of it.
+        # The value of a Kafka header is bytes; the store keeps it as text.
         out = PairColumn(
             self.as_text(as_binary("properties", names, numbers=True), "properties", rows),
             self.as_text(as_binary("properties", values, numbers=True), "properties", rows),
@@ -184,7 +186,7 @@ class Given:
 
 
 def _flat_pairs(column: pa.Array) -> tuple[pa.Array, pa.Array, npt.NDArray[np.int64]]:
-    """Names, values and the bounds of each row of a map, or of a list of structs of key and value."""
+    """Names, values and row bounds of a map column, or of a list column of key and value structs."""
     if pa.types.is_map(column.type):
         return column.keys, column.items, column.offsets.to_numpy().astype(np.int64)
     if (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)) and pa.types.is_struct(
@@ -201,7 +203,7 @@ def _flat_pairs(column: pa.Array) -> tuple[pa.Array, pa.Array, npt.NDArray[np.in
 
 @dataclass(frozen=True)
 class Message:
-    """What the rules say of a batch's texts: topic, body, properties. Nothing is null but absent key, tags and id."""
+    """The checked topics, bodies and properties of a batch. Nothing is null except absent keys and tags."""
 
     topics: pa.DictionaryArray
     bodies: pa.BinaryArray
@@ -211,7 +213,7 @@ class Message:
 
 
 def checked(given: Given, settings: WriteSettings) -> Message:
-    """Topic, body and properties of a batch by RocketMQ's rules. Raises RowError for the first row that breaks one."""
+    """Checks topics, bodies and properties by RocketMQ's rules. Raises RowError for the first row that breaks one."""
     topics = given.topics() if settings.topic is None else _all_of(settings.topic, given.count)
     check_topics(given, topics)
     bodies = given.binary("body")
@@ -242,7 +244,7 @@ def _refuse_negative(given: Given, name: str) -> None:
 
 
 def _no_empty(texts: pa.StringArray) -> pa.StringArray:
-    """An empty key or tag is none: a property without a value does not exist for any reader."""
+    """Replaces empty keys or tags with null: for a reader, a property without a value does not exist."""
     if not texts.null_count and not (lengths(texts) == 0).any():
         return texts
     return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
@@ -274,7 +276,7 @@ def _topic_rule(topic: str) -> str:
 
 
 def check_bodies(given: Given, bodies: pa.BinaryArray) -> None:
-    """Refuses null and empty bodies: producers refuse them, and a 4.9.3 push consumer is stuck on one."""
+    """Refuses null and empty bodies: producers refuse them, and a 4.9.3 push consumer gets stuck on one."""
     if bodies.null_count:
         raise given.error("body", _first(bodies.is_null()), "null", "every message needs a body")
     empty = lengths(bodies) == 0
@@ -301,7 +303,10 @@ def _check_pairs(given: Given, pairs: PairColumn) -> None:
 def _refuse_controls(
     given: Given, texts: pa.StringArray, names: pa.StringArray | str, rows: npt.NDArray[np.int32] | None = None
 ) -> None:
-    """`names`: what each text is, or all of them; `rows`: which row of the batch it belongs to, its own by default."""
+    """Refuses texts that contain the bytes 0x01 or 0x02.
+
+    `names`: the name of each text, or one for all; `rows`: the row of the batch of each text, its index by default.
+    """
     if not holds_any(texts, (0x01, 0x02)):
         return
     found = as_mask(pc.match_substring_regex(texts, "[\x01\x02]"))
@@ -317,7 +322,7 @@ def _first(found: pa.BooleanArray) -> int:
 
 
 def need_values(given: Given, names: Mapping[str, str]) -> None:
-    """Refuses null in columns that `preserve` needs."""
+    """Refuses nulls in the columns that `preserve` needs."""
     for name, why in names.items():
         missing = np.flatnonzero(~given.valid(name))
         if len(missing):
@@ -325,7 +330,7 @@ def need_values(given: Given, names: Mapping[str, str]) -> None:
 
 
 def check_folder_names(given: Given, topics: pa.DictionaryArray) -> None:
-    """Refuses topics that cannot be the name of a folder: all that `preserve` asks of a topic."""
+    """Refuses topics that cannot be the name of a folder, the only requirement of `preserve` for a topic."""
     for number, topic in enumerate(topics.dictionary.to_pylist()):
         if topic in ("", ".", "..") or "/" in topic or "\0" in topic or len(topic.encode()) > MAX_FOLDER_NAME:
             row = topics.indices.to_pylist().index(number)

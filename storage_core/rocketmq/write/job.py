@@ -1,7 +1,7 @@
 """One atomic write into a RocketMQ store: locks, guard, commit point, and finishing what a killed writer left.
 
-What is written is planned by `prepare` and carried out by `publish`; staging is `staging`'s. The steps, and what may be
-found after a stop at each of them: commit-protocol.md 1 to 8.
+`staging` stages the rows, `prepare` plans what is written, and `publish` carries the plan out. The steps, and the state
+after a stop at each of them: commit-protocol.md 1 to 8.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from storage_core.stream.streamed_job import StreamedJob
 
 @dataclass
 class RocketWriteJob(StreamedJob):
-    """A job that has its staging folder. Plain data, so it may be pickled to tasks and to the process that commits.
+    """A job whose staging folder exists. Plain data, so it can be pickled for tasks and for the process that commits.
 
-    `made_root`: there was no such directory before. `warnings` fill at the commit.
+    `made_root`: the directory did not exist before. `warnings` is filled at the commit.
     """
 
     root: str
@@ -60,11 +60,11 @@ class RocketWriteJob(StreamedJob):
     def stage(
         self, batches: Iterator[pa.RecordBatch], partition: int = 0, attempt: int = 0, task: int = 0
     ) -> StagedPart:
-        """Stages the rows of one task. Raises RowError for a row that may not be written, and OptionError."""
+        """Stages the rows of one task. Raises RowError for a row that cannot be written, and OptionError."""
         return self._stage(batches, partition, f"{partition}-{attempt}-{task}", None)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> int:
-        """Stages and commits rows that are in memory: their records go straight into the log."""
+        """Stages and commits rows that are in memory; their records are written directly to the log."""
         kept = KeptRows()
         part = self._stage(batches, 0, "0-0-0", kept)
         return self._commit([part], None if kept.is_full else kept)
@@ -82,7 +82,7 @@ class RocketWriteJob(StreamedJob):
             raise _one_line(self.root, error) from error
 
     def commit(self, parts: Sequence[StagedPart]) -> int:
-        """Puts the staged rows into the store; 0 when this version of the query was written before."""
+        """Commits the staged rows and returns their number; 0 if this version of the query was already written."""
         return self._commit(parts, None)
 
     def _commit(self, parts: Sequence[StagedPart], kept: KeptRows | None) -> int:
@@ -101,17 +101,17 @@ class RocketWriteJob(StreamedJob):
                 self._warn_of_nulls(parts)
             elif not written:
                 _make_empty_store(self.root, self.settings)
-            # The rows are in the store: what cannot be removed now, the next writer removes.
+            # The rows are in the store; the next writer removes what cannot be removed now.
             with suppress(OSError):
                 drop_staging(job_folder, self.job)
         return rows
 
     def of_query(self, query: str, version: int) -> RocketWriteJob:
-        """The same job, marked by its query and version at the commit (commit-protocol.md 6)."""
+        """The same job; its commit marks the query and version as written (commit-protocol.md 6)."""
         return replace(self, settings=replace(self.settings, query=f"stream:{query}", version=version))
 
     def _pass_commit_point(self, parts: Sequence[StagedPart], locks: ExitStack, kept: KeptRows | None) -> Plan:
-        """Prepare, guard, draft, log, intent. An error in between leaves every file as it was."""
+        """Runs the steps prepare, guard, draft, log and intent. An error in between leaves every file as it was."""
         refuse_batched(self.root, parts)
         changes = Changes()
         try:
@@ -137,14 +137,14 @@ class RocketWriteJob(StreamedJob):
             )
 
     def abort(self) -> None:
-        """Drops what was staged, unless the job passed its commit point, and a directory that only this job made."""
+        """Drops the staged files and a directory that only this job made, unless the job passed its commit point."""
         job_folder = JobFolder(self.root)
         intent = read_json(job_folder.intent)
         if intent is not None and intent["job"] == self.job:
             return
         drop_staging(job_folder, self.job)
         if self.made_root:
-            # Where another job has begun here, or a lock was taken, the folders are not empty and stay.
+            # If another job has begun here, or a lock was taken, the folders are not empty and stay.
             for folder in (job_folder.folder, os.path.join(self.root, paths.COMMIT_LOG), self.root):
                 remove_empty_folder(folder)
 
@@ -152,7 +152,7 @@ class RocketWriteJob(StreamedJob):
 def begin(
     root: str, settings: WriteSettings, columns: list[str] | None = None, application: str = ""
 ) -> RocketWriteJob:
-    """Starts a job: checks what can be checked now, finishes what a killed writer left, makes the staging folder.
+    """Starts a job: checks what can be checked now, finishes what a killed writer left, creates the staging folder.
 
     Raises OptionError, StoreLockedError, MqStoreError.
     """
@@ -179,7 +179,7 @@ def begin(
 
 
 def locked(root: str, timeout_s: float) -> ExitStack:
-    """Both locks: among writers of mqstore (waits), then the broker's (does not wait). Released when it is closed."""
+    """Takes mqstore's writer lock (waits), then the broker's (does not wait); closing the result releases both."""
     job_folder = JobFolder(root)
     with ExitStack() as stack:
         system.make_folder(job_folder.folder)
@@ -191,8 +191,10 @@ def locked(root: str, timeout_s: float) -> ExitStack:
 
 
 def _look_for_broker(root: str) -> None:
-    """Refuses a store that a broker holds before any row is staged. While another writer of mqstore has its lock the
-    other is that writer's, and a look at it would stand in that writer's way; commit looks again.
+    """Refuses a store that a broker holds, before any row is staged.
+
+    While another writer of mqstore holds the writers' lock, the broker's lock belongs to that writer too, and testing
+    it would get in that writer's way; the commit checks again.
     """
     job_folder = JobFolder(root)
     if not system.exists(os.path.join(root, paths.LOCK)):
@@ -207,7 +209,7 @@ def _look_for_broker(root: str) -> None:
 
 
 def _broker_lock(root: str) -> AbstractContextManager[object]:
-    """The lock that a broker holds while it runs. A broker that is booting has the file open and no lock yet."""
+    """Takes the lock that a broker holds while it runs. A booting broker has the file open, but no lock yet."""
     path = os.path.join(root, paths.LOCK)
     if not system.exists(path):
         return nullcontext()
@@ -221,7 +223,7 @@ def _broker_lock(root: str) -> AbstractContextManager[object]:
 
 
 def _make_empty_store(root: str, settings: WriteSettings) -> None:
-    """Makes a new directory a store without messages: a job of no rows is read back as no rows (interface.md 15)."""
+    """Makes an empty store of a new directory, so a job without rows is read back as no rows (interface.md 15)."""
     if looks_like_store(root):
         return
     try:
@@ -232,13 +234,13 @@ def _make_empty_store(root: str, settings: WriteSettings) -> None:
         raise _one_line(root, error) from error
 
 
-# -- what a repair does of a write
+# -- the part of a write that a repair uses
 
 
 def complete(root: str, settings: WriteSettings) -> None:
-    """Writes what the queues and the index lack of the log, as one job without rows. The locks must be held.
+    """Adds what the queues and the index lack of the log, as one job without rows. The locks must be held.
 
-    Raises MqStoreError, CorruptionError, OSError; every file is as it was then, or the next writer finishes the job.
+    Raises MqStoreError, CorruptionError, OSError; then every file is as it was, or the next writer finishes the job.
     """
     job_folder, changes = JobFolder(root), Changes()
     job = new_job_id()

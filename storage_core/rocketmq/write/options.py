@@ -1,4 +1,4 @@
-"""The options of a write, parsed; and the geometry that a new store gets.
+"""The parsed options of a write, and the geometry of a new store.
 
 What an option does is described where it is used. Source of names and defaults: docs/write.md "Options".
 """

@@ -1,4 +1,4 @@
-"""Where appended records go: addresses in the log, queue offsets. Pure arithmetic.
+"""The addresses and queue offsets of appended records. Pure arithmetic.
 
 Source of the rules: rocketmq.md 2.6 (blank records), 3.3 and 5.6 (queue offsets).
 """
@@ -37,7 +37,7 @@ class Placement:
 def placement_of(sizes: Positions, start: int, file_size: int) -> Placement:
     """Addresses of records of `sizes` that are appended at `start`, which may be the end of a full file.
 
-    A record fits when 8 bytes are left behind it; else a blank record fills the file. No record may be larger than
+    A record fits if 8 bytes are left after it; otherwise a blank record fills the file. No record may be larger than
     `file_size` - 8.
     """
     ends = np.cumsum(sizes)
@@ -61,9 +61,9 @@ def placement_of(sizes: Positions, start: int, file_size: int) -> Placement:
 
 
 def preserved_placement(physical_offsets: Positions, sizes: Positions, start: int, file_size: int) -> Placement:
-    """The blank records that records with addresses of their own need when the log ends at `start`.
+    """The placement of records that keep their addresses, with the blank records needed if the log ends at `start`.
 
-    Raises ValueError, one line, when a record lies before `start`, overlaps, leaves a hole or crosses a file's end.
+    Raises ValueError, one line, if a record begins before `start`, overlaps, leaves a hole or crosses a file's end.
     """
     ends = physical_offsets + sizes
     before = np.concatenate(([start], ends[:-1]))
@@ -104,7 +104,7 @@ def _check(physical_offsets: Positions, ends: Positions, before: Positions, file
 
 @dataclass(frozen=True)
 class Numbering:
-    """Queue offsets of records, -1 for those in none, and the records sorted by queue, each in log order.
+    """Queue offsets of records, -1 for those in no queue, and the records sorted by queue, in log order within each.
 
     `order[bounds[k]:bounds[k + 1]]` are the records of queue number `queues[k]`.
     """
@@ -116,7 +116,7 @@ class Numbering:
 
 
 def number(queue: npt.NDArray[np.int64], counted: npt.NDArray[np.bool_], next_queue_offsets: Positions) -> Numbering:
-    """Queue offsets for records in log order. `next_queue_offsets` (one a queue) is moved on in place."""
+    """Queue offsets for records in log order. `next_queue_offsets` (one per queue) is advanced in place."""
     return Numbering(*numbered(queue, counted, next_queue_offsets))
 
 
@@ -128,9 +128,9 @@ def number_preserved(
     next_queue_offsets: Positions,
     firsts: dict[int, int],
 ) -> Numbering:
-    """Queue offsets for records that bring their QUEUEOFFSET and end at `ends`, as a broker's dispatcher gives them.
+    """Queue offsets that a broker's dispatcher assigns to records that bring their QUEUEOFFSET and end at `ends`.
 
-    A queue whose next offset is -1 begins at its first record's, which `firsts` notes.
+    A queue whose next offset is -1 begins at the QUEUEOFFSET of its first record, which is noted in `firsts`.
     """
     rows = np.flatnonzero(counted)
     order = rows[stable_order(queue[rows])]

@@ -1,6 +1,6 @@
-"""Makes the plan of a job and the room for it, before the commit point: nothing that is served changes here.
+"""Makes the plan of a job and reserves its space, before the commit point: nothing that is served changes here.
 
-Every change goes through `Changes`, so a refused job leaves each file as it was. Carrying the plan out is `publish`.
+Every change goes through `Changes`, so a refused job leaves each file as it was. `publish` carries the plan out.
 Source of the rules: commit-protocol.md 2.
 """
 
@@ -43,11 +43,13 @@ from storage_core.store import QueueKey, StagedPart
 
 HARMLESS = frozenset({".mqstore", "lock"})
 NEW = "new"
-"""Folder of the files that a job adds to the store; once a broker was there, one more, as the first may be needed."""
+"""Folder of the files that a job adds to the store. After a broker's visit a second one is made, because the first may
+still be needed.
+"""
 
 
 def check_directory(root: str) -> None:
-    """Refuses a directory that holds something else than a store."""
+    """Refuses a directory that holds anything but a store."""
     if not system.exists(root) or looks_like_store(root):
         return
     others = [name for name in system.names(root) if name not in HARMLESS]
@@ -59,8 +61,9 @@ def check_directory(root: str) -> None:
 
 
 def refuse_batched(root: str, parts: Sequence[StagedPart]) -> None:
-    """Refuses rows of a topic that a broker serves from files which only its own dispatcher fills (rocketmq.md 3.7,
-    3.9). One in batch queues must not have others besides: no broker would start.
+    """Refuses rows of topics that a broker serves from files that only its own dispatcher fills (rocketmq.md 3.7, 3.9).
+
+    A topic with batch queues must not have consume queues as well: no broker would start.
     """
     written = {topic for part in parts for topic, _ in part.detail["queues"]}
     found, reason = frozenset[str](), "is in batch queues (queue.type=BatchCQ"
@@ -76,7 +79,7 @@ def refuse_batched(root: str, parts: Sequence[StagedPart]) -> None:
 
 
 def known_queues(root: str) -> dict[str, int]:
-    """Queues of each topic that exists: of topics.json, else those on disk."""
+    """Number of queues of each existing topic: from topics.json, else from the queues on disk."""
     counts: dict[str, int] = {}
     folder = os.path.join(root, paths.CONSUME_QUEUE)
     for topic in names_in(folder):
@@ -89,7 +92,7 @@ def known_queues(root: str) -> dict[str, int]:
 def store_ends(
     root: str, settings: WriteSettings, folders: Sequence[str], trusting: bool = True
 ) -> tuple[Ends, StoreState | None]:
-    """Where the store ends: as the last job noted, else as a broker would find it; zero for a new one."""
+    """Where the store ends: as the last job noted, else as a broker would find it; at 0 for a new store."""
     check_directory(root)
     trusted = trusted_ends(root, folders) if trusting else None
     if trusted is not None:
@@ -120,10 +123,10 @@ def _log_names(folder: str) -> list[str]:
 
 
 def _index_geometry(root: str, settings: WriteSettings, ends: Ends, store: StoreState) -> Geometry | None:
-    """Slots and entries of the store's index files; None when no index is kept there, and none should begin.
+    """Slots and entries of the store's index files; None if the store has no index and none should be begun.
 
-    Nothing in a store says the geometry that its broker will use. Without a file to learn it from, an index begins only
-    where it was given, noted, or where the log has the default file size as well.
+    Nothing in a store states the geometry that its broker will use. Without an index file to take it from, an index is
+    begun only if the geometry was given or noted, the log is empty, or its files have the default size too.
     """
     noted = noted_geometry(root)
     files = index_paths(root)
@@ -149,11 +152,11 @@ def _index_geometry(root: str, settings: WriteSettings, ends: Ends, store: Store
 def prepare(
     root: str, settings: WriteSettings, job: str, parts: Sequence[StagedPart], changes: Changes, visited: bool = False
 ) -> Plan:  # fmt: skip
-    """The plan of a job, with all files and bytes that it needs made or reserved.
+    """The plan of a job. All files that it needs are made, all bytes are reserved.
 
-    `visited`: a broker worked on the store while the job was unfinished, so nothing noted is believed, what the index
-    files lack is put in, and no message that awaits a start of the broker holds the job up. Raises MqStoreError; the
-    caller takes `changes` back then.
+    `visited`: a broker worked on the store while the job was unfinished, or a repair completes queues and index. Noted
+    state is then not trusted, keys missing from the index files are added, and messages that await a broker start do
+    not hold up the job. Raises MqStoreError; the caller then takes `changes` back.
     """
     folders = settings.commit_log_path or (os.path.join(root, paths.COMMIT_LOG),)
     ends, store = store_ends(root, settings, folders, trusting=not visited)
@@ -182,7 +185,7 @@ def prepare(
 
 
 def _with_index(root: str, plan: Plan, store: StoreState | None) -> Plan:
-    """The index file that is continued: the last one, unless it is not right or points after the log's end."""
+    """Adds the index file that is continued: the last one, unless it is not valid or points past the log's end."""
     files = index_paths(root)
     ends = plan.ends
     if not files:
@@ -199,7 +202,7 @@ def _with_index(root: str, plan: Plan, store: StoreState | None) -> Plan:
 
 
 class _Room:
-    """Walks over a job once with numbers alone, and makes the files and the room that it needs."""
+    """Walks over a job once, only counting, then makes the files and reserves the space that it needs."""
 
     def __init__(
         self, root: str, plan: Plan, store: StoreState | None, queues: int, changes: Changes, new: str
@@ -308,18 +311,18 @@ class _Room:
             return
         self._needs.add(len(hashes), last)
         self._key_count += len(hashes)
-        # No hash is negative, and numpy divides unsigned numbers of 32 bits several times faster than it takes `%`.
+        # No hash is negative, and numpy divides unsigned 32-bit numbers several times faster than it computes `%`.
         numbers, count = hashes.view(np.uint32), np.uint32(geometry.slots)
         self._has_keys[(numbers - numbers // count * count) // np.uint32(PAGE_SLOTS)] = True
 
     def _make(self, path: str, length: int, parts: list[tuple[int, int]]) -> None:
-        """Reserves parts of a file; one that does not exist is made in the staging folder."""
+        """Reserves parts of a file; a file that does not exist is made in the staging folder."""
         if system.exists(path):
             if system.stat(path).size:
                 for position, size in parts:
                     self._changes.reserve(path, position, size)
                 return
-            # A crash leaves such a file between creating and sizing it. No broker starts on one that is too short.
+            # A crash between creating and sizing a file leaves it empty. No broker starts with too short a file.
             self._changes.move(path, os.path.join(self._staging, f"empty-{len(self._files)}"))
         target = os.path.relpath(path, self._root)
         target = path if target.startswith("..") else target
@@ -329,7 +332,7 @@ class _Room:
 
 
 def make_file(path: str, length: int, parts: Sequence[tuple[int, int]] = ()) -> None:
-    """A new file of zeros at full length, sparse but for the parts that will be written."""
+    """Makes a new file of zeros at full length, sparse except for the parts that will be written."""
     descriptor = system.open_write(path, create=True, exclusive=True)
     try:
         system.truncate(descriptor, length)
@@ -341,7 +344,7 @@ def make_file(path: str, length: int, parts: Sequence[tuple[int, int]] = ()) -> 
 
 
 def slot_runs_of_pages(pages: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Ranges of pages that follow each other."""
+    """Ranges of consecutive pages."""
     if not len(pages):
         return
     cuts = np.flatnonzero(np.diff(pages) > 1) + 1

@@ -1,7 +1,7 @@
-"""Carries out a plan: before the commit point the log, behind it queues, index, topics, checkpoint, done.
+"""Carries out a plan: the log before the commit point; queues, index, topics, checkpoint and done marks after it.
 
-Each step can be repeated. What the plan is and the room for it come from `prepare`; the commit point is
-`commit_point`'s. Source of the rules: commit-protocol.md 4 to 6, 8.
+Each step can be repeated. `prepare` makes the plan and reserves its space; the commit point is in `commit_point`.
+Source of the rules: commit-protocol.md 4 to 6, 8.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from storage_core.rocketmq.write.store_end import log_path, save_state
 
 BUFFER_SIZE = 4 << 20
 WORTH_THREADS = 4 << 20
-"""Bytes of a job in the log from which on threads pay."""
+"""Bytes of a job in the log above which threads pay off."""
 LAG = 16 << 20
 
 
 class Publisher:
-    """Publishes one plan into the store at `root`. `kept`: the rows of which no records were staged."""
+    """Publishes one plan into the store at `root`. `kept`: the rows whose records were not staged."""
 
     def __init__(self, root: str, plan: Plan, kept: KeptRows | None = None) -> None:
         self._root, self._plan, self._kept = root, plan, kept
@@ -56,7 +56,7 @@ class Publisher:
         self._store: StoreState | None = None
 
     def publish(self) -> None:
-        """All steps up to the checkpoint. Raises OSError; the same call may be made again later."""
+        """Runs all steps up to the checkpoint. Raises OSError; the same call may be made again later."""
         plan = self._plan
         if plan.recover or plan.index_from is not None:
             self._store = find_store(self._root, plan.folders, plan_to_json(plan, self._root))
@@ -75,7 +75,7 @@ class Publisher:
         self._write_checkpoint()
 
     def done(self, guard: str) -> None:
-        """Marks the job done and removes what only an unfinished job needs, the staging folder excepted."""
+        """Marks the job done and removes what only an unfinished job needs, except the staging folder."""
         plan, job_folder = self._plan, JobFolder(self._root)
         if plan.query is not None:
             set_mark(self._root, plan.query, plan.version)
@@ -90,7 +90,7 @@ class Publisher:
         return self._plan.after.log_end - self._plan.ends.log_end > WORTH_THREADS
 
     def _both(self, one: Callable[[], None], other: Callable[[], None]) -> None:
-        """At the same time where that pays, else one after the other."""
+        """Runs both at the same time if the job is large enough, else one after the other."""
         if self._is_large:
             both(one, other)
         else:
@@ -100,9 +100,9 @@ class Publisher:
     # -- log
 
     def write_log(self) -> None:
-        """Puts the staged records into the log, on the disk when this returns; new files stay in the staging folder.
+        """Writes the staged records to the log and syncs them; new files stay in the staging folder.
 
-        Raises OSError, and MqStoreError for bytes that are not those that a task staged.
+        Raises OSError, and MqStoreError if the bytes are not those that a task staged.
         """
         course, staged = Course(self._plan, self._staging), dict[str, int]()
         descriptors: dict[str, int] = {}
@@ -124,7 +124,7 @@ class Publisher:
                 )
 
     def _pieces(self, course: Course, staged: dict[str, int]) -> Iterator[tuple[int, bytes | memoryview]]:
-        """Addresses and bytes in the order of the log, none across a file's end. `staged` gets the CRC of each file."""
+        """Addresses and bytes in log order, none across a file's end. `staged` receives the CRC of each file."""
         buffers = Buffers()
         for chunk in course:
             if self._kept is not None:
@@ -136,7 +136,7 @@ class Publisher:
                 yield blank.offset, blank_record(blank.size)
 
     def _made(self, kept: KeptRows, chunk: Chunk, buffers: Buffers) -> Iterator[tuple[int, memoryview]]:
-        """Addresses and bytes of the chunk's records, made of rows."""
+        """Addresses and bytes of the chunk's records, encoded from kept rows."""
         queue_offsets = chunk.queue_offsets
         for first, last in runs(chunk):
             for rows in kept.take(last - first):
@@ -158,12 +158,12 @@ class Publisher:
                 system.close(descriptors.pop(other))
             descriptors[path] = system.open_write(path)
         system.pwrite(descriptors[path], data, physical_offset % size)
-        # What was written a while ago is on the disk by now, and its memory serves what comes next.
+        # What was written a while ago is on the disk by now; its memory is reused for what follows.
         written_from = max(physical_offset % size - LAG, 0)
         system.release(descriptors[path], written_from, physical_offset % size + len(data) - written_from)
 
     def _drop_records(self) -> None:
-        """Removes staged records: the log has them. It takes a while, as their memory is given back."""
+        """Removes the staged records, which the log has by now. Takes a while, because their memory is freed."""
         for file in (file for part in self._plan.parts for file in part.files if file.name.endswith(RECORDS)):
             with suppress(FileNotFoundError):
                 system.unlink(os.path.join(self._staging, file.name))
@@ -185,7 +185,7 @@ class Publisher:
                 index.close()
 
     def _queue_writer(self) -> QueueWriter:
-        """A writer that has put in what the queues lack."""
+        """A writer that has already added the entries that the queues lack."""
         writer = QueueWriter(self._plan.ends.queue_entries, self._resolve)
         if self._store is not None and self._plan.recover:
             self._write_missing(self._store, writer)
@@ -215,7 +215,7 @@ class Publisher:
             writer.write(missing.key, missing.first, entries, missing.store_ms)
 
     def _index_writer(self) -> IndexWriter | None:
-        """A writer that has put in what the index lacks; None where no index is kept."""
+        """A writer that has already added the keys that the index lacks; None if the store has no index."""
         plan = self._plan
         if plan.ends.index is None:
             return None
@@ -261,7 +261,7 @@ class Publisher:
         return path if inside.startswith("..") else inside
 
     def _resolve(self, target: str) -> str:
-        """Where a file of the store lies now: in its place, or still in the staging folder. Made anew if it is gone."""
+        """The present path of a file: its place in the store, or still the staging folder. Recreated if missing."""
         path = os.path.join(self._root, target)
         name, length = self._plan.files.get(target, (None, 0))
         staged = None if name is None else os.path.join(self._staging, name)
@@ -286,7 +286,7 @@ class Publisher:
                 self._folders.add(os.path.dirname(staged))
 
     def _note_folders(self, folder: str) -> None:
-        """The folder and its parents up to the store: each may gain a name."""
+        """Notes a folder and its parents up to the store: each may gain a name, so each is synced."""
         self._folders.add(folder)
         while folder.startswith(self._root + os.sep):
             folder = os.path.dirname(folder)
@@ -316,13 +316,13 @@ def _finish(index: IndexWriter | None) -> None:
 
 
 class Buffers:
-    """Two buffers that take turns, made once: new memory costs more than what is written to it."""
+    """Two buffers that are used in turn and made once: new memory costs more than writing to it."""
 
     def __init__(self) -> None:
         self._next, self._last = (np.empty(0, np.uint8) for _ in range(2))
 
     def take(self, size: int) -> Bytes:
-        """So many bytes, valid until the next but one are taken."""
+        """A buffer of `size` bytes, valid until the call after next."""
         self._next, self._last = self._last, self._next
         if size > len(self._last):
             self._last = np.empty(max(size, BUFFER_SIZE), np.uint8)
@@ -332,9 +332,9 @@ class Buffers:
 def patched(
     plan: Plan, staging: str, chunk: Chunk, buffers: Buffers, staged: dict[str, int] | None = None
 ) -> Iterator[tuple[int, int, Bytes]]:
-    """The chunk's records as they are to lie in the log: runs [first, last) of records that follow each other there.
+    """The chunk's records as the log will hold them: runs [first, last) of records that are consecutive there.
 
-    The bytes of a run lie in `buffers`. `staged`, when given, goes on with the CRC of the staged file.
+    The bytes of a run are in `buffers`. If `staged` is given, it accumulates the CRC of the staged file.
     """
     starts = np.cumsum(chunk.sizes) - chunk.sizes
     with OpenFiles() as files:
@@ -358,7 +358,7 @@ def patched(
 
 
 def runs(chunk: Chunk) -> Iterator[tuple[int, int]]:
-    """Records [first, last) of a chunk that follow each other in the log, a buffer full at most."""
+    """Runs [first, last) of a chunk's records that are consecutive in the log, each at most one buffer long."""
     stops = np.cumsum(chunk.sizes)
     breaks = chunk.physical_offsets[1:] != chunk.physical_offsets[:-1] + chunk.sizes[:-1]
     cuts = np.concatenate(([0], np.flatnonzero(breaks) + 1, [len(stops)])).tolist()

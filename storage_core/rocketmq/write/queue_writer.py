@@ -1,6 +1,6 @@
-"""Units on their way into the files of their queues, and which files that takes.
+"""Writes entries to the files of their queues, and finds which files these are.
 
-Which entry has which queue offset belongs to `placement`. Source of the rules: rocketmq.md 3.1, 3.3.
+`placement` decides which entry has which queue offset. Source of the rules: rocketmq.md 3.1, 3.3.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from storage_core.store import QueueKey
 
 
 def queue_file(key: QueueKey, queue_offset: int, entries: int) -> str:
-    """The file of a queue that holds an entry, below the store's directory."""
+    """The file that holds an entry of a queue, relative to the store's directory."""
     base_offset = queue_offset // entries * entries * QUEUE_ENTRY.size
     return os.path.join(paths.CONSUME_QUEUE, key[0], str(key[1]), paths.chain_name(base_offset))
 
 
 def file_parts(start: int, stop: int, entries: int) -> Iterator[tuple[int, int]]:
-    """Queue offsets [start, stop) cut at the files' ends."""
+    """The queue offsets [start, stop), split at the ends of files."""
     while start < stop:
         end = min((start // entries + 1) * entries, stop)
         yield start, end
@@ -34,9 +34,9 @@ def file_parts(start: int, stop: int, entries: int) -> Iterator[tuple[int, int]]
 
 
 class QueueWriter:
-    """Writes entries by queue offset. `resolve` says where a file of the store, named by `queue_file`, lies now.
+    """Writes entries by queue offset. `resolve` returns the present path of a file that `queue_file` names.
 
-    4.9's time search goes by the files' times, so each file gets the store time of its last entry.
+    The time search of 4.9 uses the files' times, so each file gets the store time of its last entry.
     """
 
     def __init__(self, entries: int, resolve: Callable[[str], str]) -> None:
@@ -46,7 +46,7 @@ class QueueWriter:
         self._times: dict[str, int] = {}
 
     def write(self, key: QueueKey, first: int, entries: npt.NDArray[Any], store_ms: int) -> None:
-        """Puts entries at the queue offsets from `first` on; `store_ms` is that of the last."""
+        """Writes entries at the queue offsets from `first` on; `store_ms` is the store time of the last one."""
         for start, stop in file_parts(first, first + len(entries), self._entries):
             path = self._resolve(queue_file(key, start, self._entries))
             position = start % self._entries * QUEUE_ENTRY.size
@@ -55,7 +55,7 @@ class QueueWriter:
             self._times[path] = store_ms
 
     def fill(self, key: QueueKey, start: int, stop: int) -> None:
-        """Puts filler entries at the queue offsets [start, stop)."""
+        """Writes filler entries at the queue offsets [start, stop)."""
         for low, high in file_parts(start, stop, self._entries):
             path = self._resolve(queue_file(key, low, self._entries))
             position = low % self._entries * QUEUE_ENTRY.size
@@ -69,7 +69,7 @@ class QueueWriter:
             system.set_times(path, store_ms * 1_000_000, store_ms * 1_000_000)
 
     def close(self) -> None:
-        """Closes what an error left open."""
+        """Closes the files that an error left open."""
         while self._open:
             system.close(self._open.popitem()[1])
 

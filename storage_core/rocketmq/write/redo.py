@@ -1,8 +1,8 @@
-"""Finishing what a killed writer left: a draft is taken back, a committed job published again.
+"""Finishes what a killed writer left: takes a draft back, publishes a committed job again.
 
-Where somebody removed the guard and a broker worked on the store meanwhile, it served what it found of the job and
-appended after it. All that it accepted stays where it is; records of the job that no queue lists are staged again, and
-`prepare` places them after the present end. Source of the rules: commit-protocol.md 8.
+If somebody removed the guard and a broker worked on the store in the meantime, the broker served what it found of the
+job and appended after it. Everything that it accepted stays in place; records of the job that no queue lists are staged
+again, and `prepare` places them after the present end. Source of the rules: commit-protocol.md 8.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ KINDS = (RECORDS, "dispatch", "keys")
 
 
 def finish_pending(root: str, settings: WriteSettings) -> bool:
-    """Finishes the job whose intent a killed writer left, and says whether there was one. The locks must be held."""
+    """Finishes the job whose intent a killed writer left, and returns whether there was one. The locks must be held."""
     job_folder = JobFolder(root)
     intent = read_json(job_folder.intent)
     if intent is None:
@@ -73,8 +73,10 @@ def finish_pending(root: str, settings: WriteSettings) -> bool:
 
 
 def _drop_draft(root: str) -> None:
-    """Takes back a job that was stopped before its commit point. Where its guard is gone, a broker may have served
-    records of it: they stay, as whatever a broker accepted does.
+    """Takes back a job that was stopped before its commit point.
+
+    If its guard was removed, a broker may have served some of its records: these stay, like everything that a broker
+    accepted.
     """
     draft = read_json(JobFolder(root).draft)
     if draft is None:
@@ -96,9 +98,9 @@ def _needed(plan: Plan) -> list[StagedPart]:
 
 
 def _replanned(root: str, plan: Plan) -> Plan:
-    """The plan; or, where somebody removed the guard so that a broker may have worked on the store, a new one.
+    """The plan, or a new one if somebody removed the guard, so that a broker may have worked on the store.
 
-    The new intent comes before the guard: a stop in between leaves a store that is looked at again.
+    The new intent is written before the guard: a stop in between leaves a store that is examined again.
     """
     if is_guarded(plan.folders):
         return plan
@@ -118,7 +120,7 @@ def _replanned(root: str, plan: Plan) -> Plan:
 
 
 def _taken(root: str, error: MqStoreError) -> MqStoreError:
-    """The error of a preserved job whose addresses a broker has taken: nothing can finish it."""
+    """The error for a preserved job that can never be finished, because a broker has taken its addresses."""
     return MqStoreError(
         f"{root}: an earlier write with preserve=true is committed and can not be finished, as a broker wrote to the "
         f"store after the guard was removed ({error}); write its rows anew into a new store, and remove "
@@ -127,7 +129,7 @@ def _taken(root: str, error: MqStoreError) -> MqStoreError:
 
 
 def _after_visit(root: str, plan: Plan, changes: Changes) -> Plan:
-    """A plan for what no queue lists, after what is there now; the index is made whole again."""
+    """A plan that places the records that no queue lists after the present end, and completes the index."""
     settings = WriteSettings(
         preserve=plan.preserve, commit_log_path=plan.folders, query=plan.query, version=plan.version,
         log_file_size=plan.ends.log_file_size, queue_entries=plan.ends.queue_entries,
@@ -142,7 +144,7 @@ def _after_visit(root: str, plan: Plan, changes: Changes) -> Plan:
 
 
 def stage_missing(root: str, plan: Plan, store: StoreState) -> list[StagedPart]:
-    """The job's records that a broker serves through no queue, staged anew; no part when there is none."""
+    """Stages again the job's records that a broker serves through no queue; no part if there are none."""
     staging = JobFolder(root).staging(plan.job)
     listed, course = listed_physical_offsets(store, plan), Course(plan, staging)
     stem, numbers, rows = f"again-{uuid.uuid4().hex[:12]}", dict[QueueKey, int](), 0
@@ -170,7 +172,7 @@ def stage_missing(root: str, plan: Plan, store: StoreState) -> list[StagedPart]:
 
 
 def listed_physical_offsets(store: StoreState, plan: Plan) -> Positions:
-    """Addresses that queues list since the job, or will list once a broker has dispatched the rest; ascending."""
+    """Addresses that queues list since the job, or will list when a broker has dispatched the rest; ascending."""
     parts = [np.empty(0, np.int64)]
     with OpenFiles() as files:
         for key, verdict in store.verdict.queues.items():
@@ -201,9 +203,9 @@ def _missing(
 
 
 def _placed(root: str, plan: Plan, chunk: Chunk) -> Iterator[tuple[int, int, Bytes]]:
-    """Runs of the chunk's records, as `patched`, from where the job put them: the log, or a file that is to come there.
+    """Runs of the chunk's records, as in `patched`, from where the job wrote them: the log, or a staged file for it.
 
-    Raises MqStoreError where something else is there by now.
+    Raises MqStoreError if something else is there by now.
     """
     size, staging = plan.ends.log_file_size, JobFolder(root).staging(plan.job)
     new = {os.path.normpath(os.path.join(root, target)): name for target, (name, _) in plan.files.items()}
@@ -223,7 +225,7 @@ def _placed(root: str, plan: Plan, chunk: Chunk) -> Iterator[tuple[int, int, Byt
 
 
 def _there(log: FileChain, physical_offset: int, wanted: Bytes, sizes: Positions) -> npt.NDArray[np.bool_]:
-    """Which of the records in `wanted`, which belong at `physical_offset`, lie there."""
+    """Which of the records in `wanted` the log holds where they belong, from `physical_offset` on."""
     file = log.file_at(physical_offset)
     there = np.zeros(len(wanted), np.uint8)
     if file is not None:
@@ -253,7 +255,7 @@ def _append(
 
 
 def drop_index(root: str, plan: Plan, changes: Changes) -> None:
-    """Moves away the index files that reach beyond the job's beginning: what they hold is found in the log again."""
+    """Moves away the index files that reach past the job's beginning; their keys are read from the log again."""
     kept = os.path.join(JobFolder(root).cut, plan.job)
     for path, stop in _index_stops(root):
         if stop < plan.ends.log_end:
@@ -262,7 +264,7 @@ def drop_index(root: str, plan: Plan, changes: Changes) -> None:
 
 
 def _index_stops(root: str) -> Iterator[tuple[str, int]]:
-    """Index files from the last one on, and the address of the last record in each; without any it counts as last."""
+    """Index files, last one first, and the address of the last record in each; 1 << 62 for a file without any."""
     for path in reversed(index_paths(root)):
         header = decode_header(read_at(path, HEADER.size))
         yield path, header.end_offset if header.count else 1 << 62

@@ -1,7 +1,7 @@
-"""`publish=shards`: each task makes a finished store of its own, one rename puts them all in place.
+"""`publish=shards`: each task makes a complete store of its own, and one rename puts all of them in place.
 
-What a store is made of belongs to `job`. No step is done by a single writer but the rename: as RocketMQ itself
-grows, by brokers. Source of the rules: commit-protocol.md 12.
+`job` makes each store. The rename is the only step of a single writer, so a job scales as RocketMQ itself does, by
+brokers. Source of the rules: commit-protocol.md 12.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from storage_core.store import StagedPart, WriteJob
 
 @dataclass(frozen=True)
 class ShardJob(WriteJob):
-    """A job whose stores lie in one folder beside the target until they are all there. Plain data."""
+    """A job whose stores are kept in one folder beside the target until all of them are complete. Plain data."""
 
     root: str
     settings: WriteSettings
@@ -43,18 +43,18 @@ class ShardJob(WriteJob):
 
     @property
     def folder(self) -> str:
-        """Where the stores are made: beside the target, so that a rename can put them there."""
+        """The folder in which the stores are made: beside the target, so that a rename can put them in place."""
         return _beside(self.root) + self.job
 
     @property
     def _made(self) -> str:
-        """The stores that count. No task writes into this folder, so a late attempt never comes to the target."""
+        """The folder of the stores that count. No task writes to it, so a late attempt never reaches the target."""
         return os.path.join(self.folder, "made")
 
     def stage(
         self, batches: Iterator[pa.RecordBatch], partition: int = 0, attempt: int = 0, task: int = 0
     ) -> StagedPart:
-        """Makes the whole store of one task; none of a task without rows."""
+        """Makes the whole store of one task; none for a task without rows."""
         self._check_folder()
         name = f"attempt-{partition}-{attempt}-{task}"
         store = os.path.join(self.folder, name)
@@ -62,7 +62,7 @@ class ShardJob(WriteJob):
             job = begin(store, replace(self.settings, shards=False, query=None))
             part = job.stage(batches, partition, attempt, task)
             rows = job.commit([part])
-            # A late attempt's first folder brings the job's folder back after the job.
+            # A late attempt recreates the job's folder after the job when it makes its first folder.
             self._check_folder()
         except BaseException:
             drop_tree(store)
@@ -80,8 +80,9 @@ class ShardJob(WriteJob):
             )
 
     def commit(self, parts: Sequence[StagedPart]) -> int:
-        """Names the stores of the tasks that count `<job>-<n>`, renames their folder, drops all others; 0 when this
-        version of the query was written before.
+        """Renames the stores that count to `<job>-<n>`, then their folder to the target, and drops all others.
+
+        Returns the number of rows; 0 if this version of the query was already written.
         """
         chosen: list[StagedPart] = []
         written = _is_written(self.root, self.settings)
@@ -104,13 +105,13 @@ class ShardJob(WriteJob):
                 raise MqStoreError(f"{self.root}: the stores could not be put there ({error.strerror})") from error
             for folder in (os.path.dirname(self.root), self.folder):
                 system.sync_folder(folder)
-        # The stores are in place: what a late attempt still holds is removed by the next job.
+        # The stores are in place; the next job removes what a late attempt still holds.
         with suppress(OSError):
             self.abort()
         return sum(part.rows for part in chosen)
 
     def _empty_store(self) -> str:
-        """A store without messages, so that the folder of a job without rows is read back as no rows; its name."""
+        """Makes a store without messages, so that a job without rows is read back as no rows; returns its name."""
         name = "empty"
         begin(os.path.join(self.folder, name), replace(self.settings, shards=False, query=None)).commit([])
         return name
@@ -137,9 +138,9 @@ def begin_shards(root: str, settings: WriteSettings, columns: list[str] | None, 
 
 
 def drop_orphan_shards(root: str) -> None:
-    """Removes what jobs of shards for this target left beside it, whose owners are gone."""
+    """Removes what shard jobs for this target left beside it, if their owners no longer exist."""
     parent, start = os.path.split(_beside(root))
-    with suppress(OSError):  # someone else may remove the same, and nobody needs this to be done now
+    with suppress(OSError):  # someone else may be removing the same folders, and this is not urgent
         for name in system.names(parent):
             folder = os.path.join(parent, name)
             if name.startswith(start) and is_orphan(folder):
@@ -147,7 +148,7 @@ def drop_orphan_shards(root: str) -> None:
 
 
 def _beside(root: str) -> str:
-    """How the paths of all folders begin in which stores for this target are made."""
+    """The beginning of the path of every folder in which stores for this target are made."""
     parent, name = os.path.split(root)
     return os.path.join(parent, f".{name}.mqstore-")
 
@@ -164,6 +165,6 @@ def _check_target(root: str) -> None:
 
 
 def _clear_target(root: str) -> None:
-    """An empty folder may stand in the target's place; a rename replaces it when nothing is in it."""
+    """Removes `.mqstore` from an existing empty target, because a rename replaces only a folder with nothing in it."""
     with suppress(FileNotFoundError):
         drop_tree(JobFolder(root).folder)

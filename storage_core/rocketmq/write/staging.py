@@ -1,9 +1,9 @@
-"""One task's rows on their way into a store: encoded, given a queue, hashed for the index, and staged in files.
+"""Stages one task's rows: encodes them, chooses their queues, hashes their keys for the index, and writes the files.
 
-Addresses, queue offsets and the store time are left open (zero) for `publish`; `preserve` keeps those of the rows.
-The staged files: `.records` (records one after another), `.dispatch` (one struct a record), `.keys` (one hash a key, in
-index order), and with preserve `.preserved` and `.named`. Rows that are committed by the process that has them in
-memory need no `.records`: `KeptRows` makes their records where the log gets them.
+Addresses, queue offsets and the store time are left zero for `publish` to set; `preserve` keeps those of the rows.
+The staged files: `.records` (records one after another), `.dispatch` (one struct per record), `.keys` (one hash per
+key, in index order), and with preserve `.preserved` and `.named`. Rows that are committed by the process that has them
+in memory need no `.records`: `KeptRows` holds them, and their records are encoded when the log is written.
 """
 
 from __future__ import annotations
@@ -76,17 +76,17 @@ NAMED_ENTRY = struct(
     ("queue", "<i4", "number of the queue in the task's list of named queues"),
     size=20,
 )
-"""What a record that names queues besides its own asks for (rocketmq.md 3.8)."""
+"""An entry that a record requests in a queue that it names besides its own (rocketmq.md 3.8)."""
 
 RECORDS = "records"
-"""The staged file that is not forced to the disk: before the commit point its bytes are forced into the log."""
+"""The staged file that is not synced: its bytes are forced into the log before the commit point."""
 
 BATCH_SIZE = 8 << 20
 MOST_KEPT = 128 << 20
 ROW_SIZE = 64
-"""Bytes that the columns of numbers, topics and hosts of one row take."""
+"""Bytes that one row takes in the columns of numbers, topics and hosts."""
 MOST_QUEUES = 1024
-"""Queues that a topic gets through the column queueId alone; more only where topics.json or the option has them."""
+"""The most queues that the column queueId alone gives a topic; topics.json or the option may set more."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ class Batch:
 
 
 class KeptRows:
-    """The rows of a task whose records are made when the log gets them: at most MOST_KEPT bytes of them beside what the
-    caller has in memory anyway. Each row is given back once, in order.
+    """The rows of a task whose records are encoded when the log is written: at most MOST_KEPT bytes beyond what the
+    caller has in memory anyway. Each row is returned once, in order.
     """
 
     def __init__(self) -> None:
@@ -112,11 +112,11 @@ class KeptRows:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more are to be kept."""
+        """Whether no more rows are to be kept."""
         return self._size > MOST_KEPT
 
     def add(self, rows: Rows, batch: pa.RecordBatch) -> None:
-        """Keeps some more rows, those of a batch of the caller's."""
+        """Keeps the rows of one of the caller's batches."""
         self._rows.append(rows)
         self._size += int(lengths(rows.properties).sum()) + ROW_SIZE * len(rows)
         if not _shares(rows.bodies, batch):
@@ -141,7 +141,7 @@ class KeptRows:
 
 
 def _shares(texts: pa.BinaryArray, batch: pa.RecordBatch) -> bool:
-    """Whether the bytes of a column lie where one of a batch has them."""
+    """Whether a column shares its bytes with a column of a batch."""
     data = texts.buffers()[2]
     there = (buffer for column in batch.columns for buffer in column.buffers() if buffer is not None)
     return data is None or any(buffer.address == data.address for buffer in there)
@@ -149,7 +149,7 @@ def _shares(texts: pa.BinaryArray, batch: pa.RecordBatch) -> bool:
 
 @dataclass
 class Task:
-    """The state of one task: its queues so far, and how far round robin is in each topic."""
+    """The state of one task: its queues so far, and the round-robin position of each topic."""
 
     settings: WriteSettings
     queue_counts: Mapping[str, int]
@@ -162,7 +162,7 @@ class Task:
     nulls: int = 0
 
     def prepare(self, batch: pa.RecordBatch) -> Batch:
-        """Checks and encodes what can be encoded of a batch. Raises RowError, OptionError."""
+        """Checks a batch and encodes what can be encoded so far. Raises RowError, OptionError."""
         if not self.row:
             check_columns(batch.schema.names, self.settings)
         given = Given(batch, self.row)
@@ -258,7 +258,7 @@ class Task:
         return Batch(rows, codes, _queue_numbers(rows.topics, rows.queue_id, self.numbers), counts, made.hashes)
 
     def _choose(self, given: Given, message: Message) -> npt.NDArray[np.int32]:
-        """Queue of each row: its own, else by key as RocketMQ does it, else round robin (interface.md 15, 17)."""
+        """The queue of each row: its own, else by key as in RocketMQ, else round robin (interface.md 15, 17)."""
         chosen = given.numbers("queueId", pa.int32(), -1).copy()
         names = message.topics.dictionary.to_pylist()
         self._refuse_many_queues(given, message, names, chosen)
@@ -285,7 +285,7 @@ class Task:
     def _refuse_many_queues(
         self, given: Given, message: Message, names: list[str], queue_ids: npt.NDArray[np.int32]
     ) -> None:
-        """RowError for a queue that would give a topic more queues than anybody asked for (interface.md 17)."""
+        """Raises RowError for a queue that would give a topic more queues than anybody requested (interface.md 17)."""
         if queue_ids.max(initial=0) < MOST_QUEUES:
             return
         limits = np.maximum(np.maximum(self._queue_counts_of(names), self.settings.queues), MOST_QUEUES)
@@ -297,7 +297,7 @@ class Task:
 
 
 def _queue_numbers(topics: pa.DictionaryArray, queue_ids: npt.NDArray[Any], known: dict[QueueKey, int]) -> Positions:
-    """The number of each row's queue among the known ones, which get the new ones."""
+    """The number of each row's queue in `known`, to which new queues are added."""
     names = topics.dictionary.to_pylist()
     least = int(queue_ids.min(initial=0))
     width = int(queue_ids.max(initial=0)) - least + 1
@@ -320,9 +320,9 @@ def stage_task(
     partition: int,
     kept: KeptRows | None = None,
 ) -> StagedPart:
-    """Stages all rows of a task in files `<stem>.*` of `folder`; removes them again when a row is refused.
+    """Stages all rows of a task in files `<stem>.*` of `folder`; removes these files if a row is refused.
 
-    `kept` gets the rows in place of the file of records, unless they are too many.
+    `kept` receives the rows instead of the file of records, unless there are too many.
     """
     kinds = ["dispatch", "keys", *(["preserved", "named"] if task.settings.preserve else [])]
     files: dict[str, AppendFile] = {}
@@ -352,7 +352,7 @@ def stage_task(
         system.sync_folder(folder)
     except BaseException:
         for file in files.values():
-            with suppress(FileNotFoundError):  # the job was aborted meanwhile, its folder is gone
+            with suppress(FileNotFoundError):  # the job was aborted meanwhile and its folder removed
                 system.unlink(file.path)
         raise
     finally:
@@ -365,7 +365,7 @@ def stage_task(
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in slices whose records find room in memory that was just used."""
+    """Slices of the batch whose records fit into memory that was just used."""
     if not batch.num_rows:
         return
     step = max(1, min(batch.num_rows, BATCH_SIZE * batch.num_rows // max(batch.nbytes, 1)))

@@ -1,6 +1,6 @@
-"""Where a store ends, as a writer needs it: log, queues, geometry; and `state.json`, which saves finding it again.
+"""The end of a store as a writer needs it: log, queues, geometry; and `state.json`, which saves finding it again.
 
-Recovery finds it; this module only keeps it, and says when what was kept still holds.
+Recovery finds the end; this module only keeps it, and decides whether what was kept is still valid.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ END_SIZE = 8
 
 @dataclass(frozen=True)
 class Ends:
-    """The end of a store. `queues` holds the next queue offset of each; `index` is None where no index is written.
+    """The end of a store. `queues` holds the next queue offset of each; `index` is None if no index is written.
 
-    `indexed_to`: up to which address the index holds what it should, or None when that is to be found out.
+    `indexed_to`: the address up to which the index is complete, or None if that has yet to be found out.
     """
 
     log_start: int
@@ -39,7 +39,7 @@ class Ends:
 
 
 def ends_to_json(ends: Ends) -> dict[str, Any]:
-    """As `state.json` and an intent keep it."""
+    """The form in which `state.json` and an intent keep the end of a store."""
     return {
         "log_start": ends.log_start,
         "log_end": ends.log_end,
@@ -53,7 +53,7 @@ def ends_to_json(ends: Ends) -> dict[str, Any]:
 
 
 def ends_from_json(noted: Mapping[str, Any]) -> Ends:
-    """What `ends_to_json` noted."""
+    """The end of a store from the form that `ends_to_json` returns."""
     queues = {(topic, queue_id): stop for topic, queue_id, stop in noted["queues"]}
     index = None if noted["index"] is None else Geometry(*noted["index"])
     rest = {name: noted[name] for name in noted if name not in ("queues", "index")}
@@ -61,7 +61,7 @@ def ends_from_json(noted: Mapping[str, Any]) -> Ends:
 
 
 def log_path(folders: Sequence[str], base_offset: int, file_size: int) -> str:
-    """The log file that begins at an address: where it lies, or where it is to be made."""
+    """The path of the log file that begins at an address: of the existing file, or where it is to be made."""
     name = paths.chain_name(base_offset)
     for folder in folders:
         if system.exists(os.path.join(folder, name)):
@@ -70,15 +70,15 @@ def log_path(folders: Sequence[str], base_offset: int, file_size: int) -> str:
 
 
 def save_state(root: str, job: str, ends: Ends) -> None:
-    """Notes where the store ends after a job, and the checkpoint, by which a broker's visit is seen."""
+    """Notes where the store ends after a job, and the checkpoint, which reveals a later visit by a broker."""
     write_json(JobFolder(root).state, {"job": job, "checkpoint": _noted_times(root), **ends_to_json(ends)})
 
 
 def trusted_ends(root: str, folders: Sequence[str]) -> Ends | None:
-    """The ends that the last job noted, when nobody wrote to the store since; None otherwise.
+    """The end that the last job noted, if nobody has written to the store since; None otherwise.
 
-    A broker that ran leaves `abort`, another checkpoint, or a record at the known end. This looks at one place in the
-    log, whatever the size of the store.
+    A broker that ran leaves `abort`, a different checkpoint, or a record at the noted end. Only one place in the log is
+    read, whatever the size of the store.
     """
     state = read_json(JobFolder(root).state)
     if state is None or system.exists(os.path.join(root, paths.ABORT)):

@@ -1,7 +1,7 @@
 """Cuts what a broker's recovery would cut, before a write: bytes after the end of the log, queue entries, files.
 
-Everything that is cut is kept in a folder first, and nothing that is served changes. Where log and queues end is
-decided by `recovery`. Source of the rules: interface.md 21, commit-protocol.md 2.
+Everything that is cut is first kept in a folder, and nothing that is served changes. `recovery` decides where log and
+queues end. Source of the rules: interface.md 21, commit-protocol.md 2.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ def cut(store: StoreState, changes: Changes, folder: str) -> None:
 
 
 def refuse_lost_dispatch(listing: Listing, verdict: Verdict) -> None:
-    """Raises MqStoreError where a broker's start has messages of compacted topics or batch queues to dispatch: with
-    complete queues, as every write and repair leaves them, it would not (rocketmq.md 3.7, 3.9).
+    """Raises MqStoreError if a broker start has to dispatch messages to compacted topics or batch queues.
+
+    With complete queues, as every write and repair leaves them, it would not dispatch them (rocketmq.md 3.7, 3.9).
     """
     if topics := awaits_start(listing, verdict):
         raise MqStoreError(
@@ -63,7 +64,7 @@ def refuse_lost_dispatch(listing: Listing, verdict: Verdict) -> None:
 
 
 def refuse_intact_records(store: StoreState) -> None:
-    """Raises CorruptionError when an intact record lies after the end of the log: a write would lose it."""
+    """Raises CorruptionError if an intact record follows the end of the log: a write would lose it."""
     log, log_end = store.listing.log, store.verdict.log_end
     with OpenFiles() as files:
         for file in log.files:
@@ -102,7 +103,7 @@ def _magics(descriptor: int, start: int, stop: int) -> Iterator[int]:
 
 
 def _blank_size(file: ChainFile, position: int) -> int:
-    """8 where a blank record fills the file from `position` on: it belongs to the log and is not cut."""
+    """8 if a blank record fills the file from `position` on, else 0: it belongs to the log and is not cut."""
     head = read_at(file.path, BLANK.size, position)
     blank = (file.size - position).to_bytes(4, "big") + MAGIC_BLANK.to_bytes(4, "big")
     return BLANK.size if head == blank else 0
@@ -122,7 +123,7 @@ def _holds_data(path: str) -> bool:
 
 
 def _zero(root: str, file: ChainFile, position: int, changes: Changes, folder: str) -> None:
-    """Zeroes a file from `position` on; a copy of what was there goes to `folder`."""
+    """Zeroes a file from `position` on; the old bytes are copied to `folder`."""
     changes.zero(file.path, position, file.size, f"{_path_in(folder, root, file.path)}.from-{position}")
 
 

@@ -1,1 +1,1 @@
-"""AMQP in bytes: tables, property lists and sections."""
+"""Byte formats of AMQP: tables, property lists and sections."""

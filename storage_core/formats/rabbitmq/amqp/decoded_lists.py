@@ -1,6 +1,6 @@
-"""Property lists that a broker keeps decoded, as terms `P_basic`, many at once: the lists that it delivers of them.
+"""Encodes many property lists that a broker keeps decoded, as `P_basic` terms, into the lists that it delivers.
 
-One list alone is `properties.from_decoded`'s, whose words for types are `field_table.NAMES`. Source: rabbitmq.md 6.3.
+`properties.from_decoded` handles a single list; its type names are `field_table.NAMES`. Source: rabbitmq.md 6.3.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ _Rows = npt.NDArray[np.int64]
 _MOST_OCTET, _LENGTH_SIZE = 255, 4
 _MOST_NESTED, _MOST_STEPS = 8, 256
 _AT_ONCE = 800
-"""How many tables are walked through at once: what is noted of their items takes memory."""
+"""How many tables are walked at once; limited because the notes on their items take memory."""
 _MOST_DIGITS, _MOST_TIME = 18, 10**18
 _ITEM, _ELEMENT = (bytes((et.SMALL_TUPLE, size)) for size in (3, 2))
 _TABLE, _ARRAY, _END = ord("F"), ord("A"), 0
 
 
 def walk(cursor: Cursor, tag: int) -> tuple[pa.BinaryArray, _Rows]:
-    """The lists of the terms at the positions of the cursor, with atoms of this tag, and the expirations in them as
-    numbers, -1 for what is none; moves after them. Rows with one of another kind are not ok, and mean nothing.
+    """The property lists of the terms at the cursor's positions, whose atoms have this tag, and their expirations as
+    numbers, -1 for those that are not numbers. Advances past the terms. Rows with any other term are not ok, and their
+    results are undefined.
     """
     count = len(cursor.position)
     cursor.expect(bytes((et.SMALL_TUPLE, len(properties.FIELDS) + 1)) + spelled_atom(tag, TAG))
@@ -64,7 +65,7 @@ def walk(cursor: Cursor, tag: int) -> tuple[pa.BinaryArray, _Rows]:
 
 
 def _numbers(texts: pa.BinaryArray) -> _Rows:
-    """Texts of digits as numbers, long ones as _MOST_TIME; -1 for others and for null."""
+    """Texts of digits as numbers, those with too many as _MOST_TIME; -1 for other texts and for null."""
     found = np.full(len(texts), -1)
     at = np.flatnonzero(as_mask(pc.match_substring_regex(texts, "^[0-9]+$")))
     found[at] = _MOST_TIME
@@ -74,7 +75,7 @@ def _numbers(texts: pa.BinaryArray) -> _Rows:
 
 
 def _next_tables(cursor: Cursor) -> pa.BinaryArray:
-    """The tables of headers, null where a list has none."""
+    """The header tables, null where a list has none."""
     count, tags = len(cursor.position), cursor.at("u1", cursor.position)
     has_list = (tags == et.LIST) | (tags == et.NIL)
     rows, others = np.flatnonzero(cursor.ok & has_list), np.flatnonzero(~has_list)
@@ -92,10 +93,10 @@ def _next_tables(cursor: Cursor) -> pa.BinaryArray:
 
 
 class _Walk:
-    """Tables as nested lists, walked through in lockstep: in each step every row reads an item, or the end of a list.
+    """Walks tables, which are nested lists, in lockstep: in each step every row reads an item, or the end of a list.
 
-    Of each level `left` says how many items are to come, `named` whether these have names, and `closed` whether the
-    list is over without a tail, as an empty one.
+    For each level, `left` is the number of items still to come, `named` whether they have names, and `closed` whether
+    the list ends without a tail, as an empty list does.
     """
 
     def __init__(self, cursor: Cursor) -> None:
@@ -107,7 +108,7 @@ class _Walk:
         self._open(np.arange(count), cursor)
 
     def tables(self) -> pa.BinaryArray:
-        """The tables of all rows, without the lengths before them; moves after them."""
+        """The tables of all rows, without their length prefixes; advances past them."""
         cursor = self.cursor
         for _ in range(_MOST_STEPS):
             rows = np.flatnonzero(cursor.ok & (self.level >= 0))
@@ -125,7 +126,7 @@ class _Walk:
         return listed(encoded, owners[items.letters != _END], len(cursor.position))
 
     def _open(self, rows: _Rows, cursor: Cursor) -> None:
-        """Begins lists of some rows, at the positions of `cursor`; moves after their heads."""
+        """Enters the lists of some rows at the positions of `cursor`; advances past their heads."""
         level, tags = self.level[rows], cursor.number("u1")
         some = tags == et.LIST
         cursor.ok &= some | (tags == et.NIL)
@@ -143,7 +144,7 @@ class _Walk:
         self.steps.add(rows[inner], *np.zeros((5, np.count_nonzero(inner)), np.int64), level[inner])
 
     def _take(self, rows: _Rows) -> None:
-        """The next item of each row."""
+        """Reads the next item of each row."""
         level = self.level[rows]
         named = self.named[level, rows]
         self.left[level, rows] -= 1
@@ -166,7 +167,7 @@ class _Walk:
 
 
 def _next_names(cursor: Cursor, named: Mask) -> tuple[Positions, Positions]:
-    """The heads of items, and their names where they are `named`; moves after both."""
+    """Reads the heads of items, and their names where they are `named`; returns the spans of the names."""
     cursor.ok &= cursor.at("S2", cursor.position) == np.where(named, _ITEM, _ELEMENT)
     cursor.move(len(_ITEM))
     starts, stops, rows = cursor.position.copy(), cursor.position.copy(), np.flatnonzero(named)
@@ -179,7 +180,7 @@ def _next_names(cursor: Cursor, named: Mask) -> tuple[Positions, Positions]:
 
 
 def _letters(types: SimpleTerms) -> _Rows:
-    """The letters of types by their words, _END for none."""
+    """The letters of types, by type name; _END for an unknown name."""
     found = np.full(len(types.tags), _END)
     for word, letter in field_table.NAMES.items():
         if found.all():
@@ -190,8 +191,8 @@ def _letters(types: SimpleTerms) -> _Rows:
 
 @dataclass(frozen=True)
 class _Items:
-    """Items of tables and arrays, a list before what is in it and its end after that. `starts` are where their values
-    begin, with a tag. `levels` say how deep the items in a list are, and its end.
+    """Items of tables and arrays: a list precedes its contents, and its end follows them. `starts` are the positions of
+    the values, at their tags. `levels` is the depth of a list's items, for the list and for its end.
     """
 
     letters: _Rows
@@ -202,7 +203,7 @@ class _Items:
     levels: _Rows
 
     def encoded(self, buffer: Bytes) -> tuple[pa.BinaryArray, Mask]:
-        """Names, letters and values of all but ends, and which items have a value that is known here."""
+        """Names, letters and values of all items except ends, and which items have a value supported here."""
         count, shown, named = len(self.letters), self.letters != _END, np.flatnonzero(self.named)
         names = counted(gather(buffer, self.name_starts[named], self.name_stops[named]), "u1")
         heads = joined(placed([(named, names)], count).fill_null(NO_BYTES), fixed(self.letters.astype("u1")))
@@ -216,9 +217,9 @@ class _Items:
         return joined(heads, values).filter(as_array(shown)), right
 
     def _inside(self, ends: _Rows) -> _Rows:
-        """How many bytes the items in each list take, whose own end at `ends`."""
+        """The size in bytes of the items in each list; `ends` is where each item ends."""
         places = np.flatnonzero(np.isin(self.letters, (_TABLE, _ARRAY, _END)))
-        # Lists of one level follow each other: a list, its end, the next list.
+        # Lists of one level follow one another: a list, its end, the next list.
         pairs = places[np.lexsort((places, self.levels[places]))].reshape(-1, 2)
         pairs = pairs[np.argsort(pairs[:, 0])]
         found: _Rows = ends[pairs[:, 1]] - ends[pairs[:, 0]]

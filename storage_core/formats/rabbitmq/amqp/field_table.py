@@ -1,6 +1,6 @@
 """AMQP 0-9-1 field tables, the `headers` of a message: bytes ⇄ typed items ⇄ a map of texts.
 
-Items are (name, type letter, value) as in rabbitmq.md 6.4; what the texts look like is interface.md 32.
+Items are (name, type letter, value) as in rabbitmq.md 6.4; the texts are defined in interface.md 32.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NAMES = {
     "table": "F",
     "array": "A",
 }
-"""Type letters by the names that a node gives decoded values."""
+"""Type letters by the type names that a node uses for decoded values."""
 
 NUMBERS = {
     letter: Packer(layout)
@@ -60,7 +60,7 @@ _MAX_DEPTH = 100
 
 
 def decode(data: bytes) -> list[Item]:
-    """The items of a table's bytes (without the length before them). FormatError."""
+    """The items of a table, given its bytes without the length prefix. Raises FormatError."""
     try:
         return _items(data, 0, len(data), 0)
     except (struct.error, IndexError):
@@ -68,7 +68,7 @@ def decode(data: bytes) -> list[Item]:
 
 
 def decode_value(letter: str, data: bytes) -> Any:
-    """One value that takes all of `data`. FormatError."""
+    """Decodes one value that fills all of `data`. Raises FormatError."""
     try:
         value, stop = _value(letter, data, 0, len(data), 0)
     except (struct.error, IndexError):
@@ -126,7 +126,7 @@ def _array(data: bytes, position: int, stop: int, depth: int) -> list[Any]:
 
 
 def encode(items: list[Item]) -> bytes:
-    """A table's bytes, without the length before them. ValueError for a name over 255 bytes or an unknown type."""
+    """A table's bytes, without the length prefix. Raises ValueError for a name over 255 bytes or an unknown type."""
     parts = []
     for name, letter, value in items:
         if len(name) > 255:
@@ -136,7 +136,7 @@ def encode(items: list[Item]) -> bytes:
 
 
 def encode_value(letter: str, value: Any) -> bytes:
-    """The type letter and the value."""
+    """The bytes of the type letter and the value."""
     head = letter.encode()
     if letter in NUMBERS:
         try:
@@ -163,7 +163,7 @@ def encode_value(letter: str, value: Any) -> bytes:
 
 
 def json_text(letter: str, value: Any) -> str:
-    """A typed value as JSON text: binary as base64, decimal as a number, void as null, no number for NaN."""
+    """A typed value as JSON text: binary as base64, decimal as a number, void and non-finite numbers as null."""
     if letter == "F":
         pairs = {name.decode("utf-8", "replace"): json_text(inner, item) for name, inner, item in value}
         return "{" + ",".join(f"{_quoted(name)}:{item}" for name, item in pairs.items()) + "}"
@@ -192,7 +192,7 @@ def _quoted(text: str) -> str:
 
 
 def from_decoded(headers: list[Any]) -> list[Item]:
-    """Items of a header list as a node keeps it decoded: {name, type name, value}. FormatError."""
+    """Items of a header list in the decoded form that a node keeps: {name, type name, value}. Raises FormatError."""
     found = []
     for header in headers:
         if not isinstance(header, tuple) or len(header) != 3 or not isinstance(header[0], bytes):

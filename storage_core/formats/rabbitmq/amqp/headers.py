@@ -1,7 +1,7 @@
 """The headers of many messages at once: field tables in a buffer → one Arrow map<string,string>.
 
-One table alone, and the values that only a walk of their own can read, are `field_table`'s. Source: rabbitmq.md 6.4;
-what the texts look like is interface.md 32.
+`field_table` handles single tables, and values that need a walk of their own. Source: rabbitmq.md 6.4; the texts are
+defined in interface.md 32.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ for _letter, _packer in field_table.NUMBERS.items():
 _WIDTHS[[ord("t"), ord("V"), ord("D")]] = (1, 0, 5)
 _LONGSTR = ord("S")
 NESTED = "FA"
-"""Types of values that hold values."""
+"""Types whose values contain other values."""
 _INTEGERS = {ord(letter): field_table.NUMBERS[letter].format for letter in "bBsuIilL"}
 
 
 @dataclass(frozen=True)
 class HeaderSpans:
-    """The items of n tables, flat, in the order (table, index): whose item, name, type letter and value.
+    """The items of n tables, flattened in the order (table, index): table number, name, type letter and value.
 
-    A value's span is without the length before it. `ok[i]` says that table i could be walked to its end.
+    A value's span excludes its length prefix. `ok[i]` is true if table i could be walked to its end.
     """
 
     ok: Mask
@@ -51,7 +51,7 @@ class HeaderSpans:
 
 
 def locate(buffer: Bytes, starts: Positions, stops: Positions) -> HeaderSpans:
-    """Walks the tables [start, stop) of `buffer`, the k-th item of all of them at once. Never raises."""
+    """Walks the tables [start, stop) of `buffer` in lockstep, the k-th item of all of them at once. Never raises."""
     ok: Mask = np.ones(len(starts), bool)
     steps = Steps(len(starts))
     rows = np.flatnonzero(starts < stops)
@@ -79,7 +79,7 @@ def locate(buffer: Bytes, starts: Positions, stops: Positions) -> HeaderSpans:
 
 
 def check_nested(buffer: Bytes, spans: HeaderSpans) -> None:
-    """Takes `ok` from the tables whose inner tables and arrays do not parse."""
+    """Clears `ok` for tables with inner tables or arrays that do not parse."""
     for letter in NESTED:
         items = np.flatnonzero(spans.letters == ord(letter))
         values, codes = distinct_values(buffer, spans, items)
@@ -90,8 +90,8 @@ def check_nested(buffer: Bytes, spans: HeaderSpans) -> None:
 def distinct_values(
     buffer: Bytes, spans: HeaderSpans, items: npt.NDArray[np.int64]
 ) -> tuple[list[bytes], npt.NDArray[np.int32]]:
-    """The bytes of the values of some items, each once, as `field_table.decode_value` takes them; and the place of each
-    item's among them: what only a walk tells is told once for all messages that say the same.
+    """The distinct values of some items, as bytes that `field_table.decode_value` accepts, and each item's index into
+    them: a value that needs a walk of its own is decoded once for all messages that share it.
     """
     before = np.where(_COUNTED[spans.letters[items]], 4, 0)
     encoded = gather(buffer, spans.starts[items] - before, spans.stops[items]).dictionary_encode()
@@ -107,7 +107,7 @@ def _parses(letter: str, value: bytes) -> bool:
 
 
 def to_map(buffer: Bytes, spans: HeaderSpans, table_rows: npt.NDArray[np.int64], row_count: int) -> pa.MapArray:
-    """The tables as the rows `table_rows` (ascending) of a map array; the other rows, and tables not ok, are null."""
+    """The tables as rows `table_rows` (ascending) of a map array; other rows, and tables that are not ok, are null."""
     keep = spans.ok[spans.rows]
     items = np.flatnonzero(keep)
     names = text(gather(buffer, spans.name_starts[items], spans.name_stops[items]))
@@ -126,7 +126,7 @@ def to_map(buffer: Bytes, spans: HeaderSpans, table_rows: npt.NDArray[np.int64],
 def _last_of_each_name(
     rows: npt.NDArray[np.int64], items: npt.NDArray[np.int64], names: pa.StringArray
 ) -> tuple[npt.NDArray[np.int64], pa.StringArray]:
-    """Drops an item when a later one of its table has the same name."""
+    """Drops an item if a later item of its table has the same name."""
     if len(items) < 2:
         return items, names
     encoded = names.dictionary_encode()

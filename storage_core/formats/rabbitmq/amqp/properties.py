@@ -1,6 +1,6 @@
 """AMQP 0-9-1 property lists: bytes ⇄ values, and the spans of many lists at once.
 
-Field tables inside are `field_table`'s. Source: rabbitmq.md 6.4.
+`field_table` handles the field tables inside. Source: rabbitmq.md 6.4.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ FIELDS = (
     ("app_id", SHORT),
     ("cluster_id", SHORT),
 )
-"""The fields in their order on the wire; the first one's flag is bit 15."""
+"""The fields in wire order; the flag of the first one is bit 15."""
 SPARE_BITS = 0x0003
 CLASS_BASIC, PROTOCOL = 60, "rabbit_framing_amqp_0_9_1"
-"""The class of contents with such lists, and the protocol that spells them."""
+"""The class of contents with property lists, and the protocol that defines their encoding."""
 MOST_SHORT = 255
-"""Bytes of the longest short string."""
+"""Length of the longest short string, in bytes."""
 TRANSIENT_MODE, PERSISTENT_MODE = 1, 2
-"""What delivery_mode says."""
+"""Values of `delivery_mode`."""
 
 _FLAGS = Packer(">H")
 _SIZE = Packer(">I")
 _LONG = Packer(">Q")
 FLAGS_SIZE = _FLAGS.size
 _WIDTHS = {SHORT: (1, 0), TABLE: (_SIZE.size, 0), OCTET: (0, 1), LONG: (0, _LONG.size)}
-"""Bytes of the length before a value, and bytes of a value without one."""
+"""Bytes of a value's length prefix, and bytes of a value that has none."""
 
 _loops = CompiledLoops("storage_core.formats.rabbitmq.compiled.term_loops")
 
@@ -57,7 +57,7 @@ _loops = CompiledLoops("storage_core.formats.rabbitmq.compiled.term_loops")
 class FieldSpans:
     """One field of the lists that have it: their row numbers, ascending, and the half-open spans of the value.
 
-    The span of a shortstr or a table is without the length before it.
+    The span of a shortstr or a table excludes its length prefix.
     """
 
     rows: npt.NDArray[np.int64]
@@ -67,7 +67,7 @@ class FieldSpans:
 
 @dataclass(frozen=True)
 class PropertySpans:
-    """Where the fields of n property lists lie; `ok[i]` says that list i holds all that its flags promise."""
+    """The spans of the fields of n property lists; `ok[i]` is true if list i holds all fields its flags announce."""
 
     fields: dict[str, FieldSpans]
     ok: Mask
@@ -134,7 +134,7 @@ def _located_by(loops: Any, buffer: Bytes, starts: Positions, stops: Positions) 
 
 
 def decode(data: bytes) -> dict[str, Any]:
-    """The fields of one property list by name: bytes, ints, and items for `headers`. FormatError."""
+    """The fields of one property list by name: bytes, ints, and items for `headers`. Raises FormatError."""
     if len(data) < _FLAGS.size:
         raise FormatError(0, f"{_FLAGS.size} bytes of flags wanted, {len(data)} are there")
     flags = _FLAGS.unpack_from(data)[0]
@@ -170,7 +170,7 @@ def _field(data: bytes, position: int, name: str, kind: str) -> tuple[Any, int]:
 
 
 def encode(values: dict[str, Any]) -> bytes:
-    """One property list of the fields that are not None. ValueError names the field that does not fit."""
+    """Encodes the fields that are not None as one property list. Raises ValueError naming a field that does not fit."""
     flags, parts = 0, []
     for index, (name, kind) in enumerate(FIELDS):
         value = values.get(name)
@@ -193,7 +193,7 @@ def encode(values: dict[str, Any]) -> bytes:
 
 
 def from_decoded(record: Any) -> bytes:
-    """The property list that a node makes of a decoded `P_basic` record when it delivers the message. FormatError."""
+    """The property list that a node delivers for a message with a decoded `P_basic` record. Raises FormatError."""
     if not isinstance(record, tuple) or len(record) != len(FIELDS) + 1 or record[0] != "P_basic":
         raise FormatError(0, "decoded properties that are no P_basic record")
     values: dict[str, Any] = {}

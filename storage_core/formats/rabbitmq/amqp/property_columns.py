@@ -1,6 +1,6 @@
-"""Columns of properties → the property lists of AMQP 0-9-1, a whole batch at a time.
+"""Columns of properties → AMQP 0-9-1 property lists, a whole batch at a time.
 
-The one-list twin is `properties.encode`. Source: rabbitmq.md 6.4.
+`properties.encode` encodes a single list. Source: rabbitmq.md 6.4.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from storage_core.formats.rabbitmq.binary_columns import Numbers, counted, fixed
 
 
 def encode_headers(names: pa.BinaryArray, values: pa.BinaryArray, bounds: Numbers) -> pa.BinaryArray:
-    """Tables of long strings, without the length before them; table i has the items [bounds[i], bounds[i + 1])."""
+    """Tables of long strings, without their length prefix; table i has the items [bounds[i], bounds[i + 1])."""
     entries = joined(counted(names, "u1"), b"S", counted(values.fill_null(NO_BYTES), ">u4"))
     return pc.binary_join(pa.ListArray.from_arrays(as_array(bounds.astype(np.int32)), entries), NO_BYTES)
 
 
 def encode_properties(columns: Mapping[str, pa.Array], row_count: int) -> pa.BinaryArray:
-    """Property lists of columns named as in `properties.FIELDS`: binary for short strings, encoded tables for
-    `headers`, integers for the others. A null is a field that is not there. All must fit: see `properties.encode`.
+    """Property lists from columns named as in `properties.FIELDS`: binary for short strings, encoded tables for
+    `headers`, integers for the others. A null means the field is absent. All values must fit: see `properties.encode`.
     """
     flags = np.zeros(row_count, np.uint16)
     parts: list[pa.Array | bytes] = []

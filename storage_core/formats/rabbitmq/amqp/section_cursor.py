@@ -1,6 +1,6 @@
-"""Sections of AMQP 1.0, many messages at once: the next section, what is in a list or map, and the next value.
+"""Reads AMQP 1.0 sections of many messages at once: the next section, the contents of a list or map, the next value.
 
-One message alone is `sections`'s. Source: docs/format/rabbitmq-streams.md 6.
+`sections` reads a single message. Source: docs/format/rabbitmq-streams.md 6.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ for _code in (*sections.NUMBERS, *sections.CONSTANTS, *sections.TEXTS):
 _DESCRIPTOR = bytes((sections.DESCRIBED, section_values.ULONG[1]))
 DESCRIPTOR_SIZE = len(_DESCRIPTOR) + 1
 LISTS, MAPS = dict(zip(sections.LISTS[1:], (1, 4), strict=True)), dict(zip(sections.MAPS, (1, 4), strict=True))
-"""Bytes of size and count, by constructor."""
+"""Bytes of the size and count fields, by constructor."""
 
 
 class Elements:
-    """The next value of many rows: constructor, and the span of its bytes without a length before them. Rows with a
-    list, a map or an array are not ok.
+    """The next value of many rows: its constructor, and the span of its bytes without the length prefix. Rows whose
+    value is a list, a map or an array are not ok.
     """
 
     def __init__(self, cursor: Cursor) -> None:
@@ -43,22 +43,22 @@ class Elements:
 
 
 def section_codes(cursor: Cursor) -> Rows:
-    """The numbers of the next sections, of those whose descriptor is a number of one byte; 0 elsewhere."""
+    """The number of each row's next section if its descriptor is a number of one byte, else 0."""
     here = cursor.at(f"S{len(_DESCRIPTOR)}", cursor.position) == _DESCRIPTOR
     here &= cursor.ok & (cursor.position + DESCRIPTOR_SIZE <= cursor.stop)
     return np.where(here, cursor.at("u1", cursor.position + len(_DESCRIPTOR)), 0).astype(np.int64)
 
 
 def next_section(cursor: Cursor, code: int) -> Rows:
-    """The rows whose next section is the one of this number; moves these after its descriptor."""
+    """The rows whose next section has this number; advances those rows past its descriptor."""
     here = section_codes(cursor) == code
     cursor.move(np.where(here, DESCRIPTOR_SIZE, 0))
     return np.flatnonzero(here)
 
 
 def opened(cursor: Cursor, rows: Rows, sizes: dict[int, int]) -> tuple[Cursor, Rows]:
-    """The inside of the lists or maps of some rows, and the counts of the values in them; moves after them. `sizes`:
-    LISTS or MAPS.
+    """A cursor over the contents of the lists or maps of some rows, and the counts of the values in them; advances past
+    the lists or maps. `sizes`: LISTS or MAPS.
     """
     inner = Cursor(cursor.buffer, cursor.position[rows], cursor.stop[rows])
     codes = inner.number("u1")
@@ -80,9 +80,9 @@ def opened(cursor: Cursor, rows: Rows, sizes: dict[int, int]) -> tuple[Cursor, R
 
 
 def pairs_in(inner: Cursor, counts: Rows, most: int, key_code: int) -> tuple[Rows, list[Rows]]:
-    """The pairs in maps that were opened, in their order: whose each is, and starts and stops of keys, constructors,
-    starts and stops of values; moves after them. Rows with more than `most`, and those with a key of another
-    constructor, are not ok.
+    """The pairs in maps that were opened, in order: the row of each pair, starts and stops of keys, constructors of
+    values, starts and stops of values. Advances past the pairs. Rows with more than `most` pairs, or with a key of
+    another constructor, are not ok.
     """
     inner.ok &= (counts <= 2 * most) & (counts % 2 == 0)
     steps = Steps(len(counts))

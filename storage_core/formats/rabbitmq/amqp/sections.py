@@ -1,7 +1,7 @@
-"""One message as AMQP 1.0 sections: where each section and each of its values lies, and the values themselves.
+"""One message as AMQP 1.0 sections: the spans of each section and each of its values, and the values themselves.
 
-What a node makes of them for AMQP 0-9-1 is `container_view`'s and, in streams, `delivered`'s; many messages at once are
-`section_shapes`'. Source: docs/format/rabbitmq-streams.md 6.
+`container_view` and, for streams, `delivered` convert them to AMQP 0-9-1 as a node does; `section_shapes` and
+`section_cursor` handle many messages at once. Source: docs/format/rabbitmq-streams.md 6.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SYMBOLS = {
     b"amqp:application-properties:map": APPLICATION_PROPERTIES, b"amqp:data:binary": DATA,
     b"amqp:amqp-sequence:list": SEQUENCE, b"amqp:amqp-value:*": VALUE, b"amqp:footer:map": FOOTER,
 }  # fmt: skip
-"""The other spelling of descriptors."""
+"""The alternative, symbolic form of descriptors."""
 DESCRIBED = 0
 NULL, TRUE, FALSE, UINT_0, ULONG_0, LIST_0 = 0x40, 0x41, 0x42, 0x43, 0x44, 0x45
 LIST_8, MAP_8, LIST_32, MAP_32 = 0xC0, 0xC1, 0xD0, 0xD1
@@ -31,11 +31,11 @@ LISTS, MAPS, ARRAYS = (LIST_0, LIST_8, LIST_32), (MAP_8, MAP_32), (ARRAY_8, ARRA
 MOST_NESTED = 32
 
 Value = tuple[str, Any]
-"""A type and a value: bytes for texts, of a list or array the values in it, of a map its pairs, None if described."""
+"""A type and a value: bytes for texts, the elements of a list or array, the pairs of a map, None if described."""
 
 FIXED_SIZES = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
 LENGTH_SIZES = {0xA: 1, 0xB: 4, 0xC: 1, 0xD: 4, 0xE: 1, 0xF: 4}
-"""Bytes of a value, or of the length before it, by the high half of its constructor."""
+"""Bytes of a value, or of its length prefix, by the high half of its constructor."""
 NUMBERS = {
     0x50: ("ubyte", ">B"), 0x51: ("byte", ">b"), 0x52: ("uint", ">B"), 0x53: ("ulong", ">B"), 0x54: ("int", ">b"),
     0x55: ("long", ">b"), 0x56: ("boolean", ">?"), 0x60: ("ushort", ">H"), 0x61: ("short", ">h"),
@@ -53,18 +53,18 @@ CONSTANTS: dict[int, tuple[str, Any]] = {
 
 DECIMALS = frozenset({"decimal32", "decimal64", "decimal128"})
 WIDTHLESS = "array of values without bytes"
-"""A node since 4.3 does not look into one."""
+"""Nodes since 4.3 do not look inside such an array."""
 LETTERS = {
     "utf8": "S", "symbol": "S", "char": "S", "uuid": "S", "long": "l", "int": "I", "uint": "i", "short": "s",
     "ushort": "u", "byte": "b", "ubyte": "B", "double": "d", "float": "f", "boolean": "t", "binary": "x",
     "timestamp": "T", "null": "V", "decimal32": "x", "decimal64": "x", "decimal128": "x",
 }  # fmt: skip
-"""The letters of a field table of AMQP 0-9-1 by the type of a value."""
+"""Type letters of AMQP 0-9-1 field tables, by the AMQP 1.0 type of a value."""
 
 
 @dataclass(frozen=True)
 class Element:
-    """One value: its constructor at `start`, its bytes [value, stop) without the length before them."""
+    """One value: its constructor at `start`, its bytes [value, stop) without the length prefix."""
 
     code: int
     start: int
@@ -74,7 +74,7 @@ class Element:
 
 @dataclass(frozen=True)
 class Section:
-    """One section: its descriptor's number, all of its bytes, its value, and of a list or map the values in it."""
+    """One section: its descriptor's number, its whole span, its value, and the elements of a list or map value."""
 
     code: int
     start: int
@@ -84,7 +84,7 @@ class Section:
 
 
 def parse(data: bytes) -> list[Section]:
-    """The sections of a message. FormatError for what is no AMQP 1.0 message."""
+    """The sections of a message. Raises FormatError if it is not an AMQP 1.0 message."""
     found, position = [], 0
     try:
         while position < len(data):
@@ -109,7 +109,7 @@ def _section(data: bytes, position: int) -> Section:
 
 
 def inner_of(data: bytes, value: Element) -> tuple[Element, ...]:
-    """The values in a list or map; none for another value. FormatError."""
+    """The elements of a list or map; empty for any other value. Raises FormatError."""
     if value.code not in {LIST_8, MAP_8, LIST_32, MAP_32}:
         return ()
     width = 1 if value.code in {LIST_8, MAP_8} else 4
@@ -131,7 +131,7 @@ def inner_of(data: bytes, value: Element) -> tuple[Element, ...]:
 
 
 def element_at(data: bytes, position: int, depth: int = 0) -> Element:
-    """The value whose constructor lies at `position`. FormatError."""
+    """The value whose constructor is at `position`. Raises FormatError."""
     code = data[position]
     if code == DESCRIBED:
         if depth > MOST_NESTED:
@@ -143,7 +143,7 @@ def element_at(data: bytes, position: int, depth: int = 0) -> Element:
 
 
 def _sized(data: bytes, code: int, position: int, start: int) -> Element:
-    """The value of constructor `code` whose bytes, the length before them too, begin at `start`. FormatError."""
+    """The value of constructor `code` whose bytes, including a length prefix, begin at `start`. Raises FormatError."""
     category = code >> 4
     if category in FIXED_SIZES:
         stop = start + FIXED_SIZES[category]
@@ -159,7 +159,9 @@ def _sized(data: bytes, code: int, position: int, start: int) -> Element:
 
 
 def value_of(data: bytes, element: Element) -> Value:
-    """Type and value of one that is no list, map or array; of those their bytes, as "compound"."""
+    """Type and value of an element that is not a list, map, array or described; for these, and for an unknown
+    constructor, "compound" and their bytes, constructor included.
+    """
     if element.code in NUMBERS:
         name, layout = NUMBERS[element.code]
         return name, struct.unpack_from(layout, data, element.value)[0]
@@ -171,7 +173,7 @@ def value_of(data: bytes, element: Element) -> Value:
 
 
 def whole_value(data: bytes, element: Element, depth: int = 0) -> Value:
-    """The same with all that is in a list, map or array. FormatError."""
+    """Type and value of an element, including everything inside a list, map or array. Raises FormatError."""
     if element.code == DESCRIBED:
         return "described", None
     if element.code not in {*LISTS, *MAPS, *ARRAYS}:
@@ -197,7 +199,7 @@ def _is_widthless(data: bytes, array: Element) -> bool:
 
 
 def _in_array(data: bytes, array: Element) -> list[Element]:
-    """The values in an array, all of one constructor, and a byte long where they are null, as a node has it."""
+    """The elements of an array, which share one constructor; nulls are one byte long, as a node reads them."""
     width = 1 if array.code == ARRAY_8 else 4
     count = int.from_bytes(data[array.value : array.value + width], "big")
     at = array.value + width
@@ -222,7 +224,7 @@ def last_of(found: list[Section], code: int) -> Section | None:
 
 
 def pairs(data: bytes, found: list[Section], code: int) -> list[tuple[bytes, Value]]:
-    """Keys, and values with their types, of the last section of a kind, which holds a map."""
+    """Keys and typed values of the last section of a kind, which holds a map."""
     last = last_of(found, code)
     if last is None:
         return []
@@ -231,7 +233,7 @@ def pairs(data: bytes, found: list[Section], code: int) -> list[tuple[bytes, Val
 
 
 def values_in(data: bytes, found: list[Section], code: int) -> list[Value]:
-    """The values in the last section of a kind, a list. FormatError."""
+    """The values of the last section of a kind, which must be a list. Raises FormatError."""
     last = last_of(found, code)
     if last is None:
         return []
@@ -241,7 +243,7 @@ def values_in(data: bytes, found: list[Section], code: int) -> list[Value]:
 
 
 def pairs_in(data: bytes, found: list[Section], code: int) -> list[tuple[Value, Value]]:
-    """The pairs of the last section of a kind, a map. FormatError."""
+    """The pairs of the last section of a kind, which must be a map. Raises FormatError."""
     last = last_of(found, code)
     if last is None:
         return []
@@ -252,10 +254,10 @@ def pairs_in(data: bytes, found: list[Section], code: int) -> list[tuple[Value, 
 
 
 def seconds(ms: int) -> int:
-    """Whole seconds as the node's division makes them, in the unsigned 64 bits that a property has."""
+    """Whole seconds of `ms`, rounded as by the node's division, as the unsigned 64 bits of a property."""
     return (ms // 1000 if ms >= 0 else -(-ms // 1000)) & ((1 << 64) - 1)
 
 
 def as_bytes(value: Any) -> bytes:
-    """A text, or the digits of a number."""
+    """The bytes of a text, or the digits of a number."""
     return value if isinstance(value, bytes) else str(value).encode()

@@ -1,6 +1,6 @@
-"""Values of headers that lie there as Erlang terms, many at once, as those of a field table.
+"""Converts many header values at once from Erlang terms to values of field tables.
 
-Lists are for those who walk through them. Source: rabbitmq.md 6.3 and 6.4.
+Lists are left to the callers that walk them. Source: rabbitmq.md 6.3 and 6.4.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from storage_core.formats.spans import gather
 
 _TEXTS, _BOOLEAN, _VOID = b"Sx", ord("t"), ord("V")
 _WHOLE = {ord(letter): np.dtype(packer.format) for letter, packer in field_table.NUMBERS.items() if letter not in "fd"}
-"""Whole numbers, by letter."""
+"""Types of integers, by letter."""
 
 
 def encode_values(buffer: Bytes, letters: npt.NDArray[np.int64], starts: Positions) -> tuple[pa.BinaryArray, Mask]:
-    """The values of the terms whose tags lie at `starts`, without their letters; and which terms are of the type of
-    their letter, and known here. Nothing for others.
+    """The values, without their letters, of the terms whose tags are at `starts`, and which terms have the type of
+    their letter and are supported here. The values of other terms are meaningless.
     """
     right, parts = np.zeros(len(letters), bool), [(np.empty(0, np.int64), bytes_array([]))]
     for letter in np.unique(letters).tolist():

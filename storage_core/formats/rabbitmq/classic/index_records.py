@@ -1,6 +1,6 @@
-"""Many entries of a queue index at once, for its journal and its segments: what both hold of a publish is the same.
+"""Decodes and encodes many queue index entries at once, for journal and segments: a publish has the same body in both.
 
-Walking the files belongs to `journal` and `segment`. Source: rabbitmq.md 2 and 3.
+`journal` and `segment` walk the files. Source: rabbitmq.md 2 and 3.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _loops = CompiledLoops("storage_core.formats.rabbitmq.compiled.segment_loops")
 
 @dataclass(frozen=True)
 class PublishRows:
-    """Room for the publishes of a segment, arrays of shape (n,) for its n publishes.
+    """Output arrays for the n publishes of a segment, each of shape (n,).
 
-    `positions` and `lengths` are those of their records; to `flags` the bit `persistent` is added where one is.
-    `stored`: whether the message is in the shared store. `ids` are those of stored messages, or of all `with_ids`; the
-    others are left as they are.
+    `positions` and `lengths` are those of the records; the bit `persistent` is set in `flags` of persistent publishes.
+    `stored`: whether the message is in the shared store. `ids` are filled in for stored messages, or for all messages
+    if `with_ids`; the others are left unchanged.
     """
 
     sequence_ids: Numbers
@@ -57,7 +57,7 @@ class PublishRows:
 
     @property
     def count(self) -> int:
-        """The number of rows. Raises ValueError where an array has another length."""
+        """The number of rows. Raises ValueError if the arrays differ in length."""
         columns = self.sequence_ids, self.positions, self.expiries, self.lengths, self.sizes, self.flags, self.ids
         if any(len(column) != len(self.stored) for column in columns):
             raise ValueError("columns of different lengths")
@@ -67,10 +67,10 @@ class PublishRows:
 def publishes_into(
     data: bytes | memoryview, flags: Flags, positions: Numbers, first_sequence_id: int, target: PublishRows
 ) -> Numbers:
-    """Decodes the publishes of a segment file, of which `segment.content`, or a walk, found flags and positions by
-    relative sequence. Returns the sequence ids of those that are acknowledged. Nothing keeps `data`.
+    """Decodes the publishes of a segment file into `target`. Returns the sequence ids of the acknowledged ones.
 
-    Raises ValueError where `target` has not a row for each publish.
+    `flags` and `positions`, by relative sequence, are those found by `segment.content` or a walk. No reference to
+    `data` is kept. Raises ValueError if `target` does not have one row for each publish.
     """
     count, buffer = target.count, np.frombuffer(data, np.uint8)
     if (loops := _loops.after()) is not None:
@@ -96,7 +96,7 @@ def publishes_into(
 def publish_bodies(
     ids: npt.NDArray[Any], expiries: Numbers, sizes: Numbers, embedded: Sequence[bytes]
 ) -> npt.NDArray[np.void]:
-    """What lies between head and term of each publish record; `embedded` is empty for messages in the shared store."""
+    """The part between head and term of each publish record; `embedded` is empty for messages in the shared store."""
     fixed = np.empty(len(ids), BODY.dtype)
     fixed["id"], fixed["expiry"], fixed["size"] = ids, expiries, sizes
     fixed["embedded_size"] = np.fromiter(map(len, embedded), np.int64, len(embedded))
@@ -106,7 +106,7 @@ def publish_bodies(
 def bodies_at(buffer: Bytes, positions: Numbers) -> npt.NDArray[np.void]:
     """The bodies at `positions` of a file that was walked. Shape (n,), a copy.
 
-    By numpy alone: a queue that reads its index all day long would keep what Arrow allocates.
+    Uses numpy alone: a queue that reads its index all day would hold on to Arrow's allocations.
     """
     if not len(positions):
         return np.empty(0, BODY.dtype)
@@ -117,7 +117,7 @@ def bodies_at(buffer: Bytes, positions: Numbers) -> npt.NDArray[np.void]:
 def journal_publishes(
     sequence_ids: Numbers, persistent: npt.NDArray[np.bool_], bodies: npt.NDArray[np.void], embedded: Sequence[bytes]
 ) -> bytes:
-    """The publish records, one after another."""
+    """The publish records, concatenated."""
     kinds = np.where(persistent, journal.PUBLISH_PERSISTENT, journal.PUBLISH_TRANSIENT).astype(np.uint64)
     parts: list[bytes] = [b""] * (2 * len(embedded))
     parts[::2] = _headed(">u8", sequence_ids.astype(np.uint64) | kinds << np.uint64(journal.KIND_SHIFT), bodies)
@@ -135,9 +135,10 @@ def _headed(disk: str, heads: npt.NDArray[Any], bodies: npt.NDArray[np.void]) ->
 def segment_block(
     relatives: Numbers, flags: Flags, bodies: npt.NDArray[np.void], embedded: Sequence[bytes | None]
 ) -> bytes:
-    """What a flush appends: by descending relative sequence, of each entry its publish, its deliver, its ack.
+    """The bytes that a flush appends: the records in `flags` of each entry, by descending relative sequence.
 
-    `relatives` descend; `bodies` and `embedded` mean nothing where `flags` hold no publish.
+    `relatives` are in descending order. Where `flags` hold no publish, `bodies` are ignored, and `embedded` must be
+    None or empty.
     """
     persistent = (flags & PERSISTENT) != 0
     published = ((flags & PUBLISHED) != 0).tolist()

@@ -1,6 +1,6 @@
 """`journal.jif`: the latest publishes, delivers and acks of a queue, with full sequence ids.
 
-Walks and encodes the records; what they mean together with the segments belongs to the engine. Source: rabbitmq.md 2.
+Walks and encodes the records; the engine combines them with the segments. Source: rabbitmq.md 2.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class JournalRecords:
     reason: str
 
     def first(self, count: int) -> JournalRecords:
-        """The first `count` records, fewer than there are."""
+        """The first `count` records; `count` must be less than the number of records."""
         return JournalRecords(
             self.kinds[:count],
             self.sequence_ids[:count],

@@ -1,4 +1,4 @@
-"""`<n>.rdq`: records of the shared message store. Walks and encodes them; which one serves a message is the engine's.
+"""`<n>.rdq`: records of the shared message store. Walks and encodes them; the engine chooses which one to serve.
 
 Source: rabbitmq.md 6.1.
 """
@@ -20,10 +20,10 @@ HEAD = struct(
 )
 MARKER = 0xFF
 OVERHEAD = 9
-"""A record takes `size` plus its own 8 bytes plus the marker after it."""
+"""Bytes of a record beyond its `size`: the 8 bytes of the size field and the marker at the end."""
 ID_SIZE = 16
 CONTAINERS = (b"\x83h\x04w\x02mc", b"\x83h\x04d\x00\x02mc")
-"""How the term of a message of 3.13 or later begins: a tuple of four, the atom `mc` in either spelling."""
+"""First bytes of the term of a message of 3.13 or later: a tuple of four, then the atom `mc` in either encoding."""
 _VERSION = 0x83
 
 _SIZE = Packer(">Q")
@@ -31,10 +31,11 @@ _SIZE = Packer(">Q")
 
 @dataclass(frozen=True)
 class MessageRecords:
-    """Records of a stretch of a message file, in file order; a record whose marker is not 255 is in `unmarked`.
+    """Records of a part of a message file, in file order; those whose marker is not 255, or that are too short for an
+    id, are in `unmarked` instead of `positions`.
 
-    `positions` count from the file's first byte; `sizes` are whole records. `stop` is where the walk ended, `reason`:
-    `end` (of the file), `blank` (length 0), `torn` (longer than the file), `more` (beyond the bytes given).
+    Positions count from the file's first byte; `sizes` are those of whole records. `stop` is where the walk ended,
+    `reason` why: `end` (of the file), `blank` (length 0), `torn` (beyond the end of the file), `more` (beyond `data`).
     """
 
     positions: Positions
@@ -47,7 +48,7 @@ class MessageRecords:
 def walk(data: Bytes, base: int, file_size: int) -> MessageRecords:
     """Walks the records that start in `data`, the file's bytes from position `base` on. Never raises.
 
-    A record may reach beyond `data` only with reason `more`, and is then not among the positions.
+    Only with reason `more` may a record extend beyond `data`; it is then not among the positions.
     """
     raw = data.data
     positions, sizes, unmarked = [], [], []
@@ -83,11 +84,11 @@ def walk(data: Bytes, base: int, file_size: int) -> MessageRecords:
 
 
 def framed(data: Bytes, base: int, file_size: int) -> tuple[Positions, Positions]:
-    """Where, from the first byte of `data` on, lie what may be records, and their whole sizes, shape (n,) each. `data`
-    are the bytes of the file of `file_size` from position `base` on.
+    """Offsets in `data` of possible records, and their whole sizes, shape (n,) each. `data` holds the bytes from
+    position `base` of a file of `file_size` bytes.
 
-    By their heads alone: an id and a term, not beyond the end of the file, and the term's first byte. Their end markers
-    are not looked at. One in 256 bytes is looked at, so this is for stretches where no record follows another.
+    Checks the heads alone: room for an id and a term within the file, and the term's first byte. End markers are not
+    checked. One byte in 256 is examined, so this is meant for stretches where records do not follow one another.
     """
     starts = np.flatnonzero(data[HEAD.size :] == _VERSION)
     lengths = values_at(data, ">u8", starts)
@@ -98,11 +99,11 @@ def framed(data: Bytes, base: int, file_size: int) -> tuple[Positions, Positions
 
 
 def has_container(data: Bytes, starts: Positions) -> bool:
-    """Whether a record that starts at one of `starts` in `data` holds a message as 3.13 and later write it."""
+    """Whether a record that starts at one of `starts` in `data` holds a message as written by 3.13 and later."""
     terms = starts + HEAD.size
     return any(bool((values_at(data, f"S{len(head)}", terms) == head).any()) for head in CONTAINERS)
 
 
 def encode(message_id: bytes, term: bytes) -> bytes:
-    """One record."""
+    """Encodes one record."""
     return _SIZE.pack(ID_SIZE + len(term)) + message_id + term + bytes((MARKER,))

@@ -1,6 +1,6 @@
 """`<n>.qi` and `<n>.qs`: index and message store of one segment of a version-2 queue.
 
-Which entries are served belongs to the engine, whole segments at once to `message_columns`. Source: rabbitmq.md 8.
+The engine decides which entries are served; `message_columns` encodes whole segments. Source: rabbitmq.md 8.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ LOCATION_MEMORY, LOCATION_SHARED, LOCATION_OWN = 0, 1, 2
 STATUS_ENTRY, FLAG_PERSISTENT, FLAG_CHECKSUM = 1, 1, 1
 CHECKSUM_MASK = 0xFFFF
 NO_PLACE = "it names no place of a message"
-"""The flaw that takes an entry its message."""
+"""The flaw that costs an entry its message."""
 
 
 def decode_header(data: Bytes, magic: int, number: int) -> tuple[int, int]:
-    """The half-open range of sequence ids of segment `number`. FormatError when the header is not a version-2 one.
+    """The half-open range of sequence ids of segment `number`. Raises FormatError unless the header is of version 2.
 
-    A range that is not that segment's is not believed: a node looks at the number only.
+    A range that does not match the segment is ignored: a node uses only the number.
     """
     if len(data) < HEADER.size:
         raise FormatError(0, f"a header of {HEADER.size} bytes wanted, the file holds {len(data)}")
@@ -91,7 +91,7 @@ def encode_header(magic: int, number: int) -> bytes:
 
 
 def has_place(entries: npt.NDArray[np.void]) -> Mask:
-    """The entries that name a place where their message may lie."""
+    """Which entries name a place that may hold their message."""
     address = np.ascontiguousarray(entries["address"]).view(ADDRESS.dtype)
     own = (entries["location"] == LOCATION_OWN) & (address["reserved"] == 0)
     found: Mask = own | (entries["location"] == LOCATION_SHARED)
@@ -99,7 +99,7 @@ def has_place(entries: npt.NDArray[np.void]) -> Mask:
 
 
 def is_flawed(entries: npt.NDArray[np.void]) -> Mask:
-    """The entries that no node writes; a transient message without a place was in memory."""
+    """Which entries no node would write. A transient message without a place is not flawed: it was in memory."""
     nowhere = ~has_place(entries) & ((entries["flags"] != 0) | (entries["location"] != LOCATION_MEMORY))
     flawed: Mask = (entries["status"] > 1) | _has_unused_bits(entries) | ((entries["status"] == 1) & nowhere)
     return flawed
@@ -120,8 +120,8 @@ def _has_unused_bits(entries: npt.NDArray[np.void] | np.void) -> Mask:
 
 
 def mended(body: bytes, own_size: int) -> bytes:
-    """What follows the header, without bits that no node sets and without entries that name no place, or one past the
-    end of a `.qs` of `own_size` bytes. An entry that is not whole is cut.
+    """The repaired bytes after the header, without bits that no node sets and without entries that name no place, or
+    one past the end of a `.qs` of `own_size` bytes. An incomplete entry is cut off.
     """
     entries = ENTRY.all(np.frombuffer(body, np.uint8)).copy()
     entries["flags"] &= FLAG_PERSISTENT
@@ -133,13 +133,13 @@ def mended(body: bytes, own_size: int) -> bytes:
 
 
 def end_in_store(address: npt.NDArray[np.void]) -> npt.NDArray[np.float64]:
-    """Where messages at `ADDRESS`es of a `.qs` file end in it."""
+    """End positions in a `.qs` file of the messages at these `ADDRESS` values."""
     end: npt.NDArray[np.float64] = address["position"].astype(np.float64) + address["term_size"] + STORED.size
     return end
 
 
 def position_of(row: Row) -> Row:
-    """Where entry `row` of a segment, or each of several, begins in its file."""
+    """File position of entry `row` of a segment, or of each of several rows."""
     return HEADER.size + ENTRY.size * row
 
 

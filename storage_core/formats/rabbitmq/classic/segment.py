@@ -1,6 +1,7 @@
 """`<n>.idx`: one segment of a queue's index, records of publishes and of marks (deliver, then ack).
 
-Walks and encodes the records; which entries live belongs to the engine. Source: rabbitmq.md 3.
+Walks the records; `index_records` decodes and encodes them, the engine decides which entries are live.
+Source: rabbitmq.md 3.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class SegmentRecords:
     """Where the records of a segment file start, in file order.
 
     `stop` is the position after the last whole record, `reason` why the walk ended there: `end`, `blank` (the whole
-    file is zero, which a node treats as empty), `torn` (an unfinished record) or `corrupt` (no record starts so).
+    file is zero, which a node treats as empty), `torn` (an unfinished record) or `corrupt` (not the start of a record).
     """
 
     publishes: Positions
@@ -56,7 +57,7 @@ class SegmentRecords:
 def walk(data: bytes | memoryview) -> SegmentRecords:
     """All whole records of a segment file. Never raises.
 
-    Records of one length follow each other in most files, so after two equal steps a run of them is checked at once.
+    Most files contain runs of records of one length, so after two equal steps a whole run is checked at once.
     """
     walker = _Walker(data)
     reason = walker.walk()
@@ -66,10 +67,10 @@ def walk(data: bytes | memoryview) -> SegmentRecords:
 
 
 def content(data: bytes | memoryview, entry_count: int) -> tuple[npt.NDArray[np.uint8], Positions] | None:
-    """What a segment of `entry_count` entries says of each, shape (entry_count,): flags, and where its publish starts.
+    """Flags and publish position of each entry of a segment of `entry_count` entries, shape (entry_count,) each.
 
-    None unless each entry is published at most once, and its marks, two at most, come after that and nothing else; and
-    where no compiled loop does it: then `walk` finds the records.
+    None unless each entry has at most one publish, then at most two marks, and the file holds nothing else; also None
+    without a compiled loop. The records are then found by `walk`.
     """
     loops = _loops.after(len(data))
     if loops is None:
@@ -79,7 +80,7 @@ def content(data: bytes | memoryview, entry_count: int) -> tuple[npt.NDArray[np.
 
 
 class _PositionList:
-    """Positions that come one at a time (`single`) and in runs."""
+    """Positions collected one at a time (`single`) and in runs."""
 
     def __init__(self) -> None:
         self.single: list[int] = []
@@ -138,7 +139,7 @@ class _Walker:
         return "end" if position == stop else "torn"
 
     def run(self, first: int, step: int) -> int:
-        """Takes the records after the one at `first` as long as they repeat its shape; the position after them."""
+        """Collects records after the one at `first` while they repeat its shape; returns the position after them."""
         length = PUBLISH.size + _EMBEDDED.unpack_from(self.data, first + _EMBEDDED_POSITION)[0]
         if (step - length) % MARK.size or step < length:
             return 0
@@ -157,7 +158,7 @@ class _Walker:
                 return start
 
     def repeats(self, start: int, step: int, length: int, count: int) -> int:
-        """How many of the next `count` steps hold one publish of `length` bytes and else only marks."""
+        """How many of the next `count` steps hold one publish of `length` bytes and otherwise only marks."""
         if count <= 0:
             return 0
         view = np.ndarray((count, step), np.uint8, self.buffer, start)

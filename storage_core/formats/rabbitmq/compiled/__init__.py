@@ -1,1 +1,1 @@
-"""Compiled loops over the records of RabbitMQ's files; the rules stand at their twins."""
+"""Compiled loops over the records of RabbitMQ's files; their numpy twins document the rules."""

@@ -1,4 +1,4 @@
-"""A segment file of a queue's index read in one pass. The rules stand at `classic.segment`."""
+"""Reads a segment file of a queue's index in one pass. `classic.segment` documents the rules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ IS_PUBLISH, IS_PERSISTENT, IS_MARK = 0x80, 0x40, 0x40
 
 
 def content(buffer: Bytes, entry_count: int) -> tuple[Flags, Positions] | None:
-    """`classic.segment.content`."""
+    """Compiled form of `classic.segment.content`."""
     flags, positions = np.zeros(entry_count, np.uint8), np.zeros(entry_count, np.int64)
     return (flags, positions) if _fill(buffer, flags, positions) else None
 
@@ -37,7 +37,7 @@ def content(buffer: Bytes, entry_count: int) -> tuple[Flags, Positions] | None:
 def publishes_into(
     buffer: Bytes, flags: Flags, positions: Positions, first_sequence_id: int, target: PublishRows
 ) -> Positions:
-    """`index_records.publishes_into`."""
+    """Compiled form of `index_records.publishes_into`."""
     acked = np.empty(target.count, np.int64)
     count = _publishes_into(
         buffer, flags, positions, first_sequence_id, target.sequence_ids, target.positions,
@@ -83,7 +83,7 @@ def _publishes_into(
 
 @njit(types.boolean(BYTES, OUT_BYTES, OUT_POSITIONS), nogil=True, cache=True)
 def _fill(buffer: Bytes, flags: Flags, positions: Positions) -> bool:
-    """Whether all records are in order."""
+    """Fills `flags` and `positions`; returns whether all records are in order."""
     at, stop = 0, len(buffer)
     while at < stop:
         first = buffer[at]

@@ -1,6 +1,6 @@
-"""Terms of one shape, and the fields of property lists, each found in one pass over the rows of a batch.
+"""Finds terms of one shape, and the fields of property lists, each in one pass over the rows of a batch.
 
-The rules stand at the twins in numpy, `erlang.term_layout` and `amqp.properties`.
+The numpy twins, `erlang.term_layout` and `amqp.properties`, document the rules.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from storage_core.formats.rabbitmq.erlang.term_layout import LENGTH_SIZE, Shape,
 OUT_MASK = types.boolean[::1]
 Texts = tuple[Bytes, Positions, Positions]
 TEXTS = types.Tuple((BYTES, POSITIONS, POSITIONS))
-"""Pieces of a stretch one after another, where each begins in them, one more for the end, and its offset in a term."""
+"""The concatenated pieces of a stretch, where each begins (plus one entry for the end), and its offset in a term."""
 UNSIGNED = 0xFFFFFFFF
 
 
 def locate(buffer: Bytes, starts: Positions, stops: Positions, shape: Shape) -> ShapedTerms:
-    """`term_layout.locate`; the parts of rows that are not `ok` are all zero."""
+    """Compiled form of `term_layout.locate`; the parts of rows that are not `ok` are all zero."""
     count = len(starts)
     ok, parts = np.empty(count, bool), np.zeros((4, count), np.int64)
     sizes = np.array([part.size for part in (shape.before, shape.between, shape.after)], np.int64)
@@ -47,7 +47,7 @@ def _texts(part: Stretch) -> Texts:
 
 @njit(inline="always")
 def _stand(buffer: Bytes, position: int, texts: Bytes, bounds: Positions, offsets: Positions) -> bool:
-    """Whether all pieces stand behind a position, from which on the stretch lies in the buffer."""
+    """Whether all pieces match at `position`; the whole stretch must be inside the buffer."""
     for piece in range(len(offsets)):
         size = bounds[piece + 1] - bounds[piece]
         if differ(buffer, position + offsets[piece], texts, bounds[piece], size) != 0:
@@ -85,7 +85,7 @@ def _locate(
 
 
 def flags(buffer: Bytes, starts: Positions, stops: Positions) -> tuple[Positions, Mask]:
-    """The flags of each property list, zero where it cannot be one, and which can."""
+    """The flags of each property list, zero if it cannot be one, and which can be one."""
     found, ok = np.zeros(len(starts), np.int64), np.zeros(len(starts), bool)
     _flags(buffer, positions(starts), positions(stops), found, ok)
     return found, ok
@@ -104,8 +104,9 @@ def _flags(buffer: Bytes, starts: Positions, stops: Positions, found: Positions,
 def fields(
     buffer: Bytes, starts: Positions, stops: Positions, found: Positions, ok: Mask, kinds: Sequence[Sequence[int]]
 ) -> tuple[Positions, Positions, Mask]:
-    """Where the fields of `kinds` (flag, bytes of a length, bytes of a value without one) begin and end in the lists
-    that have them, shape (kinds, n), and which lists hold all that they have; `found` and `ok` are of `flags`.
+    """Where the fields of `kinds` begin and end in the lists that have them, shape (kinds, n), and which are whole.
+
+    A kind is (flag, bytes of a length, bytes of a value without one). `found` and `ok` are the results of `flags`.
     """
     begins, ends = np.zeros((2, len(kinds), len(starts)), np.int64)
     table = np.array(kinds, np.int64).reshape(-1, 3)

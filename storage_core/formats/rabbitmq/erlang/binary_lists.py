@@ -1,4 +1,4 @@
-"""Lists of binaries in many terms at once, read in lockstep by a cursor.
+"""Reads lists of binaries in many terms at once, in lockstep by a cursor.
 
 Source: the "External Term Format" chapter of Erlang's ERTS reference.
 """
@@ -18,24 +18,24 @@ from storage_core.formats.rabbitmq.erlang.cursor import Cursor, Steps
 _Rows = npt.NDArray[np.int64]
 _ONE_ITEM = bytes((et.LIST, 0, 0, 0, 1, et.BINARY))
 MOST_PIECES = 64
-"""How many pieces of a body are looked at."""
+"""The most pieces of a body that are read."""
 
 
 @dataclass(frozen=True)
 class ItemSpans:
-    """Where the items of many rows lie: `rows`, ascending, say whose each is."""
+    """The spans of the items of many rows; `rows`, ascending, holds the row of each item."""
 
     rows: _Rows
     starts: Positions
     stops: Positions
 
     def some(self, mask: Mask) -> ItemSpans:
-        """Those of the rows of `mask`, numbered anew."""
+        """The items of the rows in `mask`, with the rows renumbered."""
         kept = mask[self.rows]
         return ItemSpans((np.cumsum(mask) - 1)[self.rows[kept]], self.starts[kept], self.stops[kept])
 
     def backwards(self) -> ItemSpans:
-        """Those of each row from the last to the first."""
+        """The items with those of each row in reverse order."""
         order = len(self.rows) - 1 - np.argsort(self.rows[::-1], kind="stable")
         return ItemSpans(self.rows, self.starts[order], self.stops[order])
 
@@ -44,7 +44,7 @@ NO_ITEMS = ItemSpans(*np.empty((3, 0), np.int64))
 
 
 def joined(parts: Sequence[tuple[_Rows, ItemSpans]]) -> ItemSpans:
-    """Items of several parts as one, each with the rows that its own are."""
+    """Merges the items of several parts; a part is the row numbers in the result and the items."""
     rows = np.concatenate([numbers[items.rows] for numbers, items in parts])
     order = np.argsort(rows, kind="stable")
     spans = (np.concatenate([getattr(items, name) for _, items in parts])[order] for name in ("starts", "stops"))
@@ -53,8 +53,8 @@ def joined(parts: Sequence[tuple[_Rows, ItemSpans]]) -> ItemSpans:
 
 @dataclass(frozen=True)
 class ListHeads:
-    """The heads of the lists at the positions of a cursor, which is moved after them: how many items each has, and
-    which have an end after these, which an empty list has not.
+    """The heads of the lists at the positions of a cursor, which is advanced past them: the number of items of each,
+    and which have an end after the items, which an empty list lacks.
     """
 
     counts: _Rows
@@ -62,7 +62,7 @@ class ListHeads:
 
     @classmethod
     def next(cls, cursor: Cursor, most: int) -> ListHeads:
-        """Rows with another term, or with more items than `most`, are not ok."""
+        """Reads the heads; rows with any other term, or with more items than `most`, are not ok."""
         tags = cursor.number("u1")
         has_end = tags == et.LIST
         cursor.ok &= has_end | (tags == et.NIL)
@@ -72,13 +72,13 @@ class ListHeads:
         return cls(counts, has_end)
 
     def end(self, cursor: Cursor) -> None:
-        """Moves after the ends of the lists."""
+        """Advances past the ends of the lists."""
         cursor.ok &= ~self.has_end | (cursor.at("u1", cursor.position) == et.NIL)
         cursor.move(self.has_end.astype(np.int64))
 
 
 def binaries(cursor: Cursor) -> ItemSpans:
-    """A list of binaries; moves after it."""
+    """Reads a list of binaries in each row and advances past it."""
     steps = Steps(len(cursor.position))
     tags = cursor.at("u1", cursor.position)
     empty = tags == et.NIL
@@ -104,8 +104,10 @@ def binaries(cursor: Cursor) -> ItemSpans:
 
 
 def binary_or_pieces(cursor: Cursor) -> tuple[Positions, Positions, ItemSpans]:
-    """A list of binaries, of which nearly all have one: its span, an empty one of a list of none; moves after it. Of a
-    list of several their spans, and one that is as long as all together.
+    """Reads lists of binaries, nearly all of which have one item, and advances past them.
+
+    Returns the span of the item, empty for an empty list. For a list of several items that span is only as long as all
+    of them together; their own spans are returned as well.
     """
     empty = cursor.at("u1", cursor.position) == et.NIL
     single = cursor.at(f"S{len(_ONE_ITEM)}", cursor.position) == _ONE_ITEM

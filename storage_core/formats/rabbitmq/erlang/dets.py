@@ -1,6 +1,6 @@
 """`recovery.dets`: a DETS table of format version 9. Decodes its objects, and encodes a table that DETS will repair.
 
-What the objects mean belongs to the engine. Source: rabbitmq.md 1.4.
+The engine interprets the objects. Source: rabbitmq.md 1.4.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ COLLECTION = struct(
 COOKIE, VERSION, ACTIVE = 0x00ABCDEF, 9, 0x12345678
 CLOSED, NOT_CLOSED = 1, 0
 HEAD = (COOKIE.to_bytes(4, "big"), HEADER.field("cookie").offset)
-"""What a table has, and at which position."""
+"""The bytes that identify a table, and their position."""
 NO_MD5 = bytes(16)
 SUMMED = slice(HEADER.field("type").offset, HEADER.field("md5").offset)
 PARTS_POSITION, PART_COUNT, PART_SIZE, SLOT_COUNT = 312, 256, 512, 256
@@ -55,10 +55,10 @@ FIRST_SEGMENT_POSITION = OBJECTS_POSITION + 4 * PART_SIZE
 
 
 def decode(data: bytes) -> list[Any]:
-    """All objects of a table, of one that was not closed properly by looking for collections as DETS' repair does.
+    """All objects of a table. If it was not closed properly, scans it for collections as DETS' repair does.
 
-    FormatError when it is no table of version 9, or not as it was when its header was written (a node deletes such a
-    file and starts with an empty one), or when a collection cannot be read (DETS then answers nothing more).
+    Raises FormatError if it is not a table of version 9, or has changed since its header was written (a node deletes
+    such a file and starts with an empty one), or if a collection cannot be read (DETS then answers no more requests).
     """
     if len(data) < OBJECTS_POSITION:
         raise FormatError(0, f"a header of {OBJECTS_POSITION} bytes wanted, the file holds {len(data)}")
@@ -85,7 +85,7 @@ def _words(data: bytes, position: int, count: int) -> list[int]:
 def _linked(data: bytes, count: int) -> list[Any]:
     """The objects of the collections that the hash slots point at.
 
-    A slot without an object is never looked at: FormatError only where some of the `count` objects were not found.
+    A slot without an object is never accessed, so FormatError is raised only if some of `count` objects are missing.
     """
     found: list[Any] = []
     flaw = None
@@ -100,8 +100,8 @@ def _linked(data: bytes, count: int) -> list[Any]:
 
 
 def _slots(data: bytes) -> Iterator[tuple[int, int]]:
-    """Size and position of the collection of each slot that has one. FormatError when the first part and its first
-    segment are not where those of every table are: slots would have other numbers.
+    """Size and position of the collection of each slot that has one. Raises FormatError if the first part and its first
+    segment are not at their fixed positions: slots would have other numbers.
     """
     parts = _words(data, PARTS_POSITION, PART_COUNT)
     first = _words(data, OBJECTS_POSITION, 1)[0]
@@ -114,12 +114,12 @@ def _slots(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _readable(data: bytes, position: int, count: int) -> list[int]:
-    """Words, or none where the file is shorter."""
+    """`count` words at `position`; none if the file is too short."""
     return _words(data, position, count) if position + 4 * count <= len(data) else []
 
 
 def _objects(data: bytes, position: int, wanted_size: int | None = None) -> list[Any]:
-    """The objects of the collection at `position`. FormatError, also when it has not the size that its slot says."""
+    """The objects of the collection at `position`. Raises FormatError, also if its size is not the one in its slot."""
     size, status = _words(data, position, 2)
     stop = position + size
     if status != ACTIVE or size < COLLECTION.size or stop > len(data) or wanted_size not in {None, size}:
@@ -131,7 +131,7 @@ def _objects(data: bytes, position: int, wanted_size: int | None = None) -> list
         if length < 4 or at + length > stop:
             raise FormatError(at, f"an object of {length} bytes in a collection that ends at {stop}")
         try:
-            # DETS looks neither at what follows a term nor whether it ends with its object.
+            # DETS checks neither what follows a term nor whether the term ends with its object.
             item, _ = external_term.decode_prefix(data[at + 4 : stop])
         except FormatError as error:
             raise FormatError(at + 4 + error.position, error.reason) from None
@@ -153,7 +153,7 @@ def _repaired(data: bytes) -> list[Any]:
                 found += _objects(data, position)
                 step = _padded(size)
             except FormatError:
-                step = ALIGNMENT  # DETS' repair, too, goes on after what it cannot read
+                step = ALIGNMENT  # DETS' repair also continues past what it cannot read
         position += step
     return found
 
@@ -163,7 +163,7 @@ def _padded(size: int) -> int:
 
 
 def encode(objects: list[Any]) -> bytes:
-    """A table that says it was not closed properly: DETS repairs it when it opens it, and hashes the objects itself."""
+    """A table marked as not closed properly: DETS repairs it on opening and hashes the objects itself."""
     header = np.zeros(1, HEADER.dtype)
     values = {
         "cookie": COOKIE,

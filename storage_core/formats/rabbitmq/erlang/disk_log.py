@@ -1,6 +1,6 @@
 """Erlang's disk_log files: the container of ETS dumps and of Mnesia's tables. Finds and encodes items.
 
-What the terms inside mean belongs to the formats that use it. Source: rabbitmq.md 1.5.
+The formats that use it interpret the terms inside. Source: rabbitmq.md 1.5.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ITEM = struct(
 )
 MAGIC, CLOSED, OPENED, ITEM_MAGIC = 0x01020304, 0x63584D0B, 0x06070809, 0x62574C41
 LONG_ITEM_SIZE = 65528
-"""From this length on 16 bytes, the MD5 of the four length bytes, stand before the term."""
+"""From this length on, 16 bytes precede the term: the MD5 of the four length bytes."""
 MAGIC_BYTES = MAGIC.to_bytes(4, "big")
 
 _ITEM = Packer(">II")
@@ -36,8 +36,8 @@ _ITEM = Packer(">II")
 def items(data: bytes) -> tuple[Positions, Positions, int]:
     """Half-open spans of the terms and the position after the last whole item.
 
-    An unfinished or malformed item ends the walk, as disk_log's own repair cuts there. FormatError when the head is
-    not a disk log's.
+    An unfinished or malformed item ends the walk, because disk_log's own repair truncates there. Raises FormatError if
+    the head is not that of a disk log.
     """
     if len(data) < HEAD.size:
         raise FormatError(0, f"a head of {HEAD.size} bytes wanted, the file holds {len(data)}")
@@ -60,7 +60,7 @@ def items(data: bytes) -> tuple[Positions, Positions, int]:
 
 
 def _first_items(buffer: Bytes) -> tuple[Positions, Positions]:
-    """Spans of the terms of the first items: as many as follow one another, with no bytes of the magic in them."""
+    """Spans of the terms of the first items, as long as they follow one another and do not contain the magic."""
     magic = np.flatnonzero(buffer[HEAD.size + 4 :] == ITEM_MAGIC >> 24) + HEAD.size
     magic = magic[values_at(buffer, ">u4", magic + 4) == ITEM_MAGIC]
     sizes = values_at(buffer, ">u4", magic).astype(np.int64)
@@ -77,7 +77,7 @@ def encode(terms: list[bytes]) -> bytes:
 
 
 def encode_items(terms: list[bytes]) -> bytes:
-    """What already encoded terms add to a disk log."""
+    """The items that already encoded terms add to a disk log."""
     parts = []
     for term in terms:
         size = _ITEM.pack(len(term), ITEM_MAGIC)

@@ -34,7 +34,10 @@ _MAX_DEPTH = 200
 
 
 def parse(text: str) -> list[Any]:
-    """All terms of `text`, each ended by a full stop (the last one may lack it). FormatError at the character."""
+    """All terms of `text`, each ended by a full stop (optional for the last).
+
+    Raises FormatError with the position of the offending character.
+    """
     parser = _Parser(text)
     terms = []
     while parser.kind != "end":
@@ -45,7 +48,7 @@ def parse(text: str) -> list[Any]:
 
 
 class _Parser:
-    """A recursive descent over tokens; `kind`, `value`, `start` describe the token to be taken next."""
+    """A recursive-descent parser; `kind`, `value`, `start` describe the next token."""
 
     def __init__(self, text: str) -> None:
         self.text, self.position = text, 0

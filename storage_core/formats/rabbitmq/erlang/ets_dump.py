@@ -1,6 +1,6 @@
-"""`file_summary.ets` and `msg_store_index.ets`: the message store's tables, dumped at a clean stop.
+"""`file_summary.ets` and `msg_store_index.ets`: the message store's tables, dumped at a clean shutdown.
 
-Decodes and encodes them; whether they may be trusted is the engine's question. Source: rabbitmq.md 1.5.
+Decodes and encodes them; the engine decides whether they can be trusted. Source: rabbitmq.md 1.5.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from storage_core.formats.rabbitmq.erlang.external_term import (
 INDEX_TABLE, SUMMARY_TABLE = Atom("rabbit_msg_store_ets_index"), Atom("rabbit_msg_store_file_summary")
 
 INDEX_ROW = np.dtype([("id", "V16"), ("references", "i8"), ("file", "i8"), ("position", "i8"), ("size", "i8")])
-"""A row of the message store's index in memory: `position` and `size` are of the whole record."""
+"""A row of the message store's index in memory: `position` and `size` are those of the whole record."""
 _NUMBERS = ("references", "file", "position", "size")
 SUMMARY_ROW = np.dtype([("file", "i8"), ("valid_size", "i8"), ("file_size", "i8")])
 
@@ -44,12 +44,12 @@ _HEADS = tuple(
 
 _ROWS_AT_ONCE = 50_000
 _CELLS = np.arange(11)
-"""A term of a number below 2^63: a tag, and where it is a big one a length and a sign, before at most eight digits."""
+"""The term of a number below 2^63: a tag, a length and a sign if it is a big one, then at most eight digits."""
 _DIGITS = np.array([1 << 8 * digits for digits in range(1, 8)])
 
 
 def _table(data: bytes, name: Atom) -> tuple[Positions, Positions]:
-    """Spans of the rows of the dump of table `name`. FormatError when it is another table, cut or miscounted."""
+    """Spans of the rows in the dump of table `name`. Raises FormatError for another, a torn or a miscounted table."""
     starts, stops, end = disk_log.items(data)
     if end != len(data) or len(starts) < 2:
         raise FormatError(end, "the dump is cut")
@@ -78,7 +78,7 @@ def _pairs(term: Any) -> dict[Any, Any]:
 
 
 def decode_index(data: bytes) -> npt.NDArray[np.void]:
-    """Rows of `msg_store_index.ets`, dtype INDEX_ROW, in the dump's order. FormatError."""
+    """Rows of `msg_store_index.ets`, dtype INDEX_ROW, in the dump's order. Raises FormatError."""
     starts, stops = _table(data, INDEX_TABLE)
     rows = np.empty(len(starts), INDEX_ROW)
     buffer = np.frombuffer(data, np.uint8)
@@ -94,7 +94,7 @@ def decode_index(data: bytes) -> npt.NDArray[np.void]:
 def _decode_rows(
     buffer: Bytes, head: bytes, starts: Positions, stops: Positions, rows: npt.NDArray[np.void]
 ) -> npt.NDArray[np.bool_]:
-    """Fills the rows that begin with `head`; which ones it filled."""
+    """Fills the rows that begin with `head`; returns which ones it filled."""
     shortest = len(head) + 16 + 8
     fits = stops - starts >= shortest
     inside = np.flatnonzero(fits)
@@ -149,7 +149,7 @@ def _slow_row(data: bytes, start: int, stop: int) -> tuple[bytes, int, int, int,
 
 
 def decode_summary(data: bytes) -> npt.NDArray[np.void]:
-    """Rows of `file_summary.ets`, dtype SUMMARY_ROW, by file number. FormatError."""
+    """Rows of `file_summary.ets`, dtype SUMMARY_ROW, sorted by file number. Raises FormatError."""
     starts, stops = _table(data, SUMMARY_TABLE)
     rows = []
     for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
@@ -164,7 +164,7 @@ def decode_summary(data: bytes) -> npt.NDArray[np.void]:
 
 
 def _encode_table(name: Atom, kind: Atom, rows: bytes, count: int) -> bytes:
-    """The dump of `count` rows, which are items of a disk log already."""
+    """The dump of `count` rows, which are already items of a disk log."""
     info: tuple[Any, ...] = (
         (Atom("name"), name),
         (Atom("type"), kind),
@@ -184,7 +184,7 @@ def _encode_table(name: Atom, kind: Atom, rows: bytes, count: int) -> bytes:
 
 
 def encode_index(rows: npt.NDArray[np.void]) -> bytes:
-    """`msg_store_index.ets` of rows of dtype INDEX_ROW."""
+    """Encodes rows of dtype INDEX_ROW as `msg_store_index.ets`."""
     slices = [_index_items(rows[start : start + _ROWS_AT_ONCE]) for start in range(0, len(rows), _ROWS_AT_ONCE)]
     return _encode_table(INDEX_TABLE, Atom("set"), b"".join(slices), len(rows))
 
@@ -203,7 +203,7 @@ def _index_items(rows: npt.NDArray[np.void]) -> bytes:
 
 
 def _integer_cells(values: npt.NDArray[np.int64]) -> tuple[Bytes, npt.NDArray[np.int64]]:
-    """Non-negative integers as terms, each at the beginning of its row of cells, and the bytes of each."""
+    """Non-negative integers as terms, each at the start of its row of cells, and the length of each in bytes."""
     small, plain = values < 1 << 8, values < 1 << 31
     wide, big = plain & ~small, ~plain
     little = np.ascontiguousarray(values, "<i8").view(np.uint8).reshape(-1, 8)
@@ -217,8 +217,8 @@ def _integer_cells(values: npt.NDArray[np.int64]) -> tuple[Bytes, npt.NDArray[np
 
 
 def encode_summary(rows: npt.NDArray[np.void], linked: bool = True) -> bytes:
-    """`file_summary.ets` of rows of dtype SUMMARY_ROW, which are in the order of their file numbers; `linked`: each
-    names its neighbours and its readers, as those of nodes before 4.0.
+    """Encodes rows of dtype SUMMARY_ROW, sorted by file number, as `file_summary.ets`. `linked`: each row names its
+    neighbours and its readers, as on nodes before 4.0.
     """
     files = rows["file"].tolist()
     unlinked = [UNDEFINED] * len(files)

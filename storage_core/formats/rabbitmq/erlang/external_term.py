@@ -1,7 +1,7 @@
-"""Erlang's external term format: bytes ⇄ Python values. What a term means belongs to the formats that hold it.
+"""Erlang's external term format: bytes ⇄ Python values. The formats that hold a term interpret it.
 
 Atoms are `Atom`, binaries `bytes`, strings (lists of small numbers) lists of ints, tuples, lists, maps and numbers
-their Python selves; pids, ports, references and functions stay as their bytes. Source: the "External Term Format"
+their Python counterparts; pids, ports, references and functions are kept as bytes. Source: the "External Term Format"
 chapter of Erlang's ERTS reference; rabbitmq.md 6.3 for which tags occur.
 """
 
@@ -32,7 +32,7 @@ _F64 = struct.Struct(">d")
 
 
 class Atom(str):
-    """An atom. It equals the text of its name."""
+    """An atom. It compares equal to its name."""
 
     __slots__ = ()
 
@@ -56,7 +56,10 @@ UNDEFINED, TRUE, FALSE = Atom("undefined"), Atom("true"), Atom("false")
 
 
 def decode(data: bytes | memoryview) -> Any:
-    """The term of `data`, which starts with byte 131. FormatError when it is cut, malformed or followed by bytes."""
+    """The term of `data`, which starts with byte 131.
+
+    Raises FormatError if it is truncated, malformed or followed by more bytes.
+    """
     term, stop = decode_prefix(data)
     if stop != len(data):
         raise FormatError(stop, f"{len(data) - stop} bytes after the term")
@@ -100,7 +103,7 @@ def _guarded(reader: _Reader) -> Any:
 
 
 class _Reader:
-    """Reads terms from `raw`; `position` is where the next byte is taken."""
+    """Reads terms from `raw`; `position` is that of the next byte."""
 
     def __init__(self, raw: bytes, position: int) -> None:
         self.raw, self.position = raw, position
@@ -192,7 +195,7 @@ def _map(reader: _Reader, depth: int) -> dict[Any, Any]:
 
 
 def _opaque(size: int) -> Callable[[_Reader, int], Opaque]:
-    """A node name (an atom) between the tag and `size` bytes."""
+    """A reader of terms with a node name (an atom) between the tag and `size` bytes."""
 
     def read(reader: _Reader, depth: int) -> Opaque:
         start = reader.position - 1
@@ -266,7 +269,7 @@ _READERS: dict[int, Callable[[_Reader, int], Any]] = {
 
 
 def encode(term: Any) -> bytes:
-    """`term` as OTP 25 writes it: atoms in Latin-1 with tag 100, no compression. TypeError for another value."""
+    """`term` as OTP 25 writes it: atoms in Latin-1 with tag 100, no compression. Raises TypeError for other values."""
     out = bytearray((VERSION,))
     _put(out, term)
     return bytes(out)

@@ -1,4 +1,4 @@
-"""Atoms, binaries, whole numbers and lists of binaries, the next term of many rows at once.
+"""Reads the next term of many rows at once: atoms, binaries, integers and lists of binaries.
 
 Source: the "External Term Format" chapter of Erlang's ERTS reference.
 """
@@ -15,13 +15,13 @@ from storage_core.formats.rabbitmq.erlang.cursor import Cursor
 
 _WORD = 8
 MOST_NUMBER = 7
-"""Bytes of the largest number that is looked at."""
+"""Bytes of the largest number that is supported."""
 
 
 class SimpleTerms:
-    """The tags of n terms, and the spans of their bytes, without a length before them and without a number's sign.
+    """The tags of n terms, and the spans of their bytes, without a length prefix and without a number's sign.
 
-    Of lists the items: `item_rows`, ascending, say whose; a list's own span is empty.
+    For lists also the items, whose rows are `item_rows`, ascending; a list's own span is empty.
     """
 
     def __init__(self, cursor: Cursor) -> None:
@@ -36,7 +36,7 @@ class SimpleTerms:
 
     @classmethod
     def next(cls, cursor: Cursor) -> SimpleTerms:
-        """Moves after them; rows with a term of another kind are not ok."""
+        """Reads the terms and advances past them; rows with a term of another kind are not ok."""
         found = cls(cursor)
         found._move(cursor)
         return found
@@ -58,18 +58,18 @@ class SimpleTerms:
 
     @property
     def is_atom(self) -> Mask:
-        """Which are atoms."""
+        """Which terms are atoms."""
         found: Mask = _IS_ATOM[self.tags]
         return found
 
     @property
     def is_binary(self) -> Mask:
-        """Which are binaries."""
+        """Which terms are binaries."""
         found: Mask = self.tags == et.BINARY
         return found
 
     def is_named(self, name: str) -> Mask:
-        """Which are the atom `name`."""
+        """Which terms are the atom `name`."""
         text = name.encode()
         found: Mask = self.is_atom & (self.sizes == len(text))
         found &= values_at(self.buffer, f"S{len(text)}", self.starts) == text
@@ -77,11 +77,11 @@ class SimpleTerms:
 
     @property
     def is_constant_or_number(self) -> Mask:
-        """Which are true, false or undefined, or a number as `numbers` knows it."""
+        """Which terms are true, false or undefined, or a number that `numbers` supports."""
         return self.numbers()[1] | self.is_named("true") | self.is_named("false") | self.is_named("undefined")
 
     def words(self) -> npt.NDArray[np.int64]:
-        """The first bytes of each, eight at most, as a number, high ones first."""
+        """The first bytes of each term, at most eight, as a big-endian number."""
         size = np.clip(self.sizes, 1, _WORD)
         at = np.minimum(self.starts, len(self.buffer) - _WORD)
         words = values_at(self.buffer, ">u8", at) << _bits(self.starts - at)
@@ -89,7 +89,7 @@ class SimpleTerms:
         return found
 
     def integers(self) -> tuple[npt.NDArray[np.int64], Mask]:
-        """Each as a whole number, and which are one of at most seven bytes."""
+        """Each term as an integer, and which terms are integers of at most seven bytes."""
         small, wide, big = (self.tags == tag for tag in (et.SMALL_INTEGER, et.INTEGER, et.SMALL_BIG))
         found = np.where(wide, values_at(self.buffer, ">i4", self.starts), values_at(self.buffer, "u1", self.starts))
         at = np.minimum(self.starts, len(self.buffer) - _WORD)
@@ -102,13 +102,13 @@ class SimpleTerms:
         return found, small | wide | (big & (self.sizes <= MOST_NUMBER))
 
     def numbers(self) -> tuple[npt.NDArray[np.int64], Mask]:
-        """The same, and which of them are not negative."""
+        """Each term as an integer, and which terms are such integers and not negative."""
         found, whole = self.integers()
         return found, whole & (found >= 0)
 
 
 def spelled_atom(tag: int, name: str) -> bytes:
-    """An atom of this tag, whose name is ASCII."""
+    """The bytes of an atom with this tag and an ASCII name."""
     return bytes((tag,)) + len(name).to_bytes(int(_HEAD_SIZES[tag]), "big") + name.encode()
 
 
@@ -117,7 +117,7 @@ def _bits(size: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
 
 
 def _table(sizes: dict[int, int]) -> npt.NDArray[np.int64]:
-    """A number by tag, zero for the others."""
+    """A table of numbers by tag, zero for all other tags."""
     found = np.zeros(256, np.int64)
     found[[*sizes]] = [*sizes.values()]
     return found
@@ -126,6 +126,6 @@ def _table(sizes: dict[int, int]) -> npt.NDArray[np.int64]:
 _ATOM_TAGS = (et.SMALL_ATOM_UTF8, et.SMALL_ATOM, et.ATOM, et.ATOM_UTF8)
 _IS_ATOM = _table(dict.fromkeys(_ATOM_TAGS, 1)).astype(bool)
 _HEAD_SIZES = _table(dict(zip(_ATOM_TAGS, (1, 1, 2, 2), strict=True)) | {et.BINARY: 4, et.SMALL_BIG: 1})
-"""Bytes of the length."""
+"""Bytes of the length field, by tag."""
 _FIXED_SIZES = _table({et.SMALL_INTEGER: 1, et.INTEGER: 4})
 _KNOWN = (_HEAD_SIZES + _FIXED_SIZES + _table({et.LIST: 1, et.NIL: 1})).astype(bool)

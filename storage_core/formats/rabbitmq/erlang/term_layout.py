@@ -1,7 +1,7 @@
-"""Terms that are spelled like one of them, checked as whole stretches of bytes instead of step by step.
+"""Finds terms with the same layout as a sample by comparing whole stretches of bytes instead of walking step by step.
 
-The terms of one queue differ in what they carry, seldom in how they are spelled: the lengths of the names before the
-property list. What a term looks like is `basic_message`'s. Source: rabbitmq.md 6.3.
+The terms of one queue differ in content but seldom in layout, that is, in the lengths of the names before the property
+list. `basic_message` defines the terms. Source: rabbitmq.md 6.3.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _loops = CompiledLoops("storage_core.formats.rabbitmq.compiled.term_loops")
 
 @dataclass(frozen=True)
 class Stretch:
-    """`size` bytes of every term of a shape; `pieces` of them, with their offsets, are the same in all terms."""
+    """`size` bytes of every term of a shape; `pieces` and their offsets are the parts that do not vary."""
 
     size: int
     pieces: tuple[tuple[int, bytes], ...]
 
     def matches(self, buffer: Bytes, positions: Positions) -> Mask:
-        """At which positions the pieces stand. What is said of positions outside of the buffer means nothing."""
+        """At which positions the pieces match. The result for positions outside the buffer is undefined."""
         same: Mask = np.ones(len(positions), bool)
         for offset, piece in self.pieces:
             same &= values_at(buffer, f"S{len(piece)}", positions + offset if offset else positions) == piece
@@ -35,7 +35,7 @@ class Stretch:
 
 
 def stretch(sample: bytes, free: Sequence[tuple[int, int]] = ()) -> Stretch:
-    """The bytes of `sample`; those in the ascending half-open spans `free` may be any."""
+    """The bytes of `sample`; those in the ascending half-open spans `free` may have any value."""
     pieces, begin = [], 0
     for start, stop in [*(span for span in free if span[0] < span[1]), (len(sample), len(sample))]:
         if begin < start:
@@ -57,7 +57,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class ShapedTerms:
-    """Terms of one shape: which of those asked, and where their property lists and bodies lie."""
+    """Which terms have a shape, and the spans of their property lists and bodies."""
 
     ok: Mask
     property_starts: Positions
@@ -67,9 +67,9 @@ class ShapedTerms:
 
 
 def locate(buffer: Bytes, starts: Positions, stops: Positions, shape: Shape) -> ShapedTerms:
-    """Which terms [start, stop) are of `shape`, and their parts. Never raises.
+    """Which terms [start, stop) have this `shape`, and their parts. Never raises.
 
-    Only rows with `ok` are meant.
+    Only rows that are `ok` are valid.
     """
     if (loops := _loops.after()) is not None:
         located: ShapedTerms = loops.locate(buffer, starts, stops, shape)

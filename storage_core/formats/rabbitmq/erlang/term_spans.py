@@ -1,4 +1,4 @@
-"""Where the parts of one external term lie, without decoding them: its end, the elements of a tuple, list or map.
+"""Locates the parts of one external term without decoding them: its end, the elements of a tuple, list or map.
 
 Source: the "External Term Format" chapter of Erlang's ERTS reference.
 """
@@ -20,7 +20,7 @@ _REFERENCES = {114: 1, 90: 4}
 
 
 def end_of(data: bytes, at: int) -> int:
-    """The position after the term at `at`, which has no version byte. FormatError when it is cut or unknown."""
+    """The position after the term at `at`, which has no version byte. Raises FormatError if it is cut or unknown."""
     try:
         pending = 1
         while pending:
@@ -35,7 +35,7 @@ def end_of(data: bytes, at: int) -> int:
 
 
 def _step(data: bytes, at: int) -> tuple[int, int]:
-    """Past one tag and its own bytes; and how many terms belong to it."""
+    """The position after one tag and its own bytes, and the number of terms that belong to it."""
     tag = data[at]
     if tag in _FIXED:
         return at + _FIXED[tag], 0
@@ -65,7 +65,7 @@ def _step(data: bytes, at: int) -> tuple[int, int]:
 
 
 def elements(data: bytes, at: int) -> list[tuple[int, int]]:
-    """Spans of the elements of the small tuple at `at`. FormatError when there is none."""
+    """Spans of the elements of the small tuple at `at`. Raises FormatError if there is none."""
     if at + 2 > len(data) or data[at] != et.SMALL_TUPLE:
         raise FormatError(at, "a tuple expected")
     found = []
@@ -78,7 +78,7 @@ def elements(data: bytes, at: int) -> list[tuple[int, int]]:
 
 
 def atom_at(data: bytes, at: int) -> bytes:
-    """The name of the atom at `at`, in its own encoding; nothing for another term."""
+    """The name of the atom at `at`, in its own encoding; empty for any other term."""
     tag = data[at]
     if tag in {et.ATOM, et.ATOM_UTF8}:
         return data[at + 3 : at + 3 + int(_U16.unpack_from(data, at + 1)[0])]
@@ -86,7 +86,7 @@ def atom_at(data: bytes, at: int) -> bytes:
 
 
 def items(data: bytes, at: int) -> list[tuple[int, int]]:
-    """Spans of the elements of the proper list, or of the keys and values of the map, at `at`. FormatError."""
+    """Spans of the elements of the proper list, or of the keys and values of the map, at `at`. Raises FormatError."""
     if data[at : at + 1] == bytes((et.NIL,)):
         return []
     if data[at : at + 1] not in {bytes((et.LIST,)), bytes((et.MAP,))} or at + 5 > len(data):

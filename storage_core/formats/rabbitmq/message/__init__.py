@@ -1,1 +1,1 @@
-"""A message's bytes."""
+"""Byte formats of messages."""

@@ -1,6 +1,6 @@
 """The term that holds a message, `basic_message`: one term ⇄ its parts, and the spans of many terms at once.
 
-Property lists inside are `properties`', the terms of RabbitMQ 3.13 and later `message_container`'s.
+`properties` handles the property lists inside, `message_container` the terms of RabbitMQ 3.13 and later.
 Source: rabbitmq.md 6.3.
 """
 
@@ -33,7 +33,7 @@ ID_SIZE = message_container.ID_SIZE
 
 
 class Reach(Enum):
-    """How far a node gets with a term that is not as it should be."""
+    """How far a node gets with a malformed term."""
 
     NOWHERE = "its recovery already takes it for no message"
     OTHER_PROTOCOLS = "a consumer of AMQP 0-9-1 fails, one of another protocol may get it"
@@ -43,7 +43,7 @@ class Reach(Enum):
 
 
 class MessageError(FormatError):
-    """A term that holds no right message, of which a node makes something all the same."""
+    """A term that holds no valid message, but that a node processes to some extent."""
 
     def __init__(self, reason: str, reach: Reach = Reach.RECOVERY) -> None:
         super().__init__(0, reason)
@@ -52,7 +52,7 @@ class MessageError(FormatError):
 
 @dataclass(frozen=True)
 class Message:
-    """A message as it was published. `properties` is the property list as it is delivered, flags word onward."""
+    """A message as it was published. `properties` is the property list as delivered, from the flags word on."""
 
     vhost: bytes
     exchange: bytes
@@ -64,10 +64,10 @@ class Message:
 
 
 def decode(term: bytes, id_size: int = ID_SIZE) -> Message:
-    """The parts of one term, however its properties, fragments and atoms are spelled.
+    """The parts of one term, in any encoding of its properties, fragments and atoms.
 
-    Raises MessageError where a node gets further than to see that it is none, else FormatError. Its id has 16 bytes,
-    or `id_size`: a quorum queue leaves the id away. A container does not say in which vhost it lies: `vhost` is empty.
+    Raises MessageError if a node gets further than recognising that it is not a message, else FormatError. The id has
+    16 or `id_size` bytes: a quorum queue omits it. A container does not state its vhost, so `vhost` is empty.
     """
     value = et.decode(term)
     if message_container.is_container(value):
@@ -108,7 +108,7 @@ def _converted(found: Container) -> tuple[dict[str, Any], bytes]:
 
 
 def _checked(value: Any, shape: tuple[Any, ...], what: str) -> tuple[Any, ...]:
-    """`value` when it is a tuple of `shape`: a type for any value of it, else the atom itself."""
+    """`value` if it is a tuple of `shape`, whose elements are a type, for any value of that type, or an atom."""
     good = isinstance(value, tuple) and len(value) == len(shape)
     if good and all(isinstance(v, s) if isinstance(s, type) else v == s for v, s in zip(value, shape, strict=True)):
         return tuple(value)
@@ -116,7 +116,7 @@ def _checked(value: Any, shape: tuple[Any, ...], what: str) -> tuple[Any, ...]:
 
 
 def _content(content: Any) -> tuple[bytes, bytes]:
-    """Property list, as a node delivers it, and body."""
+    """The property list, as a node delivers it, and the body."""
     _, number, decoded, listed, protocol, fragments = _checked(
         content, ("content", int, object, object, str, list), "the content"
     )
@@ -139,7 +139,7 @@ def _content(content: Any) -> tuple[bytes, bytes]:
 
 
 def encode(message: Message) -> bytes:
-    """The term as OTP 25 writes it, the body as one fragment (none when it is empty)."""
+    """The term as OTP 25 writes it, with the body as one fragment (none if it is empty)."""
     content = (
         et.Atom("content"),
         CLASS_BASIC,
@@ -154,15 +154,15 @@ def encode(message: Message) -> bytes:
 
 
 _SHAPES, _FEWEST_SHAPED = 4, 64
-"""How many shapes are tried before the rest is walked through, and how few terms are not worth one."""
+"""How many shapes are tried before the rest is walked, and the fewest terms that are worth one."""
 _SAMPLES = 8
-"""How many terms are looked at for a shape."""
+"""How many terms are sampled to find a shape."""
 
 
 @dataclass(frozen=True)
 class TermShape:
-    """How terms are spelled whose parts before the property list are equally long. Offsets are from a term's first
-    byte, `id_at` is from the end of its body.
+    """The layout of terms whose parts before the property list have the same lengths. Offsets count from a term's first
+    byte, `id_at` from the end of its body.
     """
 
     stretches: Shape
@@ -173,7 +173,7 @@ class TermShape:
     persistent: bool
 
     def located(self, buffer: Bytes, starts: Positions, stops: Positions) -> tuple[MessageSpans, Mask]:
-        """The parts of those of the terms that are spelled so, and which these are."""
+        """The parts of the terms, and which of the terms have this shape."""
         found, count = term_layout.locate(buffer, starts, stops, self.stretches), len(self.key_starts)
         keys = ((starts[:, None] + at).ravel() for at in (self.key_starts, self.key_stops))
         spans = MessageSpans(
@@ -194,14 +194,14 @@ class TermShape:
 
 
 _LATEST: dict[int, TermShape | ContainerShape] = {}
-"""By size of ids the shape that was tried last: the terms of the next batch have it as well, nearly always."""
+"""The shape tried last, by size of ids: the terms of the next batch nearly always have it as well."""
 
 
 def locate(buffer: Bytes, starts: Positions, stops: Positions, id_size: int = ID_SIZE) -> MessageSpans:
     """Finds the parts of the terms [start, stop) of `buffer`, whose ids have `id_size` bytes. Never raises.
 
-    Of containers only those are found whose property list is delivered as it is stored, and told those that
-    `delivered_lists` knows to write anew.
+    Containers are found only if their property list is delivered as it is stored, or if `delivered_lists` can rewrite
+    it; the latter are marked.
     """
     rest = np.arange(len(starts))
     parts: list[Part] = []
@@ -224,7 +224,7 @@ def locate(buffer: Bytes, starts: Positions, stops: Positions, id_size: int = ID
 
 
 def _shape_of(buffer: Bytes, start: int, stop: int, id_size: int) -> TermShape | ContainerShape | None:
-    """How one term is spelled; None when that is nothing to go by."""
+    """The shape of one term; None if it is of no use for finding others."""
     term = buffer[start:stop].tobytes()
     if (contained := container_shape.shape_of(term, id_size)) is not None:
         return contained if _is_right(term, id_size) else None
@@ -248,7 +248,7 @@ def _shape_of(buffer: Bytes, start: int, stop: int, id_size: int) -> TermShape |
 
 
 def _is_right(term: bytes, id_size: int) -> bool:
-    """Whether nothing is wrong with a term, even where a shape does not look."""
+    """Whether a term is valid, including the parts that a shape does not check."""
     try:
         decode(term, id_size)
     except FormatError:
@@ -257,7 +257,7 @@ def _is_right(term: bytes, id_size: int) -> bool:
 
 
 def _spelled(buffer: Bytes, starts: Positions, stops: Positions, id_size: int) -> MessageSpans:
-    """The parts of terms in any of the spellings, found step by step."""
+    """The parts of terms in any of the encodings, found step by step."""
     contained = values_at(buffer, "u1", starts + 2) == message_container.PARTS
     if not contained.any():
         return basic_walk.locate(buffer, starts, stops, id_size)

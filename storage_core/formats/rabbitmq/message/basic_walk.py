@@ -1,7 +1,7 @@
-"""Terms `basic_message`, however their parts are spelled, walked through in lockstep.
+"""Walks `basic_message` terms in lockstep, in any encoding of their parts.
 
-Those that are spelled alike `basic_message` finds at once; property lists that a broker keeps decoded are
-`decoded_lists`'. Source: rabbitmq.md 6.3.
+`basic_message` finds terms of one layout at once; `decoded_lists` handles property lists that a broker keeps decoded.
+Source: rabbitmq.md 6.3.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from storage_core.formats.rabbitmq.message.message_spans import MessageSpans, jo
 
 @dataclass(frozen=True)
 class Spelling:
-    """The constant bytes between the variable parts, in one of the two spellings of atoms."""
+    """The constant bytes between the variable parts, in one of the two encodings of atoms."""
 
     tag: int
     head: bytes
@@ -89,7 +89,7 @@ def _locate(buffer: Bytes, starts: Positions, stops: Positions, spelling: Spelli
     body_starts, body_stops, pieces = binary_or_pieces(cursor)
     cursor.ok &= cursor.number("u1") == et.BINARY
     id_starts, id_stops = cursor.counted(">u4")
-    # A quorum queue leaves the id away, but for dead letters.
+    # A quorum queue omits the id, except for dead letters.
     cursor.ok &= (id_stops - id_starts == id_size) | (id_stops - id_starts == message_container.ID_SIZE)
     persistent = cursor.at(f"S{len(spelling.true)}", cursor.position) == spelling.true
     false = cursor.at(f"S{len(spelling.false)}", cursor.position) == spelling.false
@@ -107,8 +107,8 @@ def _locate(buffer: Bytes, starts: Positions, stops: Positions, spelling: Spelli
 
 @dataclass(frozen=True)
 class _Lists:
-    """The property lists of n contents: as spans, or, where they are not null, as those that are made of what the
-    broker keeps decoded; and the times to live that it has decoded, in ms, -1 where it has none.
+    """The property lists of n contents: as spans or, where `made` is not null, encoded from what the broker keeps
+    decoded; and the times to live that it has decoded, in ms, -1 if there is none.
     """
 
     starts: Positions
@@ -118,7 +118,7 @@ class _Lists:
 
     @classmethod
     def next(cls, cursor: Cursor, spelling: Spelling) -> _Lists:
-        """Moves up to the body."""
+        """Reads the lists; advances to the body."""
         count = len(cursor.position)
         begun = cursor.at(f"S{len(spelling.decoded)}", cursor.position) == spelling.decoded
         begun &= cursor.ok
@@ -131,7 +131,7 @@ class _Lists:
         (starts, stops), rows, others = np.zeros((2, count), np.int64), np.flatnonzero(begun), np.flatnonzero(~begun)
         decoded = Cursor(cursor.buffer, cursor.position[rows] + len(spelling.decoded) - 1, cursor.stop[rows])
         made, ttl[rows] = decoded_lists.walk(decoded, spelling.tag)
-        # A broker that has decoded a list keeps what it came from, unless it has changed it.
+        # A broker that has decoded a list also keeps the original bytes, unless it has changed the list.
         changed = decoded.at(f"S{len(spelling.none)}", decoded.position) == spelling.none
         ends, whole = cursor.position.copy(), cursor.ok.copy()
         whole[rows], ends[rows] = decoded.ok, decoded.position

@@ -1,7 +1,7 @@
-"""Containers that are spelled like one of them, found as whole stretches of bytes.
+"""Finds containers with the same layout as a sample by comparing whole stretches of bytes.
 
-Only those that came by AMQP 0-9-1, without headers of the broker's own. Those whose parts are as long in no other
-container are `container_walk`'s, what neither finds is `message_container`'s, one by one. Source: rabbitmq.md 8.
+Only those published over AMQP 0-9-1, without headers of the broker's own. `container_walk` finds containers whose part
+lengths too few others share; `message_container` handles a single one. Source: rabbitmq.md 8.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _NAMES = [message_container.TAG.encode(), message_container.LEGACY.encode()]
 _CONTENT = bytes((et.SMALL_INTEGER, properties.CLASS_BASIC))
 _TIMES = (message_container.RECEIVED, message_container.TIMESTAMP)
 _WITHOUT_SHAPE = frozenset({"", message_container.DEATHS, message_container.DELIVERIES})
-"""Annotations, those without an atom for a name among them, that make headers or say more than a shape holds."""
+"""Annotations that become headers or state more than a shape holds, including those whose name is not an atom."""
 _MOST_TTL = 1 << 62
 
 
 @dataclass(frozen=True)
 class NotedPlaces:
-    """What the broker noted of the messages of a shape, or where it did. `timestamp`: where its bytes lie, from the end
-    of the body, the low one first. `ttl`, in ms: as in `Noted`. `priority`: where its byte lies. `persistent`: a list
+    """What the broker recorded about the messages of a shape, or where. `timestamp`: the span of its bytes from the end
+    of the body, little-endian. `ttl`, in ms: as in `Noted`. `priority`: the position of its byte. `persistent`: a list
     without a delivery mode gets one.
     """
 
@@ -47,7 +47,7 @@ class NotedPlaces:
     persistent: bool
 
     def of(self, buffer: Bytes, ends: Positions) -> Noted:
-        """What it noted of the messages whose bodies end at `ends`."""
+        """What the broker recorded about the messages whose bodies end at `ends`."""
         count = len(ends)
         seconds = np.full(count, -1) if self.timestamp is None else _seconds(buffer, ends, self.timestamp)
         priority = np.full(count, -1)
@@ -58,8 +58,8 @@ class NotedPlaces:
 
 @dataclass(frozen=True)
 class ContainerShape:
-    """How containers are spelled whose parts around property list and body are equally long. Offsets are from the end
-    of the body.
+    """The layout of containers whose parts around property list and body have the same lengths. Offsets count from the
+    end of the body.
     """
 
     stretches: Shape
@@ -69,7 +69,7 @@ class ContainerShape:
     noted: NotedPlaces
 
     def located(self, buffer: Bytes, starts: Positions, stops: Positions) -> tuple[MessageSpans, Mask]:
-        """The parts of the terms, and which of them are spelled so."""
+        """The parts of the terms, and which of the terms have this shape."""
         found = term_layout.locate(buffer, starts, stops, self.stretches)
         ends, count = found.body_stops, len(self.keys)
         places = [np.array([span[side] for span in self.keys], np.int64) for side in (0, 1)]
@@ -86,7 +86,9 @@ class ContainerShape:
 
 
 def shape_of(data: bytes, id_size: int) -> ContainerShape | None:
-    """How one container is spelled; None for another term, and for one that says more than the list may."""
+    """The shape of one container; None for any other term, and for a container that lacks a part or holds more than a
+    shape can. The id may be missing if `id_size` is 0.
+    """
     try:
         whole = elements(data, 1)
         if len(whole) != message_container.PARTS or [atom_at(data, at) for at, _ in whole[:2]] != _NAMES:
@@ -105,7 +107,7 @@ def shape_of(data: bytes, id_size: int) -> ContainerShape | None:
 
 
 def _is_plain(data: bytes, content: list[_Span]) -> bool:
-    """Whether a content has its property list as bytes, and its body as a list of pieces."""
+    """Whether a content holds its property list as bytes and its body as a list of pieces."""
     if len(content) != 6 or data[content[5][0]] != et.LIST:
         return False
     names = [atom_at(data, content[place][0]) for place in (0, 2, 4)]
@@ -116,7 +118,7 @@ def _is_plain(data: bytes, content: list[_Span]) -> bool:
 
 
 def _shape(data: bytes, listed: _Span, fragment: _Span, named: dict[str, _Span], id_size: int) -> ContainerShape | None:
-    """The shape of a container with these annotations. KeyError where a part is missing, FormatError, ValueError."""
+    """The shape of a container with these annotations. Raises FormatError, ValueError, KeyError for a missing part."""
     body = fragment[1]
     exchange = _binary(data, named[message_container.EXCHANGE])
     keys = [_binary(data, item) for item in items(data, named[message_container.ROUTING_KEYS][0])]
@@ -135,7 +137,7 @@ def _shape(data: bytes, listed: _Span, fragment: _Span, named: dict[str, _Span],
 
 
 def _noted(data: bytes, named: dict[str, _Span], body: int) -> tuple[NotedPlaces, list[_Span]]:
-    """What the annotations say, and where the numbers lie that differ from message to message. ValueError."""
+    """The values of the annotations, and the spans of the numbers that vary between messages. Raises ValueError."""
     numbers = {name: _number(data, named[name]) for name in _TIMES if name in named}
     timestamp = numbers.get(message_container.TIMESTAMP)
     if timestamp is not None:
@@ -159,14 +161,14 @@ def _noted(data: bytes, named: dict[str, _Span], body: int) -> tuple[NotedPlaces
 
 
 def _binary(data: bytes, span: _Span) -> _Span:
-    """Where the bytes of a binary lie. ValueError for another term."""
+    """The span of the bytes of a binary. Raises ValueError for any other term."""
     if data[span[0]] != et.BINARY:
         raise ValueError
     return span[0] + 5, span[1]
 
 
 def _number(data: bytes, span: _Span) -> _Span:
-    """Where the bytes of a number lie that takes more than four of them. ValueError for another term."""
+    """The span of the bytes of a number that needs more than four of them. Raises ValueError for any other term."""
     start, stop = span
     if data[start] != et.SMALL_BIG or data[start + 2] or stop - start - 3 > MOST_NUMBER:
         raise ValueError
@@ -174,7 +176,7 @@ def _number(data: bytes, span: _Span) -> _Span:
 
 
 def _seconds(buffer: Bytes, ends: Positions, span: _Span) -> npt.NDArray[np.int64]:
-    """Whole seconds of the milliseconds that the broker noted."""
+    """The milliseconds that the broker recorded, as whole seconds."""
     found = np.zeros(len(ends), np.int64)
     for place, at in enumerate(range(*span)):
         found |= values_at(buffer, "u1", ends + at).astype(np.int64) << 8 * place

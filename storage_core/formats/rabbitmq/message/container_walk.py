@@ -1,8 +1,8 @@
-"""Containers however long their parts are, walked through in lockstep.
+"""Walks containers in lockstep, whatever the lengths of their parts.
 
-Those that came by AMQP 0-9-1 `container_shape` finds at once where the lengths of names are the same; which of their
-property lists a node delivers as they are is `delivered_lists`'s. The contents of others are `section_walk`'s and
-`mqtt_walk`'s. Source: rabbitmq.md 8.
+`container_shape` finds those published over AMQP 0-9-1 at once if the lengths of names are the same; `delivered_lists`
+determines which of their property lists a node delivers unchanged. `section_walk` and `mqtt_walk` read the contents of
+the others. Source: rabbitmq.md 8.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MOST_PAIRS, _MOST_NAME = 32, 8
 
 
 def _code(name: str) -> int:
-    """An atom of at most eight bytes as a number: its bytes, high ones first."""
+    """An atom of at most eight bytes as a number: its bytes, big-endian."""
     return int.from_bytes(name.encode(), "big")
 
 
@@ -56,15 +56,15 @@ _LONG_NAMES = {
     message_container.CORRELATION: _CORRELATION,
 }  # fmt: skip
 _HEADER_BEGINS = b"x-"
-"""Of the names of annotations that make headers."""
+"""Prefix of the names of annotations that become headers."""
 _NUMBERS = frozenset({_TIMESTAMP, _RECEIVED, _TTL, _PRIORITY, _DELIVERED, _ACQUIRED})
 _UNDEFINED = {_TTL: UNDEFINED, _PRIORITY: -1}
-"""Names whose values may be this atom instead of a number, and what stands for it."""
+"""Names whose values may be the atom `undefined` instead of a number, and the number that stands for it."""
 
 
 def locate(buffer: Bytes, starts: Positions, stops: Positions, id_size: int) -> MessageSpans:
-    """The parts of the terms [start, stop) of `buffer`, whose ids have `id_size` bytes; of those in a queue whose
-    messages need none, 0. Never raises.
+    """The parts of the terms [start, stop) of `buffer`, whose ids have `id_size` bytes, 0 in a queue whose messages
+    need none. Never raises.
     """
     found = _located(buffer, starts, stops, id_size, et.SMALL_ATOM_UTF8)
     known = found.known
@@ -76,7 +76,7 @@ def locate(buffer: Bytes, starts: Positions, stops: Positions, id_size: int) -> 
 
 
 def _located(buffer: Bytes, starts: Positions, stops: Positions, id_size: int, tag: int) -> MessageSpans:
-    """The parts of terms whose atoms are of this tag."""
+    """The parts of terms whose atoms have this tag."""
     cursor = Cursor(buffer, starts, stops)
     cursor.expect(
         bytes((et.VERSION, et.SMALL_TUPLE, message_container.PARTS)) + spelled_atom(tag, message_container.TAG)
@@ -107,7 +107,7 @@ def _located(buffer: Bytes, starts: Positions, stops: Positions, id_size: int, t
 
 
 class _Contents:
-    """The contents at the positions of a cursor, which is moved after them: the spans of property lists, of the rows
+    """The contents at the positions of a cursor, which is advanced past them: the spans of property lists, for rows
     that have one, and of bodies.
     """
 
@@ -146,12 +146,12 @@ class _Contents:
         self._pieces.append((rows, pieces.backwards()))
 
     def pieces(self) -> ItemSpans:
-        """Those of bodies that lie in several."""
+        """The pieces of bodies that are stored in several."""
         return binary_lists.joined(self._pieces)
 
     def made(self, ok: Mask, noted: Noted) -> pa.BinaryArray:
-        """The property lists of the rows without one that are `ok`, null for others, and for those that only `decode`
-        knows.
+        """The property lists built for `ok` rows without one; null for other rows, and for those that only `decode`
+        supports.
         """
         fits, parts = ok & (noted.priority <= MOST_PRIORITY), []
         for rows, converted in self._converted:
@@ -161,7 +161,7 @@ class _Contents:
 
 
 class _Walk:
-    """What the annotations of `count` containers say, pair by pair."""
+    """Collects the annotations of `count` containers, pair by pair."""
 
     def __init__(self, buffer: Bytes, count: int) -> None:
         self.buffer = buffer
@@ -174,7 +174,7 @@ class _Walk:
         self.noted = Noted(nothing[0], nothing[1], nothing[2], np.ones(count, bool))
 
     def take_pair(self, rows: Rows, cursor: Cursor) -> None:
-        """The next pair of each of `rows`, which are ascending, at the positions of the cursor; moves after it."""
+        """Reads the next pair of each of `rows`, which are ascending, at the cursor's positions; advances past it."""
         key = SimpleTerms.next(cursor)
         names = _names(key)
         cursor.ok &= names != _UNKNOWN
@@ -194,7 +194,7 @@ class _Walk:
                 cursor.ok[chosen] &= self._take(name, rows, value, chosen)[chosen]
 
     def _take_headers(self, rows: Rows, key: SimpleTerms, value: SimpleTerms, chosen: Mask) -> Mask:
-        """Notes annotations that make headers; which of them are of a kind that is known here."""
+        """Adds annotations that become headers; returns which of them are of a kind supported here."""
         numbers, counted_right = value.numbers()
         is_boolean = value.is_named("true") | value.is_named("false")
         right: Mask = value.is_binary | counted_right | value.is_list | is_boolean
@@ -214,8 +214,8 @@ class _Walk:
         return right
 
     def added(self, ok: Mask) -> tuple[pa.BinaryArray, Mask]:
-        """The tables of headers that the broker noted of the rows that are `ok`, null where none; and which rows have
-        none that only `decode` knows.
+        """The tables of headers that the broker recorded for the rows that are `ok`, null if there are none; and which
+        rows have no headers that only `decode` supports.
         """
         dead, right = np.flatnonzero(ok & self.has_deaths), np.ones(len(ok), bool)
         parts = list(self.headers)
@@ -229,7 +229,7 @@ class _Walk:
         return pc.if_else(as_array(has), listed_parts(parts, len(ok)), NULL_BYTES), right
 
     def _take(self, name: int, rows: Rows, value: SimpleTerms, chosen: Mask) -> Mask:
-        """Notes the values of `name` in the rows `chosen`; which of them are as they must be."""
+        """Stores the values of `name` in the rows `chosen`; returns which of them are valid."""
         right: Mask = np.zeros(len(rows), bool)
         at = rows[chosen]
         if name == _EXCHANGE:
@@ -269,7 +269,7 @@ class _Walk:
 
 
 def _names(key: SimpleTerms) -> Rows:
-    """What keys are called: short atoms by their code, others by negative numbers."""
+    """The names of keys: codes of short atoms, negative numbers for others."""
     words = key.words()
     found = np.where(key.is_atom & (key.sizes <= _MOST_NAME) & (words >= 0), words, _UNKNOWN)
     for name, code in _LONG_NAMES.items():

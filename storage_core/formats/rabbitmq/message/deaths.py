@@ -1,6 +1,6 @@
-"""The deaths that a broker noted of many messages: terms in containers → headers `x-death`, as a node makes them.
+"""The deaths that a broker recorded for many messages: terms in containers → headers `x-death`, as a node builds them.
 
-One message alone is `message_container`'s. Source: rabbitmq.md 8.
+`message_container` handles a single message. Source: rabbitmq.md 8.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _NAME, _FIRST, _LAST, _TTL = "death", "first_time", "last_time", "ttl"
 
 @dataclass(frozen=True)
 class Deaths:
-    """Some deaths, of the messages `rows`, ascending. Spans are (starts, stops); times are in ms, a `ttl` that was not
-    noted is -1. `key_owners`, ascending, say whose death a routing key is of: numbers of deaths.
+    """Some deaths, of the messages `rows`, ascending. Spans are (starts, stops); times are in ms; `ttl` is -1 if it was
+    not recorded. `key_owners`, ascending, holds the number of the death that each routing key belongs to.
     """
 
     rows: Numbers
@@ -44,7 +44,7 @@ class Deaths:
     keys: tuple[Positions, Positions]
 
     def of(self, rows: Numbers) -> Deaths:
-        """Those of some messages, which are numbered anew: `rows` ascend."""
+        """The deaths of the messages `rows`, which are ascending and are renumbered."""
         kept = np.isin(self.rows, rows)
         keys = kept[self.key_owners]
         queue, reason, exchange = (
@@ -58,8 +58,8 @@ class Deaths:
 
 
 def walk(cursor: Cursor) -> list[Deaths]:
-    """The lists of deaths at the positions of the cursor, the k-th of all messages in one of `Deaths`; moves after
-    them. Rows with a list of another kind are not ok, and rows of it mean nothing.
+    """Reads the lists of deaths at the cursor's positions and advances past them; the k-th deaths of all messages are
+    one `Deaths`. Rows with a list of another kind are not ok, and their deaths are undefined.
     """
     heads = ListHeads.next(cursor, _MOST_DEATHS)
     found = []
@@ -70,7 +70,7 @@ def walk(cursor: Cursor) -> list[Deaths]:
 
 
 def _next(cursor: Cursor, rows: Numbers) -> Deaths:
-    """One death: {{Queue, Reason}, {Record, Exchange, Keys, Count, What else}}."""
+    """Reads the next death of each row: {{Queue, Reason}, {death, Exchange, Keys, Count, Times}}."""
     cursor.expect(_PAIR + _KEY)
     queue, reason = SimpleTerms.next(cursor), SimpleTerms.next(cursor)
     cursor.expect(_RECORD)
@@ -87,7 +87,7 @@ def _next(cursor: Cursor, rows: Numbers) -> Deaths:
 
 
 def _told(cursor: Cursor) -> tuple[Numbers, Numbers]:
-    """The first time, and the time to live, of a map that tells no more than those and the last time."""
+    """The first time and the time to live in a map that holds only those and the last time."""
     cursor.ok &= cursor.number("u1") == et.MAP
     pairs = cursor.number(">u4")
     cursor.ok &= pairs <= _MOST_TOLD
@@ -108,7 +108,7 @@ def _told(cursor: Cursor) -> tuple[Numbers, Numbers]:
 
 def headers(buffer: Bytes, found: list[Deaths], count: int) -> tuple[pa.BinaryArray, Mask]:
     """The header `x-death` of each of `count` messages, all of which have a list of deaths; and for which of them all
-    reasons are spelled alike in every encoding.
+    reasons have the same bytes in every encoding.
     """
     right = np.ones(count, bool)
     elements, owners = [gather(buffer, *np.zeros((2, 0), np.int64))], [np.zeros(0, np.int64)]
@@ -124,7 +124,7 @@ def headers(buffer: Bytes, found: list[Deaths], count: int) -> tuple[pa.BinaryAr
 
 
 def _tables(buffer: Bytes, deaths: Deaths) -> tuple[pa.BinaryArray, Mask]:
-    """The table of each death, and which have a reason of ASCII."""
+    """The table of each death, and which deaths have an ASCII reason."""
     queue, reason, exchange = (
         counted(gather(buffer, *span), ">u4") for span in (deaths.queue, deaths.reason, deaths.exchange)
     )

@@ -1,8 +1,8 @@
-"""The property lists of many containers as a node delivers them: which as they are stored, and others written anew,
-whose headers come in another order or with what the broker noted.
+"""The property lists of many containers as a node delivers them: some as they are stored, others rewritten, with their
+headers in another order or with what the broker recorded.
 
-Publishers seldom sort their headers; a node that holds messages as containers does. One list alone is
-`message_container`'s. Source: rabbitmq.md 8.
+Publishers seldom sort their headers; a node that holds messages as containers does. `message_container` handles a
+single list. Source: rabbitmq.md 8.
 """
 
 from __future__ import annotations
@@ -26,21 +26,20 @@ from storage_core.formats.spans import data_of, gather, offsets_of
 
 _LENGTH_SIZE = 4
 _ROOM = np.zeros(_LENGTH_SIZE, np.uint8)
-"""For the length of a table."""
+"""Room for the length of a table."""
 _FLAGS = {name: 1 << (15 - index) for index, (name, _) in enumerate(properties.FIELDS)}
 _KEPT = np.zeros(256, bool)
 _KEPT[[ord(letter) for letter in "SIlbBsuiVTxtfdFA"]] = True
-"""Types of headers that a node writes as it read them, some of them only most of their values."""
+"""Header types that a node writes as it read them; for some of them this holds for most values only."""
 _BOOLEAN = ord("t")
 _EXPONENTS = {"f": (">u4", 0x7F800000), "d": (">u8", 0x7FF0000000000000)}
-"""The bits that are all set in a number that is not finite."""
+"""The bits that are all set in a non-finite number."""
 
 
 @dataclass(frozen=True)
 class Noted:
-    """What a broker noted of n messages. `seconds` of the timestamp, `ttl` in ms and `priority` are -1 where there is
-    none, and `ttl` is UNDEFINED where an expiration is taken away. To a list without a delivery mode one is added where
-    `persistent`.
+    """What a broker recorded about n messages. `seconds` of the timestamp, `ttl` in ms and `priority` are -1 if absent;
+    `ttl` is UNDEFINED if the expiration is removed. A list without a delivery mode gets one if `persistent`.
     """
 
     seconds: npt.NDArray[np.int64]
@@ -49,15 +48,15 @@ class Noted:
     persistent: Mask
 
     def some(self, rows: npt.NDArray[np.int64]) -> Noted:
-        """That of some messages."""
+        """The values of some of the messages."""
         return Noted(*(getattr(self, name)[rows] for name in Noted.__dataclass_fields__))
 
 
 def as_stored(
     buffer: Bytes, starts: Positions, stops: Positions, ok: Mask, noted: Noted, adding: Mask | None = None
 ) -> tuple[Mask, Mask]:
-    """Which of the property lists [start, stop) that are `ok` a node delivers as they are, and which but for their
-    headers, those in another order or to which it is `adding`, and for an expiration that it takes away.
+    """Which of the `ok` property lists [start, stop) a node delivers unchanged, and which it delivers unchanged except
+    for their headers, in another order or with `adding` ones, and for an expiration that it removes.
     """
     rows, stored, relisted = np.flatnonzero(ok), np.zeros(len(ok), bool), np.zeros(len(ok), bool)
     kept, same = _kept(buffer, starts[rows], stops[rows], noted if len(rows) == len(ok) else noted.some(rows))
@@ -68,7 +67,7 @@ def as_stored(
 
 
 def _kept(buffer: Bytes, starts: Positions, stops: Positions, noted: Noted) -> tuple[Mask, Mask]:
-    """Which lists a node delivers as they are but for the order of headers and an expiration, and which as they are."""
+    """Which lists a node delivers unchanged except for header order and an expiration, and which without exception."""
     listed = properties.locate(buffer, starts, stops)
     ok = listed.ok.copy()
     flags = np.where(ok, values_at(buffer, ">u2", starts), 0)
@@ -95,7 +94,7 @@ def _kept(buffer: Bytes, starts: Positions, stops: Positions, noted: Noted) -> t
 
 
 def _check_expirations(buffer: Bytes, listed: PropertySpans, ok: Mask, noted: Noted) -> None:
-    """Takes `ok` from the lists whose expiration is spelled otherwise than what was noted."""
+    """Clears `ok` for lists whose expiration is written differently from the recorded one."""
     field = listed.fields.get("expiration")
     if field is None:
         return
@@ -106,8 +105,8 @@ def _check_expirations(buffer: Bytes, listed: PropertySpans, ok: Mask, noted: No
 
 
 def _tables(buffer: Bytes, table: FieldSpans) -> tuple[Mask, Mask]:
-    """Which tables of headers have values only that are written as they were; and which are in the order of their
-    names, each once.
+    """Which header tables have only values that are written as they were read, and which are sorted by name without
+    duplicates.
     """
     spans = headers.locate(buffer, table.starts, table.stops)
     ok, in_order = spans.ok.copy(), np.ones(len(table.rows), bool)
@@ -138,8 +137,8 @@ def _is_kept(letter: str, value: bytes) -> bool:
 
 
 def relist(buffer: Bytes, spans: MessageSpans) -> tuple[Bytes, MessageSpans]:
-    """The messages with all lists in the buffer that is given back: those that are `relisted` or `made` follow the
-    bytes of `buffer`, as a node delivers them.
+    """The messages with all lists in the returned buffer: those that are `relisted` or `made` follow the bytes of
+    `buffer`, as a node delivers them.
     """
     rows, as_made = np.flatnonzero(spans.relisted), as_mask(spans.made.is_valid()) & ~spans.relisted
     starts, stops = spans.property_starts.copy(), spans.property_stops.copy()
@@ -164,15 +163,15 @@ def relist(buffer: Bytes, spans: MessageSpans) -> tuple[Bytes, MessageSpans]:
 
 
 def with_sorted_headers(lists: pa.BinaryArray) -> pa.BinaryArray:
-    """The lists with their headers in the order of their names, of several of one name the first."""
+    """The lists with their headers sorted by name; the first of several with one name is kept."""
     whole, bounds = _rewritten(lists, pa.repeat(NO_BYTES, len(lists)), np.zeros(len(lists), bool))
     offsets = pa.py_buffer(bounds.astype(np.int32))
     return pa.BinaryArray.from_buffers(pa.binary(), len(lists), [None, offsets, pa.py_buffer(whole)])
 
 
 def _rewritten(lists: pa.BinaryArray, added: pa.BinaryArray, dropping: Mask) -> tuple[Bytes, Positions]:
-    """The lists with the headers of the tables `added`, and those that are `dropping` theirs without the expiration:
-    one after another, and where each begins.
+    """The concatenated lists with the headers of the tables `added`, and without the expiration where `dropping`; and
+    where each list begins.
     """
     data, tables, limits = data_of(lists), data_of(added), offsets_of(lists).astype(np.int64)
     buffer = np.concatenate([data, tables, _ROOM])
@@ -180,7 +179,7 @@ def _rewritten(lists: pa.BinaryArray, added: pa.BinaryArray, dropping: Mask) -> 
     listed, bounds = properties.locate(buffer, starts, stops), offsets_of(added) + np.int64(len(data))
     has_table = bounds[1:] > bounds[:-1]
     places = _place_of_headers(listed, starts)
-    # What comes before the headers, their length, the headers, and what comes after, but for an expiration.
+    # The part before the headers, their length, the headers, and the part after them except an expiration.
     room = np.full(count, len(buffer) - len(_ROOM))
     begins, ends = np.stack([starts, room, places, stops]), np.stack([places, room, stops, stops])
     table_starts, table_stops = places.copy(), places.copy()
@@ -211,7 +210,7 @@ def _rewritten(lists: pa.BinaryArray, added: pa.BinaryArray, dropping: Mask) -> 
 
 
 def _patch(whole: Bytes, pieces: Positions, has_table: Mask, dropping: Mask) -> None:
-    """Flags and lengths of tables, where the four `pieces` of lists begin and their headers before the third."""
+    """Sets flags and table lengths; `pieces` are where the four pieces of lists begin, headers before the third."""
     first, length, after, _ = pieces
     whole[first[has_table]] |= _FLAGS["headers"] >> 8
     whole[first[dropping]] &= 0xFF ^ (_FLAGS["expiration"] >> 8)
@@ -221,7 +220,7 @@ def _patch(whole: Bytes, pieces: Positions, has_table: Mask, dropping: Mask) -> 
 
 
 def _place_of_headers(listed: PropertySpans, starts: Positions) -> Positions:
-    """Where the table of headers begins in a list that has none."""
+    """Where the header table would begin in a list that has none."""
     places = starts + properties.FLAGS_SIZE
     for name, _ in properties.FIELDS[: [name for name, _ in properties.FIELDS].index("headers")]:
         if (field := listed.fields.get(name)) is not None:
@@ -237,7 +236,7 @@ def _joined(first: HeaderSpans, second: HeaderSpans) -> HeaderSpans:
 
 
 def _order(buffer: Bytes, items: HeaderSpans) -> npt.NDArray[np.intp]:
-    """The items by table and name, of several of one name the first."""
+    """The order of the items by table and name, with only the first of several with one name."""
     encoded = gather(buffer, items.name_starts, items.name_stops).dictionary_encode()
     names = encoded.dictionary.to_pylist()
     ranks = np.empty(len(names), np.int64)

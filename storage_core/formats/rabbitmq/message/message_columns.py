@@ -1,7 +1,7 @@
 """Columns of messages → message terms and index records, a whole batch at a time.
 
-Leaves to the engine which rows may be written and where each goes. The one-message twin is `basic_message.encode`,
-property lists are `property_columns`'. Source: rabbitmq.md 2, 3, 6.1 to 6.3.
+The engine decides which rows may be written, and where. `basic_message.encode` encodes a single message,
+`property_columns` encodes property lists. Source: rabbitmq.md 2, 3, 6.1 to 6.3.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def encode_terms(
     vhost: bytes, exchanges: pa.BinaryArray, keys: pa.ListArray, listed: pa.BinaryArray, bodies: pa.BinaryArray,
     ids: pa.BinaryArray,
 ) -> pa.BinaryArray:  # fmt: skip
-    """Persistent messages as terms, the body as one fragment, none when it is empty. `keys` is list<binary>."""
+    """Persistent messages as terms, with the body as one fragment (none if it is empty). `keys` is list<binary>."""
     spelling = basic_walk.SPELLING
     key_counts = pc.list_value_length(keys).to_numpy(zero_copy_only=False).astype(np.int64)
     raw = joined(bytes((et.BINARY,)), counted(keys.flatten(), ">u4"))
@@ -43,7 +43,7 @@ def encode_terms(
 
 
 def encode_records(ids: pa.BinaryArray, terms: pa.BinaryArray) -> pa.BinaryArray:
-    """Records of a message file; their data, one after another, is the file."""
+    """Records of a message file; concatenated, they are the file."""
     sizes = lengths(terms) + message_file.ID_SIZE
     return joined(fixed(sizes.astype(">u8")), ids, terms, bytes((message_file.MARKER,)))
 
@@ -51,13 +51,13 @@ def encode_records(ids: pa.BinaryArray, terms: pa.BinaryArray) -> pa.BinaryArray
 def encode_entries(
     ids: pa.BinaryArray, expiries: npt.NDArray[np.uint64], sizes: Numbers, terms: pa.BinaryArray
 ) -> pa.BinaryArray:
-    """What follows the head of a publish record; `terms` are empty for messages in the shared store."""
+    """The part of each publish record after its head; `terms` are empty for messages in the shared store."""
     return joined(ids, fixed(expiries.astype(">u8")), fixed(sizes.astype(">u4")), counted(terms, ">u4"))
 
 
 def encode_segment(entries: pa.BinaryArray) -> bytes:
-    """A segment file of these entries at relative sequences 0, 1, …, each published and delivered, as one flush of a
-    node writes them: the highest first.
+    """A segment file of these entries at relative sequences 0, 1, …, each published and delivered, in the order of one
+    flush by a node: the highest first.
     """
     count = len(entries)
     relatives = np.arange(count - 1, -1, -1, dtype=np.uint16)
@@ -68,9 +68,8 @@ def encode_segment(entries: pa.BinaryArray) -> bytes:
 
 
 def encode_segment_v2(entries: pa.BinaryArray) -> tuple[bytes, bytes]:
-    """The `.qi` and the `.qs` of a version 2 segment whose first entries these are; the second is empty when all
-    messages are in the shared store. Their headers are those of segment 0: `queue_v2.encode_header` makes that of
-    another.
+    """The `.qi` and the `.qs` of a version 2 segment that begins with these entries; the `.qs` is empty if all messages
+    are in the shared store. The headers are those of segment 0; `queue_v2.encode_header` encodes others.
     """
     ends, data = offsets_of(entries).astype(np.int64), data_of(entries)
     bodies = structs_at(data, index_records.BODY.dtype, ends[:-1])

@@ -1,7 +1,7 @@
 """The term that holds a message since RabbitMQ 3.13, a container `mc`: its parts, and the properties as delivered.
 
-The content inside is `basic_message`'s, `amqp_content`'s or `mqtt_content`'s, by the protocol that the message came by.
-Source: rabbitmq.md 8.
+`basic_message`, `amqp_content` or `mqtt_content` handles the content, by the protocol that the message was published
+over. Source: rabbitmq.md 8.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RECEIVED_HEADER = b"timestamp_in_ms"
 
 @dataclass(frozen=True)
 class Container:
-    """The parts of one container. `annotations` are what the broker noted: atoms are text, other keys bytes."""
+    """The parts of one container. `annotations` are those recorded by the broker: atoms are text, other keys bytes."""
 
     protocol: str
     content: Any
@@ -38,13 +38,13 @@ class Container:
 
 
 def is_container(value: Any) -> bool:
-    """Whether a term is one."""
+    """Whether a term is a container."""
     return isinstance(value, tuple) and len(value) == PARTS and value[0] == TAG
 
 
 def parse(value: tuple[Any, ...], id_size: int = ID_SIZE) -> Container:
-    """The parts of a container. FormatError for one of an unknown protocol, or without what a queue needs: with an
-    `id_size` of 0 it may have no id.
+    """The parts of a container. Raises FormatError if its protocol is unknown, or if it lacks what a queue needs: with
+    an `id_size` of 0 it may lack an id.
     """
     _, protocol, content, annotations = value
     if protocol not in PROTOCOLS:
@@ -65,9 +65,9 @@ def parse(value: tuple[Any, ...], id_size: int = ID_SIZE) -> Container:
 
 
 def delivered(stored: Mapping[str, Any], annotations: Mapping[Any, Any]) -> bytes:
-    """The property list that a consumer gets: the values stored with what the broker noted, headers sorted by name.
+    """The property list that a consumer receives: stored values and the broker's annotations, headers sorted by name.
 
-    A value that is None is none. FormatError for what fits no property list.
+    A value that is None is absent. Raises FormatError for values that do not fit a property list.
     """
     values = dict(stored)
     values["headers"] = _headers(values.get("headers") or [], annotations) or values.get("headers")
@@ -87,7 +87,7 @@ def delivered(stored: Mapping[str, Any], annotations: Mapping[Any, Any]) -> byte
 
 
 def _headers(stored: list[Item], annotations: Mapping[Any, Any]) -> list[Item]:
-    """The stored headers, the deaths, and annotations `x-…` before all; of one name the first stays."""
+    """Annotations `x-…`, then the stored headers and the deaths; the first header of a name is kept."""
     found: list[Item] = [(name, *plain(letter, value)) for name, letter, value in stored]
     deaths = annotations.get(DEATHS)
     if deaths is not None:
@@ -101,7 +101,7 @@ def _headers(stored: list[Item], annotations: Mapping[Any, Any]) -> list[Item]:
 
 
 def plain(letter: str, value: Any) -> tuple[str, Any]:
-    """As a broker writes a header that it has decoded: `l` for both spellings of a long, also inside."""
+    """A header as a broker writes it after decoding it: `l` for both letters of a long, also in nested values."""
     if letter == "F":
         return letter, [(name, *plain(kind, inner)) for name, kind, inner in value]
     if letter == "A":
@@ -119,7 +119,7 @@ def _noted(name: bytes, value: Any) -> Item | None:
 
 
 def _deaths(deaths: Any) -> list[tuple[Any, Any]]:
-    """Pairs of key and record, the latest death first: a list since 3.13.3, a record with a map before."""
+    """Pairs of key and record, the latest death first: stored as a list since 3.13.3, before as a record with a map."""
     if isinstance(deaths, list):
         return [pair for pair in deaths if isinstance(pair, tuple) and len(pair) == 2]
     try:

@@ -1,6 +1,6 @@
-"""Where the parts of many message terms lie in their buffer.
+"""The spans of the parts of many message terms in their buffer.
 
-Source: rabbitmq.md 6.3 and 8. How they are found is `basic_message`'s, `container_shape`'s and `container_walk`'s.
+Source: rabbitmq.md 6.3 and 8. `basic_message`, `container_shape` and `container_walk` find them.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from storage_core.formats.rabbitmq.erlang.binary_lists import NO_ITEMS, ItemSpan
 from storage_core.formats.spans import data_of, gather, offsets_of
 
 UNDEFINED = -2
-"""A time to live that takes an expiration away."""
+"""A time to live that removes an expiration."""
 
 
 @dataclass(frozen=True)
 class MessageSpans:
-    """Where the parts of n terms lie in their buffer: half-open spans, shape (n,).
+    """The half-open spans of the parts of n terms in their buffer, shape (n,).
 
-    Only rows that are `known` are meant; the others are spelled in a way that only `decode` reads, or damaged. Of those
-    that are `ok` every part lies in the buffer as a node delivers it. Of the other known ones something must be written
-    anew first, by `delivered_lists.relist` and `whole_bodies`:
+    Only rows that are `known` are valid; the others are damaged, or encoded in a way that only `decode` reads. In rows
+    that are `ok`, every part is in the buffer as a node delivers it. In the other known rows, something must first be
+    rewritten by `delivered_lists.relist` and `whole_bodies`:
 
-    * the property list: a node delivers the one that is `made`, where this is not null. Of those that are `relisted` it
-      delivers that, or else the one there, with the headers in the order of their names, with those of the table
-      `added`, where it is not null, and without an expiration where `ttl` is UNDEFINED;
-    * the body: where there are `pieces`, it is these, in their order, and its own span is only as long.
+    * the property list: a node delivers the one in `made` if it is not null. For rows that are `relisted` it delivers
+      that one, or else the stored one, with the headers sorted by name, with those of the table `added` if it is not
+      null, and without an expiration if `ttl` is UNDEFINED;
+    * the body: if there are `pieces`, the body is these, in order, and its own span only has their total length.
 
-    The 16 bytes of the id start at `id_starts`. `ttl`, in ms, `priority` and `deliveries` are what a broker noted in a
-    container, -1 where it noted none; before 3.13 it may have decoded the expiration, which is `ttl` then.
+    The 16 bytes of the id start at `id_starts`. `ttl`, in ms, `priority` and `deliveries` are what a broker recorded in
+    a container, -1 if it recorded none; before 3.13 it may have decoded the expiration, which is then in `ttl`.
     """
 
     known: Mask
@@ -60,7 +60,7 @@ class MessageSpans:
 
     @cached_property
     def ok(self) -> Mask:
-        """The rows of which nothing must be written anew."""
+        """The rows in which nothing must be rewritten."""
         found: Mask = self.known & ~self.relisted
         if self.made.null_count < len(self.made):
             found &= ~as_mask(self.made.is_valid())
@@ -68,7 +68,7 @@ class MessageSpans:
         return found
 
     def some(self, mask: Mask) -> MessageSpans:
-        """The spans of the rows of `mask`, numbered anew."""
+        """The spans of the rows in `mask`, renumbered."""
         columns = {name: getattr(self, name)[mask] for name in _COLUMNS}
         keys, pieces = self.keys.some(mask), self.pieces.some(mask)
         made, added = (array.filter(as_array(mask)) for array in (self.made, self.added))
@@ -82,7 +82,7 @@ _Last = tuple[Mask, pa.BinaryArray, pa.BinaryArray, _Numbers, _Numbers, _Numbers
 
 
 def nothing_noted(count: int) -> _Last:
-    """The last columns of terms that are no containers."""
+    """The last columns for terms that are not containers."""
     numbers, nothing = np.full((3, count), -1), pa.nulls(count, pa.binary())
     return np.zeros(count, bool), nothing, nothing, numbers[0], numbers[1], numbers[2]
 
@@ -92,7 +92,7 @@ Part = tuple[npt.NDArray[np.int64], MessageSpans]
 
 
 def joined(parts: Sequence[Part]) -> MessageSpans:
-    """Spans of several parts as one, each with the rows that its own are; together they are all rows."""
+    """Merges the spans of several parts, each with its row numbers in the result; together the parts are all rows."""
     order = np.argsort(np.concatenate([rows for rows, _ in parts]), kind="stable")
     columns = {name: np.concatenate([getattr(spans, name) for _, spans in parts])[order] for name in _COLUMNS}
     keys, pieces = (binary_lists.joined([(rows, getattr(spans, name)) for rows, spans in parts]) for name in _ITEMS)
@@ -103,8 +103,8 @@ def joined(parts: Sequence[Part]) -> MessageSpans:
 
 
 def whole_bodies(buffer: Bytes, spans: MessageSpans) -> tuple[Bytes, MessageSpans]:
-    """The messages without pieces: bodies that lay in several follow the bytes of `buffer` in the buffer that is given
-    back.
+    """The messages without pieces: bodies that were stored in several follow the bytes of `buffer` in the returned
+    buffer.
     """
     pieces = spans.pieces
     if not len(pieces.rows):

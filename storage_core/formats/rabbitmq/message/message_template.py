@@ -1,6 +1,6 @@
-"""Message terms of many messages that differ only in body and id: one template, one join for all of them.
+"""Encodes the terms of many messages that differ only in body and id: one template, one join for all of them.
 
-The term itself is `basic_message`'s. Source: rabbitmq.md 6.3.
+`basic_message` defines the term. Source: rabbitmq.md 6.3.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ONE_FRAGMENT = Packer(">BIBI")
 
 
 class MessageTemplate:
-    """Exchange, routing keys, properties and persistence that messages have in common."""
+    """The exchange, routing keys, properties and persistence that messages have in common."""
 
     def __init__(
         self, vhost: bytes, exchange: bytes, routing_keys: Sequence[bytes], properties: bytes, persistent: bool
@@ -32,7 +32,7 @@ class MessageTemplate:
         self.head = term[: -(len(self.tail) + _ID_SIZE + len(self.binary) + 1)]
 
     def terms(self, bodies: Sequence[bytes], ids: bytes) -> list[bytes]:
-        """The terms; `ids` holds 16 bytes a message. Each body is one fragment, an empty one none."""
+        """The terms; `ids` holds 16 bytes per message. Each body is one fragment; an empty body has none."""
         count = len(bodies)
         nil, pack = bytes((et.NIL,)), _ONE_FRAGMENT.pack
         sizes = list(map(len, bodies))

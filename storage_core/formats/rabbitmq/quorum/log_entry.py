@@ -1,6 +1,7 @@
-"""Entries of a raft log: the commands of a quorum queue. Enqueues of a window at once by template, the others decoded.
+"""Entries of a raft log: the commands of a quorum queue.
 
-What a command does belongs to the engine. Source: docs/format/rabbitmq-quorum.md 6.
+The enqueues of a window are matched by template, all at once; other commands are decoded one by one. The engine applies
+the commands. Source: docs/format/rabbitmq-quorum.md 6.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from storage_core.formats.rabbitmq.erlang.term_layout import Stretch, stretch
 from storage_core.formats.rabbitmq.erlang.term_spans import atom_at, elements, end_of
 
 MESSAGE_AT = {("enqueue", 4): 3, ("e", 4): 2, ("requeue", 6): 5}
-"""Which part of a command is its message, by the command's name and its number of parts."""
+"""Index of the part of a command that is its message, by the command's name and number of parts."""
 NO_SIZE = -1
 NOBODY = -1
-"""The publisher of messages that come without one."""
+"""Stands for the publisher of messages that have none."""
 _UNDEFINED = b"undefined"
 _TEMPLATES, _FEWEST = 32, 16
-"""How many templates are tried in a window, and how few entries are not worth one."""
+"""How many templates are tried in a window, and the fewest entries that are worth one."""
 _WIDTHS = {et.SMALL_INTEGER: 1, et.INTEGER: 4}
 _PIDS, _PID_SIZE = {88, 103}, 12
 _Span = tuple[int, int]
@@ -32,11 +33,11 @@ _Span = tuple[int, int]
 
 @dataclass
 class Enqueues:
-    """The enqueues of n entries, shape (n,): `ok` rows are plain ones with a publisher and a number, or with neither.
+    """The enqueues of n entries, shape (n,): `ok` rows are plain ones with both publisher and number, or with neither.
 
-    `publishers` are numbers of `publisher_terms`, the bytes of the pids, or NOBODY. Messages are spans without a
-    version byte. `sizes` are those of bodies, in bytes, where the command says them, else NO_SIZE; `metadata` what it
-    says besides.
+    `publishers` are indexes into `publisher_terms`, the bytes of the pids, or NOBODY. Messages are spans without a
+    version byte. `sizes` are body sizes in bytes if the command states them, else NO_SIZE; `metadata` are the metadata
+    sizes stated with them.
     """
 
     ok: Mask
@@ -51,12 +52,12 @@ class Enqueues:
 
 
 def decode(data: bytes) -> Any:
-    """The term of one entry. FormatError."""
+    """The term of one entry. Raises FormatError."""
     return et.decode(data)
 
 
 def message_span(data: bytes) -> tuple[int, int]:
-    """Where the message of an enqueue or requeue lies in its entry. FormatError when it has none."""
+    """The span of the message in an enqueue or requeue entry. Raises FormatError if there is none."""
     whole = elements(data, 1)
     if len(whole) != 4:
         raise FormatError(0, "the entry is no command")
@@ -94,9 +95,9 @@ def find_enqueues(buffer: Bytes, starts: Positions, stops: Positions) -> Enqueue
 
 @dataclass(frozen=True)
 class _Template:
-    """Bytes before and behind the message that entries share; numbers and ids in them are free.
+    """The bytes before and after the message that entries share, except for the numbers and ids in them, which vary.
 
-    Places before the message count from the first byte of an entry, places behind it, below 0, from its end.
+    Positions before the message count from the first byte of an entry; those after it are negative, from its end.
     """
 
     head: Stretch
@@ -105,7 +106,7 @@ class _Template:
     publisher: tuple[int, int] | None
     sequence: tuple[int, int] | None
     sizes: tuple[tuple[int, int], tuple[int, int]] | None
-    """Those of the metadata and of the body."""
+    """The spans of the metadata size and of the body size."""
 
     def matches(self, buffer: Bytes, starts: Positions, stops: Positions) -> Mask:
         fits: Mask = stops - starts >= self.head.size + self.tail.size
@@ -115,7 +116,7 @@ class _Template:
 
 
 def _template(data: bytes) -> _Template | None:
-    """The template of one entry; None when it is no plain enqueue."""
+    """The template of one entry; None if it is not a plain enqueue."""
     try:
         whole = elements(data, 1)
         if len(whole) != 4 or end_of(data, 1) != len(data) or atom_at(data, whole[0][0]) != b"$usr":
@@ -132,7 +133,7 @@ def _template(data: bytes) -> _Template | None:
 
 
 def _of_enqueue(data: bytes, time: int, command: list[_Span], reply: _Span) -> _Template | None:
-    """{enqueue, publisher, sequence, message}; dead letters come without a publisher and a sequence."""
+    """{enqueue, publisher, sequence, message}; dead letters have neither publisher nor sequence."""
     _, publisher, sequence, message = command
     if [atom_at(data, each[0]) for each in (publisher, sequence)] == [_UNDEFINED] * 2:
         tail = _behind(data, message, _free_of_reply(data, reply))
@@ -145,7 +146,7 @@ def _of_enqueue(data: bytes, time: int, command: list[_Span], reply: _Span) -> _
 
 
 def _of_sized(data: bytes, time: int, command: list[_Span], reply: _Span) -> _Template | None:
-    """{e, sequence, message, {metadata size, body size}}, whose publisher is the one who hears of it."""
+    """{e, sequence, message, {metadata size, body size}}; the publisher is the pid that is notified."""
     _, sequence, message, sizes = command
     numbers = elements(data, sizes[0])
     heard = elements(data, reply[0])
@@ -161,12 +162,12 @@ def _of_sized(data: bytes, time: int, command: list[_Span], reply: _Span) -> _Te
 
 
 def _behind(data: bytes, message: _Span, free: list[_Span]) -> Stretch:
-    """What follows the message, with what is free in it."""
+    """The stretch after the message, with the spans in it that may vary."""
     return stretch(data[message[1] :], [(start - message[1], stop - message[1]) for start, stop in free])
 
 
 def _only_time(data: bytes, span: tuple[int, int]) -> int | None:
-    """Where the six bytes of the leader's clock lie, when the meta map holds nothing else."""
+    """Position of the six bytes of the leader's clock; None if the meta map holds anything else."""
     start, stop = span
     if data[start] != et.MAP or data[start + 1 : start + 5] != b"\0\0\0\1":
         return None
@@ -179,7 +180,7 @@ def _only_time(data: bytes, span: tuple[int, int]) -> int | None:
 
 
 def _free_of_reply(data: bytes, span: tuple[int, int]) -> list[tuple[int, int]]:
-    """What differs in the reply modes of entries: the number to notify with, and the pid's own bytes."""
+    """The spans that vary in the reply modes of entries: the notification number and the pid's own bytes."""
     if data[span[0]] != et.SMALL_TUPLE:
         return []
     free = []
@@ -217,6 +218,6 @@ def _fill(
 
 
 def _numbers(buffer: Bytes, base: Positions, span: _Span) -> npt.NDArray[np.int64]:
-    """The integers whose terms lie at `span` from `base`."""
+    """The integers whose terms are at `span` relative to `base`."""
     kind = "u1" if span[1] - span[0] == 2 else ">i4"
     return values_at(buffer, kind, base + span[0] + 1).astype(np.int64)

@@ -1,6 +1,6 @@
 """A segment of one quorum queue's log: the index of its entries.
 
-What the entries mean belongs to `log_entry`. Source: docs/format/rabbitmq-quorum.md 4.
+`log_entry` interprets the entries. Source: docs/format/rabbitmq-quorum.md 4.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SEGMENT_ENTRY = np.dtype([("index", "i8"), ("term", "i8"), ("position", "i8"), (
 
 
 def index_size(head: bytes) -> int:
-    """Length of the index behind the header. FormatError for another magic or version."""
+    """Length of the index after the header. Raises FormatError for any other magic or version."""
     magic, version, count = _HEADER.unpack_from(head.ljust(HEADER_SIZE, b"\0"))
     if magic != MAGIC:
         raise FormatError(0, "a segment of a raft log begins with RASG")
@@ -47,7 +47,7 @@ def index_size(head: bytes) -> int:
 
 
 def entries(data: bytes) -> npt.NDArray[np.void]:
-    """The records of an index up to its end, dtype SEGMENT_ENTRY, in the order of writing; numbers up to 2^63 - 1."""
+    """The records of an index up to its end, dtype SEGMENT_ENTRY, in write order; numbers are capped at 2^63 - 1."""
     table = INDEX.all(np.frombuffer(data, np.uint8))
     ends = np.flatnonzero((table["index"] == 0) & (table["term"] == 0) & (table["position"] == 0))
     table = table[: int(ends[0])] if len(ends) else table

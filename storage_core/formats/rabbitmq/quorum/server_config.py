@@ -1,4 +1,4 @@
-"""The file `config` of one quorum queue's member: whose it is. Source: docs/format/rabbitmq-quorum.md 2.1."""
+"""The `config` file of a quorum queue member: which queue it belongs to. Source: docs/format/rabbitmq-quorum.md 2.1."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from storage_core.errors import FormatError
 from storage_core.formats.rabbitmq.erlang import erlang_text
 
 _OTHERS = frozenset({"rabbit_stream_coordinator", "khepri_machine"})
-"""Machines of raft servers that are no queues."""
+"""Machines of raft servers that are not queues."""
 _KEYS = ("cluster_name", "log_init_args")
 _SYSTEM_KEYS = ("data_dir", "names")
 _NAMES = ("directory", "directory_rev", "open_mem_tbls", "closed_mem_tbls", "log_meta", "wal", "segment_writer")
-"""What a node's start of the queue cannot do without: in a config, in its `system_config`, and in the `names` there."""
+"""Keys that a node needs to start the queue: in a config, in its `system_config`, and in the `names` there."""
 
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """`members` are (name, node) of when the queue was declared; `server` is the one whose file this is.
+    """`members` are (name, node) as of the queue's declaration; `server` is the member that owns this file.
 
-    `flaw` says what keeps a node from serving the queue: a contradiction, or a key that is not there; empty: nothing.
+    `flaw` states what keeps a node from serving the queue, a contradiction or a missing key; empty if nothing does.
     """
 
     uid: bytes
@@ -34,7 +34,7 @@ class ServerConfig:
 
 
 def parse(data: bytes) -> ServerConfig | None:
-    """None for a raft server that is no quorum queue. FormatError."""
+    """Decodes a config; None for a raft server that is not a quorum queue. Raises FormatError."""
     terms = erlang_text.parse(data.decode("utf-8", "surrogateescape"))
     if len(terms) != 1 or not isinstance(terms[0], dict):
         raise FormatError(0, "a server's config is one map")
@@ -54,7 +54,7 @@ def parse(data: bytes) -> ServerConfig | None:
 
 
 def _flaw(machine: Any, name: tuple[bytes, bytes], servers: list[Any]) -> str:
-    """What a node's start of the queue fails at, of what it reads in a config."""
+    """Why a node fails to start the queue with the values of this config; empty if it does not."""
     if not isinstance(machine, tuple) or len(machine) != 3 or machine[:2] != ("module", "rabbit_fifo"):
         return "the config names another machine than that of a quorum queue"
     if not isinstance(machine[2], dict) or _resource(machine[2].get("queue_resource")) != name:
@@ -65,7 +65,7 @@ def _flaw(machine: Any, name: tuple[bytes, bytes], servers: list[Any]) -> str:
 
 
 def _lacking(config: dict[Any, Any]) -> str:
-    """Which key a node's start of the queue looks for in vain. Where there is no `system_config`, it has its own."""
+    """Names the missing key that makes a node fail to start the queue. Without a `system_config`, it uses its own."""
     wanted: list[tuple[dict[Any, Any], tuple[str, ...]]] = [(config, _KEYS)]
     system = config.get("system_config")
     if isinstance(system, dict):
@@ -76,7 +76,7 @@ def _lacking(config: dict[Any, Any]) -> str:
 
 
 def _queues_in(term: Any) -> Iterator[tuple[bytes, bytes]]:
-    """Virtual host and queue wherever a config says them."""
+    """Yields virtual host and queue wherever a config names them."""
     found = _resource(term)
     if found is not None:
         yield found

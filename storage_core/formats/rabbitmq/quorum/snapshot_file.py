@@ -1,6 +1,6 @@
-"""A snapshot of one quorum queue's state machine: what it says of the log, and the state as a term.
+"""A snapshot of one quorum queue's state machine: its position in the log, and the state as a term.
 
-Source: docs/format/rabbitmq-quorum.md 5. What the state means belongs to the engine.
+Source: docs/format/rabbitmq-quorum.md 5. The engine interprets the state.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CHECKED_FROM = 9
 
 @dataclass(frozen=True)
 class SnapshotFile:
-    """`index` and `term` of the last entry contained; the members then; the version of the machine; its state."""
+    """`index` and `term` of the last entry included, the members at that time, and the machine's version and state."""
 
     index: int
     term: int
@@ -39,7 +39,10 @@ class SnapshotFile:
 
 
 def decode(data: bytes) -> SnapshotFile:
-    """FormatError for a file that a node would skip: cut, of another version, or with a wrong checksum."""
+    """Decodes a snapshot file.
+
+    Raises FormatError for a file that a node would skip: torn, of another version, or with a wrong checksum.
+    """
     if len(data) < HEADER.size:
         raise FormatError(len(data), "the snapshot is cut")
     magic, version, crc, size = _HEADER.unpack_from(data)

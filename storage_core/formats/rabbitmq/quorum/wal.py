@@ -1,6 +1,6 @@
-"""The write-ahead log that all quorum queues of a node share: the records of one window, found from head to head.
+"""The write-ahead log that all quorum queues of a node share: the records of one window, read one head after another.
 
-What the entries mean belongs to `log_entry`. Source: docs/format/rabbitmq-quorum.md 3.
+`log_entry` interprets the entries. Source: docs/format/rabbitmq-quorum.md 3.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ RECORD = struct(
 )
 TRUNCATE, KNOWN = 0x80, 0x40
 LAST_RECORD_TAIL = 13
-"""A wrong checksum with fewer bytes than this behind it, or only zeros, is a record that was being written."""
+"""A record with a wrong checksum and fewer bytes than this after it, or only zeros, was still being written."""
 
 _HEAD = Packer(">BH")
 _LENGTH = Packer(">H")
 _FIELDS = Packer(">IIQQ")
 _KNOWN_RECORD = Packer(">BHIIQQ")
 KNOWN_SIZE = _KNOWN_RECORD.size
-"""Bytes before the data of a record whose writer was named before."""
+"""Bytes before the data of a record whose writer was named by an earlier record."""
 
 WAL_ENTRY = np.dtype(
     [("index", "i8"), ("term", "i8"), ("position", "i8"), ("size", "i8"), ("writer", "i4"), ("truncate", "?")]
@@ -45,8 +45,8 @@ WAL_ENTRY = np.dtype(
 class WalWindow:
     """The whole records of a window: `entries` of WAL_ENTRY, shape (n,), and the position after the last one.
 
-    `ended`: nothing behind `stop` counts, whatever the file still holds. `damaged`: at `stop` lies a record with a
-    wrong checksum, and more data behind it.
+    `ended`: the log ends at `stop`, whatever else the file holds. `damaged`: at `stop` is a record with a wrong
+    checksum, followed by more data.
     """
 
     entries: npt.NDArray[np.void]
@@ -57,13 +57,13 @@ class WalWindow:
 
 @dataclass
 class Writers:
-    """The uids by writer number, as far as a file was read."""
+    """The uids by writer number, from the part of a file read so far."""
 
     uids: dict[int, bytes] = field(default_factory=dict)
 
 
 def check_header(head: bytes) -> None:
-    """FormatError unless `head` begins a write-ahead log of version 1."""
+    """Raises FormatError unless `head` begins a write-ahead log of version 1."""
     if len(head) < HEADER_SIZE or head[:4] != MAGIC:
         raise FormatError(0, "a write-ahead log begins with RAWA and a version")
     if head[4] != VERSION:
@@ -71,7 +71,7 @@ def check_header(head: bytes) -> None:
 
 
 def walk(data: bytes, base: int, is_last: bool, writers: Writers) -> WalWindow:
-    """The records of `data`, which lies at `base` of the file and begins with one. `is_last`: the file ends with it."""
+    """The records of `data`, the file's bytes from `base`, starting with a record. `is_last`: `data` ends the file."""
     records, starts, at, ended = _hop(data, writers)
     if not records:
         return WalWindow(np.empty(0, WAL_ENTRY), base + at, ended)
@@ -92,13 +92,13 @@ def walk(data: bytes, base: int, is_last: bool, writers: Writers) -> WalWindow:
     if len(rest) == LAST_RECORD_TAIL and any(rest):
         return WalWindow(entries[:right], base + begin, True, True)
     if len(rest) < LAST_RECORD_TAIL and not is_last:
-        # Whether it is the file's last record shows only when the next window is read along with it.
+        # Only reading it together with the next window shows whether it is the file's last record.
         return WalWindow(entries[:right], base + begin, False)
     return WalWindow(entries[:right], base + begin, True)
 
 
 def _hop(data: bytes, writers: Writers) -> tuple[list[tuple[int, ...]], list[int], int, bool]:
-    """Heads of the whole records, where their data begin, the position after the last, and whether zeros follow."""
+    """Heads of the whole records, positions of their data, the position after the last, and whether zeros follow."""
     records: list[tuple[int, ...]] = []
     starts: list[int] = []
     unpack, take, put = _KNOWN_RECORD.unpack_from, records.append, starts.append
@@ -124,7 +124,7 @@ def _hop(data: bytes, writers: Writers) -> tuple[list[tuple[int, ...]], list[int
 
 
 def _first_of_writer(data: bytes, at: int) -> tuple[tuple[int, ...], int, bytes] | None:
-    """A record that names its writer: its fields, the start of its data, the uid; None when it is cut or all zero."""
+    """A record that names its writer: its fields, the start of its data, the uid; None if it is torn or all zero."""
     flags, low = _HEAD.unpack_from(data, at)
     size = _LENGTH.unpack_from(data, at + _HEAD.size)[0]
     begin = at + _HEAD.size + _LENGTH.size
@@ -137,7 +137,7 @@ def _first_of_writer(data: bytes, at: int) -> tuple[tuple[int, ...], int, bytes]
 
 
 def _checked(data: bytes, starts: Positions, sizes: Positions, sums: npt.NDArray[np.uint64]) -> int:
-    """Number of the first record whose checksum does not fit; their count when all fit."""
+    """Index of the first record whose checksum does not match; the number of records if all match."""
     view = memoryview(data)
     spans = map(view.__getitem__, map(slice, (starts - 16).tolist(), (starts + sizes).tolist()))
     found = np.fromiter(map(adler32, spans), np.uint64, len(starts))

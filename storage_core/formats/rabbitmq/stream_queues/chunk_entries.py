@@ -1,6 +1,6 @@
 """The records of user chunks: simple entries and sub-batches, found as spans of one buffer.
 
-Source: docs/format/rabbitmq-streams.md 4. What a record holds is `sections`'.
+Source: docs/format/rabbitmq-streams.md 4. `sections` parses the records.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ SUB_BATCH = 0x8000_0000
 _SUB_BATCH_HEAD = struct.Struct(">BHII")
 _LENGTH = struct.Struct(">I")
 _FEWEST_IN_STEP = 32
-"""From so many chunks on their next entries are read at once; of fewer, a chunk after the other."""
+"""With at least this many chunks, their next entries are read at once; with fewer, one chunk after another."""
 _SHORT_RUN, _HOPS = 8, 256
 
 
 @dataclass(frozen=True)
 class Records:
-    """Records of n chunks in order. Arrays of shape (m,): whose chunk, offset behind the chunk id, span in `buffer`.
+    """Records of n chunks in order. Arrays of shape (m,): chunk number, offset from the chunk id, span in `buffer`.
 
-    `positions`: where the entry of the record begins in the buffer that was given. `reasons` says what is wrong with a
-    chunk, by its number; it has no records then.
+    `positions`: where the record's entry begins in the input buffer. `reasons` states what is wrong with a chunk, by
+    its number; such a chunk has no records.
     """
 
     buffer: Bytes
@@ -42,7 +42,9 @@ class Records:
 
 @dataclass(frozen=True)
 class _Entries:
-    """Entries of regions, in the order (region, entry): region, start of the data, length, whether a sub-batch."""
+    """Entries of regions, in the order (region, entry): region, span of the data (of a sub-batch, with its head),
+    whether it is a sub-batch. `ok`: which regions are filled exactly by their entries.
+    """
 
     regions: npt.NDArray[np.int64]
     starts: Positions
@@ -55,10 +57,10 @@ def locate(
     buffer: Bytes, starts: Positions, stops: Positions, entries: npt.NDArray[np.int64],
     records: npt.NDArray[np.int64], may_lack: Mask | bool = False,
 ) -> Records:  # fmt: skip
-    """The records of chunks whose data are [start, stop) of `buffer`, with so many records. Never raises.
+    """The records of chunks whose data are [start, stop) of `buffer`, with the stated number of records. Never raises.
 
-    Sub-batches are unpacked; what they hold compressed stands behind the end of the buffer that is given back. A wrong
-    number of entries is no damage: entries fill the chunk. Fewer records than said are none where one `may_lack` some.
+    Sub-batches are unpacked; their decompressed data follow the original bytes in the returned buffer. A wrong number
+    of entries is not damage if entries fill the chunk, nor are fewer records than stated where one `may_lack` some.
     """
     found = _entries(buffer, starts, stops, entries)
     if not found.ok.all():
@@ -76,7 +78,7 @@ def locate(
 def _check_counts(
     counts: npt.NDArray[np.int64], records: npt.NDArray[np.int64], may_lack: Mask | bool, reasons: dict[int, str]
 ) -> None:
-    """Adds the chunks with another number of records than said."""
+    """Adds the chunks whose number of records differs from the stated one."""
     wrong = (counts > records) | ((counts < records) & ~np.asarray(may_lack))
     for chunk in np.flatnonzero(wrong).tolist():
         reasons.setdefault(chunk, "it holds another number of records than lie before the next one")
@@ -143,13 +145,13 @@ def _with_batches(
 
 
 def _entries(buffer: Bytes, starts: Positions, stops: Positions, counts: npt.NDArray[np.int64]) -> _Entries:
-    """The entries of regions of `buffer`: as long as there are many regions, the next one of all of them at once."""
+    """The entries of regions of `buffer`: while many are left, the next entry of all of them is read at once."""
     ok: Mask = (starts >= 0) & (starts <= stops) & (stops <= len(buffer))
     left = np.where(ok, counts, 0)
     position = starts.astype(np.int64)
     rows = np.flatnonzero(left > 0)
     steps: list[tuple[npt.NDArray[np.int64], ...]] = []
-    # A step costs as much as hopping through some entries: it pays where it moves more regions than each has entries.
+    # A step costs as much as hopping through several entries: it pays off with more regions than entries per region.
     while len(rows) >= max(_FEWEST_IN_STEP, int(left[rows].mean()) if len(rows) else 0):
         step = _step(buffer, position[rows], stops[rows])
         ok[rows[~step[3]]] = False
@@ -180,8 +182,8 @@ def _entries(buffer: Bytes, starts: Positions, stops: Positions, counts: npt.NDA
 def _step(
     buffer: Bytes, position: Positions, stops: Positions
 ) -> tuple[Positions, Positions, npt.NDArray[np.int64], Mask]:
-    """The entries that begin at positions: where a simple one's data begin (a sub-batch: its head), its end, its kind,
-    and whether it lies before its stop.
+    """The entries at these positions: start of the data (for a sub-batch, of its head), end, kind, and whether the
+    entry ends before its stop.
     """
     heads = values_at(buffer, ">u4", position).astype(np.int64)
     batched = heads >= SUB_BATCH
@@ -197,7 +199,7 @@ def _step(
 
 
 def _hop(buffer: Bytes, position: int, stop: int, count: int) -> tuple[Positions, Positions, npt.NDArray[np.int64]]:
-    """Up to `count` entries of one region: runs of entries of one length at once, others from head to head."""
+    """Up to `count` entries of one region: runs of entries of one length at once, others one head after another."""
     parts: list[tuple[Positions, Positions, npt.NDArray[np.int64]]] = []
     found = 0
     while found < count and position + _LENGTH.size <= stop:
@@ -220,7 +222,7 @@ def _hop(buffer: Bytes, position: int, stop: int, count: int) -> tuple[Positions
 
 
 def _run(buffer: Bytes, position: int, stop: int, size: int, count: int) -> int:
-    """How many entries of `size` bytes stand from `position` on."""
+    """How many entries of `size` bytes follow one another from `position` on."""
     stride = size + _LENGTH.size
     most = min(count, (stop - position) // stride)
     if most < _SHORT_RUN:
@@ -233,7 +235,7 @@ def _run(buffer: Bytes, position: int, stop: int, size: int, count: int) -> int:
 def _hop_by_heads(
     buffer: Bytes, position: int, stop: int, count: int
 ) -> tuple[Positions, Positions, npt.NDArray[np.int64]]:
-    """Up to `count` entries from head to head: where the next one begins, only the one before tells."""
+    """Up to `count` entries, one head after another: only an entry's head gives the position of the next entry."""
     unpack, view = _LENGTH.unpack_from, buffer.data
     spans: list[tuple[int, int, bool]] = []
     add = spans.append

@@ -1,4 +1,4 @@
-"""The compressions of sub-batches, by their numbers. Source: docs/format/rabbitmq-streams.md 4."""
+"""The compressions of sub-batches, by number. Source: docs/format/rabbitmq-streams.md 4."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from storage_core.errors import FormatError
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 MOST_BYTES = 1 << 28
-"""A client sends a few megabytes at most; a length beyond this is no length."""
+"""A client sends a few megabytes at most; a length beyond this is taken as invalid."""
 _SNAPPY_STREAM = b"\xff\x06\x00\x00sNaPpY"
 _SNAPPY_CHECKSUM = 4
 _BY_ARROW = {LZ4: "lz4", ZSTD: "zstd"}
 
 
 def decompress(kind: int, data: bytes, size: int) -> bytes:
-    """The `size` bytes that `data` hold compressed. FormatError for other bytes, and for a kind that has no name."""
+    """Decompresses `data` to `size` bytes. Raises FormatError for invalid data, and for a kind that has no name."""
     if size > MOST_BYTES:
         raise FormatError(0, f"{size} bytes uncompressed are more than the {MOST_BYTES} that are read")
     try:
@@ -40,7 +40,7 @@ def _decompressed(kind: int, data: bytes, size: int) -> bytes:
 
 
 def _snappy(data: bytes, size: int) -> bytes:
-    """One block, which begins with its length."""
+    """Decompresses one block, which begins with its length."""
     length, shift = 0, 0
     for byte in data[:5]:
         length |= (byte & 0x7F) << shift
@@ -53,7 +53,7 @@ def _snappy(data: bytes, size: int) -> bytes:
 
 
 def _framed_snappy(data: bytes, size: int) -> bytes:
-    """The framing format: pieces with a type, three bytes of length, and a checksum before the block."""
+    """Decompresses the framing format: pieces with a type, a three-byte length, and a checksum before the block."""
     parts, position, left = [], 0, size
     while position + 4 <= len(data):
         kind, length = data[position], int.from_bytes(data[position + 1 : position + 4], "little")

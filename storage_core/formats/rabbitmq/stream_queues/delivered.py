@@ -1,6 +1,6 @@
-"""What a node makes of a stored message for a consumer of AMQP 0-9-1, one message alone.
+"""Converts a single stored message to what a node delivers to an AMQP 0-9-1 consumer.
 
-Where the node would fail, more is given: no message is lost to a reader. Source: docs/format/rabbitmq-streams.md 6.
+Where the node would fail, more is returned: no message is lost to a reader. Source: docs/format/rabbitmq-streams.md 6.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PROPERTY_LIST = (
     "message_id", "user_id", None, None, "reply_to", "correlation_id", "content_type", "content_encoding", None,
     "creation_time",
 )  # fmt: skip
-"""The fields of the section `properties` that a consumer gets, in their order."""
+"""The fields of the section `properties` that a consumer receives, in order."""
 IDS = ("message_id", "correlation_id")
 MOST_ID = 256
 
@@ -34,8 +34,8 @@ MOST_ID = 256
 @dataclass(frozen=True)
 class Delivered:
     """A message as it is delivered: `properties` is a property list, the others are spans [start, stop) of the stored
-    bytes, of which `body` is one or more, in order. No exchange: the default one, whose name is empty; no routing key:
-    the queue's name.
+    bytes; `body` has one or more, in order. No exchange means the default exchange, whose name is empty; no routing key
+    means the queue's name.
     """
 
     exchange: tuple[int, int] | None
@@ -45,7 +45,7 @@ class Delivered:
 
 
 def delivered(data: bytes) -> Delivered:
-    """The message whose sections are `data`. FormatError for what no consumer can be given."""
+    """The message whose sections are `data`. Raises FormatError if it cannot be delivered to any consumer."""
     found = sections.parse(data)
     if sections.last_of(found, sections.HEADER) is None:
         values, pieces = _values(data, found), [body(found)]
@@ -60,7 +60,7 @@ def delivered(data: bytes) -> Delivered:
 
 
 def _of_container(data: bytes, found: list[Section]) -> tuple[dict[str, Any], list[tuple[int, int]]]:
-    """Property values and body of a message with a header section, with what a node notes as it reads one."""
+    """Property values and body of a message with a header section, with what a node records as it reads one."""
     pieces, encoded = container_view.body_of(data, found, _leave_out)
     values = container_view.values_of(View.of_sections(data, found), encoded, _leave_out)
     ttl = values["expiration"]
@@ -69,11 +69,11 @@ def _of_container(data: bytes, found: list[Section]) -> tuple[dict[str, Any], li
 
 
 def _leave_out(_reason: str) -> None:
-    """No message is lost for what no node delivers."""
+    """Ignores what no node delivers: no message is lost because of it."""
 
 
 def _values(data: bytes, found: list[Section]) -> dict[str, Any]:
-    """The values of the property list, as a node of 3.10 makes it."""
+    """The values of the property list, as a node of 3.10 builds it."""
     annotations = sections.pairs(data, found, sections.MESSAGE_ANNOTATIONS)
     values: dict[str, Any] = {}
     headers: list[Item] = []
@@ -90,7 +90,7 @@ def _values(data: bytes, found: list[Section]) -> dict[str, Any]:
 
 
 def _text_of(data: bytes, found: list[Section], key: bytes) -> tuple[int, int] | None:
-    """Where the text of an annotation lies."""
+    """The span of an annotation's text."""
     last = next((section for section in found[::-1] if section.code == sections.MESSAGE_ANNOTATIONS), None)
     listed = last.inner if last else ()
     for name, value in zip(listed[::2], listed[1::2], strict=False):
@@ -100,7 +100,7 @@ def _text_of(data: bytes, found: list[Section], key: bytes) -> tuple[int, int] |
 
 
 def body(found: list[Section]) -> tuple[int, int]:
-    """Where the body lies: the last data section's bytes, the text of a value, or all sections of another kind."""
+    """The span of the body: the last data section's bytes, the text of a value, or all sections of another kind."""
     parts = [section for section in found if section.code in {sections.DATA, sections.VALUE, sections.SEQUENCE}]
     if not parts:
         return 0, 0
@@ -114,7 +114,7 @@ def body(found: list[Section]) -> tuple[int, int]:
 
 
 def _taken(pairs: list[tuple[bytes, tuple[str, Any]]], key: bytes) -> tuple[str, Any]:
-    """The first value of a key, which is taken out; null where there is none."""
+    """Removes and returns the first value of a key; null if there is none."""
     for index, (name, value) in enumerate(pairs):
         if name == key:
             del pairs[index]
@@ -123,7 +123,7 @@ def _taken(pairs: list[tuple[bytes, tuple[str, Any]]], key: bytes) -> tuple[str,
 
 
 def _listed(data: bytes, found: list[Section], values: dict[str, Any], headers: list[Item]) -> list[Item]:
-    """The fields of the last section of properties into `values`; headers that say of which types the ids are."""
+    """Puts the fields of the last properties section into `values`; returns headers that state the types of the ids."""
     ids: list[Item] = []
     listed = next((each for each in found[::-1] if each.code == sections.PROPERTIES), None)
     for name, element in zip(PROPERTY_LIST, listed.inner if listed else (), strict=False):
@@ -157,7 +157,7 @@ def _text(kind: str, value: Any) -> bytes:
 
 
 def _put(values: dict[str, Any], headers: list[Item], name: str, kind: str, value: Any) -> None:
-    """One field; a text that is too long for a property, and a number that fits none, becomes a header."""
+    """Sets one field; a text that is too long for a property, and a number that fits none, becomes a header."""
     if value is None:
         return
     numeric = name in {"delivery_mode", "priority"}

@@ -2,7 +2,7 @@
 
 Source: docs/format/rabbitmq-streams.md 2, 3.
 
-What stands in a chunk is `chunk_entries`', what a node makes of torn files the engine's.
+`chunk_entries` reads the contents of a chunk; the engine handles torn files as a node does.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ _NAME = re.compile(r"(\d{20})\.(segment|index)")
 
 
 def first_offset(name: str) -> int | None:
-    """The first offset of a segment or index by its name; None for a file of another name."""
+    """The first offset of a segment or index, from its file name; None for any other file name."""
     found = _NAME.fullmatch(name)
     return int(found[1]) if found and int(found[1]) <= LARGEST_OFFSET else None
 
 
 def filter_sizes(of_head: int) -> tuple[int, ...]:
-    """How long the filter behind a chunk's head may be: as it says, or, to releases before filters, nothing."""
+    """Possible lengths of the filter after a chunk's head: as stated there or, for releases without filters, none."""
     return (of_head, 0) if of_head else (0,)
 
 
 def check_index_head(head: bytes) -> None:
-    """FormatError unless `head` begins an index of version 1."""
+    """Raises FormatError unless `head` begins an index of version 1."""
     _check(head, INDEX_HEAD, "an index begins with OSII")
 
 
 def check_segment_head(head: bytes) -> None:
-    """FormatError unless `head` begins a segment of version 1."""
+    """Raises FormatError unless `head` begins a segment of version 1."""
     _check(head, SEGMENT_HEAD, "a segment begins with OSIL")
 
 

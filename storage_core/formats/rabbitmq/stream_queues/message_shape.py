@@ -1,6 +1,6 @@
-"""What messages of a stream share that are spelled alike, and which messages have it.
+"""The layout shared by similar messages of a stream, and which messages have it.
 
-Which value is which property is `section_shapes`'s. Source: docs/format/rabbitmq-streams.md 6.
+`section_shapes` maps values to properties. Source: docs/format/rabbitmq-streams.md 6.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _REPLY_QUEUE = int.from_bytes(REPLY_QUEUE, "big")
 
 @dataclass(frozen=True)
 class Value:
-    """A value of a shape: its constructor, and where it lies: `at` bytes into stretch `number`, or, with `counted`, the
-    counted bytes behind that stretch.
+    """A value of a shape: its constructor and its place, which is `at` bytes into stretch `number` or, if `counted`,
+    the counted bytes after that stretch.
     """
 
     code: int
@@ -34,7 +34,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Size:
-    """The length of a list or map: `width` bytes at `at` of stretch `number`, up to `end_at` of stretch `end`."""
+    """The length of a list or map, `width` bytes at `at` of stretch `number`; it ends at `end_at` of stretch `end`."""
 
     number: int
     at: int
@@ -45,7 +45,7 @@ class Size:
 
 @dataclass
 class Matched:
-    """The rows of one shape: where its stretches begin and where the counted bytes behind each of them end."""
+    """The rows of one shape: where its stretches begin and where the counted bytes after each of them end."""
 
     ok: Mask
     begins: list[Positions]
@@ -54,9 +54,9 @@ class Matched:
 
 @dataclass(frozen=True)
 class Shape:
-    """What messages of one shape share. `widths[i]`: bytes of the length behind stretch i, 0 behind the last.
+    """The layout of messages of one shape. `widths[i]`: bytes of the length after stretch i, 0 after the last.
 
-    `fields` are the values of the property list in its order (bytes: the same for all rows), `headers` those of the
+    `fields` are the values of the property list in order (bytes: the same for all rows), `headers` those of the
     table, with their names. `replies_to_queue`: a reply_to is the address of a queue, without escapes.
     """
 
@@ -71,7 +71,7 @@ class Shape:
     replies_to_queue: bool
 
     def matches(self, buffer: Bytes, starts: Positions, stops: Positions) -> Matched:
-        """Which of the messages [start, stop) have this shape. Never raises; rows that are not ok mean nothing."""
+        """Which of the messages [start, stop) have this shape. Never raises; rows that are not ok are undefined."""
         ok: Mask = np.ones(len(starts), bool)
         begins, ends = [], []
         position = starts
@@ -95,12 +95,12 @@ class Shape:
         return found
 
     def span(self, value: Value, found: Matched) -> tuple[Positions, Positions]:
-        """Where a counted value lies in each row."""
+        """The span of a counted value in each row."""
         begin = found.begins[value.number] + (self.stretches[value.number].size + self.widths[value.number])
         return begin, found.ends[value.number]
 
     def _alone(self, found: Matched, buffer: Bytes) -> Mask:
-        """The rows that only the decoder knows: with a number that is not finite, or a reply_to of another kind."""
+        """The rows that only the decoder supports: those with a non-finite number or a reply_to of another kind."""
         alone: Mask = np.zeros(len(found.ok), bool)
         for _, value in self.headers:
             if not value.counted:

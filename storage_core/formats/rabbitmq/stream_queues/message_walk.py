@@ -1,7 +1,7 @@
-"""Messages of a stream with a header section, as nodes since 3.13 write them, walked through in lockstep.
+"""Walks stream messages with a header section, as nodes since 3.13 write them, in lockstep.
 
-For those that share their spelling with too few for a shape: `section_shapes` is faster, and `delivered` says the same
-of each message alone. Source: docs/format/rabbitmq-streams.md 6.1.
+For messages that share their layout with too few others for a shape: `section_shapes` is faster. `delivered` returns
+the same for each message alone. Source: docs/format/rabbitmq-streams.md 6.1.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _SHORT = (section_values.UTF8[0], section_values.SYMBOL[0])
 
 @dataclass(frozen=True)
 class Walked:
-    """The parts of n messages, of which only those that are `ok` are meant: spans of exchanges and routing keys, shape
-    (2, n), which messages have a routing key, and the rest.
+    """The parts of n messages, valid only for those that are `ok`: spans of exchanges and routing keys, shape (2, n),
+    which messages have a routing key, and the rest.
     """
 
     ok: Mask
@@ -53,13 +53,13 @@ class Walked:
     content: Converted
 
     def property_lists(self) -> pa.BinaryArray:
-        """Those of the messages that are ok, as a node delivers them."""
+        """The property lists of the messages that are ok, as a node delivers them."""
         rows = np.flatnonzero(self.ok)
         return with_sorted_headers(encode_properties(self.content.columns(rows), len(rows)))
 
 
 def walk(buffer: Bytes, starts: Positions, stops: Positions) -> Walked:
-    """The messages [start, stop) of `buffer`. Never raises."""
+    """Walks the messages [start, stop) of `buffer`. Never raises."""
     cursor, count = Cursor(buffer, starts, stops), len(starts)
     content, noted = Converted(count), np.zeros((4, count), np.int64)
     keyed = np.zeros(count, bool)
@@ -74,7 +74,7 @@ def walk(buffer: Bytes, starts: Positions, stops: Positions) -> Walked:
 
 
 def _take_header(cursor: Cursor, content: Converted) -> None:
-    """Notes delivery mode, priority and time to live. Messages without the section are not ok."""
+    """Reads delivery mode, priority and time to live. Messages without the section are not ok."""
     rows = next_section(cursor, sections.HEADER)
     here = np.zeros(len(cursor.ok), bool)
     here[rows] = True
@@ -88,7 +88,7 @@ def _take_header(cursor: Cursor, content: Converted) -> None:
 
 
 def _take_said(content: Converted, number: int, rows: Rows, value: Elements, ok: Mask) -> Mask:
-    """Notes one value of the header section; which of them are known here."""
+    """Adds one value of the header section; returns which rows have one that is supported here."""
     codes, absent = value.codes, value.codes == sections.NULL
     if number == 0:
         known = (codes == sections.TRUE) | (codes == sections.FALSE)
@@ -113,7 +113,7 @@ def _take_said(content: Converted, number: int, rows: Rows, value: Elements, ok:
 
 
 def _take_annotations(cursor: Cursor, content: Converted, noted: Positions, keyed: Mask) -> None:
-    """Notes exchange and routing key, the type, and headers."""
+    """Reads exchange, routing key, type and headers."""
     rows = next_section(cursor, sections.MESSAGE_ANNOTATIONS)
     if not len(rows):
         return
@@ -126,7 +126,7 @@ def _take_annotations(cursor: Cursor, content: Converted, noted: Positions, keye
     for place, name in enumerate((delivered.EXCHANGE, delivered.ROUTING_KEY, delivered.TYPE)):
         mine = are_among(cursor.buffer, key_starts, key_stops, (name,))
         at = np.flatnonzero(mine)
-        # Of one name twice the first counts, which is for others to tell.
+        # If a name occurs twice, the first one counts; such messages are left to `delivered`.
         right[at] = short[at] & (np.bincount(owners[at], minlength=len(rows))[owners[at]] == 1)
         taken |= mine
         at = at[right[at]]
@@ -145,7 +145,7 @@ def _take_annotations(cursor: Cursor, content: Converted, noted: Positions, keye
 
 
 def _take_bodies(cursor: Cursor, content: Converted) -> None:
-    """Notes data sections, or a value, of which the whole section is the body."""
+    """Reads the body: data sections, or a value section as a whole."""
     codes = section_codes(cursor)
     cursor.ok &= (codes == sections.DATA) | (codes == sections.VALUE)
     rows = np.flatnonzero(cursor.ok & (codes == sections.VALUE))

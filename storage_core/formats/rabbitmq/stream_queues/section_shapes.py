@@ -1,6 +1,6 @@
-"""Messages that are spelled like one of them, found as whole stretches of bytes, and their property lists made at once.
+"""Finds messages with the layout of a sample by comparing stretches of bytes, and builds their property lists at once.
 
-The decoder of one message alone is `sections` and `delivered`; both say the same of every message that has a shape.
+`sections` and `delivered` decode single messages; both ways return the same for every message that has a shape.
 Source: docs/format/rabbitmq-streams.md 6.
 """
 
@@ -35,7 +35,7 @@ _Listed = tuple[list[tuple[str, Value | bytes]], list[tuple[bytes, Value]]]
 
 @dataclass
 class _Draft:
-    """A shape while one message is walked through."""
+    """A shape under construction, while one message is walked."""
 
     data: bytes
     stretches: list[Stretch] = field(default_factory=list)
@@ -45,7 +45,7 @@ class _Draft:
     free: list[tuple[int, int]] = field(default_factory=list)
 
     def close(self, stop: int, width: int, after: int) -> None:
-        """Ends a stretch at `stop`; the next begins at `after`, behind a length of `width` and what it counts."""
+        """Ends a stretch at `stop`; the next begins at `after`, past a length of `width` bytes and what it counts."""
         begin = self.begin
         free = [(a - begin, b - begin) for a, b in self.free]
         self.stretches.append(stretch(self.data[begin:stop], free))
@@ -53,7 +53,7 @@ class _Draft:
         self.begin, self.free = after, []
 
     def value(self, element: Element) -> Value:
-        """A value that rows may have differently."""
+        """Adds a value that may differ between rows."""
         width = sections.LENGTH_SIZES.get(element.code >> 4, 0)
         number = len(self.stretches)
         if width:
@@ -66,7 +66,7 @@ class _Draft:
 
 
 def shape_of(data: bytes) -> Shape | None:
-    """The shape of one message; None when it has none: the decoder reads it alone."""
+    """The shape of one message; None if it has none and the decoder must read it alone."""
     try:
         found = sections.parse(data)
         sample = delivered.delivered(data)
@@ -89,7 +89,7 @@ def shape_of(data: bytes) -> Shape | None:
 
 
 def _walk(draft: _Draft, section: Section) -> list[Value | bytes]:
-    """The values of a section; of a map its keys as bytes, which all rows share."""
+    """The values of a section; the keys of a map are bytes, which all rows share."""
     outer = section.value
     width = sections.LENGTH_SIZES.get(outer.code >> 4, 0)
     if outer.code == sections.LIST_0:
@@ -111,7 +111,7 @@ def _walk(draft: _Draft, section: Section) -> list[Value | bytes]:
 def _mapped(
     draft: _Draft, found: dict[int, Section], values: dict[int, list[Value | bytes]], body: int
 ) -> Shape | None:
-    """Which value is which field; None where only the decoder knows."""
+    """Maps the values to fields; None if only the decoder can do so."""
     noted = _pairs(values.get(sections.MESSAGE_ANNOTATIONS, []))
     applied = _pairs(values.get(sections.APPLICATION_PROPERTIES, []))
     if noted is None or applied is None or len({key for key, _ in noted}) < len(noted):
@@ -152,7 +152,7 @@ def _replies_to_queue(data: bytes, listed: Section | None) -> bool:
 def _of_3_10(
     values: dict[int, list[Value | bytes]], noted: dict[bytes, Value], applied: list[tuple[bytes, Value]]
 ) -> _Listed | None:
-    """Fields and headers as `delivered` says that a node of 3.10 makes them."""
+    """Fields and headers as a node of 3.10 builds them; see `delivered`."""
     fields = [(name, noted[key]) for key, name in delivered.ANNOTATIONS.items() if key in noted]
     for name, value in zip(delivered.PROPERTY_LIST, values.get(sections.PROPERTIES, []), strict=False):
         if name is not None and isinstance(value, Value) and value.code != sections.NULL:
@@ -168,7 +168,7 @@ def _of_3_10(
 def _of_container(
     values: dict[int, list[Value | bytes]], noted: dict[bytes, Value], applied: list[tuple[bytes, Value]]
 ) -> _Listed | None:
-    """The same of a message with a header section, as `container_view` says."""
+    """Fields and headers of a message with a header section; see `container_view`."""
     fields: list[tuple[str, Value | bytes]] = []
     for told, said in zip(_HEADER_FIELDS, values[sections.HEADER], strict=False):
         if isinstance(said, bytes) or (told, said.code) not in _HEADER_CODES:
@@ -199,13 +199,13 @@ def _pairs(listed: list[Value | bytes]) -> list[tuple[bytes, Value]] | None:
 
 
 _SHORT = frozenset({0xA1, 0xA3})
-"""Texts that are never too long for a property."""
+"""Constructors of texts that are never too long for a property."""
 _BINARIES = frozenset({0xA0, 0xB0})
 _ONLY_UTF8 = {*container_view.IDS, *container_view.LEFT_OUT_UNLESS_TEXT}
 _CONTAINER_KEYS = {
     sections.MESSAGE_ANNOTATIONS: frozenset({0xA3, 0xB3}), sections.APPLICATION_PROPERTIES: frozenset({0xA1, 0xB1}),
 }  # fmt: skip
-"""Of which keys a node looks at the values."""
+"""Constructors of the keys whose values a node reads, by section."""
 _HEADER_FIELDS = ("delivery_mode", "priority", "expiration")
 _HEADER_CODES: dict[tuple[str, int], bytes] = {
     ("delivery_mode", sections.TRUE): b"\2", ("delivery_mode", sections.FALSE): b"\1",
@@ -213,12 +213,12 @@ _HEADER_CODES: dict[tuple[str, int], bytes] = {
     ("expiration", sections.NULL): b"", ("expiration", sections.UINT_0): b"\x010", ("expiration", 0x52): b"",
     ("expiration", 0x70): b"",
 }  # fmt: skip
-"""What the first values of a header section may be, and what a property list says of those that are always the same."""
+"""Allowed constructors of the first values of a header section, and the property bytes of those that are constant."""
 _BYTES = frozenset({*_SHORT, 0xA0})
 
 
 def _is_plain_field(name: str, value: Value) -> bool:
-    """Whether a field's bytes go into the property list as they are."""
+    """Whether a field's bytes are copied to the property list unchanged, or, for a timestamp, converted to seconds."""
     if name == "timestamp":
         return value.code == 0x83
     if name in {"delivery_mode", "priority"}:
@@ -227,11 +227,11 @@ def _is_plain_field(name: str, value: Value) -> bool:
 
 
 _HEADS = section_values.KNOWN - {*section_values.ULONG}
-"""Constructors of headers; a ulong is digits to 3.10 where it is no long."""
+"""Constructors of headers; 3.10 delivers a ulong that is not a long as digits."""
 
 
 def property_lists(shape: Shape, found: Matched, buffer: Bytes) -> pa.BinaryArray:
-    """The property lists that a node makes of the rows of one shape, all of which are ok. Shape (n,)."""
+    """The property lists that a node builds for the rows of one shape, all of which are ok. Shape (n,)."""
     flags = sum(_FLAGS[name] for name, _ in shape.fields) | (_FLAGS["headers"] if shape.headers else 0)
     parts: list[Any] = [flags.to_bytes(2, "big")]
     table_done = not shape.headers
@@ -248,7 +248,7 @@ def property_lists(shape: Shape, found: Matched, buffer: Bytes) -> pa.BinaryArra
 
 
 def _joined(parts: list[Any], count: int) -> pa.BinaryArray:
-    """Constants and arrays as one array; neighbouring constants are one."""
+    """Joins constants and arrays into one array; adjacent constants are merged."""
     merged: list[Any] = []
     for part in parts:
         if isinstance(part, bytes) and merged and isinstance(merged[-1], bytes):
@@ -262,8 +262,8 @@ def _joined(parts: list[Any], count: int) -> pa.BinaryArray:
 
 
 def _field(shape: Shape, found: Matched, buffer: Bytes, value: Value | bytes, skipped: int) -> list[Any]:
-    """A property: a short string with the byte of its length, without its `skipped` first bytes, an octet, a time in
-    seconds, or a number as digits.
+    """The parts of a property: a short string with its length byte, without its first `skipped` bytes, an octet, a time
+    in seconds, or a number as digits.
     """
     if isinstance(value, bytes):
         return [value]
@@ -295,7 +295,7 @@ def _table(shape: Shape, found: Matched, buffer: Bytes) -> list[Any]:
 
 
 def _item(shape: Shape, found: Matched, buffer: Bytes, value: Value) -> list[Any]:
-    """A header's letter and value."""
+    """A header's type letter and value."""
     if value.counted:
         return section_values.items(buffer, value.code, *shape.span(value, found))
     start = found.begins[value.number] + value.at

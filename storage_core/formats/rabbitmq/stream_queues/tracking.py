@@ -1,4 +1,4 @@
-"""Tracking data of a stream: the last sequences of publishers, the offsets that consumers stored.
+"""Tracking data of a stream: the last sequences of publishers and the offsets stored by consumers.
 
 Source: docs/format/rabbitmq-streams.md 5.
 """
@@ -12,14 +12,14 @@ from storage_core.errors import FormatError
 
 SEQUENCE, OFFSET, TIMESTAMP = 0, 1, 2
 LEAST_SIZE = 10
-"""Bytes of the shortest record, which ten zeros are as well."""
+"""Bytes of the shortest record; ten zeros are such a record as well."""
 _LENGTH_SIZE = 4
 KINDS = {SEQUENCE: "publisher", OFFSET: "consumer", TIMESTAMP: "timestamp"}
 
 
 @dataclass(frozen=True)
 class Tracked:
-    """One record: its kind, the publisher's or consumer's reference, the sequence, offset or time."""
+    """One record: its kind, the reference of the publisher or consumer, and the sequence, offset or time."""
 
     kind: int
     reference: bytes
@@ -27,9 +27,9 @@ class Tracked:
 
 
 def records(data: bytes, of_snapshot: bool = False) -> Iterator[Tracked]:
-    """The records of a trailer, or of the entry of a tracking chunk. A snapshot's sequences have a chunk id before.
+    """The records of a trailer, or of the entry of a tracking chunk. A chunk id precedes a snapshot's sequences.
 
-    FormatError behind the records that could be read.
+    Raises FormatError after yielding the records that could be read.
     """
     position = 0
     while position < len(data):
@@ -47,7 +47,7 @@ def records(data: bytes, of_snapshot: bool = False) -> Iterator[Tracked]:
 
 
 def of_chunk(data: bytes, of_snapshot: bool) -> list[Tracked]:
-    """The records of a tracking chunk, whose data are one entry. FormatError."""
+    """The records of a tracking chunk, whose data are one entry. Raises FormatError."""
     if int.from_bytes(data[:_LENGTH_SIZE]) != len(data) - _LENGTH_SIZE:
         raise FormatError(0, "the data of a tracking chunk are not one entry")
     return list(records(data[_LENGTH_SIZE:], of_snapshot))

@@ -1,1 +1,1 @@
-"""Compiled loops over records, properties, queue entries and index entries; the rules stand at their twins in numpy."""
+"""Compiled loops over records, properties, queue entries and index entries; their numpy twins document the rules."""

@@ -1,4 +1,4 @@
-"""Entries of several queues put into the order of the log. The rules stand at `consumequeue.in_log_order`."""
+"""Puts entries of several queues into the order of the log. The rules are documented at `consumequeue.in_log_order`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOT_PLAIN, IN_ORDER, MIXED = -1, 0, 1
 def in_log_order(
     entries: npt.NDArray[Any], ranges: EntryRanges, log: LogBounds, bits: int
 ) -> tuple[Numbers, Positions, Positions, Positions] | None:
-    """`consumequeue.in_log_order`. `bits` hold the number of an entry; the log's length fits into the other ones."""
+    """`consumequeue.in_log_order`. The number of an entry fits into `bits` bits, the log's length into the others."""
     count = int(ranges.bounds[-1] - ranges.backs.sum())
     keys, of_range = np.empty(count, np.int64), np.empty(len(entries), np.int32)
     raw = entries.view(np.uint8)
@@ -50,7 +50,7 @@ def _take(
     keys: Positions,
     of_range: Numbers,
 ) -> int:
-    """Keys, in whose order the entries are wanted: address from `start` on, and number."""
+    """Fills `keys`, which sort the entries into log order: address from `start` on, and number."""
     filled, file, before, state = 0, 0, -1, IN_ORDER
     if not len(bases):
         return NOT_PLAIN

@@ -1,7 +1,7 @@
-"""Properties of many messages looked at, and made into what a store keeps of them, in one pass each.
+"""Checks the properties of many messages, and makes what a store keeps of them, in one pass each.
 
-The rules stand at the twins in numpy, in `property_pairs`. No loop reads or writes outside of the arrays that it is
-given, and of the columns whose addresses and lengths it is given.
+The rules are documented at the numpy twins in `property_pairs`. No loop reads or writes outside the arrays that it is
+given, and the columns whose addresses and lengths it is given.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MOST = 0x7FFFFFFF
 
 
 def look(names: pa.StringArray, values: pa.StringArray, known: Sequence[str]) -> tuple[bool, list[bool]]:
-    """`PairColumn.look`. Raises ValueError when a text lies outside of its column."""
+    """`PairColumn.look`. Raises ValueError if a text lies outside its column."""
     bounds = np.cumsum([0, *(len(name.encode()) for name in known)], dtype=np.int64)
     texts, found = np.frombuffer("".join(known).encode(), np.uint8), np.zeros(len(known), bool)
     columns = data_of(names), offsets_of(names), data_of(values), offsets_of(values)
@@ -53,7 +53,7 @@ def look(names: pa.StringArray, values: pa.StringArray, known: Sequence[str]) ->
 def stored(
     names: pa.StringArray, values: pa.StringArray, bounds: Numbers, texts: Sequence[pa.StringArray], before: Numbers
 ) -> tuple[pa.BinaryArray, Positions, Numbers, Positions] | None:
-    """The parts of `property_pairs.Stored`; None where the twin must make them.
+    """The parts of `property_pairs.Stored`; None if the twin in numpy must make them.
 
     `texts`: those of KEYS, TAGS and UNIQ_KEY; `before`: the hash of each message's topic and `#`.
     """
@@ -86,7 +86,7 @@ def _look(
     names: Bytes, name_bounds: Numbers, values: Bytes, value_bounds: Numbers, known: Bytes, known_bounds: Positions,
     found: Mask,
 ) -> int:  # fmt: skip
-    """1 when all may be stored as they are, 0 when not; -1 when a text lies outside of its column."""
+    """1 if all can be stored unchanged, 0 if not; -1 if a text lies outside its column."""
     bad = False
     for pair in range(len(name_bounds) - 1):
         name, name_stop = np.int64(name_bounds[pair]), np.int64(name_bounds[pair + 1])
@@ -107,7 +107,7 @@ def _look(
 
 @njit(inline="always")
 def _number_of(names: Bytes, at: int, size: int) -> int:
-    """Which of OWN a name is; -1 for another."""
+    """The index of a name in OWN; -1 for any other name."""
     if size == 4:
         word = int32_at(names, at)
         return 0 if word == KEYS_WORD else 1 if word == TAGS_WORD else -1
@@ -116,7 +116,7 @@ def _number_of(names: Bytes, at: int, size: int) -> int:
 
 @njit(inline="always")
 def _put(out: Bytes, at: int, first: int, name: int, size: int, value: int, value_size: int) -> int:
-    """Writes a pair, whose parts lie at addresses, of the message that begins at `first`; its end, -1 without room."""
+    """Writes a pair, given by addresses, of the message that begins at `first`. Returns its end, -1 without room."""
     if at + size + value_size + 2 > len(out):
         return -1
     if at > first:
@@ -141,10 +141,10 @@ def _write_pairs(
     lengths: Positions, starts: Numbers, valid: Mask, own_address: int, own_bounds: Positions, out: Bytes,
     offsets: Numbers, begins: Positions, ends: Positions,
 ) -> int:  # fmt: skip
-    """The number of bytes written; -1 where they find no room, or a text lies outside of its column.
+    """Returns the number of bytes written; -1 if they do not fit, or a text lies outside its column.
 
-    `addresses` and `lengths`: of the texts of OWN, of all names and all values. `begins` and `ends`: where the last
-    value of each of OWN lies in `out`, [0, 0) where a message has none.
+    `addresses` and `lengths`: of the texts of OWN, of all names and all values. `begins` and `ends`: the position in
+    `out` of the last value of each of OWN, [0, 0) if a message has none.
     """
     at = 0
     own, pairs = len(valid), min(len(name_bounds), len(value_bounds)) - 1
@@ -154,7 +154,7 @@ def _write_pairs(
         start, stop = int(bounds[row]), int(bounds[row + 1])
         if not 0 <= start <= stop <= pairs:
             return -1
-        # Behind the pairs come those of OWN that are not among them.
+        # The pairs are followed by those of OWN that are not among them.
         for pair in range(start, stop + own):
             number, column = pair - stop, own + 1
             name, size, value, value_stop = own_address, 0, 0, 0
@@ -184,10 +184,10 @@ def _write_pairs(
 
 @njit(inline="always")
 def _hash(data: Bytes, start: int, stop: int, before: int) -> tuple[np.int32, bool]:
-    """Java's hash of ASCII text after what has the hash `before`, and whether it is ASCII."""
+    """Java's hash of ASCII text after a prefix with the hash `before`, and whether the text is ASCII."""
     value, seen, at = np.uint32(before), np.uint32(0), start
     while at + 4 <= stop:
-        # Four steps of 31 * hash + byte at once: they need not wait for each other.
+        # Four steps of 31 * hash + byte at once, so that none waits for another.
         one, two, three, four = (
             np.uint32(data[at]),
             np.uint32(data[at + 1]),
@@ -222,7 +222,7 @@ def _hash_all(
     data: Bytes, begins: Positions, ends: Positions, before: Numbers, counts: Positions, hashes: Numbers,
     codes: Positions,
 ) -> int:  # fmt: skip
-    """The number of hashes; -1 where a text is not ASCII."""
+    """Returns the number of hashes; -1 if a text is not ASCII."""
     total, plain = 0, True
     for row in range(len(before)):
         first = total

@@ -1,4 +1,4 @@
-"""The properties of many messages, each message searched once: some of them by their names, or all pairs."""
+"""Finds properties of many messages, searching each message once: some of them by their names, or all pairs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OUTSIDE, REPEATED = -1, -2
 def property_spans(
     buffer: Bytes, starts: Positions, sizes: Positions, names: Sequence[str]
 ) -> tuple[Positions, Positions]:
-    """Where the properties of these names lie in each message, [0, 0) where it has none. Shape (len(names), n)."""
+    """Positions of the properties of these names in each message, [0, 0) if it has none. Shape (len(names), n)."""
     encoded = [name.encode() for name in names]
     bounds = np.cumsum([0, *map(len, encoded)])
     begins, ends = np.empty((len(names), len(starts)), np.int64), np.empty((len(names), len(starts)), np.int64)
@@ -41,8 +41,8 @@ def property_spans(
 def property_pairs(
     buffer: Bytes, starts: Positions, sizes: Positions, hidden: str | None
 ) -> tuple[pa.BinaryArray, pa.BinaryArray, Numbers] | None:
-    """Names but `hidden`, values, and the first pair of each message and the end, shape (n + 1,); None when a name
-    repeats.
+    """Names, except `hidden`, and values of all pairs, and the first pair of each message and the end, shape (n + 1,);
+    None if a name repeats.
     """
     starts, sizes = positions(starts), positions(sizes)
     size = int(sizes.sum())
@@ -67,7 +67,7 @@ def _binary(data: Bytes, offsets: Numbers, count: int) -> pa.BinaryArray:
 
 @njit(inline="always")
 def _value_end(buffer: Bytes, at: int, start: int, stop: int, names: Bytes, name: int, size: int) -> int:
-    """Where the value ends of a pair at `at` of the properties [start, stop), if its name is this one; 0 if not."""
+    """The end of the value, if a pair of this name begins at `at` in the properties [start, stop); 0 if not."""
     begins_pair = at == start or buffer[at - 1] == PAIR_END
     if not begins_pair or buffer[at + size] != NAME_END or differ(buffer, at, names, name, size) != 0:
         return 0
@@ -79,10 +79,10 @@ def _value_end(buffer: Bytes, at: int, start: int, stop: int, names: Bytes, name
 def find_properties(
     buffer: Bytes, start: int, stop: int, names: Bytes, bounds: Positions, row: int, begins: Positions, ends: Positions
 ) -> None:
-    """Fills `begins` and `ends` of one row: the properties of these names in [start, stop), [0, 0) where there is none.
+    """Fills `begins` and `ends` of one row: the properties of these names in [start, stop), [0, 0) if there is none.
 
-    Where a name's first byte stands, and the end of a name so many bytes behind it, its pair may be: AT_ONCE places
-    are looked at together, where so many bytes are left in the buffer.
+    A pair may begin wherever the first byte of its name is followed, at the length of the name, by the end of a name.
+    AT_ONCE positions are tested together, if that many bytes are left in the buffer.
     """
     for number in range(len(bounds) - 1):
         name, size, begin, end = bounds[number], bounds[number + 1] - bounds[number], 0, 0

@@ -1,6 +1,6 @@
-"""Records with IPv4 hosts made of their columns in one pass, each body summed up while it is in the cache.
+"""Makes records with IPv4 hosts from their columns in one pass; each body's CRC is computed while it is in the cache.
 
-The rules stand at the twin in numpy, `encode.encode`. No loop reads or writes outside of the arrays that it is given.
+The numpy twin, `encode.encode`, documents the rules. No loop reads or writes outside the arrays that it is given.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ HEADER_SIZE, SIZE_SIZE = HEADER_V4.size, 2
 
 
 def records(rows: Rows, topics: list[bytes], sys_flags: Numbers, room: Callable[[int], Bytes]) -> tuple[Bytes, Numbers]:
-    """Bytes and bounds of `encode.Encoded`. `topics`: each topic after its length."""
+    """Bytes and bounds of `encode.Encoded`. `topics`: each topic preceded by its length."""
     count = len(rows)
     size = int(rows.sizes.sum())
     packed, bounds = room(size), np.empty(count + 1, np.int32)
@@ -65,7 +65,7 @@ def records(rows: Rows, topics: list[bytes], sys_flags: Numbers, room: Callable[
 
 
 def _of_all(column: npt.NDArray[Any] | int, kind: Any, count: int) -> npt.NDArray[Any]:
-    """The same for all rows as one value that is seen `count` times."""
+    """The column as an array; one value for all rows becomes a view of `count` elements."""
     found = np.asarray(column, kind)
     return found if found.ndim else np.ndarray((count,), kind, found, strides=(0,))
 
@@ -89,7 +89,7 @@ def _records(
     physical_offsets: Positions, born_ms: Positions, store_ms: Positions, prepared: Positions, out: Bytes,
     bounds: Numbers,
 ) -> int:  # fmt: skip
-    """The number of bytes made; -1 when a part lies outside of its column, or all are too long for `out`."""
+    """Returns the number of bytes made; -1 if a part lies outside its column, or `out` is too short for them."""
     at = 0
     for row in range(len(topic_of)):
         bounds[row] = at

@@ -1,4 +1,4 @@
-"""Records of a log found, and the parts of one checked. The rules stand at `message.decode`."""
+"""Finds the records of a log, and checks the parts of a record. The rules are documented at `message.decode`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NONE, TOO_SHORT, MAGIC, SIZE, LENGTHS = (
 
 
 def walk(buffer: Bytes, start: int) -> tuple[Positions, Positions, int]:
-    """`record_walk.walk`: starts and sizes of the records, and where the first byte lies that is of none."""
+    """`record_walk.walk`: starts and sizes of the records, and the position of the first byte after them."""
     return _walked(buffer, start, 0)
 
 
@@ -76,14 +76,14 @@ def _walk(buffer: Bytes, position: int, header_size: int, starts: Positions, siz
 
 @njit(inline="always")
 def hosts_size(flags: int) -> int:
-    """Bytes of born and store host."""
+    """Bytes of born and store host together."""
     born = HOST_V6 if flags & BORN_HOST_V6 else HOST_V4
     return born + (HOST_V6 if flags & STORE_HOST_V6 else HOST_V4)
 
 
 @njit(inline="always")
 def port_bits(buffer: Bytes, start: int, flags: int, hosts: int) -> int:
-    """The bits of both ports."""
+    """The bits of both ports, combined by OR."""
     born = start + HOSTS_AT + (HOST_V6 if flags & BORN_HOST_V6 else HOST_V4) - 4
     store = start + HOSTS_AT + hosts + 4
     bits: int = (int32_at(buffer, born) | int32_at(buffer, store)) & 0xFFFFFFFF
@@ -92,7 +92,7 @@ def port_bits(buffer: Bytes, start: int, flags: int, hosts: int) -> int:
 
 @njit(inline="always")
 def size_and_flaw(buffer: Bytes, start: int, size: int) -> tuple[int, int]:
-    """The size that counts, and what is wrong with magic or size."""
+    """The size that counts, and the flaw of magic or size."""
     magic = int32_at(buffer, start + MAGIC_AT) & 0xFFFFFFFF
     flaw = NONE if magic in (MAGIC_V1, MAGIC_V2) else MAGIC
     total = int32_at(buffer, start)
@@ -103,7 +103,7 @@ def size_and_flaw(buffer: Bytes, start: int, size: int) -> tuple[int, int]:
 
 @njit(inline="always")
 def part_spans(buffer: Bytes, start: int, size: int, hosts: int) -> Any:
-    """Start and size of body, topic and properties, and 1 where they fill the record; zeros where they do not."""
+    """Start and size of body, topic and properties, and 1 if they fill the record; zeros if they do not."""
     second = int32_at(buffer, start + MAGIC_AT) & 0xFFFFFFFF == MAGIC_V2
     room = size - hosts - AROUND - second
     body = start + hosts + BODY_AT

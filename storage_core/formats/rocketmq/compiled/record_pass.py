@@ -1,8 +1,9 @@
-"""Many records read in one pass: parts checked, compared with their entries, bodies copied and summed up, properties
-found. The rules stand at the twins in numpy, `message`, `consumequeue.Expected` and `properties`.
+"""Reads many records in one pass: checks parts, compares with entries, copies bodies, computes CRCs, finds properties.
+
+The rules are documented at the numpy twins: `message`, `consumequeue.Expected` and `properties`.
 
 Functions that are called for each record are inlined, and the loop counts no references (it makes no array): a call
-with its arrays, and an atomic count, take longer than the work.
+that passes arrays, and an atomic count, take longer than the work.
 """
 
 from __future__ import annotations
@@ -56,28 +57,28 @@ from storage_core.formats.rocketmq.message import (
 
 CRC_AT, QUEUE_ID_AT = (HEADER.field(name).offset for name in ("body_crc", "queue_id"))
 PHYSICAL_OFFSET, QUEUE, QUEUE_OFFSET, SIZE = (int(difference) for difference in Difference if difference)
-# What else is noted of a record, in the bits above those of Difference.
+# Further notes on a record, in the bits above those of Difference.
 DIFFERENCES, WRONG_BODY, IS_COMPRESSED, SIX, WRONG_PORT = 15, 16, 32, 64, 128
 OUTSIDE = -1
 PARTS = 6
 VALUE_SIZE = 64
-"""Bytes of a property's value, on average, that are copied in the pass: longer ones by whoever asks for them."""
+"""Average bytes of a property's values up to which the pass copies them; longer ones are copied on request."""
 
 Texts = tuple[Bytes, Positions]
 TEXTS = types.Tuple((BYTES, POSITIONS))
-"""Texts one after another, and where each begins; one more for the end of the last."""
+"""Texts one after another, and where each begins; one more element for the end of the last."""
 SAID = types.Tuple((POSITIONS, POSITIONS))
 Spans = tuple[Positions, Positions]
 SPANS = types.Tuple((OUT_POSITIONS_OF_ALL, OUT_POSITIONS_OF_ALL))
 Copies = tuple[Numbers, Bytes]
 COPIES, COPIES_OF_ALL = types.Tuple((OUT_NUMBERS, OUT_BYTES)), types.Tuple((OUT_NUMBERS_OF_ALL, OUT_BYTES))
-"""Where each row's copy begins, and the bytes; of several names: of each as many bytes."""
+"""Where each row's copy begins, and the bytes; with several names, the same number of bytes for each."""
 
 
 @dataclass(frozen=True)
 class FoundRecords:
-    """What `message.Messages` takes over. `begins` and `ends`: the properties, shape (names, n); `values`: the same
-    copied, but None where they are long; `parts`: (6, n).
+    """What `message.Messages` takes over. `begins` and `ends`: the properties, shape (names, n); `values`: copies of
+    them, None if they are long; `parts`: shape (6, n).
     """
 
     flaws: npt.NDArray[np.uint8]
@@ -94,7 +95,7 @@ class FoundRecords:
 
 
 def read_records(buffer: Bytes, starts: Positions, sizes: Positions, wanted: Wanted) -> FoundRecords:
-    """`message.decode`. Raises ValueError when a record lies outside of its buffer, or has not one entry."""
+    """`message.decode`. Raises ValueError if a record lies outside its buffer, or does not have exactly one entry."""
     starts, sizes, count = positions(starts), positions(sizes), len(starts)
     said, queue, queue_ids, topics = _what_is_said(wanted.expected, count)
     names = [name.encode() for name in wanted.properties]
@@ -127,7 +128,7 @@ def read_records(buffer: Bytes, starts: Positions, sizes: Positions, wanted: Wan
 
 
 def _what_is_said(expected: Expected | None, count: int) -> tuple[Spans, Numbers, Numbers, Texts]:
-    """Addresses and queue offsets, queues, and their ids and topics; of no record where nothing is expected."""
+    """Addresses and queue offsets, queues, and their ids and topics; empty if nothing is expected."""
     if expected is None:
         none, nowhere = np.empty(0, np.int32), np.empty(0, np.int64)
         return (nowhere, nowhere), none, none, (np.empty(0, np.uint8), np.zeros(1, np.int64))
@@ -144,7 +145,7 @@ def _binary(offsets: Numbers, packed: Bytes) -> pa.BinaryArray:
 
 
 def header_field(buffer: Bytes, starts: Positions, field: Field) -> npt.NDArray[Any]:
-    """`message.Messages.column`: one field of the header at each start; zero where it would reach out of the buffer."""
+    """`message.Messages.column`: one field of the header at each start; zero if it would extend beyond the buffer."""
     out = np.empty(len(starts), field.memory)
     if field.width == 4:
         _fields_of_4(buffer, positions(starts), field.offset, out.view(np.int32))
@@ -208,7 +209,7 @@ def _record(buffer: Bytes, start: int, size: int) -> Any:
 
 @njit(inline="always")
 def _copy_values(buffer: Bytes, begins: Positions, ends: Positions, row: int, offsets: Numbers, values: Bytes) -> None:
-    """Each name has the same room in `values`; where its own do not fit, its offsets are larger from there on."""
+    """Each name has the same room in `values`; once its values no longer fit, its offsets exceed that room."""
     room = len(values) // len(begins)
     for number in range(len(begins)):
         begin, filled = begins[number, row], np.int64(offsets[number, row])
@@ -240,7 +241,7 @@ def _read(
     spans: Spans,
     values: Copies,
 ) -> int:
-    """All notes together, or OUTSIDE."""
+    """Returns all notes combined by OR, or OUTSIDE."""
     seen, filled, (topic_texts, topic_bounds), (texts, bounds), (begins, ends) = 0, 0, topics, names, spans
     (physical_offsets, queue_offsets), (offsets, packed), (value_offsets, packed_values) = said, bodies, values
     for row in range(len(starts)):

@@ -1,6 +1,6 @@
-"""What a commit does to each record, entry and key, in one pass each. The rules stand at the twins in numpy.
+"""What a commit does to each record, entry and key, in one pass each. The rules are documented at the numpy twins.
 
-No loop reads or writes outside of the arrays that it is given.
+No loop reads or writes outside the arrays that it is given.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST = 0x7FFFFFFF
 def patch(
     data: Bytes, starts: Positions, offsets: Positions, physical_offsets: Positions, store_ms: int, v6: Mask
 ) -> None:
-    """`encode.patch`. Raises ValueError when a record lies outside of its buffer."""
+    """`encode.patch`. Raises ValueError if a record lies outside its buffer."""
     wide = np.ascontiguousarray(v6, bool)
     if not _patch(data, positions(starts), positions(offsets), positions(physical_offsets), store_ms, wide):
         raise ValueError("a record lies outside of its buffer")
@@ -56,7 +56,7 @@ def put(
 ) -> tuple[npt.NDArray[Any], int]:  # fmt: skip
     """The entries that `index_insert.put_into` appends from number `first` on, and how many found their slot empty.
 
-    `begins_ms`: when the file begins for the first entry, and for those after it.
+    `begins_ms`: the file's begin time for the first entry, and for those after it.
     """
     entries = np.empty(len(hashes) * ENTRY.size, np.uint8)
     columns = np.ascontiguousarray(hashes, np.int32), positions(physical_offsets), positions(store_ms)

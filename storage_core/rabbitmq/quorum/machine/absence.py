@@ -1,6 +1,6 @@
 """Consumers of a quorum queue of machine version 8 that cannot be reached, come back, or are late.
 
-Source: docs/format/rabbitmq-quorum.md 10.4. Up to version 7 `consumers` knows of nodes that are lost.
+Source: docs/format/rabbitmq-quorum.md 10.4. Up to version 7 `consumers` handles lost nodes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from storage_core.rabbitmq.quorum.machine.state import RETURNED, Consumer, Consu
 
 
 def process_lost(machine: MachineV8, now: int, pid: Opaque) -> None:
-    """A process that cannot be reached: its consumers keep what they hold, and get no more."""
+    """Handles a process that cannot be reached: its consumers keep the messages they hold, and get no more."""
     for consumer in machine.state.consumers.values():
         if consumer.id[1] == pid:
             _suspect(consumer)
@@ -24,7 +24,7 @@ def process_lost(machine: MachineV8, now: int, pid: Opaque) -> None:
 
 
 def node_back(machine: MachineV8, now: int, node: bytes) -> None:
-    """A node that is there again: its consumers take messages again."""
+    """Handles a node that is back: its consumers receive messages again."""
     state = machine.state
     for key in state.keys_where(lambda one: node_of(one.id[1]) == node and one.away == SUSPECTED):
         _back(state.consumers[key])
@@ -35,7 +35,7 @@ def node_back(machine: MachineV8, now: int, node: bytes) -> None:
 
 
 def give_up(machine: MachineV8, now: int, key: ConsumerKey) -> None:
-    """A consumer that could not be reached for too long: what it holds goes back."""
+    """Handles a consumer that could not be reached for too long: the messages it holds are returned."""
     state = machine.state
     consumer = state.consumers.get(key)
     if consumer is None or consumer.away != SUSPECTED:
@@ -52,7 +52,7 @@ def give_up(machine: MachineV8, now: int, key: ConsumerKey) -> None:
 
 
 def end_deadlines(machine: MachineV8, now: int) -> None:
-    """Messages that were not settled in time go back. Their consumers get no more until they answer."""
+    """Returns messages that were not settled in time. Their consumers get no more until they answer."""
     state = machine.state
     for key in state.keys_where(lambda consumer: any(now >= until for until in consumer.deadlines.values())):
         consumer = state.consumers[key]
@@ -74,7 +74,7 @@ def _suspect(consumer: Consumer) -> None:
     if isinstance(status, str):
         consumer.status = SUSPECTED, status
     else:
-        # Of one that is suspected already a node forgets what it was before.
+        # If the consumer is suspected already, a node forgets its earlier status.
         consumer.status = (SUSPECTED, status[1]) if status[0] == LATE else SUSPECTED
 
 
@@ -88,7 +88,7 @@ def _back(consumer: Consumer) -> None:
 def _change_waiting(
     machine: MachineV8, meant: Callable[[Consumer], bool], change: Callable[[Consumer], None]
 ) -> None:  # fmt: skip
-    """Changes some of the consumers that wait; those that are cancelled wait no more."""
+    """Changes some of the waiting consumers; removes those that are cancelled."""
     state = machine.state
     state.waiting = [entry for entry in state.waiting if entry[1].status != "cancelled"]
     for _, consumer in state.waiting:

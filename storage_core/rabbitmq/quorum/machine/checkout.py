@@ -1,6 +1,6 @@
-"""How consumers of a quorum queue come, change and leave by themselves, by machine version.
+"""How consumers of a quorum queue subscribe, change and leave of their own accord, by machine version.
 
-Source: docs/format/rabbitmq-quorum.md 10 to 10.2. How they go otherwise is `consumers`'.
+Source: docs/format/rabbitmq-quorum.md 10 to 10.2. How they are lost belongs to `consumers`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _X_PRIORITY = b"x-priority"
 
 
 def check_out(machine: Machine, now: int, name: ConsumerId, spec: Any, meta: Any) -> None:
-    """A consumer that comes, changes, cancels, or fetches one message, up to version 3. Its key is its id."""
+    """Lets a consumer subscribe, change, cancel, or fetch one message, up to version 3. Its key is its id."""
     if spec == "cancel":
         is_there = name in machine.state.consumers
         _leave(machine, now, name, True)
@@ -41,7 +41,7 @@ def check_out(machine: Machine, now: int, name: ConsumerId, spec: Any, meta: Any
 
 
 def check_out_v5(machine: MachineV5, now: int, index: int, name: ConsumerId, spec: Any, meta: Any) -> None:
-    """A consumer that comes, changes, cancels, is removed, or fetches one message, from version 5 on."""
+    """Lets a consumer subscribe, change, cancel, be removed, or fetch one message, from version 5 on."""
     key = machine.key_of(name)
     if spec in ("cancel", "remove"):
         if key is not None:
@@ -57,7 +57,7 @@ def check_out_v5(machine: MachineV5, now: int, index: int, name: ConsumerId, spe
 
 
 def _new_v5(name: ConsumerId, spec: Any, meta: Any, timeout: int | None) -> Consumer:
-    """A consumer from version 5 on; a spec of three parts is that of a client of before 4.0."""
+    """A consumer from version 5 on; a spec of three parts comes from a client older than 4.0."""
     life, term = spec if len(spec) == 2 else (spec[0], _mode_of(*spec[1:]))
     mode, most, serial = credit_mode_of(term)
     credit = int(term[1]) if mode == "simple_prefetch" else 0
@@ -74,7 +74,7 @@ def _mode_of(number: Any, mode: Any) -> Any:
 
 
 def _join(machine: Machine, now: int, key: ConsumerKey, new: Consumer) -> None:
-    """A new consumer, or new terms of one."""
+    """Adds a consumer, or changes the terms of an existing one."""
     state = machine.state
     existing = state.consumers.get(key)
     if state.settings.single_active and not _has_turn(machine, key):
@@ -89,13 +89,13 @@ def _join(machine: Machine, now: int, key: ConsumerKey, new: Consumer) -> None:
 
 
 def _has_turn(machine: Machine, key: ConsumerKey) -> bool:
-    """Whether a known consumer is the active one, or there is none."""
+    """Whether the consumer exists, and is the active one or none is active."""
     existing, active = machine.state.consumers.get(key), machine.active()
     return existing is not None and (active is None or (active == key and existing.status == "up"))
 
 
 def _fetch(machine: Machine, now: int, name: ConsumerId, settled: bool, meta: Any) -> None:
-    """One message for a consumer that is there only for it."""
+    """Delivers one message to a consumer that exists only for it."""
     state = machine.state
     if state.settings.single_active or not machine.ready or machine.find(name) is not None:
         return
@@ -110,7 +110,7 @@ def _fetch(machine: Machine, now: int, name: ConsumerId, settled: bool, meta: An
 
 
 def _leave(machine: Machine, now: int, key: ConsumerKey, keeps: bool) -> None:
-    """A consumer that takes no more: it `keeps` what it holds, or gives it back and is gone."""
+    """Ends a consumer: with `keeps` it keeps the messages it holds, otherwise it returns them and is removed."""
     state = machine.state
     consumer = state.consumers.get(key)
     if consumer is None:
@@ -125,7 +125,7 @@ def _leave(machine: Machine, now: int, key: ConsumerKey, keeps: bool) -> None:
 
 
 def _priority_of(meta: Any) -> int:
-    """The priority of a consumer by the meta map of its checkout."""
+    """The priority of a consumer from the meta map of its checkout."""
     args = meta.get("args") if isinstance(meta, dict) else None
     for item in args if isinstance(args, list) else ():
         if isinstance(item, tuple) and len(item) == 3 and item[0] == _X_PRIORITY and isinstance(item[2], int):

@@ -1,6 +1,6 @@
-"""Commands of a quorum queue's log, from decoded terms to what the machine does.
+"""Applies the commands of a quorum queue's log, which are decoded terms, to the machine.
 
-Source: docs/format/rabbitmq-quorum.md 6.2. Everything unknown has no effect.
+Source: docs/format/rabbitmq-quorum.md 6.2. Unknown commands have no effect.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from storage_core.rabbitmq.quorum.machine.state import Outcome
 
 @dataclass(frozen=True)
 class Command:
-    """One command: its raft index, the leader's clock in ms, its parts (the name first), and who hears of it."""
+    """One command: its raft index, the leader's clock in ms, its parts (name first), and its reply mode."""
 
     index: int
     time: int
@@ -31,7 +31,7 @@ class Command:
 
     @classmethod
     def of(cls, index: int, term: Any) -> Command | None:
-        """None for an entry that is no command of the queue."""
+        """The command in the term of an entry; None if the entry is not a command of the queue."""
         if not isinstance(term, tuple) or len(term) != 4 or term[0] != "$usr" or not isinstance(term[1], dict):
             return None
         time, command = term[1].get("ts"), term[2]
@@ -41,13 +41,13 @@ class Command:
 
     @property
     def message(self) -> Any:
-        """The message that it holds, or None."""
+        """The message that the command holds, or None."""
         at = MESSAGE_AT.get((str(self.parts[0]), len(self.parts)))
         return None if at is None else self.parts[at]
 
 
 def apply(machine: Machine, command: Command) -> None:
-    """Applies one command. Raises FormatError, or what Python raises, for one that no node writes."""
+    """Applies one command. Raises FormatError or a built-in Python exception for one that no node writes."""
     parts = command.parts
     name = str(parts[0]), len(parts)
     if isinstance(machine, MachineV8) and name in _OF_8:
@@ -59,7 +59,7 @@ def apply(machine: Machine, command: Command) -> None:
 
 
 def facts_for(command: Command) -> MessageFacts:
-    """The facts of the message of a command that has one; its sizes as the command says them, where it does."""
+    """The facts of the message of a command that has one, with the sizes that the command states, if any."""
     facts = facts_of(command.message)
     if command.parts[0] != "e":
         return facts
@@ -73,7 +73,7 @@ def _enqueue(machine: Machine, command: Command) -> None:
 
 
 def _enqueue_by_reply(machine: MachineV5, command: Command) -> None:
-    """A message of whoever hears of it. Where nobody does, only version 8 takes it."""
+    """Enqueues a message whose publisher is in the reply mode. Without a publisher, only version 8 accepts it."""
     publisher: Any = "undefined"
     if isinstance(command.reply, tuple) and len(command.reply) == 3 and command.reply[0] == "notify":
         publisher = command.reply[2]
@@ -160,7 +160,7 @@ _FROM_5_ON: dict[tuple[str, int], Callable[[MachineV5, Command], None]] = {
     ("modify", 6): _modify,
     ("checkout", 4): lambda m, c: checkout.check_out_v5(m, c.time, c.index, c.parts[1], c.parts[2], c.parts[3]),
 }
-"""Those that machine version 5 adds, or takes otherwise."""
+"""Commands that machine version 5 adds, or handles differently."""
 
 _OF_8: dict[tuple[str, int], Callable[[MachineV8, Command], None]] = {
     ("down", 3): _down_8,
@@ -168,4 +168,4 @@ _OF_8: dict[tuple[str, int], Callable[[MachineV8, Command], None]] = {
     ("timeout", 2): _timeout_8,
     ("delayed_cmd", 2): _delayed_8,
 }
-"""Those that machine version 8 adds, or takes otherwise."""
+"""Commands that machine version 8 adds, or handles differently."""

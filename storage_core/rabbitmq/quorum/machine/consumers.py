@@ -1,7 +1,7 @@
-"""Consumers of a quorum queue: how they and their nodes go, and get credit. One road for all machine versions.
+"""Consumers of a quorum queue: how they and their nodes are lost, and how they get credit, for all machine versions.
 
-Source: docs/format/rabbitmq-quorum.md 10 to 10.2. How they come, and leave by themselves, is `checkout`'s; what becomes
-of messages, and who is the active one, the machine's.
+Source: docs/format/rabbitmq-quorum.md 10 to 10.2. How they subscribe, and leave of their own accord, belongs to
+`checkout`; what happens to messages, and which consumer is active, to the machine.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from storage_core.rabbitmq.quorum.machine.map_order import node_of, pid_key
 from storage_core.rabbitmq.quorum.machine.state import FAILED, SERIALS, Consumer, ConsumerKey, Outcome
 
 STARTS = 3
-"""After so many none is left: who came back from the dead takes messages, and does not give way when it goes again."""
+"""After this many no process is left: a consumer that came back from the dead takes messages, and does not give way
+when it dies again.
+"""
 
 
 def add_credit(machine: Machine, now: int, key: ConsumerKey, credit: int, count: int, drain: bool) -> None:
-    """Credit that a consumer gives itself; with `drain` what is not used is gone."""
+    """Applies credit that a consumer grants; with `drain`, unused credit is discarded."""
     state = machine.state
     consumer = state.consumers.get(key)
     if consumer is None:
@@ -38,7 +40,7 @@ def add_credit(machine: Machine, now: int, key: ConsumerKey, credit: int, count:
 
 
 def _left(consumer: Consumer, credit: int, count: int) -> int:
-    """The credit that is left of what was given after `count` deliveries."""
+    """The credit that remains of what was granted after `count` deliveries."""
     left = count + credit - consumer.delivery_count
     if consumer.has_serials:
         half = SERIALS // 2
@@ -52,13 +54,13 @@ def _drain(consumer: Consumer) -> None:
 
 
 def return_all(machine: Machine, now: int, key: ConsumerKey, consumer: Consumer, how: Outcome) -> None:
-    """Everything that a consumer holds goes back."""
+    """Returns all messages that a consumer holds."""
     for number in sorted(consumer.checked_out):
         machine.return_one(now, key, consumer, number, how)
 
 
 def process_down(machine: Machine, now: int, pid: Opaque) -> None:
-    """A channel that died: its consumers' messages go back, it publishes no more."""
+    """Handles a channel that died: its consumers' messages are returned, and it is no longer a publisher."""
     _take_down(machine, now, pid)
     if not machine.activates_after_each:
         machine.activate()
@@ -66,7 +68,7 @@ def process_down(machine: Machine, now: int, pid: Opaque) -> None:
 
 
 def _take_down(machine: Machine, now: int, pid: Opaque) -> None:
-    """As `process_down`, without serving others after it."""
+    """Like `process_down`, but does not serve other consumers afterwards."""
     state = machine.state
     state.publishers.pop(pid, None)
     if state.settings.single_active:
@@ -81,7 +83,7 @@ def _take_down(machine: Machine, now: int, pid: Opaque) -> None:
 
 
 def node_lost(machine: Machine, now: int, pid: Opaque) -> None:
-    """A node that cannot be reached: all its consumers give back and are suspended."""
+    """Handles a node that cannot be reached: all its consumers return their messages and are suspended."""
     state, node = machine.state, node_of(pid)
     single, waiting = state.settings.single_active, state.waiting
     for key in state.keys_where(lambda c: node_of(c.id[1]) == node and (single or c.status == "up")):
@@ -92,7 +94,7 @@ def node_lost(machine: Machine, now: int, pid: Opaque) -> None:
             consumer.status = "suspected_down"
         return_all(machine, now, key, consumer, FAILED)
         if single:
-            # Of several the last one alone waits: each is put behind those that waited before.
+            # Of several only the last one waits: each is appended to those that waited before.
             state.waiting = [*waiting, (key, consumer)] if key in state.consumers else list(waiting)
             state.consumers.pop(key, None)
     if single:
@@ -102,7 +104,7 @@ def node_lost(machine: Machine, now: int, pid: Opaque) -> None:
 
 
 def node_back(machine: Machine, now: int, node: bytes) -> None:
-    """A node that is there again: its consumers take messages again."""
+    """Handles a node that is back: its consumers receive messages again."""
     state = machine.state
     for key in state.keys_where(lambda c: node_of(c.id[1]) == node and c.status != "cancelled"):
         consumer = state.consumers[key]
@@ -123,7 +125,7 @@ def _mark_waiting(machine: Machine, node: bytes, status: str) -> None:
 
 
 def purge_nodes(machine: Machine, now: int, nodes: list[str]) -> None:
-    """Nodes that left for good: as if every process of theirs died, the last that is known first."""
+    """Handles nodes that left for good, as if each of their processes died, the last known one first."""
     for node in nodes:
         raw = str(node).encode()
         for pid in reversed([pid for pid in machine.state.pids() if node_of(pid) == raw]):
@@ -131,11 +133,11 @@ def purge_nodes(machine: Machine, now: int, nodes: list[str]) -> None:
 
 
 def restart(machine: Machine, now: int, watched: Collection[bytes]) -> None:
-    """What a restart does: nodes that the new leader watches are back, and then all processes are gone, one after the
+    """Applies a restart: nodes that the new leader watches come back, and then all processes go down, one after the
     other in the order of their pids.
 
-    On a node of 4.0 and later a consumer that was giving way may come back from the dead and hold up the queue until
-    the next restart. Here that follows at once.
+    On a node of 4.0 and later a consumer that was giving way may come back from the dead and block the queue until the
+    next restart. Here that restart follows at once.
     """
     state = machine.state
     if machine.revives_quiescing:

@@ -1,6 +1,6 @@
-"""What the worker says that republishes dead letters of a quorum queue at least once.
+"""Commands of the worker that republishes dead letters of a quorum queue at least once.
 
-Source: docs/format/rabbitmq-quorum.md 10. Which messages wait for it, and how it gets them, is `machine`'s.
+Source: docs/format/rabbitmq-quorum.md 10. Which messages wait for it, and how it gets them, is decided by `machine`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from storage_core.rabbitmq.quorum.machine.state import DeadLetterWorker
 
 
 def apply(machine: Machine, now: int, command: Any) -> None:
-    """A worker comes, {checkout, pid, prefetch}, or has published messages, {settle, ids}."""
+    """Applies {checkout, pid, prefetch}, a new worker, or {settle, ids}, messages that the worker has published."""
     state = machine.state
     worker = state.worker
     if state.settings.dead_letters == AT_LEAST_ONCE and isinstance(command, tuple):

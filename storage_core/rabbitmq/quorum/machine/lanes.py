@@ -1,6 +1,6 @@
-"""The ready messages of a quorum queue up to machine version 7, by raft index, in the order of their delivery.
+"""The ready messages of a quorum queue up to machine version 7, by raft index, in delivery order.
 
-From version 5 on there is a lane for messages of high priority; before all are in the normal one.
+From version 5 on there is a lane for messages of high priority; before that, all are in the normal lane.
 Source: docs/format/rabbitmq-quorum.md 10.2.
 """
 
@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from storage_core.rabbitmq.quorum.machine.message_facts import NORMAL_PRIORITY
 
 TURNS = 3
-"""Each so many messages, the older of the two heads is next; else the high lane's."""
+"""Once in this many messages the older of the two heads is next; otherwise the head of the high lane."""
 
 
 class Lanes:
-    """Two lanes of messages. `turn` counts what left them, below TURNS."""
+    """Two lanes of messages. `turn` counts the messages that left them, modulo TURNS."""
 
     __slots__ = ("high", "normal", "turn")
 
@@ -27,33 +27,33 @@ class Lanes:
         return len(self.normal) + len(self.high)
 
     def __iter__(self) -> Iterator[int]:
-        """All messages as they would leave, one after the other."""
+        """All messages in the order in which they would leave."""
         if not self.high:
             return iter(self.normal)
         rest = Lanes(self.normal, self.high, self.turn)
         return iter([rest.popleft() for _ in range(len(rest))])
 
     def append(self, index: int, priority: int = NORMAL_PRIORITY) -> None:
-        """One more message, the last of its lane."""
+        """Appends a message to its lane."""
         (self.high if priority > NORMAL_PRIORITY else self.normal).append(index)
 
     def extend(self, indexes: Iterable[int]) -> None:
-        """More messages for the normal lane."""
+        """Appends messages to the normal lane."""
         self.normal.extend(indexes)
 
     def clear(self) -> None:
-        """No messages; the turn begins anew."""
+        """Removes all messages and resets the turn."""
         self.normal.clear()
         self.high.clear()
         self.turn = 0
 
     @property
     def head(self) -> int:
-        """The next message. IndexError where there is none."""
+        """The next message. Raises IndexError if there is none."""
         return self._next()[0]
 
     def popleft(self) -> int:
-        """Takes the next message. IndexError where there is none."""
+        """Removes and returns the next message. Raises IndexError if there is none."""
         index = self._next().popleft()
         self.turn = (self.turn + 1) % TURNS
         return index

@@ -1,7 +1,7 @@
 """The state machine of a quorum queue, machine versions 2 and 3: what each command does to the messages.
 
-Source: docs/format/rabbitmq-quorum.md 10 and 10.1. Leaves to `commands` which commands there are, to `checkout` and
-`consumers` the way of consumers in and out, to `machine_v5` and `machine_v8` what later versions do otherwise.
+Source: docs/format/rabbitmq-quorum.md 10 and 10.1. The list of commands belongs to `commands`, adding and removing
+consumers to `checkout` and `consumers`, the differences of later versions to `machine_v5` and `machine_v8`.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ AT_LEAST_ONCE = "at_least_once"
 
 
 class Machine:
-    """Applies commands to `state`. `size_of` says the bytes that count of a message that the state does not know."""
+    """Applies commands to `state`. `size_of` returns the counted bytes of a message if the state does not have them."""
 
     knows_priorities = False
-    """Whether the priority of a message, and the deliveries that failed, count."""
+    """Whether message priorities and failed deliveries count."""
     active_statuses: tuple[Status, ...] = ("up",)
-    """Of consumers that keep others of a queue with a single active one waiting."""
+    """Statuses of a consumer that keeps the others of a queue with a single active consumer waiting."""
     counts_metadata = False
-    """Whether the size of a message is that of its body and its metadata, not of its body alone."""
+    """Whether the size of a message includes its metadata as well as its body."""
     drains_waiting = False
-    """Whether a consumer that waits is drained, whatever its kind of credit."""
+    """Whether a waiting consumer is drained, whatever its credit mode."""
     revives_quiescing = False
-    """Whether a consumer that was giving way takes messages again when its node is back."""
+    """Whether a consumer that was giving way receives messages again when its node is back."""
     activates_after_each = True
-    """Whether the next one comes in after each consumer of a process that is gone, or after all of them."""
+    """Whether the next consumer becomes active after each consumer of a lost process, or after all of them."""
 
     def __init__(self, state: State, size_of: Callable[[int], int]) -> None:
         self.state = state
@@ -52,29 +52,29 @@ class Machine:
         self._count_bytes()
 
     def _count_bytes(self) -> None:
-        """Bytes of the ready messages, which only a queue with a limit needs."""
+        """Counts the bytes of the ready messages, which only a queue with a limit needs."""
         state = self.state
         if state.settings.max_bytes is not None:
             self._ready_bytes = sum(map(self.size, (*state.messages, *state.returns, *state.delayed.due)))
 
     def counted(self, facts: MessageFacts) -> int:
-        """Bytes that count of a message."""
+        """The counted bytes of a message."""
         return facts.size + facts.metadata if self.counts_metadata else facts.size
 
     def size(self, index: int) -> int:
-        """Bytes that count of a message of the queue."""
+        """The counted bytes of a message of the queue."""
         known = self.state.sizes.get(index)
         return self._size_of(index) if known is None else known
 
     @property
     def takes_runs(self) -> bool:
-        """Whether messages only queue up at present: no consumer waits for one, none is dropped or expires."""
+        """Whether messages currently only queue up: no consumer waits for one, none is dropped or expires."""
         state = self.state
         settings = state.settings
         return not (settings.limited or settings.message_ttl_ms is not None or state.service or state.expiries)
 
     def enqueue_run(self, publisher: Opaque, first: int, last: int, indexes: Iterable[int]) -> bool:
-        """Enqueues numbered first to last of one publisher at once; False when the numbers are not the next ones."""
+        """Applies enqueues `first` to `last` of one publisher at once; False unless they come next and `takes_runs`."""
         state = self.state
         if state.publishers.get(publisher, 1) != first or not self.takes_runs:
             return False
@@ -83,7 +83,7 @@ class Machine:
         return True
 
     def enqueue(self, now: int, index: int, publisher: Any, sequence: Any, facts: MessageFacts) -> None:
-        """A message."""
+        """Enqueues a message."""
         state = self.state
         if isinstance(publisher, Opaque) or isinstance(sequence, int):
             wanted = state.publishers.setdefault(publisher, 1)
@@ -101,17 +101,17 @@ class Machine:
         self.serve(now)
 
     def came(self, index: int) -> None:
-        """A message that nobody holds any more, or yet."""
+        """Counts the bytes of a message that no consumer holds, yet or any more."""
         if self.state.settings.max_bytes is not None:
             self._ready_bytes += self.size(index)
 
     def went(self, index: int) -> None:
-        """A message that somebody holds, or nobody any more."""
+        """Stops counting the bytes of a message that a consumer now holds, or that left the queue."""
         if self.state.settings.max_bytes is not None:
             self._ready_bytes -= self.size(index)
 
     def taken(self) -> int:
-        """The next message, out of the queue."""
+        """Removes and returns the next message."""
         state = self.state
         index = state.returns.popleft() if state.returns else state.messages.popleft()
         self.went(index)
@@ -119,11 +119,11 @@ class Machine:
 
     @property
     def ready(self) -> int:
-        """Messages that nobody holds."""
+        """Number of messages that no consumer holds."""
         return len(self.state.messages) + len(self.state.returns)
 
     def expire(self, now: int) -> bool:
-        """Drops expired messages from the head; whether there were any."""
+        """Drops expired messages from the head. Returns whether there were any."""
         state = self.state
         dropped = False
         while self.ready and state.expiries:
@@ -136,7 +136,7 @@ class Machine:
         return dropped
 
     def dead_letter(self, index: int, kept: bool) -> None:
-        """A message that leaves: held for the worker where dead lettering is at least once, and it is `kept` then."""
+        """Removes a message. If it is `kept` and dead lettering is at-least-once, it is held for the worker."""
         state = self.state
         if state.settings.dead_letters == AT_LEAST_ONCE and kept:
             state.sizes[index] = self.size(index)
@@ -145,14 +145,14 @@ class Machine:
             state.forget(index)
 
     def serve(self, now: int) -> None:
-        """Hands messages to consumers with credit, drops what is expired or too much, feeds the worker."""
+        """Delivers messages to consumers with credit, drops expired and excess messages, and feeds the worker."""
         while self.deliver_one(now):
             pass
         self._feed_worker()
         self.drop_excess()
 
     def deliver_one(self, now: int) -> bool:
-        """Gives the next message to the next consumer; False when there is no message or nobody to take it."""
+        """Delivers the next message to the next consumer; False if there is no message or no consumer for it."""
         state = self.state
         self.expire(now)
         while state.service:
@@ -173,7 +173,7 @@ class Machine:
         return False
 
     def settle_consumer(self, key: ConsumerKey, consumer: Consumer) -> None:
-        """Puts a changed consumer back: into the line when it has credit, out of the queue when it is done."""
+        """Stores a changed consumer: one with credit is lined up for messages, one that is done is removed."""
         state = self.state
         if consumer.once and consumer.credit == 0:
             if consumer.checked_out:
@@ -185,14 +185,14 @@ class Machine:
         self.line_up(key, consumer)
 
     def line_up(self, key: ConsumerKey, consumer: Consumer) -> None:
-        """Into the line of those that want messages, once."""
+        """Adds a consumer with credit to the line of those that want messages, if it is not in it yet."""
         if consumer.credit > 0 and consumer.status == "up":
             service = self.state.service
             if not any(key in queue for queue in service.values()):
                 service.setdefault(consumer.priority, deque()).append(key)
 
     def drop_excess(self) -> None:
-        """Drops messages at the head while there are too many, unless publishers are refused instead."""
+        """Drops messages at the head while there are too many, unless publishers are rejected instead."""
         settings = self.state.settings
         if not settings.limited or settings.overflow != "drop_head":
             return
@@ -217,12 +217,12 @@ class Machine:
             worker.next_id += 1
 
     def find(self, key: ConsumerKey) -> tuple[ConsumerKey, Consumer] | None:
-        """The consumer that a command means, and its key."""
+        """The consumer that a command refers to, and its key."""
         consumer = self.state.consumers.get(key)
         return None if consumer is None else (key, consumer)
 
     def complete(self, key: ConsumerKey, consumer: Consumer, ids: list[int]) -> list[int]:
-        """Takes message ids from a consumer, which gets its credit back. The messages, in the order of the ids."""
+        """Takes message ids from a consumer, which gets its credit back. Returns the messages, in the ids' order."""
         found = [consumer.take(number) for number in ids if number in consumer.checked_out]
         if found or len(ids) != 1:
             give_credit(consumer, len(found))
@@ -230,13 +230,13 @@ class Machine:
         return found
 
     def completed(self) -> None:
-        """What follows where messages of a consumer left: nothing."""
+        """Called after messages of a consumer left; does nothing in these versions."""
 
     def came_back(self) -> None:
-        """What follows where messages of a consumer went back: nothing."""
+        """Called after messages of a consumer were returned; does nothing in these versions."""
 
     def settle(self, now: int, key: ConsumerKey, ids: list[int]) -> None:
-        """Acknowledged messages leave."""
+        """Removes acknowledged messages."""
         found = self.find(key)
         if found is None:
             return
@@ -246,7 +246,7 @@ class Machine:
         self.serve(now)
 
     def discard(self, now: int, key: ConsumerKey, ids: list[int], how: Outcome = FAILED) -> None:
-        """Rejected messages leave, for the dead letters."""
+        """Dead-letters rejected messages."""
         found = self.find(key)
         if found is None:
             return
@@ -259,7 +259,7 @@ class Machine:
         self.serve(now)
 
     def give_back(self, now: int, key: ConsumerKey, ids: list[int], how: Outcome = RETURNED) -> None:
-        """Returned messages: to the returns in the order of a map, or away when they were delivered too often."""
+        """Adds returned messages to the returns in the order of a map; removes those delivered too often."""
         consumer = self.state.consumers.get(key)
         if consumer is None:
             return
@@ -274,7 +274,7 @@ class Machine:
         self.serve(now)
 
     def return_one(self, now: int, key: ConsumerKey, consumer: Consumer, number: int, how: Outcome) -> None:
-        """One message of a consumer goes back, or, where that happened too often, leaves."""
+        """Returns one message of a consumer, or removes it if that happened too often."""
         del now
         state = self.state
         index = consumer.checked_out[number]
@@ -293,7 +293,7 @@ class Machine:
         self.came(index)
 
     def note(self, index: int, how: Outcome) -> None:
-        """What a message has to tell of its way back, from version 5 on."""
+        """Records the failed delivery and the annotations of a returned message, from version 5 on."""
         state = self.state
         if how.failed and self.knows_priorities:
             state.failures[index] = state.failures.get(index, 0) + 1
@@ -301,7 +301,7 @@ class Machine:
             state.annotations[index] = {**state.annotations.get(index, {}), **how.annotations}
 
     def requeue(self, now: int, index: int, key: ConsumerKey, number: int, header: Any) -> None:
-        """A returned message that was written again: it goes to the end of the queue under its new index."""
+        """Moves a returned message that was written again to the end of the queue, under its new index."""
         state = self.state
         consumer = state.consumers.get(key)
         if consumer is None or number not in consumer.checked_out:
@@ -317,7 +317,7 @@ class Machine:
         self.serve(now)
 
     def purge(self) -> None:
-        """All ready messages leave; what consumers hold stays."""
+        """Removes all ready messages; those that consumers hold stay."""
         state = self.state
         for index in (*state.messages, *state.returns) if state.sizes or state.counts or state.expiries else ():
             state.forget(index)
@@ -327,7 +327,7 @@ class Machine:
         self.drop_excess()
 
     def configure(self, now: int, config: Any) -> None:
-        """The arguments of the queue. FormatError."""
+        """Sets the arguments of the queue. Raises FormatError."""
         if not isinstance(config, dict):
             raise FormatError(0, "a configuration that is no map")
         state = self.state
@@ -343,30 +343,30 @@ class Machine:
         self.serve(now)
 
     def timeout_of(self, meta: Any) -> int | None:
-        """Within how many ms a consumer must settle a message, by the meta map of its checkout: there is no limit."""
+        """The ms within which a consumer must settle a message, from the meta map of its checkout: no limit here."""
         del meta
         return None
 
     # -- single active consumers
 
     def active(self) -> ConsumerKey | None:
-        """The one that gets messages."""
+        """The key of the consumer that gets messages."""
         return next(iter(self.state.keys_where(lambda consumer: consumer.status in self.active_statuses)), None)
 
     def activate(self) -> None:
-        """Lets the next waiting consumer in, when none is active."""
+        """Activates the next waiting consumer if none is active."""
         state = self.state
         if not state.settings.single_active or self.active() is not None:
             return
         key, waiting = next(((key, other) for key, other in state.waiting if other.status == "up"), (None, None))
         if key is None or waiting is None:
             return
-        # Of several entries of its key the first one goes, whichever that is, and its own may stay.
+        # Of several entries with its key, the first one is removed, even if that leaves its own entry in place.
         state.take_waiting(key)
         self.admit(key, replace(waiting, checked_out=dict(waiting.checked_out)))
 
     def admit(self, key: ConsumerKey, consumer: Consumer) -> None:
-        """A consumer that waited; one that still holds messages under its key goes on with its terms."""
+        """Admits a consumer that waited; one that still holds messages under its key continues with its terms."""
         existing = self.state.consumers.get(key)
         if existing is not None:
             existing.take_over(consumer)
@@ -375,19 +375,19 @@ class Machine:
         self.line_up(key, self.state.consumers[key])
 
     def wait(self, key: ConsumerKey, consumer: Consumer) -> None:
-        """Into the line of those that wait, as the last one."""
+        """Adds a consumer at the end of the line of waiting consumers."""
         self.state.waiting.append((key, consumer))
 
     def credited(self, key: ConsumerKey, consumer: Consumer) -> None:
-        """A consumer that got credit, taken out of the line, waits as the first one again."""
+        """Puts a consumer that got credit, and was taken out of the line, back as its first one."""
         self.state.waiting.insert(0, (key, consumer))
 
     def sort_waiting(self) -> None:
-        """Brings those that wait into their order: as they came."""
+        """Sorts the waiting consumers: here they stay in order of arrival."""
 
 
 def give_credit(consumer: Consumer, count: int) -> None:
-    """Credit for messages that a consumer no longer holds, where it comes back by itself."""
+    """Gives back credit for messages that a consumer no longer holds, if its credit renews automatically."""
     if not consumer.once and consumer.credit_mode != "credited":
         consumer.credit += count
         if consumer.most_credit:

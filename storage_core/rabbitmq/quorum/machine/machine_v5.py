@@ -1,6 +1,6 @@
-"""The state machine of a quorum queue, machine versions 5 to 7 (RabbitMQ 4.0 to 4.2): what they do otherwise than 3.
+"""The state machine of a quorum queue, machine versions 5 to 7 (RabbitMQ 4.0 to 4.2): their differences from version 3.
 
-Source: docs/format/rabbitmq-quorum.md 10.2 and 10.3. Leaves to `checkout` and `consumers` how consumers come and go.
+Source: docs/format/rabbitmq-quorum.md 10.2 and 10.3. How consumers come and go belongs to `checkout` and `consumers`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from storage_core.rabbitmq.quorum.machine.state import RETURNED, Consumer, Consu
 
 
 class MachineV5(Machine):
-    """Consumers may be known by a number; one that is to give way to another is quiescing until it holds nothing."""
+    """Consumers may be identified by a number; one that must give way is quiescing until it holds nothing."""
 
     knows_priorities = revives_quiescing = True
     active_statuses: tuple[Status, ...] = ("up", "quiescing")
     activates_after_each = False
 
     def key_of(self, name: ConsumerId) -> ConsumerKey | None:
-        """The key of the consumer of that id, waiting ones too."""
+        """The key of the consumer with that id, which may be a waiting one."""
         state = self.state
         if name in state.consumers:
             return name
@@ -26,7 +26,7 @@ class MachineV5(Machine):
         return next(iter([*found, *(key for key, consumer in state.waiting if consumer.id == name)]), None)
 
     def find(self, key: ConsumerKey) -> tuple[ConsumerKey, Consumer] | None:
-        """The consumer that a command means, by its key or its id, and its key."""
+        """The consumer that a command refers to by key or by id, and its key."""
         found = super().find(key)
         if found is None and isinstance(key, tuple):
             others = self.state.keys_where(lambda consumer: consumer.id == key)
@@ -34,7 +34,7 @@ class MachineV5(Machine):
         return found
 
     def settle_consumer(self, key: ConsumerKey, consumer: Consumer) -> None:
-        """Puts a changed consumer back; one that gives way and holds nothing waits."""
+        """Stores a changed consumer; one that gives way and holds nothing becomes a waiting one."""
         done = consumer.once and consumer.credit == 0
         if done or consumer.status != "quiescing" or consumer.checked_out:
             super().settle_consumer(key, consumer)
@@ -44,11 +44,11 @@ class MachineV5(Machine):
         self.wait(key, consumer)
 
     def completed(self) -> None:
-        """The next of several single active consumers may be due."""
+        """Activates the next single active consumer if it is due."""
         self.activate()
 
     def give_back(self, now: int, key: ConsumerKey, ids: list[int], how: Outcome = RETURNED) -> None:
-        """Returned messages: to the returns in the order of the command, or away when they were returned too often."""
+        """Adds returned messages to the returns in the order of the command; removes those returned too often."""
         found = self.find(key)
         if found is None:
             return
@@ -64,7 +64,7 @@ class MachineV5(Machine):
     # -- single active consumers
 
     def activate(self) -> None:
-        """Lets the first that waits in, when none is active or the active one has a lower priority."""
+        """Activates the first waiting consumer if none is active or the active one has a lower priority."""
         state = self.state
         if not state.settings.single_active or not state.waiting or state.waiting[0][1].status != "up":
             return
@@ -83,23 +83,23 @@ class MachineV5(Machine):
         del state.waiting[0]
         state.consumers[key] = consumer
         self.line_up(key, consumer)
-        # A queue of an older version may have both under one key; then none is left.
+        # In a queue from an older version both may have the same key; then none is left.
         del state.consumers[active]
         self.wait(active, before)
 
     def credited(self, key: ConsumerKey, consumer: Consumer) -> None:
-        """A consumer that got credit, taken out of the line, waits where its credit puts it."""
+        """Puts a consumer that got credit, and was taken out of the line, back where its credit ranks it."""
         self.wait(key, consumer)
 
     def wait(self, key: ConsumerKey, consumer: Consumer) -> None:
-        """Into the line of those that wait, in place of the entry of the same key."""
+        """Adds a consumer to the line of waiting consumers, in place of an entry with the same key."""
         waiting = self.state.waiting
         place = next((place for place, (other, _) in enumerate(waiting) if other == key), len(waiting))
         waiting[place : place + 1] = [(key, consumer)]
         self.sort_waiting()
 
     def sort_waiting(self) -> None:
-        """Those that are up first, by priority, then by credit."""
+        """Sorts the waiting consumers: those that are up come first, by priority, then by credit."""
         self.state.waiting.sort(
             key=lambda entry: (
                 (0, -entry[1].priority, -entry[1].credit, *key_order(entry[0])) if entry[1].status == "up" else (1,)
@@ -108,8 +108,8 @@ class MachineV5(Machine):
 
 
 class MachineV7(MachineV5):
-    """The next single active consumer comes in after a return as well."""
+    """The next single active consumer can become active after a return as well."""
 
     def came_back(self) -> None:
-        """The next of several single active consumers may be due."""
+        """Activates the next single active consumer if it is due."""
         self.activate()

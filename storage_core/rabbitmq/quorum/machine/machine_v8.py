@@ -1,6 +1,6 @@
-"""The state machine of a quorum queue, machine version 8 (RabbitMQ 4.3): what it does otherwise than version 7.
+"""The state machine of a quorum queue, machine version 8 (RabbitMQ 4.3): its differences from version 7.
 
-Source: docs/format/rabbitmq-quorum.md 10.4. Leaves to `absence` consumers that cannot be reached or are late.
+Source: docs/format/rabbitmq-quorum.md 10.4. Handling consumers that cannot be reached or are late belongs to `absence`.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from storage_core.rabbitmq.quorum.machine.state import (
 SUSPECTED, LATE = "suspected_down", "timeout"
 DELIVERY_TIME, DEFERRAL_TOKEN = b"x-opt-delivery-time", b"x-opt-deferral-token"
 _FAILED, _NOT_FAILED = ("all", "failed"), ("all", "returned")
-"""What an argument of the queue must say for a message to be delayed whose delivery failed, or did not."""
+"""The values of a queue argument that delay a message after a failed delivery, and after one that did not fail."""
 
 
 class MachineV8(MachineV7):
-    """Strictly by priority; only failed deliveries count against the limit; what returns may have to wait."""
+    """Delivers strictly by priority; only failed deliveries count against the limit; returns may be delayed."""
 
     active_statuses = ("up", "quiescing", (SUSPECTED, "up"), (SUSPECTED, "quiescing"))
     counts_metadata = drains_waiting = True
     revives_quiescing = False
 
     def timeout_of(self, meta: Any) -> int:
-        """Within how many ms a consumer must settle a message, by the meta map of its checkout."""
+        """The ms within which a consumer must settle a message, from the meta map of its checkout."""
         said = meta.get("timeout") if isinstance(meta, dict) else None
         return said if isinstance(said, int) else ACKNOWLEDGED_WITHIN
 
     # -- expiry
 
     def expire(self, now: int) -> bool:
-        """Drops what is expired at the heads of all priorities, where the next message is; whether it was."""
+        """Drops expired messages at the heads of all priorities if the next one is expired. Returns whether it was."""
         state = self.state
         if not state.expiries or not self.ready:
             return False
@@ -50,7 +50,7 @@ class MachineV8(MachineV7):
         return True
 
     def expire_heads(self, now: int) -> None:
-        """Drops what is expired at the heads of the returned messages and of all priorities."""
+        """Drops expired messages at the heads of the returns and of all priorities."""
         state = self.state
         while state.returns and self._is_expired(state.returns[0], now):
             self.dead_letter(self.taken(), True)
@@ -66,24 +66,24 @@ class MachineV8(MachineV7):
     # -- what consumers answer
 
     def complete(self, key: ConsumerKey, consumer: Consumer, ids: list[int]) -> list[int]:
-        """Takes message ids from a consumer, which gets its credit back. The messages, in the order of the ids."""
+        """Takes message ids from a consumer, which gets its credit back. Returns the messages, in the ids' order."""
         found = [consumer.take(number) for number in ids if number in consumer.checked_out]
         give_credit(consumer, len(found))
         self.settle_consumer(key, consumer)
         return found
 
     def settle(self, now: int, key: ConsumerKey, ids: list[int]) -> None:
-        """Acknowledged messages leave."""
+        """Removes acknowledged messages."""
         if self._is_heard(now, key, ids):
             super().settle(now, key, ids)
 
     def discard(self, now: int, key: ConsumerKey, ids: list[int], how: Outcome = FAILED) -> None:
-        """Rejected messages leave, for the dead letters."""
+        """Dead-letters rejected messages."""
         if self._is_heard(now, key, ids):
             super().discard(now, key, ids, how)
 
     def give_back(self, now: int, key: ConsumerKey, ids: list[int], how: Outcome = RETURNED) -> None:
-        """Returned messages: each to the returns, to those that wait for their time, or away."""
+        """Moves each returned message to the returns or to the delayed messages, or removes it."""
         found = self.find(key) if self._is_heard(now, key, ids) else None
         if found is None:
             return
@@ -94,8 +94,8 @@ class MachineV8(MachineV7):
         self.serve(now)
 
     def _is_heard(self, now: int, key: ConsumerKey, ids: list[int]) -> bool:
-        """Whether a consumer that is in says so. One that was late with these messages is no longer; if it waits, the
-        messages are others' by now.
+        """Whether the answer is from a consumer that is not waiting. One that was late with these messages no longer
+        is; if it waits, the messages no longer belong to it.
         """
         found = self.find(key)
         if found is not None:
@@ -117,7 +117,7 @@ class MachineV8(MachineV7):
         return next(iter([*by_key, *(entry for entry in waiting if entry[1].id == key)]), None)
 
     def return_one(self, now: int, key: ConsumerKey, consumer: Consumer, number: int, how: Outcome) -> None:
-        """One message of a consumer goes back, or, where its delivery failed too often, leaves."""
+        """Returns one message of a consumer, or removes it if its delivery failed too often."""
         state = self.state
         index = consumer.checked_out[number]
         state.sizes[index] = self.size(index)
@@ -140,7 +140,7 @@ class MachineV8(MachineV7):
         self.came(index)
 
     def _due(self, now: int, index: int, how: Outcome) -> int | None:
-        """When a message that returns is due again; None for at once."""
+        """When a returned message is due again; None for at once."""
         wanted = how.annotations.get(DELIVERY_TIME)
         if isinstance(wanted, int) and wanted > now:
             return wanted
@@ -150,10 +150,10 @@ class MachineV8(MachineV7):
         _, least, most = retry
         return now + min(least * max(1, self.state.failures.get(index, 1)), most)
 
-    # -- messages that wait for their time
+    # -- delayed messages
 
     def purge(self) -> None:
-        """All messages leave but what consumers hold."""
+        """Removes all messages except those that consumers hold."""
         state = self.state
         worker = state.worker
         for index in (*state.delayed.due, *state.discards, *(worker.checked_out.values() if worker else ())):
@@ -165,13 +165,13 @@ class MachineV8(MachineV7):
         super().purge()
 
     def wake(self, now: int) -> None:
-        """The timer of the queue: what is due is ready, what is expired leaves."""
+        """Handles the timer of the queue: due messages become ready, expired ones are removed."""
         self.state.returns.extend(self.state.delayed.take_due(now))
         self.expire_heads(now)
         self.serve(now)
 
     def retry(self, now: int, count: int | None) -> None:
-        """So many of the delayed messages are ready, or all of them."""
+        """Makes `count` delayed messages ready, or all of them if it is None."""
         delayed = self.state.delayed
         self.state.returns.extend(delayed.take_first(len(delayed) if count is None else count))
         if count is None:
@@ -179,7 +179,7 @@ class MachineV8(MachineV7):
         self.serve(now)
 
     def assign(self, now: int, key: ConsumerKey, tokens: list[bytes]) -> None:
-        """A consumer asks for messages that were deferred under these tokens."""
+        """Hands a consumer the messages that it requested, which were deferred under these tokens."""
         state = self.state
         consumer = state.consumers.get(key)
         if consumer is None or consumer.status != "up":
@@ -196,7 +196,7 @@ class MachineV8(MachineV7):
 
 
 def _answer(consumer: Consumer, ids: list[int]) -> None:
-    """A consumer that was late with these messages is no longer."""
+    """Records that a consumer is no longer late with these messages."""
     if consumer.away == LATE:
         consumer.overdue = [number for number in consumer.overdue if number not in ids]
         if not consumer.overdue:

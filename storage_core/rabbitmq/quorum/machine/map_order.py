@@ -1,4 +1,4 @@
-"""The orders in which a node goes through what it holds: of message ids in a map, of pids.
+"""The orders in which a node iterates over message ids in a map, and over pids.
 
 Source: docs/format/rabbitmq-quorum.md 10; proven with OTP 25.
 """
@@ -14,18 +14,18 @@ LARGEST_FLAT_MAP = 32
 _MASK = 0xFFFFFFFF
 _GOLDEN, _SEED = 0x9E3779B9, 3432918353
 _SHIFTS = (-13, 8, -13, -12, 16, -5, -3, 10, -15)
-"""By how many bits each step moves a word: to the left, or, below zero, to the right."""
+"""The number of bits by which each step shifts a word: to the left, or, if negative, to the right."""
 
 
 def as_in_map(ids: Sequence[int]) -> list[int]:
-    """Distinct numbers in the order of a map with these keys: ascending, or, of more than 32, that of a hash trie."""
+    """Distinct numbers in the order of a map with these keys: ascending, or, for more than 32, that of a hash trie."""
     if len(ids) <= LARGEST_FLAT_MAP:
         return sorted(ids)
     return sorted(ids, key=_trie_path)
 
 
 def _trie_path(key: int) -> tuple[int, ...]:
-    """The 4-bit digits of the key's hash from the low end."""
+    """The 4-bit digits of the key's hash, lowest first."""
     found = _hash(key)
     return tuple(found >> shift & 15 for shift in range(0, 32, 4))
 

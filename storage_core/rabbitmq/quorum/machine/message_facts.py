@@ -1,4 +1,4 @@
-"""What the machine of a quorum queue looks at in a message when it comes.
+"""The facts of a message that the machine of a quorum queue uses when the message arrives.
 
 Source: docs/format/rabbitmq-quorum.md 7 and 10.
 """
@@ -15,22 +15,22 @@ from storage_core.formats.rabbitmq.message import message_container
 
 _EXPIRATION = 1 + [name for name, _ in properties.FIELDS].index("expiration")
 NORMAL_PRIORITY = 4
-"""That of a message that says none."""
+"""The priority of a message that states none."""
 _HEADERS = 1 + [name for name, _ in properties.FIELDS].index("headers")
 _OF_A_HEADER = 100
 _TOPIC, _MQTT_PROPERTIES = 3, 7
 _COUNTED = ("Content-Type", "Response-Topic", "Correlation-Data")
-"""Properties of MQTT whose values count."""
+"""MQTT properties whose values count."""
 _BODIES = {message_container.LEGACY: 5, message_container.AMQP: 2, message_container.MQTT: 6}
-"""Which part of a content a node counts as its body, by protocol."""
+"""The part of the content that a node counts as the body, by protocol."""
 _COUNT = (message_container.TTL, message_container.PRIORITY, message_container.DELIVERIES)
 _MARKS = tuple(bytes((len(name),)) + name.encode() for name in _COUNT)
-"""How the names of annotations that count are spelled, in each kind of atom."""
+"""The encoded names of the annotations that count; every kind of atom contains these bytes."""
 
 
 @dataclass(frozen=True)
 class MessageFacts:
-    """The size of its body, its own time to live in ms, its priority, how often it was delivered before it came here,
+    """A message's body size, its own time to live in ms, its priority, the number of deliveries before it arrived here,
     and the size of what a node counts as its metadata.
     """
 
@@ -42,18 +42,18 @@ class MessageFacts:
 
     @property
     def plain(self) -> bool:
-        """Whether there is nothing but the size."""
+        """Whether the message has no facts except its size."""
         return self.ttl is None and self.priority == NORMAL_PRIORITY and not self.deliveries
 
 
 def noted_facts(size: int, metadata: int, ttl: int, priority: int, deliveries: int) -> MessageFacts:
-    """The facts of a message of which a broker noted these; -1 for what it did not."""
+    """The facts of a message from the values that a broker noted; -1 for values that it did not note."""
     known = priority if priority >= 0 else NORMAL_PRIORITY
     return MessageFacts(size, ttl if ttl >= 0 else None, known, max(deliveries, 0), metadata)
 
 
 def message_facts(term: bytes) -> MessageFacts:
-    """The facts of an encoded message; none of one that cannot be decoded, which a read tells."""
+    """The facts of an encoded message; empty if it cannot be decoded, which a read reports."""
     try:
         return facts_of(et.decode(term))
     except FormatError:
@@ -61,14 +61,14 @@ def message_facts(term: bytes) -> MessageFacts:
 
 
 def sized_facts(term: bytes, size: int, metadata: int) -> MessageFacts:
-    """The facts of an encoded container whose sizes the command says; it is decoded only where more may count."""
+    """The facts of an encoded container whose sizes the command states; decodes it only if more may count."""
     if not any(mark in term for mark in _MARKS):
         return MessageFacts(size, metadata=metadata)
     return replace(message_facts(term), size=size, metadata=metadata)
 
 
 def facts_of(message: Any) -> MessageFacts:
-    """The facts of a decoded message; a node counts 0 bytes of what is none."""
+    """The facts of a decoded message. Of other terms, a node counts the bytes of a binary, and 0 for the rest."""
     if message_container.is_container(message):
         return _of_container(*message[1:])
     if not isinstance(message, tuple) or len(message) != 6 or message[0] != "basic_message":
@@ -95,7 +95,7 @@ def _of_container(protocol: Any, content: Any, annotations: Any) -> MessageFacts
 
 
 def _metadata_of(protocol: Any, content: Any) -> int:
-    """Bytes that a node of 4.3 counts besides the body, where the command does not say them."""
+    """The bytes that a node of 4.3 counts in addition to the body, if the command does not state them."""
     try:
         if protocol == message_container.LEGACY:
             if isinstance(content[3], bytes):

@@ -1,4 +1,4 @@
-"""The ready messages of a quorum queue of machine version 8, by raft index: those of the highest priority first.
+"""The ready messages of a quorum queue of machine version 8, by raft index, highest priority first.
 
 Source: docs/format/rabbitmq-quorum.md 10.4.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from storage_core.rabbitmq.quorum.machine.message_facts import NORMAL_PRIORITY
 
 HIGHEST = 31
-"""Priorities above it count as it."""
+"""Priorities above this one count as this one."""
 
 
 class Priorities:
@@ -27,33 +27,33 @@ class Priorities:
         return sum(map(len, self.queues.values()))
 
     def __iter__(self) -> Iterator[int]:
-        """All messages as they would leave, one after the other."""
+        """All messages in the order in which they would leave."""
         for priority in self._ordered():
             yield from self.queues[priority]
 
     def append(self, index: int, priority: int = NORMAL_PRIORITY) -> None:
-        """One more message, the last of its priority."""
+        """Appends a message to the queue of its priority."""
         self.queues.setdefault(max(0, min(priority, HIGHEST)), deque()).append(index)
 
     def extend(self, indexes: Iterable[int]) -> None:
-        """More messages of the normal priority."""
+        """Appends messages of the normal priority."""
         self.queues.setdefault(NORMAL_PRIORITY, deque()).extend(indexes)
 
     def clear(self) -> None:
-        """No messages."""
+        """Removes all messages."""
         self.queues.clear()
 
     @property
     def head(self) -> int:
-        """The next message. ValueError where there is none."""
+        """The next message. Raises ValueError if there is none."""
         return self.queues[max(self.queues)][0]
 
     def popleft(self) -> int:
-        """Takes the next message. ValueError where there is none."""
+        """Removes and returns the next message. Raises ValueError if there is none."""
         return self._take(max(self.queues))
 
     def take_heads(self, meant: Callable[[int], bool]) -> list[int]:
-        """Takes the first messages of each priority as long as they are meant."""
+        """Removes and returns the first messages of each priority, as long as `meant` accepts them."""
         taken = []
         for priority in self._ordered():
             while priority in self.queues and meant(self.queues[priority][0]):

@@ -1,4 +1,4 @@
-"""The state of a snapshot of a quorum queue, brought into the one that its machine goes on from.
+"""Converts the state in a snapshot of a quorum queue to the state from which its machine continues.
 
 Source: docs/format/rabbitmq-quorum.md 5, 7 and 10.
 """
@@ -27,11 +27,11 @@ from storage_core.rabbitmq.quorum.machine.state import (
 )
 
 _INDEX_BITS = 44
-"""Of a message that is one number: how many hold its raft index; those above hold its size."""
+"""In a message that is one number: how many low bits hold its raft index; the bits above hold its size."""
 
 
 def from_snapshot(term: Any, version: int) -> State:
-    """The state of a snapshot of a machine version that is read. FormatError for another shape."""
+    """The state of a snapshot of a supported machine version. Raises FormatError for another shape."""
     try:
         return _from_snapshot(term, version)
     except (TypeError, ValueError, IndexError, KeyError, AttributeError):
@@ -61,7 +61,7 @@ def _from_snapshot(term: Any, version: int) -> State:
 
 def _lanes(state: State, term: Any) -> Lanes | Priorities:
     """The ready messages: a queue with a length, from version 5 on {rabbit_fifo_q, high, normal, length, turn}, in 8
-    {pq, queues by 31 less the priority, length, bitmap}.
+    {pq, queues by 31 minus the priority, length, bitmap}.
     """
     if state.version < APART:
         return Lanes(_message(state, message) for message in _listed(term))
@@ -83,7 +83,7 @@ def _listed(queue: Any) -> list[Any]:
 
 
 def _message(state: State, message: Any) -> int:
-    """[index | header] in one of its three spellings, or, in version 8, index and size in one number."""
+    """Reads [index | header] in one of its three forms, or, in version 8, index and size in one number."""
     if isinstance(message, int) and state.version >= STRICT:
         index = message & (1 << _INDEX_BITS) - 1
         state.sizes[index] = message >> _INDEX_BITS
@@ -116,7 +116,7 @@ def _status(term: Any) -> Status:
 
 
 def _service(term: Any) -> dict[int, deque[ConsumerKey]]:
-    """A priority queue: {queue, in, out, length}, or {pqueue, [{-priority, queue}]}."""
+    """Reads a priority queue: {queue, in, out, length}, or {pqueue, [{-priority, queue}]}."""
     parts = [(0, term)] if term[0] == "queue" else term[1]
     found: dict[int, deque[ConsumerKey]] = {}
     for minus, queue in parts:
@@ -141,7 +141,7 @@ def _dead_letters(state: State, term: Any) -> None:
 
 
 def _delayed(state: State, term: Any) -> None:
-    """{delayed, {size, a tree of {[due | index], message, smaller, larger}}, the next one, keys by token}."""
+    """Reads {delayed, {size, a tree of {[due | index], message, smaller, larger}}, the next one, keys by token}."""
     _, (_, root), following, deferred = term
     nodes = [root]
     while nodes:

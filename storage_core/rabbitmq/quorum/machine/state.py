@@ -1,7 +1,7 @@
-"""What the state machine of a quorum queue holds between two commands.
+"""The state that the machine of a quorum queue holds between two commands.
 
-A message is its raft index. Source: docs/format/rabbitmq-quorum.md 7 and 10. Leaves to `machine` what commands do, to
-`snapshot_state` how a snapshot spells it.
+A message is represented by its raft index. Source: docs/format/rabbitmq-quorum.md 7 and 10. Applying commands belongs
+to `machine`, reading the state from a snapshot to `snapshot_state`.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from storage_core.rabbitmq.quorum.machine.priorities import Priorities
 
 ConsumerId = tuple[bytes, Opaque]
 ConsumerKey = ConsumerId | int
-"""Under what a consumer is known: its id, or, from machine version 5 on, the raft index with which it came."""
+"""Identifies a consumer: its id, or, from machine version 5 on, the raft index of its checkout."""
 Status = str | tuple[str, str]
-"""That of a consumer: up, cancelled, quiescing, suspected_down. In machine version 8 why it gets no messages now,
-suspected_down or timeout, goes before what it is otherwise.
+"""The status of a consumer: up, cancelled, quiescing, suspected_down. In machine version 8 the reason why it gets no
+messages now, suspected_down or timeout, precedes its status otherwise.
 """
 OLDEST, APART, STRICT = 2, 5, 8
-"""The oldest machine version that is read, the one from which on returns and failed deliveries are counted apart, and
-the one that delivers strictly by priority, and whose snapshots keep entries from before their index.
+"""The oldest supported machine version, the one from which on returns and failed deliveries are counted separately, and
+the one that delivers strictly by priority and whose snapshots keep entries from before their index.
 """
 ACKNOWLEDGED_WITHIN = 1_800_000
-"""Within how many ms, where nothing else is said, version 8 wants a message acknowledged."""
+"""The ms within which version 8 requires a message to be acknowledged, unless stated otherwise."""
 HIGH_OF_BEFORE = 9
-"""The priority in version 8 of what lay in the high lane."""
+"""The priority in version 8 of messages from the high lane."""
 SERIALS = 1 << 32
-"""Delivery counts of AMQP 1.0 begin again there."""
+"""AMQP 1.0 delivery counts wrap around at this value."""
 
 
 @dataclass
 class Settings:
-    """The arguments of the queue that its machine knows; None where one is not set."""
+    """The arguments of the queue that its machine uses; None if one is not set."""
 
     overflow: str = "drop_head"
     max_length: int | None = None
@@ -51,19 +51,19 @@ class Settings:
     single_active: bool = False
     dead_letters: Any = "undefined"
     retry: tuple[str, int, int] | None = None
-    """Of what returns, all, failed or returned is delayed, by how many ms at least and at most."""
+    """Which returned messages are delayed (all, failed or returned), and by how many ms at least and at most."""
 
     @property
     def limited(self) -> bool:
-        """Whether the queue has a greatest length."""
+        """Whether the queue has a maximum length."""
         return self.max_length is not None or self.max_bytes is not None
 
 
 @dataclass
 class Consumer:
-    """`checked_out` has the messages by message id, in the order of delivery. `most_credit`: it gets no more back.
-    `serial`: its delivery count is one of AMQP 1.0. `prefetch` is what its client said. In machine version 8 it must
-    settle each message within `timeout` ms; `deadlines` has until when, by message id, `overdue` which it did not.
+    """`checked_out` has the messages by message id, in delivery order. Credit is given back up to `most_credit` only.
+    `serial`: its delivery count is one of AMQP 1.0. `prefetch` is what its client requested. In machine version 8 it
+    must settle each message within `timeout` ms; `deadlines` has the deadlines by message id, `overdue` those missed.
     """
 
     id: ConsumerId
@@ -84,16 +84,16 @@ class Consumer:
 
     @property
     def away(self) -> str | None:
-        """Why it gets no messages now, in version 8; None where it does, or is gone."""
+        """Why the consumer gets no messages now, in version 8; None if it does get them, or has left."""
         return self.status[0] if isinstance(self.status, tuple) else None
 
     @property
     def has_serials(self) -> bool:
-        """Whether its delivery count begins again after the last serial number; in version 8 each one's does."""
+        """Whether its delivery count wraps around after the last serial number; in version 8 every count does."""
         return self.serial or self.timeout is not None
 
     def hold(self, index: int, now: int) -> None:
-        """A message that it is given, for a credit."""
+        """Hands a message to the consumer, for one credit."""
         self.checked_out[self.next_id] = index
         if self.timeout is not None:
             self.deadlines[self.next_id] = now + self.timeout
@@ -102,25 +102,25 @@ class Consumer:
         self.advance(1)
 
     def take(self, number: int) -> int:
-        """The message of that id, taken from it. KeyError when it has none."""
+        """Removes and returns the message with that id. Raises KeyError if the consumer has none."""
         self.deadlines.pop(number, None)
         return self.checked_out.pop(number)
 
     def advance(self, count: int) -> None:
-        """So many more deliveries."""
+        """Counts `count` more deliveries."""
         self.delivery_count += count
         if self.has_serials:
             self.delivery_count %= SERIALS
 
     def take_over(self, other: Consumer) -> None:
-        """The terms of a later checkout."""
+        """Takes over the terms of a later checkout."""
         self.credit_mode, self.once, self.priority = other.credit_mode, other.once, other.priority
         self.most_credit, self.serial, self.prefetch = other.most_credit, other.serial, other.prefetch
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a message went back: whether its delivery `failed`, and what its consumer noted on it."""
+    """How a message was returned: whether its delivery `failed`, and what its consumer noted on it."""
 
     failed: bool = False
     annotations: Mapping[Any, Any] = field(default_factory=dict)
@@ -131,7 +131,7 @@ RETURNED, FAILED = Outcome(), Outcome(True)
 
 @dataclass
 class DeadLetterWorker:
-    """Who republishes what at-least-once dead lettering holds."""
+    """The worker that republishes the messages held by at-least-once dead lettering."""
 
     prefetch: int
     next_id: int = 0
@@ -140,10 +140,10 @@ class DeadLetterWorker:
 
 @dataclass
 class State:
-    """The queue between two commands. `sizes`, `expiries` (ms) and `counts` (of returns) are by raft index; what is
-    not in `sizes` is for the caller's table of the log to say. `failures` are, from machine version 5 on, deliveries
-    that failed, and those that messages had before they came; `annotations` what consumers noted on what they
-    returned. `clock` is the time of the last command, in ms, as far as it is known.
+    """The queue between two commands. `sizes`, `expiries` (ms) and `counts` (of returns) are by raft index; sizes that
+    are not in `sizes` come from the caller's table of the log. `failures` are, from machine version 5 on, failed
+    deliveries and those that messages had before they arrived; `annotations` are what consumers noted on messages that
+    they returned. `clock` is the time of the last command, in ms, as far as it is known.
     """
 
     version: int = OLDEST
@@ -166,11 +166,11 @@ class State:
 
     @property
     def credit_by_message(self) -> bool:
-        """Whether a consumer gets its credit back with each message that returns, not for all of a command at once."""
+        """Whether a consumer gets credit back with each returned message rather than for a whole command at once."""
         return self.version > OLDEST
 
     def upgraded(self, version: int, now: int) -> State:
-        """This state under the rules of a later version, which it gets at `now`."""
+        """Upgrades this state to the rules of a later version at the time `now`, and returns it."""
         if self.version == OLDEST:
             for consumer in self.consumers.values():
                 if consumer.credit_mode == "simple_prefetch":
@@ -183,7 +183,7 @@ class State:
         return self
 
     def _count_apart(self) -> None:
-        """What was returned, or is with a consumer, was returned as often as it was delivered."""
+        """Counts messages that were returned, or that a consumer holds, as returned as often as they were delivered."""
         self.messages = Lanes(self.messages)
         self.failures = dict(self.counts)
         gone_back = {*self.returns, *(each for one in self.consumers.values() for each in one.checked_out.values())}
@@ -209,11 +209,11 @@ class State:
         )  # fmt: skip
 
     def keys_where(self, meant: Callable[[Consumer], bool]) -> list[ConsumerKey]:
-        """The keys of some consumers, in the order in which a node goes through them."""
+        """The keys of the consumers that `meant` accepts, in the order in which a node iterates over them."""
         return sorted((key for key, consumer in self.consumers.items() if meant(consumer)), key=key_order)
 
     def take_waiting(self, key: ConsumerKey) -> Consumer | None:
-        """Takes the first entry of a key out of the line of those that wait."""
+        """Removes the first entry of a key from the waiting consumers and returns it; None if there is none."""
         for place, (other, consumer) in enumerate(self.waiting):
             if other == key:
                 del self.waiting[place]
@@ -221,7 +221,7 @@ class State:
         return None
 
     def pids(self) -> list[Opaque]:
-        """Every process that the queue knows, some more than once: of consumers, of publishers, of those that wait."""
+        """Every process that the queue knows, some more than once: of consumers, publishers, and waiting consumers."""
         return [
             *(self.consumers[key].id[1] for key in self.keys_where(lambda _: True)),
             *sorted((pid for pid in self.publishers if isinstance(pid, Opaque)), key=pid_key),
@@ -229,7 +229,7 @@ class State:
         ]
 
     def learn(self, index: int, header: Any) -> None:
-        """What a message's header says: its size, when it expires, how often it was returned. FormatError."""
+        """Records the fields of a message's header: its size, expiry, and number of returns. Raises FormatError."""
         found = header_fields(header, self.version)
         self.sizes[index] = found.size
         if found.annotations is not None:
@@ -241,7 +241,7 @@ class State:
                 values[index] = value
 
     def forget(self, index: int) -> None:
-        """A message that left the queue."""
+        """Removes the data of a message that left the queue."""
         self.sizes.pop(index, None)
         self.expiries.pop(index, None)
         self.counts.pop(index, None)
@@ -250,17 +250,17 @@ class State:
 
     @property
     def acquired(self) -> dict[int, int]:
-        """How often messages were delivered before, by raft index; those that never were are left out."""
+        """How often messages were delivered before, by raft index; those never delivered are left out."""
         return {**self.failures, **self.counts}
 
     @property
     def deliveries(self) -> dict[int, int]:
-        """What a node says of that to a consumer: all of them, in version 8 those that failed."""
+        """The delivery counts that a node reports to a consumer: of all deliveries, in version 8 of failed ones."""
         return dict(self.failures) if self.version >= STRICT else self.acquired
 
 
 class Header(NamedTuple):
-    """What a header says; None for what it does not."""
+    """The fields of a header; None for those that it does not have."""
 
     size: int
     expiry: int | None = None
@@ -270,7 +270,7 @@ class Header(NamedTuple):
 
 
 def header_fields(header: Any, version: int) -> Header:
-    """The fields of a header in any of its three shapes. FormatError."""
+    """The fields of a header in any of its three shapes. Raises FormatError."""
     if isinstance(header, int):
         return Header(header)
     if isinstance(header, ImproperList) and len(header.items) == 1 and isinstance(header.tail, int):
@@ -284,7 +284,7 @@ def header_fields(header: Any, version: int) -> Header:
 
 
 def settings_of(config: dict[Any, Any], version: int) -> Settings:
-    """The settings of the command that sets the queue's arguments. A delivery limit below 0 is none from 5 on."""
+    """The settings from the command that sets the queue's arguments. From 5 on a delivery limit below 0 is none."""
 
     def number(name: str) -> int | None:
         value = config.get(name, "undefined")
@@ -304,7 +304,7 @@ def settings_of(config: dict[Any, Any], version: int) -> Settings:
 
 
 def retry_of(term: Any) -> tuple[str, int, int] | None:
-    """What of a queue's arguments says which returned messages are delayed; None for disabled."""
+    """The queue argument that states which returned messages are delayed; None for disabled."""
     if not isinstance(term, tuple):
         return None
     kind, least, most = term
@@ -318,7 +318,7 @@ def prefetch_of(meta: Any) -> int:
 
 
 def credit_mode_of(term: Any) -> tuple[str, int, bool]:
-    """Its name, the most credit that a consumer gets back (0: no limit), and whether it counts as AMQP 1.0 does."""
+    """The mode's name, the most credit a consumer gets back (0: no limit), and whether it counts as AMQP 1.0 does."""
     if not isinstance(term, tuple):
         return str(term), 0, False
     name, number = term

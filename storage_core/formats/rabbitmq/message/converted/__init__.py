@@ -1,1 +1,1 @@
-"""What a node delivers of messages that came by other protocols than AMQP 0-9-1."""
+"""What a node delivers for messages published over protocols other than AMQP 0-9-1."""

@@ -1,6 +1,6 @@
-"""The content of a container that came by AMQP 1.0, a record `v1`: its property values and body for AMQP 0-9-1.
+"""The content of a container published over AMQP 1.0, a record `v1`: its property values and body for AMQP 0-9-1.
 
-It holds the message annotations as terms, and the sections from the properties on as they came.
+It holds the message annotations as terms, and the sections from the properties on as they were received.
 Source: rabbitmq.md 8, docs/format/rabbitmq-streams.md 6.1.
 """
 
@@ -29,15 +29,15 @@ _RAW = {
     0x72: "float", 0x74: "decimal32", 0x82: "double", 0x84: "decimal64", 0x94: "decimal128",
     **dict.fromkeys(sections.ARRAYS, sections.WIDTHLESS),
 }  # fmt: skip
-"""What a node keeps as its bytes, by constructor: decimals, numbers that are not finite, and arrays without bytes."""
+"""Types that a node keeps as bytes, by constructor: decimals, non-finite numbers, and arrays without bytes."""
 
 
 class RefusedError(FormatError):
-    """A message that is right, and that no node delivers to a consumer of AMQP 0-9-1."""
+    """A valid message that no node delivers to an AMQP 0-9-1 consumer."""
 
 
 def converted(content: Any) -> tuple[dict[str, Any], bytes]:
-    """Property values, None for those that a message has not, and body. FormatError, RefusedError."""
+    """Property values, None for those that a message lacks, and body. Raises FormatError, RefusedError."""
     if not isinstance(content, tuple) or len(content) != 7 or content[0] != TAG:
         raise FormatError(0, "the content is not as AMQP 1.0 leaves it")
     _, noted, stored, _, _, position, code = content
@@ -68,7 +68,7 @@ def _pairs(terms: Any, depth: int) -> list[tuple[Value, Value]]:
 
 
 def _value(term: Any, depth: int) -> Value:
-    """The value that a term stands for."""
+    """The value that a term represents."""
     if depth > sections.MOST_NESTED:
         raise FormatError(0, f"an annotation is nested deeper than {sections.MOST_NESTED}")
     if isinstance(term, str) and term in _CONSTANTS:

@@ -1,6 +1,6 @@
-"""What publishers noted of messages by AMQP 1.0, many at once: annotations as terms → headers.
+"""The annotations of many messages published over AMQP 1.0: terms → headers.
 
-Those that say a property, a list or a map are left to `amqp_content`, one by one. Source: rabbitmq.md 8,
+Those that hold a property, a list or a map are left to `amqp_content`, one by one. Source: rabbitmq.md 8,
 docs/format/rabbitmq-streams.md 6.1.
 """
 
@@ -30,15 +30,15 @@ _KINDS = {
     for kind, letter in {**sections.LETTERS, "ulong": "l"}.items()
     if kind not in {"float", "double", "uuid", "char", *sections.DECIMALS}
 }
-"""Letters by the word for a type; a consumer gets a binary as a text."""
+"""Type letters by type name; a consumer receives a binary as text."""
 _NOTHING, _BOOLEAN, _TIME = (_KINDS[kind] for kind in ("null", "boolean", "timestamp"))
 _SAYING = (container_view.CC, container_view.RECEIVED, container_view.DEATHS)
-"""Names of those that say more than a header of their name."""
+"""Names of annotations that become more than a header of the same name."""
 
 
 def walk(cursor: Cursor, tag: int) -> tuple[Rows, pa.BinaryArray]:
-    """The annotations at the positions of the cursor, with atoms of this tag, as items of tables, and whose each is;
-    moves after them. Rows with one that is not known here are not ok.
+    """Reads the annotations at the cursor's positions, whose atoms have this tag, as items of tables, with the row of
+    each; advances past them. Rows with an annotation that is not supported here are not ok.
     """
     heads = ListHeads.next(cursor, _MOST_NOTED)
     steps, head = Steps(len(heads.counts)), _PAIR + _PAIR + spelled_atom(tag, "symbol")
@@ -61,7 +61,7 @@ def walk(cursor: Cursor, tag: int) -> tuple[Rows, pa.BinaryArray]:
 
 
 def _next_values(cursor: Cursor) -> tuple[Rows, Positions]:
-    """Letters of values, and where their terms begin; moves after them. Those of another kind are not ok."""
+    """Letters of values, and where their terms begin; advances past them. Values of another kind are not ok."""
     typed = cursor.at(f"S{len(_PAIR)}", cursor.position) == _PAIR
     (letters, starts), ends = np.zeros((2, len(typed)), np.int64), cursor.position.copy()
     for rows in (np.flatnonzero(typed), np.flatnonzero(~typed)):
@@ -71,7 +71,7 @@ def _next_values(cursor: Cursor) -> tuple[Rows, Positions]:
             kind = SimpleTerms.next(each)
             for word, letter in _KINDS.items():
                 letters[rows[kind.is_named(word)]] = letter
-            # Of these a node knows the value alone.
+            # A node stores these as bare values, without a type.
             each.ok &= ~np.isin(letters[rows], (0, _NOTHING, _BOOLEAN))
             starts[rows] = each.position
             SimpleTerms.next(each)
@@ -86,7 +86,7 @@ def _next_values(cursor: Cursor) -> tuple[Rows, Positions]:
 
 
 def are_headers(buffer: Bytes, starts: Positions, stops: Positions) -> tuple[Mask, Mask]:
-    """Which of the annotations of these names a consumer gets as headers; and of which only that is to be asked."""
+    """Which annotations of these names a consumer receives as headers, and which can have no effect other than that."""
     begins, inner = (
         values_at(buffer, f"S{len(text)}", starts) == text
         for text in (container_view.HEADER_BEGINS, container_view.SAYING_BEGINS)
@@ -108,7 +108,7 @@ def are_among(buffer: Bytes, starts: Positions, stops: Positions, names: tuple[b
 
 
 def _values(buffer: Bytes, letters: Rows, starts: Positions) -> tuple[pa.BinaryArray, Mask]:
-    """Values of headers without their letters, and which of them are of a kind that is known here."""
+    """Values of headers without their letters, and which of them are of a kind supported here."""
     timed = letters == _TIME
     values, right = encode_values(buffer, np.where(timed, 0, letters), starts)
     if not timed.any():

@@ -1,7 +1,7 @@
-"""What a node makes of a message in AMQP 1.0 sections for a consumer of AMQP 0-9-1: as 4.3, where earlier ones differ.
+"""Converts a message in AMQP 1.0 sections as a node does for an AMQP 0-9-1 consumer: as 4.3, where earlier ones differ.
 
-Streams hold such sections with a header section, classic queues those that came by AMQP 1.0. What the broker noted in a
-container of the latter is `message_container`'s. Source: docs/format/rabbitmq-streams.md 6.1.
+Streams hold such sections with a header section, classic queues those published over AMQP 1.0. `message_container`
+handles what the broker recorded in a container of the latter. Source: docs/format/rabbitmq-streams.md 6.1.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from storage_core.formats.rabbitmq.amqp.sections import Section, Value
 
 TYPE = b"x-basic-type"
 HEADER_BEGINS, SAYING_BEGINS = b"x-", b"x-basic-"
-"""Of the names of annotations that are headers, but for those that say a property."""
+"""Prefixes of the names of annotations that become headers, and of those among them that set a property instead."""
 NOTED = {
     "delivery_mode": b"x-basic-delivery-mode", "priority": b"x-basic-priority", "expiration": b"x-basic-expiration",
 }  # fmt: skip
-"""Annotations that say what the header section leaves open."""
+"""Annotations that supply fields left unset by the header section."""
 CC, RECEIVED, DEATHS = b"x-cc", b"x-opt-rabbitmq-received-time", b"x-opt-deaths"
 NO_HEADERS = (b"x-routing-key", b"x-exchange", b"x-death")
-"""Annotations that no consumer gets."""
+"""Annotations that no consumer receives."""
 PROPERTY_LIST = (
     "message_id", "user_id", None, None, "reply_to", "correlation_id", "content_type", "content_encoding", None,
     "timestamp", "app_id",
 )  # fmt: skip
-"""The fields of the section `properties` that a consumer gets, in their order."""
+"""The fields of the section `properties` that a consumer receives, in order."""
 IDS = {"message_id": b"x-message-id", "correlation_id": b"x-correlation-id"}
 REPLY_QUEUE = b"/queues/"
-"""Begins an address of AMQP 1.0, whose rest is a queue's name as in a URI. A node since 4.3 writes a reply_to so."""
+"""Begins an AMQP 1.0 address; the rest is a queue name as in a URI. Nodes since 4.3 write a reply_to this way."""
 ESCAPE = "%"
 """Begins an escape in such an address."""
 LEFT_OUT_UNLESS_TEXT = frozenset({"reply_to", "app_id"})
-"""Fields that a node leaves out when they are no utf8, or too long."""
+"""Fields that a node omits if they are not utf8 or are too long."""
 ENCODED = b"amqp-1.0"
 """The type of a message whose body is encoded sections."""
 
 NOTHING: Value = ("null", None)
 
 Refuse = Callable[[str], None]
-"""Called with what no node delivers, which fails there. Where it returns, all else is given."""
+"""Called with what no node delivers, where a node would fail. If it returns, everything else is still converted."""
 _TEXTS = frozenset({"utf8", "symbol", "binary", "uuid"})
-"""Values that are bytes in a node too."""
+"""Types whose values are bytes in a node as well."""
 _LEFT_OUT_UNLESS_RIGHT = frozenset({"user_id", "timestamp"})
 _IN_NO_TABLE = frozenset({"uuid", "char"})
 _RAW = frozenset({*sections.DECIMALS, sections.WIDTHLESS})
@@ -58,12 +58,12 @@ _DEATH = {
     b"queue": "utf8", b"reason": "symbol", b"count": "ulong", b"first-time": "timestamp", b"last-time": "timestamp",
     b"exchange": "utf8", b"routing-keys": "array",
 }  # fmt: skip
-"""What a node writes of one death, behind a `ttl` where there is one."""
+"""The fields that a node writes for one death, after a `ttl` if there is one."""
 
 
 @dataclass(frozen=True)
 class View:
-    """The parts of a message that make its property list."""
+    """The parts of a message from which its property list is built."""
 
     header: list[Value]
     noted: list[tuple[Value, Value]]
@@ -72,7 +72,7 @@ class View:
 
     @classmethod
     def of_sections(cls, data: bytes, found: list[Section]) -> View:
-        """Those of the sections in `data`. FormatError."""
+        """The parts in the sections of `data`. Raises FormatError."""
         return cls(
             sections.values_in(data, found, sections.HEADER),
             sections.pairs_in(data, found, sections.MESSAGE_ANNOTATIONS),
@@ -82,7 +82,7 @@ class View:
 
 
 def values_of(view: View, encoded: bool, refuse: Refuse) -> dict[str, Any]:
-    """The values of the property list, None for those that a message has not. `encoded`: the body is sections."""
+    """The values of the property list, None for those that a message lacks. `encoded`: the body is sections."""
     noted = [(key[1], value) for key, value in view.noted if key[0] == "symbol"]
     values, ids = _of_properties(view.listed, refuse)
     said = dict(reversed(noted))
@@ -94,7 +94,7 @@ def values_of(view: View, encoded: bool, refuse: Refuse) -> dict[str, Any]:
             continue
         if (typed := _typed(value, refuse)) is not None:
             listed.append((name, *typed))
-    # Of several of one name the first is kept.
+    # The first of several with one name is kept.
     by_name = {item[0]: item for item in reversed(listed)}
     if by_name:
         headers = [by_name[name] for name in sorted(by_name)]
@@ -105,7 +105,7 @@ def values_of(view: View, encoded: bool, refuse: Refuse) -> dict[str, Any]:
 
 
 def body_of(data: bytes, found: list[Section], refuse: Refuse) -> tuple[list[tuple[int, int]], bool]:
-    """Where the bytes of the body lie, which may be in pieces, and whether they are encoded sections."""
+    """The spans of the body, which may be in pieces, and whether it is encoded sections."""
     bodies = [section for section in found if section.code in sections.BODIES]
     if not bodies:
         return [], False
@@ -122,7 +122,7 @@ def body_of(data: bytes, found: list[Section], refuse: Refuse) -> tuple[list[tup
 
 
 def is_header(key: bytes) -> bool:
-    """Whether a consumer gets the annotation `key` as a header of this name."""
+    """Whether a consumer receives the annotation `key` as a header of this name."""
     if key in {CC, DEATHS, *NO_HEADERS}:
         return False
     return key.startswith(HEADER_BEGINS) and not key.startswith(SAYING_BEGINS)
@@ -152,7 +152,7 @@ def _octet(name: str, value: Value, refuse: Refuse) -> int | None:
 
 
 def _of_properties(listed: list[Value], refuse: Refuse) -> tuple[dict[str, Any], list[Item]]:
-    """The fields of the section of properties, and headers for ids that are none."""
+    """The fields of the properties section, and headers for ids that do not become fields."""
     values: dict[str, Any] = {}
     ids: list[Item] = []
     for name, (kind, value) in zip(PROPERTY_LIST, listed, strict=False):
@@ -182,19 +182,19 @@ def _of_properties(listed: list[Value], refuse: Refuse) -> tuple[dict[str, Any],
 
 
 def _queue_of(name: str, text: bytes) -> bytes | None:
-    """The text of a field; of a reply_to that is a queue's address the queue, none where its escapes are broken."""
+    """The text of a field; for a reply_to that is a queue's address, the queue, or None if its escapes are broken."""
     if name != "reply_to" or not text.startswith(REPLY_QUEUE):
         return text
     return None if _BROKEN_ESCAPE.search(text) else unquote_to_bytes(text.removeprefix(REPLY_QUEUE))
 
 
 def _is_tagged(kind: str, value: Any) -> bool:
-    """Whether a node holds the value as a pair of its type and itself."""
+    """Whether a node holds the value as a pair of type and value."""
     return kind not in {"boolean", "array", "described", "compound"} and not _is_raw((kind, value))
 
 
 def _is_raw(value: Value) -> bool:
-    """Whether a node keeps the bytes of a value, as Erlang has none like it."""
+    """Whether a node keeps the bytes of a value because Erlang has no equivalent."""
     return value[0] in _RAW or (isinstance(value[1], float) and not isfinite(value[1]))
 
 
@@ -241,8 +241,8 @@ def _death(value: Value, refuse: Refuse) -> list[Item] | None:
 
 
 def _typed(value: Value, refuse: Refuse, listed: bool = False) -> tuple[str, Any] | None:
-    """A value as one of a field table, with the letter of its type; None for one that is refused. `listed`: in a list,
-    where a node knows fewer types, and leaves out none.
+    """A value as one of a field table, with its type letter; None if it is refused. `listed`: in a list, where a node
+    supports fewer types and omits none.
     """
     kind, inner = value
     if kind == "map":
@@ -273,7 +273,7 @@ def _table(pairs: list[tuple[Value, Value]], refuse: Refuse, listed: bool) -> It
 
 
 def _with_short_names(letter: str, value: Any, refuse: Refuse) -> Any:
-    """A header's value without the names in it that fit no field table."""
+    """A header's value without the names in it that do not fit a field table."""
     if letter == "A":
         return [(kind, _with_short_names(kind, inner, refuse)) for kind, inner in value]
     if letter != "F":
@@ -288,5 +288,5 @@ def _with_short_names(letter: str, value: Any, refuse: Refuse) -> Any:
 
 
 def _signed(number: int) -> int:
-    """The signed 64 bits in which a node writes a number."""
+    """A number as the signed 64 bits that a node writes."""
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)

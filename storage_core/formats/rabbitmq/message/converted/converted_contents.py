@@ -1,6 +1,6 @@
-"""What many contents that came by other protocols than AMQP 0-9-1 say, as columns of properties, and the lists of them.
+"""Property columns of many contents published over protocols other than AMQP 0-9-1, and the lists built from them.
 
-Which column has what is `section_walk`'s and `mqtt_walk`'s; one message alone is `message_container`'s.
+`section_walk` and `mqtt_walk` fill the columns; `message_container` handles a single message.
 Source: rabbitmq.md 8.
 """
 
@@ -22,12 +22,12 @@ from storage_core.formats.rabbitmq.message.delivered_lists import Noted
 
 Rows = npt.NDArray[np.int64]
 MOST_PRIORITY = 255
-"""The highest that fits a property list."""
+"""The highest priority that fits a property list."""
 
 
 class Converted:
-    """Of n contents the spans of their bodies, shape (n,), their `pieces` where they lie in several, and what they say
-    as properties.
+    """For n contents, the spans of their bodies, shape (n,), the `pieces` of bodies stored in several, and the
+    properties.
     """
 
     def __init__(self, count: int) -> None:
@@ -38,12 +38,12 @@ class Converted:
         self._parts: dict[str, list[tuple[Rows, pa.Array]]] = defaultdict(list)
 
     def add(self, name: str, rows: Rows, values: pa.Array) -> None:
-        """Notes a property of some rows, in place of one noted before: text, or a number where a list has one."""
+        """Sets a property of some rows, replacing one set before: text, or a number where a list has one."""
         if len(rows):
             self._parts[name].append((rows, values))
 
     def add_headers(self, rows: Rows, items: pa.BinaryArray) -> None:
-        """Notes items of tables, which come after those noted before; `rows`, ascending, say whose an item is."""
+        """Adds items of tables, after those added before; `rows`, ascending, holds the row of each item."""
         if len(rows):
             self._headers.append((rows, items))
 
@@ -57,7 +57,7 @@ class Converted:
         return columns
 
     def lists(self, rows: Rows, noted: Noted) -> pa.BinaryArray:
-        """The property lists of some rows with what a broker noted of these, headers in their own order."""
+        """The property lists of some rows with what a broker recorded about them, headers in their own order."""
         columns = self.columns(rows)
         columns["timestamp"] = as_array(noted.seconds, noted.seconds < 0)
         times = pc.if_else(as_array(noted.ttl >= 0), digits(noted.ttl), NULL_BYTES)

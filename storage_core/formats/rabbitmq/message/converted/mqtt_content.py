@@ -1,4 +1,4 @@
-"""The content of a container that came by MQTT, a record `mqtt_msg`: its property values and body for AMQP 0-9-1.
+"""The content of a container published over MQTT, a record `mqtt_msg`: its property values and body for AMQP 0-9-1.
 
 Source: rabbitmq.md 8.
 """
@@ -15,16 +15,16 @@ TAG = "mqtt_msg"
 CONTENT_TYPE, CORRELATION, RESPONSE = "Content-Type", "Correlation-Data", "Response-Topic"
 USER, EXPIRY, FORMAT = "User-Property", "Message-Expiry-Interval", "Payload-Format-Indicator"
 PROPERTIES = (CONTENT_TYPE, CORRELATION, RESPONSE, USER, EXPIRY, FORMAT)
-"""What a publisher may say of a message; of the format a consumer is told nothing."""
+"""Properties that a publisher may set on a message; the format is not passed on to consumers."""
 REPLY_TOPIC, CORRELATION_HEADER = b"x-reply-to-topic", b"x-correlation-id"
-"""The headers that have the response topic, and correlation data that are no text."""
+"""The headers for the response topic, and for correlation data that are not text."""
 AS_KEY = {b"/": b".", b"+": b"*"}
-"""From a topic to a routing key. That of a node with the setting `mqtt.sparkplug` is left alone."""
+"""Translates a topic to a routing key. The translation with the setting `mqtt.sparkplug` is not supported."""
 _AS_KEY = bytes.maketrans(*(b"".join(each) for each in (AS_KEY.keys(), AS_KEY.values())))
 
 
 def converted(content: Any) -> tuple[dict[str, Any], bytes]:
-    """Property values, None for those that a message has not, and body. FormatError."""
+    """Property values, None for those that a message lacks, and body. Raises FormatError."""
     if not isinstance(content, tuple) or len(content) != 9 or content[0] != TAG:
         raise FormatError(0, "the content is not as MQTT leaves it")
     _, _, qos, _, _, _, body, listed, _ = content
@@ -60,12 +60,12 @@ def _binary(name: str, value: Any) -> bytes | None:
 
 
 def is_short_ascii(text: bytes) -> bool:
-    """Whether a node takes it for a content type."""
+    """Whether a node accepts `text` as a content type."""
     return len(text) <= MOST_SHORT and text.isascii()
 
 
 def is_short_text(text: bytes) -> bool:
-    """Whether a node takes it for a short string: UTF-8 without zeros."""
+    """Whether a node accepts `text` as a short string: UTF-8 without zeros."""
     try:
         text.decode()
     except UnicodeDecodeError:
@@ -74,7 +74,7 @@ def is_short_text(text: bytes) -> bool:
 
 
 def _user_properties(listed: Any) -> list[Item]:
-    """Headers, by name once they are delivered; one whose name is too long is none."""
+    """The user properties as headers, sorted by name on delivery; those whose name is too long are omitted."""
     if not isinstance(listed, list):
         raise FormatError(0, "the user properties are no list")
     if not all(isinstance(each, tuple) and len(each) == 2 and isinstance(each[0], bytes) for each in listed):

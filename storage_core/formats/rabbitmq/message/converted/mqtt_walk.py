@@ -1,7 +1,7 @@
-"""Contents that came by MQTT, many at once: what they say as columns of properties, and where their bodies lie.
+"""Reads many contents published over MQTT at once: columns of their properties, and the spans of their bodies.
 
-Those whose payload is in pieces, or that have very many properties, are left to `mqtt_content`, one by one, which says
-the same of all others. Source: rabbitmq.md 8.
+Those whose payload is in pieces, or that have very many properties, are left to `mqtt_content`, one by one, which
+returns the same for all others. Source: rabbitmq.md 8.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _FIELDS: dict[str, tuple[str, Callable[[bytes], bool]]] = {
     mqtt_content.CONTENT_TYPE: ("content_type", mqtt_content.is_short_ascii),
     mqtt_content.CORRELATION: ("correlation_id", mqtt_content.is_short_text),
 }
-"""Which field a property is, and what it must be for that."""
+"""The field that a property becomes, and the condition for that."""
 _TEXTS = (*_FIELDS, mqtt_content.RESPONSE)
 
 
 def walk(cursor: Cursor, tag: int) -> Converted:
-    """The contents at the positions of the cursor, with atoms of this tag; moves after them. Rows with one of another
-    kind are not ok, and mean nothing.
+    """Reads the contents at the cursor's positions, whose atoms have this tag, and advances past them. Rows with a
+    content of another kind are not ok, and their results are undefined.
     """
     cursor.expect(bytes((et.SMALL_TUPLE, 9)) + spelled_atom(tag, mqtt_content.TAG))
     retain, qos, topic, duplicate, packet, payload = (SimpleTerms.next(cursor) for _ in range(6))
@@ -59,7 +59,7 @@ def walk(cursor: Cursor, tag: int) -> Converted:
 
 
 class _Headers:
-    """Names and values of some rows; of several of one name the first of a row counts."""
+    """Names and values of some rows; in each row, the first of several with one name counts."""
 
     def __init__(self) -> None:
         self.first: list[tuple[Rows, pa.BinaryArray]] = []
@@ -67,7 +67,7 @@ class _Headers:
 
 
 def _take_property(cursor: Cursor, rows: Rows, found: Converted, headers: _Headers) -> None:
-    """The next property of each of `rows`; moves after it."""
+    """Reads the next property of each of `rows` and advances past it."""
     key = SimpleTerms.next(cursor)
     known = {name: key.is_named(name) for name in mqtt_content.PROPERTIES}
     cursor.ok &= np.logical_or.reduce([*known.values()])
@@ -90,7 +90,7 @@ def _take_property(cursor: Cursor, rows: Rows, found: Converted, headers: _Heade
 
 
 def _take_texts(name: str, rows: Rows, texts: pa.BinaryArray, found: Converted, headers: _Headers) -> None:
-    """Notes a property whose values are texts: a field, or a header."""
+    """Adds a property whose values are texts, as a field or a header."""
     if name == mqtt_content.RESPONSE:
         for place, letter in mqtt_content.AS_KEY.items():
             texts = pc.replace_substring(texts, place, letter)
@@ -105,12 +105,12 @@ def _take_texts(name: str, rows: Rows, texts: pa.BinaryArray, found: Converted, 
 
 
 def _headers(name: bytes, texts: pa.BinaryArray) -> pa.BinaryArray:
-    """The headers of this name."""
+    """The texts as headers of this name."""
     return joined(bytes((len(name),)) + name + b"S", counted(texts, ">u4"))
 
 
 def _user_properties(cursor: Cursor, rows: Rows) -> tuple[Rows, pa.BinaryArray]:
-    """The lists of pairs at the positions of the cursor as headers, and whose each is; moves after them."""
+    """Reads the lists of pairs at the cursor's positions as headers, with the row of each; advances past them."""
     heads = ListHeads.next(cursor, _MOST_PAIRS)
     steps = Steps(len(rows))
     for left, each in cursor.rounds(heads.counts):
@@ -127,7 +127,7 @@ def _user_properties(cursor: Cursor, rows: Rows) -> tuple[Rows, pa.BinaryArray]:
 
 
 def _asked(texts: pa.BinaryArray, is_right: Callable[[bytes], bool]) -> Mask:
-    """Which of the texts are right; of several that are the same one is asked."""
+    """Which of the texts are right; each distinct text is checked once."""
     encoded = texts.dictionary_encode()
     told = np.array([is_right(text) for text in encoded.dictionary.to_pylist()], bool)
     found: Mask = told[as_numbers(encoded.indices)]

@@ -1,7 +1,8 @@
-"""Contents that came by AMQP 1.0, many at once: what they say as columns of properties, and where their bodies lie.
+"""Reads many contents published over AMQP 1.0 at once: columns of their properties, and the spans of their bodies.
 
-Those with lists or maps in a header or a footer are left to `amqp_content`, one by one, which says the same of all
-others; annotations are `annotation_walk`'s. Source: rabbitmq.md 8, docs/format/rabbitmq-streams.md 6.1.
+Those in an unusual form, such as with a list or map as a header, or with a footer after data sections, are left to
+`amqp_content`, one by one, which returns the same for all others; `annotation_walk` reads annotations.
+Source: rabbitmq.md 8, docs/format/rabbitmq-streams.md 6.1.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ _ALLOWED = {
     "content_type": (_SHORT_UTF8, _SHORT_SYMBOL), "content_encoding": (_SHORT_UTF8, _SHORT_SYMBOL),
     "timestamp": (section_values.TIMESTAMP,),
 }  # fmt: skip
-"""Constructors of fields that are looked at here, besides that of null."""
+"""Constructors of fields that are supported here, besides that of null."""
 
 
 def walk(cursor: Cursor, tag: int) -> Converted:
-    """The contents at the positions of the cursor, with atoms of this tag; moves after them. Rows with one of another
-    kind are not ok, and mean nothing.
+    """Reads the contents at the cursor's positions, whose atoms have this tag, and advances past them. Rows with a
+    content of another kind are not ok, and their results are undefined.
     """
     cursor.expect(bytes((et.SMALL_TUPLE, 7)) + spelled_atom(tag, amqp_content.TAG))
     noted = annotation_walk.walk(cursor, tag)
@@ -71,7 +72,7 @@ def walk(cursor: Cursor, tag: int) -> Converted:
 
 
 def take_properties(cursor: Cursor, found: Converted) -> None:
-    """Notes the fields of the section of properties, where it is the next; moves after it."""
+    """Adds the fields of the properties section if it is the next one; advances past it."""
     rows = next_section(cursor, sections.PROPERTIES)
     if not len(rows):
         return
@@ -86,7 +87,7 @@ def take_properties(cursor: Cursor, found: Converted) -> None:
 
 
 def _take_field(found: Converted, name: str, rows: Rows, elements: Elements, cursor: Cursor) -> Mask:
-    """Notes one field of some rows; which of them have one that is known here."""
+    """Adds one field of some rows; returns which of them have one that is supported here."""
     right: Mask = np.isin(elements.codes, (sections.NULL, *_ALLOWED[name]))
     taken = right & cursor.ok & (elements.codes != sections.NULL)
     if name == "timestamp":
@@ -110,7 +111,7 @@ def _take_field(found: Converted, name: str, rows: Rows, elements: Elements, cur
 
 
 def _take_odd_ids(found: Converted, name: str, rows: Rows, elements: Elements, taken: Mask) -> Mask:
-    """Notes ids that are a uuid, and those that are binaries, which become headers; which they are."""
+    """Adds ids that are uuids, and ids that are binaries, which become headers; returns which ids these are."""
     uuids: Mask = taken & (elements.codes == section_values.UUID)
     at = np.flatnonzero(uuids)
     if len(at):
@@ -126,7 +127,7 @@ def _take_odd_ids(found: Converted, name: str, rows: Rows, elements: Elements, t
 
 
 def _queues(buffer: Bytes, starts: Positions, stops: Positions) -> tuple[Positions, Mask]:
-    """Where the queues' names in addresses begin, other texts where they do; and which are for others to read."""
+    """Where the queue names in addresses begin, and other texts; and which ones are escaped and left to others."""
     head, texts = container_view.REPLY_QUEUE, gather(buffer, starts, stops)
     addressed = as_mask(pc.starts_with(texts, head))
     escaped = as_mask(pc.match_substring(texts, container_view.ESCAPE))
@@ -140,7 +141,7 @@ def _ulongs(buffer: Bytes, codes: Rows, starts: Positions) -> npt.NDArray[np.uin
 
 
 def take_applied(cursor: Cursor, found: Converted) -> None:
-    """Notes the application properties as headers, where their section is the next; moves after it."""
+    """Adds the application properties as headers if their section is the next one; advances past it."""
     rows = next_section(cursor, sections.APPLICATION_PROPERTIES)
     if not len(rows):
         return
@@ -154,7 +155,7 @@ def take_applied(cursor: Cursor, found: Converted) -> None:
 
 
 def take_bodies(cursor: Cursor, found: Converted, places: Positions, codes: Rows) -> None:
-    """Of data the bytes of the sections; of others all sections, which begin at `places`."""
+    """Adds the bodies: the bytes of data sections; for others all sections, which begin at `places`."""
     encoded = np.isin(codes, (sections.SEQUENCE, sections.VALUE)) & (cursor.position == places)
     found.body_starts, found.body_stops = places.copy(), cursor.stop.copy()
     whole, steps = np.zeros(len(codes), bool), Steps(len(codes))
