@@ -1,1 +1,1 @@
-"""The tests, by room: formats, files, rocketmq, rabbitmq, connector, and `real` against the real systems."""
+"""The tests, by area: formats, files, rocketmq, rabbitmq, connector, and `real` against the real systems."""

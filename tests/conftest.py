@@ -1,5 +1,5 @@
-"""What all tests share: one Spark session for the whole run, started by the first test that asks; a disk that nobody
-waits for; no deadline for generated cases; which tests start a JVM, and which of them share a process.
+"""Configuration shared by all tests: one Spark session per run, started by the first test that requests it; syncs that
+do not wait for the disk; no deadline for generated cases; which tests start a JVM, and which of them share a process.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ MEMORY, ENOUGH_BYTES = "/dev/shm", 4 << 30
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Generated cases have the seed of samples. Stores are written into memory where there is enough: thousands are
-    made, and removed again. Which loops decode must not depend on how much was decoded before.
+    """Seeds generated cases with the seed of the samples. Stores are written to memory if there is enough, because
+    thousands are created and removed. Compiled loops are off by default: which loops decode must not depend on how
+    much was decoded before.
     """
     os.environ.setdefault(loading.SETTING, "never")
     if not hasattr(config, "workerinput"):
@@ -52,7 +53,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _forget_stale_loops() -> None:
-    """A compiled loop is kept until its own file changes, whatever becomes of what it inlines, or of a layout."""
+    """Removes stale compiled loops: a cached loop is replaced only when its own file changes, not when code that it
+    inlines or a layout does.
+    """
     core = ROOT / "storage_core"
     sources = [path.stat().st_mtime for part in ("formats", "compiled") for path in (core / part).rglob("*.py")]
     for kept in core.rglob("*.nb[ic]"):
@@ -62,12 +65,12 @@ def _forget_stale_loops() -> None:
 
 
 def pytest_report_header() -> str:
-    """What repeats the samples of this run."""
+    """The settings that reproduce the samples of this run."""
     return f"mqstore: seed {SEED} (MQSTORE_SEED), {'all cases' if WHOLE else 'samples (all: MQSTORE_WHOLE=1)'}"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How many points crash tests stopped at, by kind."""
+    """Reports at how many points crash tests stopped, by kind."""
     points = Counter[str]()
     for report in terminalreporter.getreports("passed"):
         points.update(dict(report.user_properties).get("crash points", {}))
@@ -77,7 +80,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Who asks for the session or for a Java starts a JVM: marked `spark`. What the inner loop leaves out is `long`."""
+    """Marks tests that request the session or a Java, and so start a JVM, as `spark`, and modules that are too slow for
+    `make test-fast` as `long`.
+    """
     for item in items:
         if item.nodeid.partition("::")[0] in LONG:
             item.add_marker(pytest.mark.long)
@@ -87,7 +92,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `-n 2`, one process has the Spark session."""
+    """Lets one process own the Spark session when tests run with `-n 2`."""
     from tests.support.two_processes import OneSession
 
     return OneSession(config, log)
@@ -95,7 +100,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_is_kept_outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What mqstore keeps of a store for the next process goes into a folder of the run's own."""
+    """Whatever mqstore caches about a store for later processes goes to a folder private to this run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("kept")))
         yield
@@ -103,9 +108,10 @@ def _nothing_is_kept_outside(tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="session", autouse=True)
 def _nobody_waits_for_the_disk(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Syncs of this process check their argument and return: a test that ends loses nothing that the system has.
+    """Syncs of this process only check their argument: data that the operating system holds outlives the process.
 
-    Not so beside the real systems. Which syncs there are, and what they confirm, is for `tests.lost_writes`.
+    Tests against the real systems do sync. Which syncs are issued and what they confirm is tested by
+    `tests.lost_writes`.
     """
     with pytest.MonkeyPatch.context() as patch:
         if not any(item.get_closest_marker("real") for item in request.session.items):
@@ -126,7 +132,7 @@ def java() -> str:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session, on two cores, with a compiler that starts fast; tests must not change its settings for good."""
+    """The session: two cores, a JIT compiler that starts fast. Tests must restore any setting that they change."""
     ensure_java()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["PYSPARK_PYTHON"] = sys.executable

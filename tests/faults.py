@@ -1,7 +1,7 @@
-"""One fault injector for all crash tests: it stands between the product and `storage_core.files.system`.
+"""The fault injector of all crash tests, between the product and `storage_core.files.system`.
 
-A process that is gone after so many calls, a write of which half reached the disk, an error of the system at any one
-call, reads and writes that are shorter than asked for. What a power failure does to writes that no sync confirmed is
+It simulates a process that dies after a given number of calls, a write of which only half reached the disk, a system
+error at any one call, and short reads and writes. The effect of a power failure on writes that no sync confirmed is
 modelled by `tests.lost_writes`.
 """
 
@@ -21,28 +21,28 @@ CHANGES = (
     "open_write", "pwrite", "fsync", "sync_folder", "reserve", "truncate", "rename", "link", "unlink", "make_folder",
     "remove_folder", "set_times",
 )  # fmt: skip
-"""What changes the disk or confirms a change: what crash tests count. `test_faults` checks the lists."""
+"""Functions that change the disk or confirm a change; crash tests count them. `test_faults` checks the lists."""
 READS = (
     "open_read", "pread", "pread_each", "pread_into", "pread_runs", "stat", "stamp", "unchanged",
     "exists", "is_folder", "real_path", "entries", "names", "matching", "data_spans", "is_locked", "is_own",
 )  # fmt: skip
-"""What looks at the disk."""
+"""Functions that only read the disk or its metadata."""
 NEITHER = ("close", "release", "is_local", "try_lock", "will_need", "read_soon", "need_no_more")
 
 NOBODY = 1 << 22
-"""The number of a process that cannot be there."""
+"""A process id that cannot exist."""
 
 
 class Died(BaseException):
-    """The process is gone: nothing that it would do next reaches the disk."""
+    """The process has died: nothing that it would do next reaches the disk."""
 
 
 @dataclass
 class Faults:
-    """Counts the calls of the functions `counted`, and strikes at the one after `last` of them; None only counts.
+    """Counts calls of the functions `counted` and injects a fault into the one after `last` calls; None only counts.
 
-    Without `error` the process ends there, with `torn` in the middle of a write, and whatever its handlers then try
-    to change does not happen. With `error` that one call fails and all others work, or none after it when `lasting`.
+    Without `error` the process dies there, with `torn` in the middle of a write, and changes that its exception
+    handlers attempt have no effect. With `error` only that call fails or, if `lasting`, all calls from there on.
     """
 
     last: int | None = None
@@ -53,15 +53,15 @@ class Faults:
     lasting: bool = False
     count: int = 0
     log: list[str] = field(default_factory=list)
-    """Each counted call, with the path where it has one."""
+    """Each counted call, with its path if it has one."""
 
     @property
     def struck(self) -> bool:
-        """Whether the call after the last has come."""
+        """Whether the faulty call has been reached."""
         return self.last is not None and self.count > self.last
 
     def call(self, name: str, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """One call of a function of `system`."""
+        """Performs one call of a function of `system`, or injects the fault."""
         if name not in self.counted or not _changes(name, args, kwargs):
             if self.struck and self.error is None and name in CHANGES:
                 raise Died
@@ -88,13 +88,13 @@ def _path_of(file: object) -> str:
 
 
 def _changes(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """False for opening a file that is there, which changes nothing yet."""
+    """False for opening an existing file, which changes nothing yet."""
     return name != "open_write" or bool(kwargs.get("create") or (len(args) > 1 and args[1]))
 
 
 @contextmanager
 def struck(faults: Faults) -> Iterator[Faults]:
-    """Within the block the calls of the product go through `faults`."""
+    """Routes the product's calls inside the block through `faults`."""
     names = {*CHANGES, *faults.counted}
     real = {name: getattr(system, name) for name in names}
 
@@ -118,9 +118,9 @@ def stopped_at(
     on_stop: Callable[[str], None] | None = None,
     lasting: bool = False,
 ) -> Iterator[Faults]:
-    """Within the block a process that will not be there later lives for `last` changes of the disk; None counts them.
+    """Inside the block a process, no longer alive afterwards, dies after `last` changes of the disk; None counts them.
 
-    With `error` the change after them fails instead, once; with `lasting` all changes after them fail.
+    With `error` the next change fails instead, once; with `lasting` all later changes fail.
     """
     with owned_by_nobody(), struck(Faults(last, torn, error, on_stop=on_stop, lasting=lasting)) as faults:
         yield faults
@@ -128,7 +128,7 @@ def stopped_at(
 
 @contextmanager
 def owned_by_nobody() -> Iterator[None]:
-    """Within the block, what is staged belongs to a process that will not be there later."""
+    """Inside the block, staged files belong to a process that is no longer alive afterwards."""
     real = system.session_process, system.process_start
     system.session_process = lambda _: NOBODY
     system.process_start = lambda _: 1
@@ -140,7 +140,7 @@ def owned_by_nobody() -> Iterator[None]:
 
 @contextmanager
 def short_transfers(seed: int, most: int = 1000) -> Iterator[_ShortTransfers]:
-    """Within the block the system reads and writes at most `most` bytes at a time, mostly fewer, never none."""
+    """Inside the block the system transfers at most `most` bytes per read or write, usually fewer, but at least one."""
     proxy = _ShortTransfers(random.Random(seed), most)
     system.os = proxy  # type: ignore[assignment]
     try:
@@ -150,7 +150,7 @@ def short_transfers(seed: int, most: int = 1000) -> Iterator[_ShortTransfers]:
 
 
 class _ShortTransfers:
-    """Python's module `os`, with short transfers; `count` are those that were cut."""
+    """Python's module `os` with short transfers; `count` is the number of transfers that were cut short."""
 
     def __init__(self, chance: random.Random, most: int) -> None:
         self._chance, self._most, self.count = chance, most, 0

@@ -1,8 +1,8 @@
-"""What a power failure may leave: changes that no sync confirmed are lost, reordered or torn.
+"""The possible states after a power failure: changes that no sync confirmed are lost, reordered or torn.
 
-The calls of a run are recorded; then for any moment of it, those that were confirmed are done again on a copy of the
-directory as it was, and of the others any choice. Data of a file is confirmed by `fsync` of that file, names in a
-folder by `sync_folder` of that folder, and nothing by the order of calls: what POSIX promises, and no more.
+The calls of a run are recorded. For any moment of the run, the confirmed changes and an arbitrary subset of the others
+are then applied to a copy of the original directory. `fsync` confirms the data of a file, `sync_folder` the names in a
+folder, and the order of calls confirms nothing: POSIX promises no more than that.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tests.faults import CHANGES
 
 TWO_PATHS = ("rename", "link")
 BLOCK = 512
-"""Bytes that a disk writes whole."""
+"""Bytes that a disk writes atomically."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One call that changed the disk; paths are relative. `file` numbers the file that its data belongs to, whatever
-    its name becomes: those that were there before are numbered by name.
+    """One call that changed the disk; paths are relative. `file` is the number of the file that the data belongs to and
+    survives renames; files that existed before are numbered in order of name.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Change:
 
     @property
     def folders(self) -> set[str]:
-        """The folders whose names it changes."""
+        """The folders whose entries the call changes."""
         if self.name == "link":
             return {os.path.dirname(self.target)}
         named = self.name in ("open_write", "rename", "unlink", "make_folder", "remove_folder")
@@ -62,7 +62,7 @@ class Recorder:
         self._next = len(there)
 
     def call(self, name: str, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """One call of a function of `system`; one that fails changed nothing."""
+        """Performs and records one call of a function of `system`; a call that fails changed nothing."""
         new = name == "open_write" and not os.path.exists(args[0])
         noted = self._noted(name, args)
         made = real(*args, **kwargs)
@@ -100,7 +100,7 @@ class Recorder:
 
 @contextmanager
 def recorded(root: Path) -> Iterator[list[Change]]:
-    """The changes that are made below `root` within the block."""
+    """Records the changes made below `root` inside the block."""
     recorder = Recorder(root)
     real = {name: getattr(system, name) for name in CHANGES}
 
@@ -117,7 +117,7 @@ def recorded(root: Path) -> Iterator[list[Change]]:
 
 
 def confirmed(changes: Sequence[Change]) -> list[bool]:
-    """Which of the changes are on the disk whatever happens after the last of them."""
+    """Which of the changes are certain to be on the disk if power fails after the last of them."""
     synced_files: set[int | None] = set()
     synced_folders: set[str] = set()
     found = []
@@ -134,9 +134,9 @@ def confirmed(changes: Sequence[Change]) -> list[bool]:
 
 
 def survivors(changes: Sequence[Change], seed: int, choices: int = 3) -> Iterator[tuple[int, list[bool]]]:
-    """For each moment, choices of the changes before it that survive: none that may be lost, all, and some at random.
+    """For each moment, which earlier changes survive: of those that may be lost none, all, or a random selection.
 
-    A choice is made once for each set of changes that may be lost.
+    Moments with the same set of changes that may be lost are covered once.
     """
     chance = random.Random(seed)
     before: list[int] = []
@@ -156,9 +156,9 @@ def survivors(changes: Sequence[Change], seed: int, choices: int = 3) -> Iterato
 def left_behind(
     before: Path, changes: Sequence[Change], survives: Sequence[bool], target: Path, torn: random.Random | None = None
 ) -> Path:
-    """A copy `target` of the folder `before`, with the changes that survive made again, in order.
+    """Copies the folder `before` to `target` and applies the surviving changes in order.
 
-    With `torn` the last surviving write that was not confirmed reaches the disk in part, by blocks.
+    With `torn` only some leading blocks of the last surviving unconfirmed write reach the disk.
     """
     shutil.copytree(before, target)
     changes = changes[: len(survives)]
@@ -174,7 +174,7 @@ def left_behind(
 
 
 class _Disk:
-    """A folder on which changes are made again; `_names` are the files that changes speak of, by their numbers."""
+    """A folder on which changes are replayed; `_names` maps the file numbers of changes to current names."""
 
     def __init__(self, root: Path) -> None:
         self._root = str(root)
@@ -182,7 +182,7 @@ class _Disk:
         self._second: dict[str, str] = {}
 
     def apply(self, change: Change) -> None:
-        """Makes a change, unless what it needs is not there because another one was lost."""
+        """Applies a change, unless something that it needs is missing because another change was lost."""
         path = os.path.join(self._root, change.path)
         try:
             if change.name in ("pwrite", "truncate", "reserve"):
@@ -207,7 +207,7 @@ class _Disk:
             return
 
     def _forget(self, path: str) -> None:
-        """A file has one name less: its data goes by its second name, where it has one."""
+        """Removes one name of a file, which then goes by its second name if it has one."""
         second = self._second.pop(path, None)
         named = {file: second if name == path else name for file, name in self._names.items()}
         self._names = {file: name for file, name in named.items() if name is not None}

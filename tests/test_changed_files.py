@@ -1,7 +1,7 @@
-"""A file that is cut, removed, replaced or overwritten while it is read, at any moment: rows, or an error of mqstore in
-one line. Nothing is mapped, so Python lives.
+"""Files that are truncated, removed, replaced or overwritten while they are read, at any moment: the read returns rows
+or raises a one-line error of mqstore. No file is memory-mapped, so Python does not crash.
 
-Of the moments `make test` takes some, `make test-real-full` every one.
+`make test` tries some of the moments, `make test-real-full` all of them.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ STORES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "rocketmq": (lambda folder: archive.unpack("collisions-4.9.3", folder), "[cdi]*/**/*"),
     "rabbitmq": (lambda folder: golden.unpack("s3_mixed_kill9", folder) / golden.DEFAULT_VHOST, "**/*.*"),
 }
-"""How each is made, and which of its files change."""
+"""How each store is made, and which of its files are changed."""
 
 
 @contextmanager
 def changed_before(number: int, change: Callable[[], None]) -> Iterator[list[str]]:
-    """Before look number `number` at the disk within the block, `change` is called. The looks are noted."""
+    """Calls `change` before disk access number `number` inside the block. Yields the names of the accesses."""
     noted: list[str] = []
 
     def through(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -104,7 +104,7 @@ def changed_before(number: int, change: Callable[[], None]) -> Iterator[list[str
 
 
 def _tried(store: Path, work: Callable[[Store], object]) -> str | None:
-    """The error of reading, one line; None when there is none."""
+    """The class name of the error of a read, whose text must be one line; None if there is none."""
     try:
         with open_store(str(store)) as opened:
             work(opened)
@@ -125,7 +125,7 @@ def test_a_file_that_changes_while_it_is_read(engine: str, read: str, tmp_path: 
     files = sorted(path.relative_to(origin) for path in origin.glob(pattern) if path.is_file())
     with changed_before(-1, lambda: None) as looks:
         told = _tried(origin, READS[read])
-    if told == "UnsupportedFormatError":  # this engine cannot
+    if told == "UnsupportedFormatError":  # this engine does not support the read
         return
     assert len(looks) > 10
     chance = random.Random(f"{SEED} {engine} {read}")

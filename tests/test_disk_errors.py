@@ -1,4 +1,4 @@
-"""Errors of the operating system: of mqstore's family, in one line that names the file, and OSErrors still."""
+"""Errors of the operating system become mqstore errors: one line that names the file, and still an OSError."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documentation says what the code does: options, errors, links, make targets."""
+"""The documentation matches the code: options, errors, links, make targets."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_pages_use_plain_words(page: Path) -> None:
-    """The words of this project's own that a reader does not know; file names and generated parts aside."""
+    """No page uses the project's private jargon, except in file names and generated parts."""
     written = re.sub(r"(?s)<!-- table: .*?<!-- end -->", "", page.read_text().split("<!-- From here on written")[0])
     text = re.sub(r"`[^`\n]+`", "", written)
     found = re.findall(r"(?i)\b(?:doors?|rooms?|houses?|judge[sd]?|behind|ordinals?|seen from here)\b", text)

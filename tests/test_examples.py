@@ -1,4 +1,4 @@
-"""The examples say how to be called, before Spark starts; the demo shows the code that it runs, in readable tables."""
+"""The examples print their usage before Spark starts; the demo prints the code that it runs, and readable tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fault injector itself: it stands before every call that changes the disk, and does what it says."""
+"""The fault injector itself: it intercepts every call that changes the disk and injects the fault that was set."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHANGING_CALLS = {
     "ftruncate", "truncate", "posix_fallocate", "rename", "renames", "replace", "link", "symlink", "unlink", "remove",
     "mkdir", "makedirs", "rmdir", "removedirs", "utime", "chmod", "fchmod", "chown", "mknod", "mkfifo", "setxattr",
 }  # fmt: skip
-"""Functions of Python's `os` that change what is on a disk, or confirm it."""
+"""Functions of Python's `os` that change the content of a disk, or confirm a change."""
 
 
 def functions() -> dict[str, ast.FunctionDef]:
@@ -31,7 +31,7 @@ def functions() -> dict[str, ast.FunctionDef]:
 
 
 def changes_the_disk(function: ast.FunctionDef) -> bool:
-    """Whether it calls something of `os` that does, or opens a file for more than reading."""
+    """Whether the function calls such a function of `os`, or opens a file for more than reading."""
     taken = {ast.unparse(node) for node in ast.walk(function) if isinstance(node, ast.Attribute)}
     return bool(taken & ({f"os.{name}" for name in CHANGING_CALLS} | {"os.O_RDWR", "os.O_WRONLY", "os.O_CREAT"}))
 
@@ -52,7 +52,7 @@ def test_what_changes_the_disk_is_what_a_crash_test_counts() -> None:
 
 
 def steps(folder: Path) -> None:
-    """Six changes of the disk and some looks at it."""
+    """Six changes of the disk and some reads."""
     path = str(folder / "file")
     descriptor = system.open_write(path, create=True)
     try:
@@ -154,11 +154,11 @@ def test_short_transfers_are_finished_by_the_system(tmp_path: Path) -> None:
     assert bytes(target) == pieces.tobytes() == data == (tmp_path / "file").read_bytes()
 
 
-# -- what a power failure leaves
+# -- states after a power failure
 
 
 def states(work: Callable[[str], None], folder: Path) -> set[bytes | None]:
-    """What `folder/now/file`, which was b"old", may hold after a power failure at any moment of the work."""
+    """The possible contents of `folder/now/file`, initially b"old", after a power failure at any moment of the work."""
     (folder / "now").mkdir()
     (folder / "now" / "file").write_bytes(b"old")
     os.makedirs(folder / "before")

@@ -1,4 +1,4 @@
-"""The pages in docs/format/ show the layouts that the code uses, and what lies in files of the real systems."""
+"""The pages in docs/format/ show the layouts that the code uses, and bytes from files of the real systems."""
 
 from __future__ import annotations
 

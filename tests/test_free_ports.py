@@ -1,4 +1,4 @@
-"""Ports of servers of tests: each given once, also beside another process, and only such on which nobody listens."""
+"""Ports for test servers: each is handed out once, even across processes, and only if nobody listens on it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.support import free_ports
 
 OTHER = "import sys\nfrom tests.support import free_ports\nprint(free_ports.free_port(), flush=True)\nsys.stdin.read()"
 OURS = range(20_990, 20_993)
-"""Such as no test gets."""
+"""Ports that no test is ever given."""
 
 
 @pytest.fixture
 def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Three ports are all there are, and none of them is taken."""
+    """Only three ports exist, and none of them is taken."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(free_ports, "PORTS", OURS)
     monkeypatch.setattr(free_ports, "_TAKEN", set())

@@ -1,6 +1,6 @@
-"""The walls of the house: who may import whom, who may touch the disk, how long a file and a function may be.
+"""The architecture rules: allowed imports, access to the disk, and the maximum length of files and functions.
 
-The rules are those of docs/architecture.md. They read the source with `ast`; nothing of the product is imported here.
+The rules are those of docs/architecture.md. The tests parse the source with `ast` and import nothing of the product.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PUBLIC = (
 
 
 def rooms_of(engine: str, rooms: dict[str, str]) -> dict[str, tuple[str, ...]]:
-    """What each sub-package of an engine may import: itself, those named beside it, and what lies below all engines."""
+    """What each sub-package of an engine may import: itself, the packages listed, and those below all engines."""
     own = f"storage_core.{engine}"
     below = (*BELOW_AN_ENGINE, "storage_core.formats")
     walls = {
@@ -44,7 +44,7 @@ def rooms_of(engine: str, rooms: dict[str, str]) -> dict[str, tuple[str, ...]]:
     return {own: (own, *below), f"{own}.schema": below, **walls}
 
 
-# What an import of the left may reach: a prefix of dotted names. The longest prefix on the left decides.
+# The prefixes of dotted names that a module may import, by prefix of its own name. The longest matching key decides.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "storage_core.arrays": (),
     "storage_core.errors": (),
@@ -112,13 +112,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "mqstore": ("mqstore", "pyspark_mqstore", "storage_core.errors", "storage_core:door"),
 }
 DOOR = {"storage_core", "storage_core.copy_store", "storage_core.open_store", "storage_core.find_stores"}
-# Neither knows the other: an engine and a format of one system may not lean on the other system's.
+# An engine or format of one system must not depend on those of the other.
 STRANGERS = {"rocketmq": "rabbitmq", "rabbitmq": "rocketmq"}
 
 SPARK = {"pyspark", "py4j", "pandas"}
 DISK = {"mmap", "pathlib", "shutil", "tempfile", "glob", "fcntl", "subprocess", "fileinput"}
 PURE_FORBIDDEN = DISK | {"os", "threading", "multiprocessing", "socket", "_thread", "concurrent", "asyncio"}
-# Of `os`, what neither reads nor writes a file.
+# Names of `os` that neither read nor write a file.
 HARMLESS_OS = {
     "environ", "getpid", "cpu_count", "sched_getaffinity", "stat_result", "uname", "fspath", "PathLike", "fsencode",
     "fsdecode", "sep", "getcwd",
@@ -135,10 +135,10 @@ PURE_PATH = {
     "commonpath",
     "relpath",
 }
-# A task asks whether its machine sees the store at all, to name the machine in its error. That opens nothing.
+# A task checks whether its machine sees the store at all, to name the machine in its error. This opens no file.
 LOOKS = {"connector.batches": {"isdir"}}
 HARMLESS_IO = {"BytesIO", "StringIO"}
-# Calls that open files by another name.
+# Other calls that open files.
 OPENERS = {"fromfile", "tofile", "memmap", "memory_map", "OSFile", "LocalFileSystem", "read_bytes", "read_text"}
 
 
@@ -154,7 +154,7 @@ def module_of(path: Path) -> str:
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """Every imported dotted name, also inside functions and under TYPE_CHECKING; `from a import b` gives `a.b`."""
+    """Every imported dotted name, also inside functions and under TYPE_CHECKING; `from a import b` yields `a.b`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -164,7 +164,7 @@ def imports(tree: ast.AST) -> Iterator[str]:
 
 
 def attributes_of(tree: ast.AST, package: str) -> Iterator[str]:
-    """What is taken from a package that was imported as a whole, as `package.name`."""
+    """The attributes used of a package that was imported as a whole, as `package.name`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == package:
             yield f"{package}.{node.attr}"
@@ -175,7 +175,7 @@ def under(name: str, prefix: str) -> bool:
 
 
 def wall_breaks(module: str, source: str) -> list[str]:
-    """The imports of `source`, the text of `module`, that go through a wall."""
+    """The forbidden imports in `source`, the text of `module`."""
     room = max((room for room in MAY_IMPORT if under(module, room)), key=len)
     allowed = MAY_IMPORT[room]
     broken = []
@@ -197,7 +197,7 @@ def wall_breaks(module: str, source: str) -> list[str]:
 
 
 def disk_touches(module: str, source: str) -> list[str]:
-    """The places of `source` that reach the disk other than through `files/system.py`."""
+    """The places in `source` that access the disk other than through `files/system.py`."""
     if module in (SYSTEM, PROCESSES):
         return []
     tree = ast.parse(source)
@@ -216,7 +216,7 @@ def disk_touches(module: str, source: str) -> list[str]:
 
 
 def reaches_the_disk(node: ast.Attribute) -> bool:
-    """True for `os.stat`, `os.path.exists`, `io.open`, `numpy.memmap` and their like."""
+    """True for `os.stat`, `os.path.exists`, `io.open`, `numpy.memmap` and the like."""
     owner = ast.unparse(node.value)
     harmless = {"os": HARMLESS_OS | {"path"}, "os.path": PURE_PATH, "io": HARMLESS_IO}.get(owner)
     return node.attr in OPENERS if harmless is None else node.attr not in harmless
@@ -239,7 +239,7 @@ def test_imports_go_down_only() -> None:
 
 
 def import_circle(edges: dict[str, set[str]]) -> list[str]:
-    """Modules that import each other in a circle, the first one found; empty when there is none."""
+    """The first import cycle found, as module names; empty if there is none."""
     try:
         TopologicalSorter(edges).prepare()
     except CycleError as error:
@@ -249,7 +249,7 @@ def import_circle(edges: dict[str, set[str]]) -> list[str]:
 
 
 def test_no_circles_of_imports() -> None:
-    """Also not for annotations alone: what needs each other is one thing, or shares a third."""
+    """Annotations count too: modules that need each other belong together, or share a third module."""
     modules = {module_of(path): ast.parse(path.read_text()) for path in sources(*PRODUCT)}
     edges: dict[str, set[str]] = {module: set() for module in modules}
     for module, tree in modules.items():
@@ -273,7 +273,7 @@ def test_a_folder_can_be_taken_in_at_a_glance() -> None:
 
 
 def test_no_circles_of_folders() -> None:
-    """Two folders that import each other are one; the files of an engine's own folder may use all below it."""
+    """Folders must not import each other; but the files directly in an engine's folder may use all folders below it."""
     edges: dict[str, set[str]] = {}
     for path in sources("storage_core"):
         own = str(path.parent.relative_to(ROOT)).replace("/", ".")
@@ -286,7 +286,7 @@ def test_no_circles_of_folders() -> None:
 
 
 def folder_of(name: str) -> str:
-    """The package of storage_core that an imported name lies in, dotted; empty for other names."""
+    """The package of storage_core that contains an imported name, dotted; empty for other names."""
     parts = name.split(".")
     while parts and not (ROOT / "/".join(parts)).is_dir():
         parts.pop()
@@ -300,7 +300,7 @@ def test_one_door_to_the_operating_system() -> None:
 
 
 def schemes_named(source: str) -> list[str]:
-    """Schemes of URIs that a module names in its code, docstrings left out."""
+    """URI schemes that appear in a module's code, docstrings excluded."""
     tree = ast.parse(source)
     told = {
         id(node.body[0].value)

@@ -1,4 +1,4 @@
-"""docs/architecture.md shows the house as it stands."""
+"""docs/architecture.md describes the current modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests may import of each other: helpers live in modules of their own, and quick tests need no real system."""
+"""What tests may import from each other: helpers have their own modules, and quick tests need no real system."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 
 TESTS = Path(__file__).resolve().parent
 NEEDS_MORE = ("tests.real", "benchmarks")
-"""Packages that need the real systems, or plot: only their own tests import them."""
+"""Packages that need the real systems or plotting; only their own tests import them."""
 
 
 def imported(source: str) -> Iterator[str]:
-    """Every imported dotted name, `from a import b` as `a.b`, also in programs that a test starts as text."""
+    """Every imported dotted name, `from a import b` as `a.b`, also in programs that a test runs from a string."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -28,7 +28,7 @@ def imported(source: str) -> Iterator[str]:
 
 
 def breaks(path: str, source: str) -> list[str]:
-    """The imports of the test file `path`, below tests/, that it may not have."""
+    """The forbidden imports of the test file `path`, which is relative to tests/."""
     own = path.partition("/")[0]
     found = []
     for name in imported(source):

@@ -1,4 +1,6 @@
-"""Which tests are in which run: what samples is marked, so that one run has all of it; what starts a JVM says so."""
+"""Which tests belong to which run: tests that sample are marked, so that one run executes them in full; tests that
+start a JVM declare it.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,13 @@ SAMPLES = "tests.support.sampling"
 
 
 def modules() -> dict[str, str]:
-    """The test modules with their text, but the real ones and this one."""
+    """The text of each test module, except those of tests/real and this one."""
     paths = sorted(path for path in TESTS.rglob("test_*.py") if "real" not in path.parts and path != Path(__file__))
     return {str(path.relative_to(TESTS)): path.read_text() for path in paths}
 
 
 def test_what_samples_is_marked() -> None:
-    """Also what takes its steps from a helper that samples."""
+    """Modules that take their steps from a sampling helper count too."""
     helpers = [path.stem for path in (TESTS / "support").glob("*.py") if SAMPLES in path.read_text()]
     steps = re.compile(rf"from {SAMPLES} import|from tests\.support\.(?:{'|'.join(helpers)}) import[^)]*?\bSTEPS\b")
     texts = modules()
@@ -36,7 +38,7 @@ def test_long_modules_exist() -> None:
 
 
 def test_all_that_use_the_session_share_a_process(request: pytest.FixtureRequest) -> None:
-    """The process is chosen by the module's text, before a fixture is known."""
+    """The process is chosen by the module's text, before its fixtures are known."""
     using = [item for item in request.session.items if "spark" in getattr(item, "fixturenames", ())]
     assert {share(item.nodeid.partition("::")[0]) for item in using} <= {"spark"}
     assert share("tests/connector/test_find.py") == "spark"

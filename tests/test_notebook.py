@@ -1,4 +1,4 @@
-"""The notebook of `examples/` keeps its outputs, so that a reader on the web sees them; running it is tests/real's."""
+"""The notebook in `examples/` is stored with its outputs, for readers on the web. tests/real runs it."""
 
 from __future__ import annotations
 

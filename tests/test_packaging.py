@@ -1,4 +1,4 @@
-"""What a user gets: a wheel that Spark finds by itself, a package that loads nothing, a Java from wherever one is."""
+"""What users install: a wheel that Spark discovers, a package that imports lazily, and a Java found wherever it is."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ spark.stop()
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of this checkout: setuptools leaves a build folder beside what it packs."""
+    """A copy of this checkout, because setuptools leaves a build folder in the source tree."""
     folder = tmp_path_factory.mktemp("checkout")
     files = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -53,7 +53,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the wheel of this checkout holds, as pip would lay it out."""
+    """A folder with the contents of this checkout's wheel, laid out as pip would."""
     folder = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(folder)]
     subprocess.run([*build, str(source)], check=True)
@@ -64,13 +64,13 @@ def installed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def installed_here() -> dict[str, int]:
-    """What is installed in the environment of the tests, with the time of its installation."""
+    """The packages installed in the test environment, with their installation times."""
     folder = Path(sysconfig.get_paths()["purelib"])
     return {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if path.suffix in {".pth", ".dist-info"}}
 
 
 def run_python(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """A Python of its own, outside the checkout."""
+    """Runs Python in a separate process, outside the checkout."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     if path is not None:
         environment["PYTHONPATH"] = str(path)
@@ -116,7 +116,7 @@ def test_importing_the_module_that_spark_looks_at_loads_nothing(installed: Path)
 
 
 def test_the_module_never_raises_anything_but_attribute_error(installed: Path) -> None:
-    # -S: no pyspark, no numpy, no pyarrow, as in an environment that only half fits.
+    # -S: no pyspark, no numpy, no pyarrow, as in an incomplete environment.
     done = run_python("-S", "-c", "import pyspark_mqstore as m; print(hasattr(m, 'DefaultSource'))", path=installed)
     assert done.stdout.strip() == "False", done.stderr
 
@@ -153,7 +153,7 @@ def test_read_needs_nothing_of_spark_4(tmp_path: Path) -> None:
 
 
 def python_chosen(folder: Path, *, python3: Path | None, **variables: str) -> str:
-    """What PYSPARK_PYTHON is after `import mqstore` in `folder`/bin/python, where the PATH begins with `python3`."""
+    """The value of PYSPARK_PYTHON after `import mqstore` in `folder`/bin/python, with `python3` first on the PATH."""
     program = folder / "bin" / "python"
     if not program.exists():
         program.parent.mkdir(parents=True)
@@ -190,7 +190,7 @@ def test_settings_keep_the_users_own_java_options() -> None:
 
 
 def fake_java(folder: Path, version: str) -> Path:
-    """A program that answers like a `java` of that version."""
+    """A program that reports its version as a `java` of that version would."""
     program = folder / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(

@@ -1,4 +1,4 @@
-"""Every Python, SQL and shell block of the pages runs as printed, and prints what the page says.
+"""Every Python, SQL and shell block on the pages runs as printed, and prints the output that the page shows.
 
 `tests/support/page_blocks.py` has the one rule for paths, and the table of programs that are not run.
 """
@@ -24,7 +24,7 @@ PYTHON, SQL, SHELL = blocks("python"), blocks("sql"), blocks("sh")
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The stores that the pages name. Reading them changes nothing, whatever a block does."""
+    """The stores that the pages name. No block may change them."""
     root = tmp_path_factory.mktemp("pages")
     for target, name in (
         ("backup/broker-a", "shop-4.9.3"),
@@ -46,7 +46,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def _write_vhost(target: Path) -> None:
-    """The vhost of the pages: the queues orders and payments."""
+    """Writes the vhost used on the pages, with the queues orders and payments."""
     with open_store(str(target), "rabbitmq") as store:
         for queue in ("orders", "payments"):
             bodies = [f'{{"order": {number}}}' for number in range(100)]
@@ -90,7 +90,7 @@ def test_shell(block: Block, root: Path) -> None:
 
 
 def test_what_is_not_run_is_known() -> None:
-    """A block is never left out as a whole for another reason than the programs that it calls."""
+    """Blocks are skipped only because of the programs that they call."""
     assert len(PYTHON) >= 20
     assert len(SHELL) >= 3
     programs = {program(line) for block in SHELL for line in statements(block.code)}

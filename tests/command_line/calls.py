@@ -1,4 +1,4 @@
-"""Calls of the command in this process, and in one of its own."""
+"""Calls of the command, in this process or in a separate one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(*arguments: object, code: int = 0) -> Result:
-    """A call that must end with `code`."""
+    """Runs the command, which must exit with `code`."""
     done = CliRunner().invoke(main, [str(argument) for argument in arguments])
     assert done.exit_code == code, (done.output, done.exception)
     assert done.exception is None or isinstance(done.exception, SystemExit)
@@ -37,20 +37,20 @@ def words(done: Result) -> list[list[str]]:
 
 
 def process(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """A call in a process of its own, as a shell makes it."""
+    """Runs the command in a separate process, as a shell does."""
     settings: dict[str, Any] = {"capture_output": True, "text": True, "cwd": ROOT, **options}
     return subprocess.run([sys.executable, "-m", "command_line", *map(str, arguments)], **settings, check=False)
 
 
 def without_roots_rights() -> None:
-    """Before a process begins: root may then not read or write what its mode forbids. Others never may."""
+    """Drops capabilities before a process starts, so that file modes apply to root as they do to other users."""
     system = ctypes.CDLL(None)
     for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH):
         system.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
 
 
 def shell(line: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """A line of shell in which `mqstore` is the command."""
+    """Runs a line of shell in which `mqstore` is the command."""
     settings: dict[str, Any] = {"capture_output": True, "text": True, "cwd": ROOT, **options}
     environment = {**os.environ, "PYTHON": sys.executable}
     script = f'mqstore() {{ "$PYTHON" -m command_line "$@"; }}\n{line}'

@@ -1,4 +1,4 @@
-"""Real stores that the commands are called on. Nothing writes to them."""
+"""Real stores for the commands. No test may write to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`import`, `offsets reset`, `offsets --diff` and `cat --follow`: what writes, and what waits for writers."""
+"""`import`, `offsets reset`, `offsets --diff` and `cat --follow`: commands that write or wait for writers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_rabbitmq_store_is_imported(rabbit: Path, tmp_path: Path, name: str) -
 
 
 def test_a_row_that_may_not_be_written_is_named(damaged: Path, tmp_path: Path) -> None:
-    """A producer that is no client of RocketMQ may have written what a write refuses."""
+    """A producer other than RocketMQ's client may have written messages that a write refuses."""
     file, store = tmp_path / "all.parquet", tmp_path / "rescued"
     run("export", damaged, file, "--scan", "log", "--mode", "dropmalformed")
     count = len(lines(run("cat", damaged, "--scan", "log", "--mode", "dropmalformed", "--columns", "topic")))
@@ -134,7 +134,7 @@ def test_a_reset_shows_first_and_writes_when_told(groups: Path, tmp_path: Path) 
     after = fingerprint(store)
     changed = {path for path in after if after[path] != before.get(path) and not path.startswith(".")}
     assert changed == {"config", "config/consumerOffset.json", "config/consumerOffset.json.bak"}
-    # Back to the earliest, one queue to an offset, all to a time.
+    # Back to the earliest offsets, then one queue to an offset, then all queues to a time.
     run("offsets", "reset", store, "--group", "slow", "--to", "earliest", "--apply")
     assert set(committed(store, "slow").values()) == {0}
     run("offsets", "reset", store, "--group", "slow", "--topic", "greetings", "--queue", 2, "--to", 9, "--apply")
@@ -221,7 +221,7 @@ def test_following_a_queue_that_is_consumed(tmp_path: Path) -> None:
         switches = ("--follow", "--interval", 0.02, "-n", 8, "--columns", "queue,body")
         thread = threading.Thread(target=lambda: done.append(lines(run("cat", store, "--queue", "jobs", *switches))))
         thread.start()
-        time.sleep(1.5)  # what the first look finds is printed once it is known that all of it is there
+        time.sleep(1.5)  # the first messages found are printed only once they are known to be complete
         queue.ack(queue.fetch_many(3).sequence_ids.tolist())
         queue.publish_many(["3", "4"])
         queue.sync()
@@ -234,7 +234,7 @@ def test_following_a_queue_that_is_consumed(tmp_path: Path) -> None:
 
 
 def test_following_a_stream(tmp_path: Path) -> None:
-    """What is there, and then what comes, in the order of the stream, until so many are printed."""
+    """Prints existing messages, then new ones, in stream order, up to the given number."""
     played = Played("s10_torn_segment", tmp_path)
     wanted = [row["streamOffset"] for row in golden.rows(played.source)]
     played.grow(2)
@@ -263,7 +263,7 @@ def test_what_cannot_be_followed(rocket: Path, rabbit: Path) -> None:
 
 
 def test_a_log_in_another_folder(tmp_path: Path) -> None:
-    """What the error advises exists."""
+    """The option that the error recommends exists."""
     store, log, file = tmp_path / "store", tmp_path / "disk" / "commitlog", tmp_path / "one.jsonl"
     file.write_text('{"topic": "t", "body": "hello"}\n')
     where = ("--commit-log-path", log)

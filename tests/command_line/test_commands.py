@@ -1,4 +1,4 @@
-"""`ls`, `cat`, `find`, `offsets`, `export` and `definitions` on real stores: what they print and write."""
+"""The output of `ls`, `cat`, `find`, `offsets`, `export` and `definitions` on real stores."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_stores_of_both_engines(both: Path) -> None:
 
 def test_several_stores_are_told_apart(node: Path) -> None:
     folders = {path.name for path in (node / "msg_stores" / "vhosts").iterdir()}
-    # The node's quorum queues and its streams are stores of their own, beside those of the virtual hosts.
+    # The node's quorum queues and its streams are separate stores, in addition to those of the virtual hosts.
     assert {row["store"] for row in lines(run("ls", node, "--json"))} == folders | {"kinds@localhost", "stream"}
     assert "vhost" in words(run("ls", node))[0]
     assert {row["vhost"] for row in lines(run("ls", node, "--vhost", "other", "--json"))} == {"other"}
@@ -153,7 +153,7 @@ def test_cat_takes_what_spark_takes(rocket: Path) -> None:
     assert len(offsets("--topic", "orders", "--start", '{"orders": {"0": 1490, "1": 1500}}', "--queue", "0,1")) == 14
     assert offsets("--from", "-1h", code=1) == []
     assert offsets("--topic", "orders", "-n", 3, "--mode", "dropmalformed") == offsets("--topic", "orders", "-n", 3)
-    # A bare number is for every queue; one that is shorter has nothing from there on.
+    # A bare number applies to every queue; a shorter queue has no messages from there on.
     assert {topic for topic, _, _ in offsets("--start", 2000)} == {"shipments"}
     assert min(offset for _, _, offset in offsets("--start", 2000)) == 2000
     by_key = offsets("--topic", "orders", "--scan", "log")
@@ -360,7 +360,7 @@ def test_repair_in_place_and_what_it_is_not_told(tmp_path: Path, damaged: Path, 
 
 
 def test_repair_says_what_is_left(tmp_path: Path, rocket: Path) -> None:
-    """An index of a geometry that nothing tells: it is made when the geometry is given."""
+    """An index whose geometry cannot be determined is rebuilt only when the geometry is given."""
     own = tmp_path / "own"
     shutil.copytree(rocket, own)
     shutil.rmtree(own / "index")

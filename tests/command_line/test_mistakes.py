@@ -1,4 +1,4 @@
-"""What goes wrong for a user of the command: one line, in words of the command line, and the right exit code."""
+"""Errors of the command: one line, in terms of the command line, and the right exit code."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_the_offsets_of_a_config_that_cannot_be_read(tmp_path: Path) -> None:
 def test_a_signal_leaves_no_half_file(
     rocket: Path, tmp_path: Path, number: signal.Signals, code: int, kind: str
 ) -> None:
-    # A store in a folder many times: the export takes long enough to be interrupted.
+    # Many links to one store, so that the export takes long enough to be interrupted.
     folder = tmp_path / "stores"
     folder.mkdir()
     for copy in range(60):
@@ -145,7 +145,7 @@ def test_a_signal_leaves_no_half_file(
     assert [path.name for path in tmp_path.iterdir()] == ["stores"]
 
 
-# -- the words of errors
+# -- the wording of errors
 
 
 def test_a_few_texts_of_the_engines() -> None:
@@ -167,7 +167,7 @@ def test_a_few_texts_of_the_engines() -> None:
 
 
 def error_texts() -> list[tuple[str, str]]:
-    """Every text in the storage core that goes into an error or a warning: where it stands, and the text."""
+    """Every text in the storage core that may be part of an error or a warning: its location and the text."""
     found = []
     for path in sorted((ROOT / "storage_core").rglob("*.py")):
         tree = ast.parse(path.read_text())
@@ -192,7 +192,7 @@ def error_texts() -> list[tuple[str, str]]:
 
 
 def test_no_text_of_the_engines_names_an_option_of_spark() -> None:
-    """Whatever an engine says of an option that has a switch, the command says of the switch."""
+    """If an engine's text names an option that has a switch, the command names the switch instead."""
     texts = error_texts()
     assert sum("option" in text for _, text in texts) > 15
     camel = [name for name in SWITCHES if name != name.lower()]
@@ -203,7 +203,7 @@ def test_no_text_of_the_engines_names_an_option_of_spark() -> None:
                           rf"(?<![-\w])(?:{'|'.join(camel)})\b", shown)  # fmt: skip
         if named:
             wrong.append((where, shown))
-    # The option table, whose names these are; and the list of all views and options of a wrong name.
+    # The option table defines these names; it also lists all views and options for a wrong name.
     assert [each for each in wrong if "options/" not in each[0]] == []
 
 

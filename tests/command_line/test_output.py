@@ -1,4 +1,4 @@
-"""How rows, sizes, times, tables and progress look."""
+"""The formatting of rows, sizes, times, tables and progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`info`, `topics` and `offsets --at`: a store at a glance."""
+"""`info`, `topics` and `offsets --at`: the overview of a store."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_info_of_stores_that_were_not_stopped(tmp_path: Path) -> None:
 
 
 def test_a_store_whose_queues_are_in_rocksdb(tmp_path: Path) -> None:
-    """Its offsets are not those of the log; its messages are read by --scan log."""
+    """Its offsets are not those of the log; its messages can be read with --scan log."""
     store = unpack("broker-5.3.3", tmp_path)
     (store / "consumequeue" / "CURRENT").touch()
     known = lines(run("info", store, "--json"))[0]

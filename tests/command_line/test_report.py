@@ -1,4 +1,4 @@
-"""`mqstore report`: one page that needs no network and says what `ls`, `topics`, `offsets` and `cat` say."""
+"""`mqstore report`: one self-contained page that agrees with `ls`, `topics`, `offsets` and `cat`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EMPTY, CLOSED = {"meta", "input"}, {"rect", "line"}
 
 
 class Page(HTMLParser):
-    """A page that is well formed: its cells by table, its texts, what it would load."""
+    """A well-formed page: its cells by table, its texts, and the resources that it would load."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ def test_a_damaged_store_is_reported(damaged: Path, tmp_path: Path) -> None:
 
 
 def test_names_are_text_and_times_are_properties(tmp_path: Path) -> None:
-    """Anybody may call a queue anything."""
+    """A queue name is arbitrary text and must be escaped."""
     name = "<script>alert('x')</script>&\""
     with open_store(str(tmp_path / "store"), "rabbitmq") as store:
         times = pa.array([1_700_000_000_000_000 + n * 10**9 for n in range(5)], pa.timestamp("us", "UTC"))

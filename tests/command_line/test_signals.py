@@ -1,4 +1,4 @@
-"""Signals that come where the interpreter cannot pass an exception on: the command ends, and nothing else is said."""
+"""Signals received where the interpreter cannot propagate an exception: the command ends and prints nothing else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from command_line.signals import AGAIN_S, Signals, Stopped
 
 
 class Thing:
-    """What a weak reference can point to."""
+    """An object that a weak reference can point to."""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

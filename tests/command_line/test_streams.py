@@ -1,4 +1,4 @@
-"""What the commands make of a folder of RabbitMQ streams."""
+"""The commands on a folder of RabbitMQ streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Spark tests share: unpacked fixtures, rows of a DataFrame, the text of a failure."""
+"""Fixtures of the Spark tests: unpacked golden stores, and DataFrames that read them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.golden import archive
 
 @pytest.fixture(scope="session")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
-    """Unpacks a fixture once; after all tests its directory is as it was."""
+    """Unpacks a golden store once and checks at the end that no test changed it."""
     unpacked: dict[str, tuple[Path, dict[str, tuple[int, int, str]]]] = {}
 
     def directory(name: str) -> str:
@@ -28,13 +28,13 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str],
 
 @pytest.fixture(scope="session")
 def shop(golden: Callable[[str], str]) -> str:
-    """The demo store: topics orders, payments, shipments of four queues each, 20,048 messages."""
+    """The demo store: topics orders, payments and shipments with four queues each, 20,048 messages."""
     return golden("shop-4.9.3")
 
 
 @pytest.fixture(scope="session")
 def load(spark) -> Callable:
-    """`load(path, option=…)`: a DataFrame of `format("mqstore")`."""
+    """`load(path, option=…)` returns a DataFrame of `format("mqstore")`."""
 
     def frame(path: str | list[str] | None, schema: str | None = None, **options: str):
         reader = spark.read.format("mqstore").options(**options)

@@ -1,4 +1,4 @@
-"""A small store in memory behind the door of the storage core: what the planning tests ask instead of an engine."""
+"""An in-memory store behind the public interface of the storage core; it replaces an engine in planning tests."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class FakePiece(ScanPartition):
 
 @dataclass
 class FakeStore(Store):
-    """Queues of so many messages, one MiB each; a plan cuts them into at least `min_partitions` pieces."""
+    """Queues with the given message counts, one MiB per message. A plan has at least `min_partitions` pieces."""
 
     path: str
     counts: dict[tuple[str, int], int]
@@ -143,7 +143,7 @@ class FakeSnapshot(Snapshot):
 
 
 def door(stores: Sequence[FakeStore]):
-    """`find_stores` and `open_store` over `stores`: a path finds the stores in it and below it."""
+    """`find_stores` and `open_store` for `stores`: a path finds the stores at it and below it."""
     by_path = {store.path: store for store in stores}
 
     def find_stores(path: str, engine: str | None = None) -> list[str]:

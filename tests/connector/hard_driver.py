@@ -1,9 +1,9 @@
-"""A Spark driver of its own that goes through hard times: tasks that fail and are retried, jobs that are aborted,
-workers that die, two writers at once, a full disk. `python -m tests.connector.hard_driver FOLDER SMALL_DISK`.
+"""A separate Spark driver for failure scenarios: tasks that fail and are retried, aborted jobs, workers that die, two
+concurrent writers, a full disk. Run as `python -m tests.connector.hard_driver FOLDER SMALL_DISK`.
 
-It prints one line for each check, `name: ok` or what was wrong. SMALL_DISK is a mounted disk of 8 MiB; every file of
-this process and of those below it is limited to 64 MiB. Spark retries a task only where the master says so, so the
-session that all tests share will not do.
+It prints one line per check: `name: ok`, or what went wrong. SMALL_DISK is a mounted disk of 8 MiB; every file that
+this process and its children write is limited to 64 MiB. Spark retries a task only if the master URL says so, hence the
+session that all tests share cannot be used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROWS = 400
 
 
 def failing(times: int, how: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Partition 1 fails in the middle of its rows, in its first `times` attempts."""
+    """A function that fails in the middle of the rows of partition 1, in its first `times` attempts."""
 
     def pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -48,7 +48,7 @@ def failing(times: int, how: str) -> Callable[[Iterator[pa.RecordBatch]], Iterat
 
 
 class Checks:
-    """The checks; each has a folder of its own."""
+    """The checks; each has its own folder."""
 
     def __init__(self, spark: Any, folder: Path, small_disk: Path) -> None:
         self.spark, self.folder, self.small_disk = spark, folder, small_disk
@@ -82,7 +82,7 @@ class Checks:
         self.check_nothing_left(path)
 
     def check_refused(self, path: Path, words: str, write: Callable[[], None]) -> None:
-        """The write fails with a line that says these words, and every file is as it was."""
+        """Checks that the write fails with a line that contains these words, and leaves every file unchanged."""
         before = _files(path.parent)
         with pytest.raises(PySparkException) as caught:
             write()
@@ -141,7 +141,7 @@ class Checks:
         self.on_full_disk(path, 6_000, "No space left on device; nothing was written")
 
     def a_disk_that_fills_while_preparing_is_one_line(self, path: Path) -> None:
-        # What is staged fits, and not once more as the log.
+        # The staged files fit, but a second copy as the log does not.
         self.on_full_disk(path, 2_400, "No space left on device; nothing was written")
 
     def on_full_disk(self, path: Path, count: int, words: str) -> None:
@@ -164,7 +164,7 @@ NAMES = [name for name in vars(Checks) if name.startswith(("a_", "an_", "aborted
 
 
 def _files(folder: Path) -> dict[str, tuple[int, str]]:
-    """Length and digest of all files, but the lock among writers, which a refused job may leave (interface.md 22)."""
+    """Length and digest of all files except the writers' lock, which a refused job may leave (interface.md 22)."""
     found = archive.fingerprint(folder)
     return {n: f[1:] for n, f in found.items() if (folder / n).is_file() and not n.endswith(".mqstore/lock")}
 

@@ -1,4 +1,4 @@
-"""Rows of a DataFrame in the form of `tests.reference.served`, and what a user reads when a query fails."""
+"""Rows of a DataFrame in the form of `tests.reference.served`, and the message a user reads when a query fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def rows(frame: Any) -> list[Row]:
 
 
 def failure(action: Callable[[], Any]) -> str:
-    """The exception's message: one line of ours inside Spark's, without any stack."""
+    """The exception's message: one mqstore line inside Spark's text, without any stack trace."""
     with pytest.raises(PySparkException) as caught:
         action()
     text = str(caught.value)

@@ -1,4 +1,4 @@
-"""What a user sees of an error, and the paths and refusals of the data source; without a session."""
+"""How errors appear to a user, and the paths that the data source accepts and refuses; without a session."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_the_source_makes_its_paths_absolute_once(tmp_path, monkeypatch) -> None
 
 
 class Broken:
-    """A piece whose files are not there."""
+    """A piece whose files are missing."""
 
     def read(self):
         raise FileNotFoundError(2, "No such file or directory", "/gone/commitlog/0")

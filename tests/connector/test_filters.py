@@ -1,4 +1,4 @@
-"""Spark's filters as the door's predicates, and what is left to Spark alone."""
+"""Spark's filters as predicates of the storage core, and the filters that are left to Spark alone."""
 
 from __future__ import annotations
 

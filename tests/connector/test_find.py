@@ -1,4 +1,4 @@
-"""Finding through Spark: options, pushed filters, and the second way in, against a full read filtered by hand."""
+"""Finding messages through Spark: options, pushed filters and `read`, compared with a full read filtered in Python."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_one_frame_used_many_times(spark: SparkSession, directory: str, everythi
 
 
 def test_a_join_does_not_broadcast_it(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark believes in as many bytes as there are: a bare range of three ids would be broadcast in every join."""
+    """Spark is told the real size in bytes: a plain range of three ids would be broadcast in every join."""
     directory = str(archive.unpack("shop-4.9.3", tmp_path))
     frame = read(spark, directory, columns=["msgId", "body"])
     joined = frame.join(frame.withColumnRenamed("body", "other"), on="msgId")
@@ -192,7 +192,7 @@ def test_spark_believes_in_as_many_bytes_as_are_read(
 
 
 def test_adaptive_execution_does_not_broadcast_it_either(spark: SparkSession, tmp_path: Path) -> None:
-    """What a join does when it has seen the sizes: still no broadcast of a side that is larger than the threshold."""
+    """A join that knows the runtime sizes still does not broadcast a side that is larger than the threshold."""
     directory = orders_store(tmp_path / "store", 20_000)
     frame = read(spark, str(directory), columns=["msgId", "body"])
     joined = frame.join(frame.withColumnRenamed("body", "other"), on="msgId")
@@ -209,7 +209,7 @@ def test_adaptive_execution_does_not_broadcast_it_either(spark: SparkSession, tm
 
 @pytest.fixture(scope="module")
 def torn_last(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """80,000 messages, the last of which is damaged: who reads to the end learns of it."""
+    """80,000 messages, the last of them damaged: only a read to the end notices."""
     directory = orders_store(tmp_path_factory.mktemp("early") / "store", 80_000)
     with next((directory / "commitlog").iterdir()).open("r+b") as file:
         file.seek(79_999 * record_size(directory) + 120)

@@ -1,4 +1,4 @@
-"""The examples of finding, on the shop's store: each against the truth."""
+"""The examples of finding messages, on the shop's store, each compared with the truth."""
 
 from __future__ import annotations
 

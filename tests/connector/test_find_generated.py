@@ -1,7 +1,6 @@
-"""Generated predicates through Spark: pushed, not pushed, and as filters of `read`, each is what Python leaves.
+"""Generated predicates through Spark: pushed, not pushed, or as filters of `read`, they select the rows Python selects.
 
-`make test` takes 6 examples, `make test-real-full` 500. The core's own are in
-tests/rocketmq/test_pushdown.py.
+`make test` runs 6 examples, `make test-real-full` 500. The storage core's own test is tests/rocketmq/test_pushdown.py.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def pushing(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def value_of(predicate: Predicate) -> Any:
-    """The value as a user writes it: times are datetimes."""
+    """The value as a user writes it, with times as datetimes."""
     if not predicate.column.endswith("Timestamp"):
         return list(predicate.value) if isinstance(predicate.value, tuple) else predicate.value
     if isinstance(predicate.value, tuple):
@@ -54,7 +53,7 @@ def triple(predicate: Predicate) -> tuple[Any, ...]:
 
 
 def filters(asked: tuple[Predicate, ...]) -> list[list[tuple[Any, ...]]]:
-    """All predicates as alternatives of triples: what `any of` means is multiplied out."""
+    """All predicates as alternatives of triples, with `any of` multiplied out."""
     groups: list[list[tuple[Any, ...]]] = [[]]
     for predicate in asked:
         each = predicate.value if predicate.op == "any of" else ((predicate,),)
@@ -63,7 +62,7 @@ def filters(asked: tuple[Predicate, ...]) -> list[list[tuple[Any, ...]]]:
 
 
 def sql(predicate: Predicate) -> Column:
-    """A predicate as a condition of Spark's."""
+    """A predicate as a Spark condition."""
     if predicate.op == "any of":
         groups = [reduce(Column.__and__, map(sql, group)) for group in predicate.value]
         return reduce(Column.__or__, groups)
@@ -85,7 +84,7 @@ def sql(predicate: Predicate) -> Column:
 
 
 def says_the_same_in_sql(predicate: Predicate) -> bool:
-    """`null not in ()` is true in Spark; a filter of `read` leaves nulls out."""
+    """Whether it means the same in SQL: `null not in ()` is true in Spark, but a filter of `read` excludes nulls."""
     if predicate.op == "any of":
         return all(says_the_same_in_sql(each) for group in predicate.value for each in group)
     return predicate.op != "not in" or bool(predicate.value)
@@ -112,7 +111,7 @@ def test_three_ways_leave_what_python_leaves(pushing: SparkSession, seed: int, a
         read(pushing, str(directory), filters=filters(asked)),
     ]
     ways = [frame.select(F.lit(number).alias("way"), *SHOWN) for number, frame in enumerate(frames)]
-    # One job for all three costs a third.
+    # One job for all three costs a third of three jobs.
     found: list[list[Row]] = [[] for _ in frames]
     for row in reduce(DataFrame.unionAll, ways).collect():
         found[row["way"]].append(tuple(row)[1:])

@@ -1,4 +1,4 @@
-"""What Spark's settings say of S3, as options of a read."""
+"""Spark's S3 settings as options of a read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planning over one store and several, with a store in memory and without Spark."""
+"""Planning over one and several stores, with in-memory stores and without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bad input to RabbitMQ reads and writes through Spark: one clear line each, word for word."""
+"""Bad input to RabbitMQ reads and writes through Spark: one clear line each, checked word for word."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_queue_type_that_is_not_there(load, node: Path) -> None:
 
 
 def test_queues_of_other_kinds_are_counted(node: Path, capsys) -> None:
-    """Planned here: what Spark's planner process says reaches the console and not the test."""
+    """Plans in this process: the output of Spark's planner process goes to the console, not to the test."""
     with Load((str(node),), read_options({})) as found:
         found.plan(("queue",))
     assert capsys.readouterr().err == (
@@ -137,7 +137,9 @@ def test_an_offset_after_the_end(load, store: Path) -> None:
 
 
 def modes(load, store: Path, where: str, reason: str, lost: int, shown: int, whole: int = ROWS) -> None:
-    """FAILFAST: one line with file, position and reason; DROPMALFORMED: the rest; PERMISSIVE: the reason in a row."""
+    """Checks the modes. FAILFAST: one line with file, position and reason; DROPMALFORMED: the remaining rows;
+    PERMISSIVE: the reason in a row.
+    """
     text = failure(lambda: load(str(store)).collect())
     assert text.startswith(f"CorruptionError: {store}/{where}: ")
     assert reason in text
@@ -171,7 +173,7 @@ def test_a_damaged_message_file(load, store: Path) -> None:
 
 
 def test_cut_files(load, store: Path, tmp_path: Path) -> None:
-    """A cut segment and a cut message file are damage; the cut tail of a journal is what a node cuts too."""
+    """A truncated segment or message file is damage; a truncated journal tail is not, because a node drops it too."""
     path = queue_file(store, "a.small", "0.idx")
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])

@@ -1,4 +1,4 @@
-"""The examples that take RabbitMQ's messages elsewhere: what arrives, and that what is lost is counted right."""
+"""The examples that move RabbitMQ's messages elsewhere: what arrives, and that losses are counted correctly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RabbitMQ through Spark: every snapshot of a real node equals its truth, options, Kafka's columns, views."""
+"""Reading RabbitMQ through Spark: every snapshot of a real node equals its truth; options, Kafka's columns, views."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.rabbitmq import golden
 
 @pytest.fixture(scope="session")
 def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Path]]:
-    """The `vhosts` folder of a snapshot, unpacked once; after all tests it is as it was."""
+    """The `vhosts` folder of a snapshot, unpacked once and checked at the end to be unchanged."""
     unpacked: dict[str, tuple[Path, Any]] = {}
 
     def folder(name: str) -> Path:
@@ -70,7 +70,7 @@ def test_rows_equal_the_truth(load, snapshot, name: str) -> None:
         assert frame.rdd.getNumPartitions() >= (7 if limit["minPartitions"] == "7" else 1)
         table = frame.toArrow()
         assert delivered(table) == expected(name)
-        # What the truth does not hold (times, places, single properties) Spark shows as the engine gives it.
+        # Values that the truth lacks (times, places, single properties) must equal those that the engine returns.
         assert sorted_rows(table) == sorted_rows(own)
 
 
@@ -232,7 +232,7 @@ def test_the_view_of_queues_of_a_node(load, node: Path) -> None:
 
 
 def test_the_view_of_segments_says_what_is_garbage(load, snapshot) -> None:
-    """The question of a node whose disk is full while its queues hold little."""
+    """Explains a node whose disk is full although its queues hold little."""
     path = snapshot("s7_gc_clean") / golden.DEFAULT_VHOST
     rows = load(str(path), view="segments").where("kind = 'message file'").collect()
     on_disk = {f"msg_store_persistent/{each.name}": each.stat().st_size for each in path.glob("*persistent/*.rdq")}

@@ -1,4 +1,4 @@
-"""RabbitMQ through Spark, written: native and Kafka's names, priorities, appends, another engine's rows, warnings."""
+"""Writing RabbitMQ through Spark: native and Kafka's names, priorities, appends, another engine's rows, warnings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def save(frame: Any, path: Path, **options: str) -> None:
 
 
 def frame_of(spark, table: pa.Table, tasks: int = 3) -> Any:
-    """The rows in their order, over several tasks."""
+    """The rows in their order, spread over several tasks."""
     return spark.createDataFrame(table).coalesce(tasks)
 
 
@@ -55,7 +55,7 @@ def test_a_vhost_of_its_own_with_definitions_beside_it(spark, load, tmp_path: Pa
     save(frame, path, engine="rabbitmq", vhost="shop", queue="jobs", queueArguments=arguments)
     found = load(str(path)).collect()
     assert {(row.vhost, row.queue, row.store) for row in found} == {("shop", "jobs", "shop")}
-    # The highest priority first; what lies above x-max-priority counts as it.
+    # The highest priority first; priorities above x-max-priority count as x-max-priority.
     assert [min(row.priority, 2) for row in found] == [2] * 10 + [1] * 5 + [0] * 5
     definitions = json.loads((tmp_path / "vhosts" / "definitions.json").read_text())
     assert definitions["vhosts"] == [{"name": "shop"}]
@@ -127,7 +127,7 @@ def test_to_a_node_that_has_quorum_queues_too(spark, load, tmp_path: Path) -> No
 
 
 def test_rows_that_would_not_survive_a_start_are_counted(load, tmp_path: Path, capsys) -> None:
-    """Written here: what Spark's committing process says reaches the console and not the test."""
+    """Commits in this process: the output of Spark's committing process goes to the console, not to the test."""
     table = pa.table({"body": ["x"] * 10, "deliveryMode": pa.array([1, 2] * 5, pa.int32())})
     path = str(tmp_path / "v")
     writer = MqStoreBatchWriter({"engine": "rabbitmq", "queue": "q"}, path, to_spark(table.schema), False)

@@ -1,4 +1,4 @@
-"""Schemas of Spark and Arrow: what passes untouched, what is cast, what is refused; without a session."""
+"""Schemas of Spark and Arrow: what passes unchanged, is cast, or is refused; without a session."""
 
 from __future__ import annotations
 

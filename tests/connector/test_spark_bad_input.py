@@ -1,4 +1,4 @@
-"""Bad input through Spark: each is one clear line that says what, where and what to do, without any stack."""
+"""Bad input through Spark: one clear line that says what is wrong, where, and what to do, without a stack trace."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_an_unknown_view_names_those_that_are_there(load, shop: str) -> None:
 
 
 def test_an_option_of_streams(load, shop: str) -> None:
-    """Spark asks a batch and a stream for their columns in the same way, so only an action tells them apart."""
+    """Spark requests the columns of a batch and of a stream in the same way; only an action distinguishes them."""
     assert failure(load(shop, maxOffsetsPerTrigger="100").count) == (
         "OptionError: option 'maxOffsetsPerTrigger' = '100': "
         "belongs to streaming reads; leave it out, or read with readStream"
@@ -218,7 +218,7 @@ def test_writing_without_a_topic(spark, tmp_path: Path) -> None:
 
 
 def test_no_permission(monkeypatch, tmp_path: Path) -> None:
-    """The tests may run as root, who may read everything: the door to the operating system refuses instead."""
+    """The tests may run as root, who may read everything, so the calls of `files.system` are replaced to refuse."""
 
     def refused(path: str) -> list[str]:
         raise PermissionError(13, "Permission denied", path)

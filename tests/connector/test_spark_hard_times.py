@@ -1,4 +1,4 @@
-"""Writes whose tasks fail, die or find the disk full, and two writers at once; Spark has its own driver for this."""
+"""Writes whose tasks fail, die or run out of disk, and two concurrent writers, in a separate Spark driver."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 from tests.connector.hard_driver import NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
-# A space of mounts that ends with the driver: nothing stays mounted whatever happens.
+# A mount namespace that ends with the driver, so that nothing stays mounted.
 MOUNTS = ("unshare", "--user", "--map-root-user", "--mount")
 CAN_MOUNT = subprocess.run([*MOUNTS, "true"], capture_output=True, check=False).returncode == 0
 
 
 @pytest.fixture(scope="module")
 def told(java: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What the driver found, by check."""
+    """The driver's result of each check."""
     folder, disk = tmp_path_factory.mktemp("driver"), tmp_path_factory.mktemp("small-disk")
     words = [sys.executable, "-m", "tests.connector.hard_driver", str(folder), str(disk)]
     shell = f"mount -t tmpfs -o size=8m tmpfs {shlex.quote(str(disk))} && exec {shlex.join(words)}"

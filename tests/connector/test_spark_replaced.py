@@ -1,4 +1,4 @@
-"""A store replaced under the same path between two reads of one session: its rows are those of the new store."""
+"""A store replaced at the same path between two reads of one session: the second read returns the new rows."""
 
 from __future__ import annotations
 

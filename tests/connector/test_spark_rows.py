@@ -1,4 +1,4 @@
-"""Every fixture through Spark: rows equal the truth in every column, with one partition and with seven."""
+"""Every golden store through Spark: rows equal the truth in every column, with one partition and with seven."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams through Spark: triggers, restarts from a checkpoint, progress, and how errors look."""
+"""Streams through Spark: triggers, restarts from a checkpoint, progress, and error messages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def root(tmp_path: Path) -> Path:
 
 
 class Running:
-    """A query into a list of micro-batches."""
+    """A query that collects its micro-batches into a list."""
 
     def __init__(self, spark: Any, root: Path, checkpoint: Path) -> None:
         self.spark, self.root, self.checkpoint = spark, root, checkpoint
@@ -114,7 +114,7 @@ def test_a_checkpoint_of_another_store_is_one_line(spark, root: Path, tmp_path: 
 
 
 def first_line(caught: Any) -> str:
-    """What mqstore says in a query's error."""
+    """The first line of mqstore's message in a query's error."""
     found: str = str(caught.value).partition("mqstore: ")[2].splitlines()[0]
     return found
 
@@ -156,7 +156,7 @@ def test_several_stores_and_update_are_refused(spark, root: Path, tmp_path: Path
 
 
 def sink(spark, source: Any, root: Path, checkpoint: Path, **options: str) -> Any:
-    """A streaming write of `body` and `topic`, until all that is there is written."""
+    """Runs a streaming write of `body` and `topic` until all available rows are written."""
     frame = source.selectExpr("'copy' as topic", "body")
     writer = frame.writeStream.format("mqstore").option("checkpointLocation", str(checkpoint)).options(**options)
     query = writer.trigger(availableNow=True).start(str(root))
@@ -175,7 +175,7 @@ def test_a_sink_writes_each_micro_batch_once(spark, root: Path, tmp_path: Path) 
     source = spark.readStream.format("mqstore").option("maxOffsetsPerTrigger", 20).load(str(root))
     sink(spark, source, target, checkpoint)
     assert copied(target) == list(range(50))
-    # The query died after the commit of its last batch and before Spark wrote that down: it comes again.
+    # As if the query died after committing its last batch, before Spark recorded the commit: the batch is repeated.
     last = max((checkpoint / "commits").iterdir(), key=lambda path: path.name if path.name.isdigit() else "")
     for path in (last, last.with_name(f".{last.name}.crc")):
         path.unlink(missing_ok=True)
@@ -206,7 +206,7 @@ def test_a_batch_that_fails_leaves_no_file(spark, root: Path, tmp_path: Path) ->
     source = spark.readStream.format("mqstore").load(str(root))
     sink(spark, source, target, tmp_path / "checkpoint")
     before = sorted(str(path) for path in target.rglob("*"))
-    bad = source.withColumn("body", source.body.substr(100, 1)).repartition(2)  # empty bodies are refused by tasks
+    bad = source.withColumn("body", source.body.substr(100, 1)).repartition(2)  # tasks refuse empty bodies
     with pytest.raises(StreamingQueryException, match="RowError"):
         sink(spark, bad, target, tmp_path / "another")
     assert sorted(str(path) for path in target.rglob("*")) == before

@@ -1,5 +1,5 @@
-"""Queries that stop early print no traceback of Spark's daemon, every other error is printed as before; and its
-collections leave out what earlier tasks have loaded.
+"""Queries that stop early print no traceback of Spark's daemon, while all other errors are still printed. Garbage
+collections skip objects that earlier tasks loaded.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def test_only_a_closed_connection_is_silent(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.fixture
 def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
-    """The module `__main__` of a worker, in this process."""
+    """A worker's `__main__` module, in this process."""
     main = types.ModuleType("__main__")
     main.traceback = traceback  # type: ignore[attr-defined]
     main.__spec__ = types.SimpleNamespace(name="pyspark.daemon")  # type: ignore[assignment]

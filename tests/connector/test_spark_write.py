@@ -115,11 +115,11 @@ def test_a_record_of_4_mib_is_written_and_one_byte_more_is_refused(spark, load, 
 
 
 def unchanged(path: Path, before: dict[str, tuple[int, int, str]]) -> bool:
-    """Whether every file and folder is as it was. Only the time of a folder may be another."""
+    """Whether every file and folder is unchanged, except for the time of a folder."""
     return {n: f[1:] for n, f in archive.fingerprint(path).items()} == {n: f[1:] for n, f in before.items()}
 
 
-# As a JVM takes it: a lock of the process on the first byte.
+# A process-wide lock on the first byte, as a JVM acquires it.
 HOLDER = """
 import fcntl, sys, time
 held = open(sys.argv[1], "r+b")
@@ -132,7 +132,7 @@ time.sleep(float(sys.argv[3]))
 
 @contextmanager
 def holding(path: Path, how: str, seconds: float = 300) -> Iterator[None]:
-    """Another process that has a file open, and its first byte locked if it `locks`."""
+    """Runs another process that has a file open and, if `how` is `locks`, its first byte locked."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(path), how, str(seconds)], stdout=subprocess.PIPE, text=True
     ) as process:

@@ -1,4 +1,4 @@
-"""The streaming examples do what they say."""
+"""The streaming examples do what they claim."""
 
 from __future__ import annotations
 

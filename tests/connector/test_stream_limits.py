@@ -1,6 +1,6 @@
-"""Limits of a trigger, and several queries at once, through Spark: `MQSTORE_SPARK_LIMITS` (`make test-real-full`).
+"""Trigger limits and several concurrent queries through Spark; requires `MQSTORE_SPARK_LIMITS` (`make test-real-full`).
 
-What the limits do is in `tests/contract/test_streams.py`; here Spark asks.
+`tests/contract/test_streams.py` tests the limits themselves; here Spark applies them.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def numbers(bodies: list[bytes]) -> list[int]:
 
 
 def started(spark: Any, root: Path, checkpoint: Path, trigger: dict[str, Any], **options: str) -> tuple[Any, list]:
-    """A query, and the numbers of the messages of each of its micro-batches."""
+    """A running query, and the message numbers of each of its micro-batches."""
     batches: list[list[int]] = []
 
     def take(rows: Any, _: int) -> None:
-        if found := numbers([bytes(row.body) for row in rows.collect()]):  # Spark plays an empty one at the start
+        if found := numbers([bytes(row.body) for row in rows.collect()]):  # Spark runs an empty one at the start
             batches.append(found)
 
     frame = spark.readStream.format("mqstore").options(**options).load(str(root)).select("body")

@@ -1,4 +1,4 @@
-"""The writing examples do what they say."""
+"""The writing examples do what they claim."""
 
 from __future__ import annotations
 

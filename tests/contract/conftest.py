@@ -1,4 +1,4 @@
-"""The engines that keep the contract, and the stores that its rules read."""
+"""Fixtures: the engines under the contract, and the stores that its tests read."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def engine(every_engine: Engine) -> Engine:
 
 @pytest.fixture
 def messages() -> list[Message]:
-    """What `store` holds, in the order in which it was written."""
+    """The messages of `store`, in the order in which they were written."""
     return messages_of(COUNTS)
 
 
 @pytest.fixture(scope="session")
 def read_only(every_engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One store for all rules that only read; after them it is as it was."""
+    """One store for all tests that only read; checks afterwards that it is unchanged."""
     root = every_engine.made(tmp_path_factory.mktemp(every_engine.name) / "store", messages_of(COUNTS))
     before = fingerprint(root)
     yield root
@@ -43,13 +43,13 @@ def read_only(every_engine: Engine, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def store(read_only: Path) -> Path:
-    """A store that no rule may change."""
+    """A store that no test may change."""
     return read_only
 
 
 @pytest.fixture
 def own(read_only: Path, tmp_path: Path) -> Path:
-    """A copy of the same store that a rule may change; there is nothing else in its folder."""
+    """A copy of the same store that a test may change; there is nothing else in its folder."""
     return shutil.copytree(read_only, tmp_path / "here" / "store")
 
 

@@ -1,4 +1,4 @@
-"""Drives the data source as Spark does, without Spark: pickled where Spark pickles, in the order of Spark's calls."""
+"""Drives the data source as Spark does, but without Spark: pickles where Spark pickles, calls in Spark's order."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from connector.datasource import MqStoreDataSource
 
 
 def sent(value: Any) -> Any:
-    """What another process gets."""
+    """The value as another process receives it."""
     return pickle.loads(pickle.dumps(value))
 
 
 def source(path: Path | str, **options: str) -> MqStoreDataSource:
-    """`spark.read.format("mqstore").options(…).load(path)`: names of options arrive in lower case."""
+    """`spark.read.format("mqstore").options(…).load(path)`: option names arrive in lower case."""
     return MqStoreDataSource({"path": str(path), **{name.lower(): text for name, text in options.items()}})
 
 
@@ -39,12 +39,12 @@ def load(path: Path | str, **options: str) -> pa.Table:
 
 
 def writer(path: Path | str, table: pa.Table, overwrite: bool = False, **options: str) -> DataSourceArrowWriter:
-    """`df.write.format("mqstore").options(…).save(path)` up to the moment before the first task."""
+    """`df.write.format("mqstore").options(…).save(path)`, up to just before the first task."""
     return sent(source(path, **options)).writer(from_arrow_schema(table.schema), overwrite)
 
 
 def save(path: Path | str, table: pa.Table, **options: str) -> None:
-    """The whole write, with one task."""
+    """A complete write, with one task."""
     made = writer(path, table, **options)
     try:
         messages = [sent(made).write(iter(table.to_batches()))]

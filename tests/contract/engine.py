@@ -1,6 +1,7 @@
-"""What the contract suite must be told of an engine: how its stores are made, harmed and named. Nothing else differs.
+"""What the contract suite needs to know about an engine: how its stores are made, damaged and named.
 
-A third engine is one more subclass with its entry in `conftest.ENGINES`; the rules themselves know no engine.
+Nothing else differs. A third engine needs another subclass and its entry in `engines.ENGINES`; the tests themselves
+do not depend on the engine.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from storage_core import open_store
 from storage_core.store import QueueKey, ScanPartition, ScanRequest, Store
 
 Seen = tuple[str, int, bytes]
-"""A message as every engine has it: its queue, its offset there, its body."""
+"""A message, for any engine: its queue, its offset in the queue, its body."""
 
 TIME = pa.timestamp("us", "UTC")
 FIRST_SECOND = 1_700_000_000
@@ -25,7 +26,7 @@ FIRST_SECOND = 1_700_000_000
 
 @dataclass(frozen=True)
 class Message:
-    """A message to write. `text` goes into the engine's `text_column`; `second` counts from 1970."""
+    """A message to write. `text` is written to the engine's `text_column`; `second` counts from 1970."""
 
     queue: str
     body: bytes
@@ -34,45 +35,45 @@ class Message:
 
 
 class Engine(ABC):
-    """One engine as the suite sees it."""
+    """An engine, as the suite sees it."""
 
     name: str
     queue_column: str
     offset_column: str
     text_column: str
-    """A nullable text that can be written, read and filtered."""
+    """A nullable text column that can be written, read and filtered."""
     time_column: str
-    """A time that is written by the caller; whole seconds survive everywhere."""
+    """A time column that the caller writes; every engine preserves whole seconds."""
     views: tuple[str, ...]
     refuses: frozenset[str]
-    """Options of a selection that mean nothing to this engine, which says so."""
+    """Selection options that this engine does not support and rejects."""
     acknowledges: bool
-    """Whether messages leave a queue one by one, so that its ids have gaps and a missing one is no loss."""
+    """Whether messages leave a queue one by one, so that its offsets have gaps and a missing one is not a loss."""
     small_files: ClassVar[dict[str, Any]]
     """Options that make the files of a new store so small that a few dozen messages fill several."""
 
     @abstractmethod
     def table(self, messages: Sequence[Message]) -> pa.Table:
-        """The messages as a frame to write."""
+        """The messages as a table to write."""
 
     @abstractmethod
     def damage(self, root: Path, message: Seen) -> None:
-        """Makes one served message of a store unreadable, and no other."""
+        """Makes one served message of a store unreadable, and no other one."""
 
     @abstractmethod
     def lose_first(self, root: Path, queue: str) -> int:
-        """Takes away the first messages of a queue; the offset of the first one that is left."""
+        """Removes the first messages of a queue and returns the offset of the first one that is left."""
 
     @abstractmethod
     def message_files(self, root: Path) -> list[Path]:
         """The files that bodies are read from."""
 
     def commit_group(self, root: Path, group: str, offsets: dict[str, int]) -> None:
-        """Notes where a consumer group stands in some queues, where the engine knows groups."""
+        """Stores the offsets of a consumer group in some queues, if the engine supports groups."""
         raise NotImplementedError(f"{self.name} knows no consumer groups")
 
     def new(self, root: Path, **options: Any) -> Store:
-        """A store to be, in a directory that need not be there yet."""
+        """A store to be created, in a directory that need not exist yet."""
         return open_store(str(root), self.name, **self.small_files, **options)
 
     def made(self, root: Path, messages: Sequence[Message]) -> Path:
@@ -82,7 +83,7 @@ class Engine(ABC):
         return root
 
     def request(self, **fields: Any) -> ScanRequest:
-        """A request for what `seen` needs, unless the columns are given."""
+        """A request for the columns that `seen` needs, unless `columns` is given."""
         return ScanRequest(**{"columns": (self.queue_column, self.offset_column, "body"), **fields})
 
     def rows(self, root: Path, **fields: Any) -> list[Seen]:
@@ -91,7 +92,7 @@ class Engine(ABC):
             return self.seen(read(store.snapshot().plan(self.request(**fields))))
 
     def seen(self, batches: Iterable[pa.RecordBatch]) -> list[Seen]:
-        """The messages of some batches that hold queue, offset and body."""
+        """The messages in batches that contain queue, offset and body."""
         names = (self.queue_column, self.offset_column, "body")
         return [
             row for batch in batches for row in zip(*(batch.column(name).to_pylist() for name in names), strict=True)

@@ -1,4 +1,4 @@
-"""The engines that keep the contract, and those of them that are read as streams."""
+"""The engines under the contract, and those of them that are read as streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The messages of the stores that the rules read and write."""
+"""The messages of the stores that the tests read and write."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TEXTS = (None, "red", "green", "blue", "greenish")
 
 
 def messages_of(counts: dict[str, int], seed: int = 1) -> list[Message]:
-    """So many messages of each queue, mixed; bodies differ, and begin with a word of their own."""
+    """The given number of messages of each queue, shuffled; each body is different and begins with a unique word."""
     chance = random.Random(seed)
     queues = [queue for queue, count in counts.items() for _ in range(count)]
     chance.shuffle(queues)
@@ -27,7 +27,7 @@ def messages_of(counts: dict[str, int], seed: int = 1) -> list[Message]:
 
 
 def numbered(messages: list[Message]) -> list[Seen]:
-    """The messages of a store of one job, sorted: the first of each queue has the offset 0."""
+    """The messages of a store that was written by one job, sorted: the first of each queue has offset 0."""
     counts: dict[str, int] = {}
     found: list[Seen] = []
     for message in messages:
@@ -38,4 +38,4 @@ def numbered(messages: list[Message]) -> list[Seen]:
 
 
 NEW = messages_of({"alpha": 9, "beta": 4, "omega": 17}, seed=2)
-"""What the rules write."""
+"""The messages that the tests write."""

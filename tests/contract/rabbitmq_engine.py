@@ -15,7 +15,7 @@ ACKED = 5
 
 
 class RabbitEngine(Engine):
-    """Bodies of 100 bytes and more lie in the message store, smaller ones in the queue's index."""
+    """Bodies of 100 bytes and more are stored in the message store, smaller ones in the queue's index."""
 
     name = "rabbitmq"
     queue_column, offset_column = "queue", "sequenceId"
@@ -37,7 +37,7 @@ class RabbitEngine(Engine):
         })  # fmt: skip
 
     def damage(self, root: Path, message: Seen) -> None:
-        """The first byte of its term."""
+        """Overwrites a byte of the message's term."""
         with open_store(str(root)) as store:
             wanted = self.request(columns=("queue", "sequenceId", "body", "location", "file", "position"))
             rows = pa.Table.from_batches(read(store.snapshot().plan(wanted))).to_pylist()
@@ -49,7 +49,7 @@ class RabbitEngine(Engine):
         path.write_bytes(bytes(data))
 
     def lose_first(self, root: Path, queue: str) -> int:
-        """They are fetched and acknowledged."""
+        """Fetches and acknowledges them."""
         with open_store(str(root), **self.small_files) as store, store.queue(queue) as opened:
             opened.ack(opened.fetch_many(ACKED).sequence_ids.tolist())
         return ACKED

@@ -1,4 +1,4 @@
-"""RocketMQ as the contract suite sees it: one queue a topic."""
+"""RocketMQ as the contract suite sees it: one queue per topic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.contract.engine import TIME, Engine, Message, Seen
 
 
 class RocketEngine(Engine):
-    """Topics with the queue 0."""
+    """Topics whose only queue is 0."""
 
     name = "rocketmq"
     queue_column, offset_column = "topic", "queueOffset"
@@ -26,7 +26,7 @@ class RocketEngine(Engine):
     }  # fmt: skip
 
     def table(self, messages: Sequence[Message]) -> pa.Table:
-        """Each body is also found by the key `k` and its first word."""
+        """Each message can also be found by the key `k` and the first word of its body."""
         return pa.table({
             "topic": [message.queue for message in messages],
             "queueId": pa.array([0] * len(messages), pa.int32()),
@@ -37,7 +37,7 @@ class RocketEngine(Engine):
         })  # fmt: skip
 
     def damage(self, root: Path, message: Seen) -> None:
-        """One bit of its body; the message must lie in front of the files that recovery looks at."""
+        """Flips one bit of its body; the message must be stored before the files that recovery reads."""
         for path in self.message_files(root)[:-3]:
             data = bytearray(path.read_bytes())
             if (position := data.find(message[2])) >= 0:
@@ -47,7 +47,7 @@ class RocketEngine(Engine):
         raise AssertionError(f"{message} is in no log file that recovery trusts")
 
     def lose_first(self, root: Path, queue: str) -> int:
-        """The oldest log file expires."""
+        """Lets the oldest log file expire."""
         before = {row[:2] for row in self.rows(root)}
         self.message_files(root)[0].unlink()
         gone = before - {row[:2] for row in self.rows(root)}
@@ -58,7 +58,7 @@ class RocketEngine(Engine):
         return sorted((root / "commitlog").iterdir())
 
     def commit_group(self, root: Path, group: str, offsets: dict[str, int]) -> None:
-        """As a broker writes it down."""
+        """Writes the offsets as a broker does."""
         table = {f"{topic}@{group}": {"0": offset} for topic, offset in offsets.items()}
         (root / "config").mkdir(exist_ok=True)
         (root / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))

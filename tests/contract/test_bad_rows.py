@@ -1,4 +1,4 @@
-"""Frames and rows that may not be written: one line that names column, value and row, and nothing is changed."""
+"""Tables and rows that cannot be written: a one-line error names column, value and row, and nothing is changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.contract.writing import begun, contents
 
 
 def refused(engine: Engine, root: Path, table: pa.Table, kind: type[MqStoreError], **options: Any) -> MqStoreError:
-    """The error of a job that is refused: at its begin and at its first batch alike, and without a trace."""
+    """The error of a job that is rejected, at its beginning or at its first batch, without leaving a trace."""
     before = contents(root)
     with open_store(str(root)) as opened, pytest.raises(kind) as caught:
         opened.append(table, **options)
@@ -71,7 +71,7 @@ def test_a_missing_column_is_named(engine: Engine, own: Path, column: str) -> No
 
 
 def test_a_column_given_twice_is_named(engine: Engine, own: Path) -> None:
-    """Under its own name and under Kafka's."""
+    """Once under its own name, once under Kafka's."""
     table = engine.table(NEW)
     error = refused(engine, own, with_column(table, "value", table["body"]), ColumnError)
     assert error.column in ("body", "value")
@@ -143,7 +143,7 @@ def test_rows_are_counted_through_all_batches_of_a_task(engine: Engine, own: Pat
 
 
 def test_nothing_of_a_refused_task_stays(engine: Engine, own: Path) -> None:
-    """The others of its job do."""
+    """The other tasks of its job remain."""
     table = engine.table(NEW)
     bad = with_column(table, "body", pa.nulls(len(NEW), pa.binary()))
     job = begun(engine, own)

@@ -1,4 +1,4 @@
-"""What becomes of a message that cannot be read, and of files that are no longer what the plan saw."""
+"""How reads treat messages that cannot be read, and files that have changed since the plan."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.contract.engine import Engine, Seen, read
 
 @pytest.fixture
 def damaged(engine: Engine, own: Path, everything: list[Seen]) -> tuple[Path, Seen]:
-    """A store and the one of its messages that cannot be read."""
+    """A store, and its only message that cannot be read."""
     engine.damage(own, everything[1])
     return own, everything[1]
 

@@ -1,4 +1,4 @@
-"""Writing: a job is there as a whole, or not at all."""
+"""Writing: a job takes effect as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_an_empty_job_changes_nothing(engine: Engine, own: Path) -> None:
 
 @pytest.mark.parametrize("tasks", [0, 2])
 def test_an_empty_job_makes_an_empty_store(engine: Engine, tmp_path: Path, tasks: int) -> None:
-    """Which is read as no rows, and takes the next job."""
+    """The store reads as no rows and accepts the next job."""
     root = tmp_path / "new"
     with engine.new(root) as opened:
         job = opened.begin_job(engine.table(NEW).schema.names)
@@ -281,8 +281,9 @@ def test_definitions_are_what_a_node_imports_where_it_must(engine: Engine, own: 
 
 @pytest.fixture(params=["died later", "was dead already"])
 def dead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
-    """Until it is called, jobs belong to a process that is not there: its number is greater than any. A worker that
-    outlives its session for a moment notes one that is dead already.
+    """Until it is called, jobs belong to a process that does not exist: its number is above all others.
+
+    A worker that briefly outlives its session records an owner that is already dead.
     """
     with monkeypatch.context() as patch:
         patch.setattr(system, "session_process", lambda _: 1 << 22)
@@ -319,7 +320,7 @@ def test_a_job_that_ends_while_another_looks_is_no_orphan(tmp_path: Path) -> Non
 
 
 def test_a_folder_without_a_note_is_swept_when_it_was_set_aside(engine: Engine, own: Path) -> None:
-    """A job's end sets its folder aside and removes the note of its owner last; a kill may come between."""
+    """A job that ends renames its folder first and removes the owner's note last; it may be killed in between."""
     staging = own / ".mqstore" / "staging"
     for name in ("begun", "given-up.dropped"):
         (staging / name).mkdir(parents=True)

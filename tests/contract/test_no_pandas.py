@@ -1,4 +1,4 @@
-"""Reading loads no pandas: 60 MB, and a third of a second of each worker's first task."""
+"""Reading does not load pandas, which would cost 60 MB and a third of a second in each worker's first task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a read starts and ends in each queue: `startingOffsets` and `endingOffsets`, by number and from the end."""
+"""Where a read starts and ends in each queue: `startingOffsets` and `endingOffsets`, as numbers or from the end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def last(count: int, default: int = EARLIEST) -> OffsetBound:
 
 
 def cut(of_queue: Of, start: slice) -> list[Seen]:
-    """The same slice of every queue."""
+    """The same slice of each queue."""
     return [row for queue in sorted(COUNTS) for row in of_queue(queue)[start]]
 
 
@@ -51,7 +51,7 @@ def test_numbers_are_half_open_and_other_queues_are_whole(engine: Engine, store:
 
 
 def test_a_named_queue_may_be_whole_too(engine: Engine, store: Path, of_queue: Of) -> None:
-    """-2 and -1, as Kafka's source has them."""
+    """-2 and -1, as in Kafka's source."""
     rows = engine.rows(store, start=starting(alpha=EARLIEST, beta=20), stop=ending(alpha=LATEST, beta=LATEST))
     assert sorted(rows) == of_queue("alpha") + of_queue("beta")[20:] + of_queue("gamma")
 
@@ -95,7 +95,7 @@ def test_the_last_together_with_a_number(engine: Engine, store: Path, of_queue: 
 
 
 def test_the_last_counts_messages_that_are_there(engine: Engine, own: Path) -> None:
-    """Also where offsets have gaps: after a second job, and after messages left their queue."""
+    """Also if offsets have gaps: after a second job, and after messages have left their queue."""
     engine.lose_first(own, "alpha")
     with open_store(str(own)) as opened:
         opened.append(engine.table([Message("alpha", b"more %d" % number) for number in range(3)]))
@@ -111,7 +111,7 @@ def test_the_last_is_the_same_in_seven_partitions(engine: Engine, store: Path, c
     assert sorted(rows) == cut(of_queue, slice(-20, -3))
 
 
-# -- mistakes, and what is no longer there
+# -- invalid offsets, and offsets that no longer exist
 
 
 def test_a_start_greater_than_the_end_is_a_mistake(engine: Engine, store: Path) -> None:

@@ -1,4 +1,4 @@
-"""Opening a store, asking who it is, and closing it."""
+"""Opening a store, identifying it, and closing it."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_stores_are_found_in_a_folder_by_a_pattern_and_by_themselves(engine: Eng
             assert find_stores(str(path), named) == [str(store)]
 
 
-# -- a store to be
+# -- a store to be created
 
 
 def test_a_new_store_must_be_asked_for_by_its_engine(engine: Engine, tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_context_closes_it_also_after_an_error(engine: Engine, store: Path) ->
 
 
 def test_a_plan_outlives_its_store(engine: Engine, store: Path, everything: list[Seen]) -> None:
-    """Spark plans in one process, where the store is closed again, and reads in others."""
+    """Spark plans in one process, which closes the store again, and reads in others."""
     with open_store(str(store)) as opened:
         partitions = opened.snapshot().plan(engine.request(min_partitions=3))
     assert sorted(engine.seen(read(partitions))) == everything

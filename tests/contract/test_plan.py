@@ -1,4 +1,4 @@
-"""Plans: each selected message once, in pieces that travel, read without a trace."""
+"""Plans: each selected message once, in partitions that can be sent to other processes, read without a trace."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SELECTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="session")
 def large(every_engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of many messages in files as large as an engine makes them."""
+    """A store of many messages in files of the engine's default size."""
     root = tmp_path_factory.mktemp(f"{every_engine.name}-large") / "store"
     with open_store(str(root), every_engine.name) as store:
         store.append(every_engine.table(messages_of({"alpha": MANY * 3 // 4, "beta": MANY // 4})))
@@ -118,7 +118,7 @@ def test_a_selection_of_nothing_is_a_plan_without_rows(engine: Engine, store: Pa
         assert engine.rows(store, **fields) == []
 
 
-# -- pieces that travel
+# -- partitions sent to other processes
 
 
 def test_a_partition_reads_the_same_in_another_process(engine: Engine, store: Path, tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_partition_reads_the_same_again(engine: Engine, store: Path) -> None:
 
 
 def test_partitions_are_small(engine: Engine, large: Path) -> None:
-    """A plan goes through Spark's driver into each task: a few bytes for each message at most."""
+    """A plan is sent through Spark's driver to each task, so it takes at most a few bytes per message."""
     for count in (1, 7):
         parts = planned(large, engine.request(min_partitions=count))
         size = sum(len(pickle.dumps(part)) for part in parts)

@@ -1,4 +1,4 @@
-"""Filters that reach a store: the rows are exactly those for which the filter is true, with SQL's null."""
+"""Filters that are pushed down to a store: the rows are exactly those for which the filter is true, with SQL nulls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MIDDLE = (FIRST_SECOND + 32) * MICROS
 
 
 def row_of(engine: Engine, message: Message, seen: Seen) -> dict[str, Any]:
-    """What the suite knows of a message, under the engine's names."""
+    """The fields of a message that the suite has written, under the engine's column names."""
     return {
         engine.queue_column: message.queue,
         engine.offset_column: seen[1],
@@ -95,7 +95,7 @@ def test_rows_are_those_for_which_all_filters_are_true(
 
 
 def test_the_cases_tell_right_from_wrong(engine: Engine, everything: list[Seen]) -> None:
-    """Most cases leave some rows and take some."""
+    """Most cases select some rows and reject some."""
     found = [len(expected(engine, everything, named(engine, case))) for case in CASES.values()]
     assert len([count for count in found if 0 < count < len(everything)]) >= len(CASES) - 3
 
@@ -117,7 +117,7 @@ def test_a_filter_works_on_columns_that_are_not_read(engine: Engine, store: Path
 
 
 def test_filters_come_after_offsets(engine: Engine, store: Path, everything: list[Seen]) -> None:
-    """The last nine messages of a queue, and of these the green ones: not the last nine green ones."""
+    """The green ones among the last nine messages of a queue, not the last nine green ones."""
     predicates = named(engine, CASES["a text"])
     last = [row for queue in ("alpha", "beta", "gamma") for row in everything if row[0] == queue]
     last = [row for row in last if row[1] >= {"alpha": 31, "beta": 14, "gamma": 0}[row[0]]]

@@ -1,4 +1,4 @@
-"""What a store serves: its queues and their ranges, at one moment."""
+"""What a store serves: its queues and their ranges at one point in time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_topics_are_the_names_of_the_queues(engine: Engine, store: Path) -> None
 
 
 def test_every_message_lies_in_its_range(engine: Engine, own: Path) -> None:
-    """Also after a second job, and when the first messages are gone."""
+    """Also after a second job, and after the first messages have been removed."""
     first = engine.lose_first(own, "alpha")
     with open_store(str(own)) as opened:
         opened.append(engine.table(MORE))
@@ -105,7 +105,7 @@ def test_a_queue_or_a_whole_topic_is_read_in_order(engine: Engine, store: Path, 
             list(opened.read("alpha", start=3))
 
 
-# -- one moment
+# -- one point in time
 
 
 def test_a_snapshot_does_not_see_what_comes_after_it(engine: Engine, own: Path, everything: list[Seen]) -> None:

@@ -1,5 +1,6 @@
-"""Which messages a read selects: by topic, pattern, queue, column, time, key, group. Each is kept or refused, never
-ignored.
+"""Which messages a read selects: by topic, pattern, queue, column, time, key, group.
+
+Each option is applied or rejected, never ignored.
 """
 
 from __future__ import annotations
@@ -113,11 +114,11 @@ def test_only_permissive_rows_have_a_corruption(engine: Engine, store: Path) -> 
     assert told["corruption"].null_count == len(told) == 64
 
 
-# -- what one engine knows and the other refuses
+# -- options that one engine supports and the other rejects
 
 
 def kept_or_refused(engine: Engine, root: Path, option: str, **fields: Any) -> list[Seen] | None:
-    """The rows; None where the engine says that it has no answer to the option, by its name."""
+    """The rows; None if the engine rejects the option, by name."""
     if option not in engine.refuses:
         return sorted(engine.rows(root, **fields))
     asked = "startingOffsets" if option == "group" else option
@@ -173,7 +174,7 @@ def test_the_log_alone_holds_every_message(engine: Engine, store: Path, everythi
 
 
 def test_times_are_inclusive_and_exclusive(engine: Engine, own: Path) -> None:
-    """Of two jobs a second apart: what was stored from T on, what before T."""
+    """Of two jobs a second apart: the messages stored from T on, and those stored before T."""
     if "startingTimestamp" in engine.refuses:
         assert kept_or_refused(engine, own, "startingTimestamp", start_ms=1) is None
         assert kept_or_refused(engine, own, "endingTimestamp", stop_ms=1) is None
@@ -203,7 +204,7 @@ def test_acknowledged_messages_are_shown_where_there_are_any(engine: Engine, own
 
 
 def test_a_group_reads_what_it_has_not_read(engine: Engine, own: Path, of_queue: Callable[[str], list[Seen]]) -> None:
-    """Only of topics in which it has committed an offset."""
+    """Only messages of topics in which it has committed an offset."""
     if "group" not in engine.refuses:
         engine.commit_group(own, "billing", {"alpha": 30})
     start = OffsetBound(EARLIEST, group="billing")

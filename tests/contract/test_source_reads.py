@@ -1,4 +1,4 @@
-"""The options of a read, as Spark hands them over: the same words mean the same for every engine."""
+"""The options of a read, as Spark passes them: the same option means the same for every engine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def seen(engine: Engine, table: pa.Table) -> list[Seen]:
 
 
 def error_of(path: Path | str, **options: str) -> OptionError:
-    """What a user reads: one line that names the option."""
+    """The error as the user sees it: one line that names the option."""
     with pytest.raises(OptionError) as caught:
         load(path, **options)
     assert "\n" not in str(caught.value)
@@ -186,7 +186,7 @@ def test_a_wrong_value_names_the_right_ones(engine: Engine, store: Path, name: s
 
 
 def test_an_empty_text_in_a_list_is_what_the_error_names(engine: Engine, store: Path) -> None:
-    """It is a JSON list of texts, and no other reason may be given."""
+    """The value is a JSON list of texts, so no other reason may be stated."""
     for name in ("topic", "columns", *(["key", "msgId"] if "key" not in engine.refuses else [])):
         error = error_of(store, **{name: '["alpha", ""]'})
         assert (error.name.lower(), error.value) == (name.lower(), '["alpha", ""]')

@@ -1,4 +1,4 @@
-"""The options of a write, as Spark hands them over: checked before a task runs, committed by the driver."""
+"""The options of a write, as Spark passes them: checked before a task runs, committed by the driver."""
 
 from __future__ import annotations
 

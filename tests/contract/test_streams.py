@@ -1,4 +1,4 @@
-"""Streams: micro-batch after micro-batch the rows of a batch read, each once, whatever trigger, limit and restart."""
+"""Streams: the micro-batches hold the rows of a batch read, each once, whatever the triggers, limits and restarts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.parametrize("every_engine", STREAMING, indirect=True, i
 
 
 def query(engine: Engine, path: Path, columns: str | None = None, **options: str) -> Query:
-    """A query, started; of the columns that `seen` needs unless others are given ("" for all)."""
+    """A started query of the columns that `seen` needs, unless others are given ("" for all)."""
     columns = f"{engine.queue_column},{engine.offset_column},body" if columns is None else columns
     made = Query(path, {**({"columns": columns} if columns else {}), **options})
     made.start()
@@ -35,7 +35,7 @@ def query(engine: Engine, path: Path, columns: str | None = None, **options: str
 
 
 def add(engine: Engine, path: Path, counts: dict[str, int], seed: int) -> None:
-    """One more job of so many messages of each queue."""
+    """Runs another job, which writes the given number of messages of each queue."""
     with engine.new(path) as store:
         store.append(engine.table(messages_of(counts, seed)))
 
@@ -46,7 +46,7 @@ def seen(engine: Engine, query: Query) -> list[Seen]:
 
 
 def counts(query: Query) -> list[int]:
-    """The rows of each micro-batch."""
+    """The number of rows of each micro-batch."""
     return [table.num_rows for table in query.tables]
 
 

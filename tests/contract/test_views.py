@@ -1,4 +1,4 @@
-"""Views: tables about a store, which have their schemas, take a selection and change nothing."""
+"""Views: tables about a store, which have their own schemas, accept a selection and change nothing."""
 
 from __future__ import annotations
 

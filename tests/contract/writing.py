@@ -1,4 +1,4 @@
-"""Jobs step by step, and what a store holds before and after them."""
+"""Jobs run step by step, and the contents of a store before and after them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BODIES = {message.body for message in NEW}
 
 
 def contents(root: Path) -> dict[str, tuple[int, str]]:
-    """All files beside and below a store by length and digest, without the lock among writers, which may appear."""
+    """All files beside and below a store with length and digest, except the writers' lock, which may appear."""
     found = {name: entry[1:] for name, entry in fingerprint(root.parent).items()}
     return {name: entry for name, entry in found.items() if not name.endswith((".mqstore", ".mqstore/lock"))}
 
@@ -27,7 +27,7 @@ def begun(engine: Engine, root: Path, **options: Any) -> WriteJob:
 
 
 def staged(engine: Engine, job: WriteJob, messages: list[Message], partition: int = 0, **numbers: int) -> StagedPart:
-    """As a task does it: on another machine, in several batches."""
+    """Stages messages as a task does: on another machine, in several batches."""
     batches = engine.table(messages).to_batches(max_chunksize=4)
     return pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(job)).stage(iter(batches), partition, **numbers)))
 

@@ -1,6 +1,6 @@
-"""Every change of a store, stopped anywhere: whole or absent, one line for the user, and the next run goes on.
+"""Every change of a store, interrupted anywhere: it is whole or absent, errors are one line, the next run succeeds.
 
-Of the points `make test` takes some, `make test-real-full` every one; a run prints how many.
+`make test` tries a sample of the points, `make test-real-full` every one; a run prints how many.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What can be stopped, and the one way in which it is tried: at each call, with writes lost, with errors, by pieces.
+"""Operations to interrupt, and how each one is tried: stopped at a call, writes lost, calls failed, transfers short.
 
-A `Work` is anything that changes a store. Whatever happens on its way, a reader sees the store before it or after it,
-an error is one of mqstore's in one line, and a second run ends as it would have ended without.
+A `Work` is anything that changes a store. Whatever happens during it, a reader sees the store as before or as after,
+an error is a one-line mqstore error, and a second run ends as it would have ended without the interruption.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.sampling import sample
 
 CODES = (errno.EIO, errno.ENOSPC, errno.EINTR, errno.EMFILE)
 NEVER_FAIL = ("exists", "is_folder", "real_path", "matching", "data_spans")
-"""Looks that answer instead of failing; the last reads a file that was just opened."""
+"""Queries that return an answer instead of failing; the last reads a file that was just opened."""
 FAILING = (*CHANGES, *(name for name in READS if name not in NEVER_FAIL))
 
 State = object
@@ -33,8 +33,9 @@ State = object
 class Work:
     """One change of a store below a folder.
 
-    `make` makes the store, `do` changes it, `seen` says what a reader finds and changes nothing, `again` is the next
-    run: the same one, or another. `between` are states that a reader may find on the way, None for any.
+    `make` creates the store, `do` changes it, `seen` returns what a reader finds and changes nothing, `again` is the
+    next run: the same change or another. `between` returns states that a reader may find during the change; None
+    allows any.
     """
 
     name: str
@@ -47,7 +48,7 @@ class Work:
 
 @dataclass
 class Trial:
-    """A work that is tried, below a folder of its own. `points` counts what was tried, by kind."""
+    """The trials of one work, in a folder of their own. `points` counts the interruptions tried, by kind."""
 
     work: Work
     folder: Path
@@ -61,7 +62,7 @@ class Trial:
 
     @property
     def origin(self) -> Path:
-        """The store as it is before the work."""
+        """The store before the work."""
         return self.folder / "origin"
 
     @contextmanager
@@ -87,7 +88,7 @@ class Trial:
             return before, after, after_absent, self.work.seen(copy)
 
     def check(self, copy: Path, where: str, whole: bool = False) -> None:
-        """A store that was left on the way; `whole`: the work had come to its end."""
+        """Checks a store that was left midway; `whole`: the work had completed."""
         before, after, after_absent, after_whole = self.expected
         found = None
         if self.work.between is not None or whole:
@@ -105,7 +106,7 @@ class Trial:
     # -- ways to be stopped
 
     def stops(self, count: int) -> None:
-        """The process is gone at a call, every other time in the middle of a write."""
+        """The process dies at a call, every other time in the middle of a write."""
         with self.copy() as copy, stopped_at(None) as clock:
             self.work.do(copy)
         for last in sample(range(clock.count), count, f"stops {self.work.name}"):
@@ -119,7 +120,7 @@ class Trial:
             self.points["stops"] += 1
 
     def losses(self, count: int) -> None:
-        """The power is gone: of what no sync confirmed, any part is on the disk."""
+        """The power fails: any part of what no sync confirmed is on the disk."""
         changes = self._recorded()
         chance = random.Random(f"{self.seed} losses {self.work.name}")
         choices = list(survivors(changes, chance.randrange(1 << 30)))
@@ -141,7 +142,7 @@ class Trial:
         return changes
 
     def errors(self, count: int) -> None:
-        """One call fails: an error of mqstore, in one line, or none; and the store is as it was, or changed."""
+        """One call fails: it causes a one-line mqstore error or none, and the store is as before or fully changed."""
         with self.copy() as copy, owned_by_nobody(), struck(Faults(counted=FAILING)) as clock:
             self.work.do(copy)
         for last in sample(range(clock.count), count, f"errors {self.work.name}"):
@@ -160,7 +161,7 @@ class Trial:
             self.points["errors"] += 1
 
     def short_transfers(self) -> None:
-        """The system reads and writes a part of what was asked for, each time."""
+        """Every read and write transfers only a part of what was requested."""
         with self.copy() as copy:
             with short_transfers(self.seed, most=60) as cut:
                 self.work.do(copy)

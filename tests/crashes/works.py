@@ -1,4 +1,4 @@
-"""Everything that changes a store, as works to be stopped."""
+"""Every operation that changes a store, as a work to interrupt."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _one_more(folder: Path) -> None:
 
 
 def append(kind: str) -> Work:
-    """A write that fills log, queue and index files and begins new ones; some kinds have a torn end to cut."""
+    """A write that fills log, queue and index files and starts new ones; some kinds have a torn end to cut off."""
 
     def make(folder: Path) -> None:
         made = made_store(kind, folder / "made")
@@ -80,7 +80,7 @@ def other_disk() -> Work:
 
 @contextmanager
 def log_on_other_disk() -> Iterator[None]:
-    """No rename leads into the folder of the log or out of it."""
+    """Makes renames into the folder of the log or out of it fail, as they do between disks."""
     rename = system.rename
 
     def within_one_disk(source: str, target: str) -> None:
@@ -93,7 +93,7 @@ def log_on_other_disk() -> Iterator[None]:
 
 
 def redo() -> Work:
-    """The next write after one that was stopped behind its commit point: that one is finished, then its own."""
+    """The next write after one that was stopped past its commit point: it first completes that one, then its own."""
 
     def make(folder: Path) -> None:
         made_store("own", _store(folder))
@@ -120,7 +120,7 @@ def _write(folder: Path, table: pa.Table) -> None:
 
 
 def shards() -> Work:
-    """A store for each task, put in place by one rename. A second run is the same version of the same job."""
+    """One store per task, all put in place by one rename. A second run is the same version of the same job."""
 
     def do(folder: Path) -> None:
         with open_store(str(folder / "target"), "rocketmq") as store:
@@ -170,7 +170,7 @@ def _intact(folder: Path) -> State:
 
 
 def repair() -> Work:
-    """A hole, a torn end and a wrong entry, mended in place. On the way a guard keeps brokers out, not readers."""
+    """A hole, a torn end and a wrong entry, repaired in place. Meanwhile a guard keeps out brokers, but not readers."""
     return Work(
         "repair in place", _holed, lambda folder: _repair(folder, None), lambda folder: _intact(_store(folder)),
         lambda folder: _repair(folder, None), None,
@@ -178,7 +178,7 @@ def repair() -> Work:
 
 
 def repair_of_a_copy() -> Work:
-    """The same into a new directory; the store stays as it is."""
+    """The same repair into a new directory; the store stays unchanged."""
 
     def seen(folder: Path) -> State:
         target = folder / "target"
@@ -196,7 +196,7 @@ def repair_of_a_copy() -> Work:
 
 
 def offsets() -> Work:
-    """What a consumer group has committed, set anew."""
+    """A reset of the committed offsets of a consumer group."""
 
     def make(folder: Path) -> None:
         made_store("own", _store(folder))
@@ -221,7 +221,7 @@ SMALL = {"queue_index_segment_entry_count": 16, "msg_store_file_size_limit": 200
 
 
 def bulk_write(kind: str) -> Work:
-    """Rows added to a vhost's store that was stopped cleanly, to one that was not, to a new one."""
+    """Adds rows to a vhost's store that was stopped cleanly, to one that was not, or to a new one."""
     old, new, last = rabbit_rows(40, 1), rabbit_rows(50, 2), rabbit_rows(10, 3)
 
     def make(folder: Path) -> None:

@@ -30,5 +30,5 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several pieces a file."""
+    """Makes pieces so small that a file has several."""
     monkeypatch.setattr(manifest, "PIECE_SIZE", 64 << 10)

@@ -1,4 +1,4 @@
-"""Hints of what is read next: never another answer, fewer waits; and how many requests a plan and a lookup take."""
+"""Read-ahead hints: the same answers with fewer waits; and how many requests a plan and a lookup take."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def read(path: str, **fields: object) -> pa.Table:
 
 @pytest.mark.parametrize("room", [0, 100_000, 64 << 20])
 def test_hints_change_no_row(bucket: Bucket, directory: Path, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
-    """With no room ahead, with little, and with enough."""
+    """With no room for read-ahead, with little, and with enough."""
     monkeypatch.setattr(pieces, "MOST_AHEAD", room)
     monkeypatch.setattr(pieces, "PIECE_SIZE", 50_000)
     assert read(URI).equals(read(str(directory)))

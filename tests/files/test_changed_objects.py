@@ -26,7 +26,7 @@ EVERYTHING = ScanRequest()
 
 
 NOT_READ_AGAIN = {("after the plan", "recovery.dets")}
-"""The plan of a vhost carries what it says."""
+"""The plan of a vhost already contains the contents of this file."""
 
 
 def unpacked(name: str, folder: Path) -> Path:
@@ -36,7 +36,7 @@ def unpacked(name: str, folder: Path) -> Path:
 
 
 def rows(path: str, between: Callable[[], None] = lambda: None, request: ScanRequest = EVERYTHING) -> pa.Table:
-    """All rows; `between` happens when the read was planned, and what reads it knows only the plan."""
+    """All rows. `between` runs after the plan is made; the read that follows knows only the plan."""
     with open_store(path) as store:
         plan = store.snapshot().plan(request)
     between()
@@ -53,7 +53,7 @@ def change(bucket: Bucket, path: str, how: str) -> None:
 
 
 def put(bucket: Bucket, directory: Path) -> str:
-    """A copy of a store in the bucket, under its own name: rows have it."""
+    """Copies a store into the bucket under its own name, because rows contain the name."""
     bucket.add_folder(directory, f"x/{directory.name}")
     return f"memory://b/x/{directory.name}"
 
@@ -122,7 +122,7 @@ def test_an_index_file_that_changes_is_named(bucket: Bucket, tmp_path: Path, how
 
 @pytest.mark.parametrize("name", EMPTY)
 def test_folders_lost_in_the_upload_change_nothing(bucket: Bucket, tmp_path: Path, name: str) -> None:
-    """A copy made object by object has no empty folder; a disk may have many."""
+    """A copy made object by object has no empty folders; a disk may have many."""
     directory = unpacked(name, tmp_path)
     for empty in EMPTY[name]:
         (directory / empty).mkdir(parents=True, exist_ok=True)
@@ -131,7 +131,7 @@ def test_folders_lost_in_the_upload_change_nothing(bucket: Bucket, tmp_path: Pat
 
 
 def add_names(bucket: Bucket, count: int) -> None:
-    """Puts objects that no reader needs beside those of the store, a hundred to a folder."""
+    """Adds objects that no reader needs to those of the store, a hundred per folder."""
     some = bucket.objects[min(bucket.objects)]
     for number in range(count):
         path = f"x/store/config/old/{number // 100}/{number}.json"
@@ -148,7 +148,7 @@ def test_a_store_among_a_hundred_thousand_names(bucket: Bucket, tmp_path: Path) 
 
 
 def test_a_listing_that_breaks_off_is_made_again(bucket: Bucket, tmp_path: Path) -> None:
-    """No name is missed, and none comes twice."""
+    """No name is missing, and none is duplicated."""
     directory = archive.unpack("mixed-4.9.3", tmp_path)
     bucket.add_folder(directory, "x/store")
     add_names(bucket, 2500)
@@ -165,7 +165,7 @@ def test_a_listing_that_breaks_off_is_made_again(bucket: Bucket, tmp_path: Path)
 
 
 def test_a_store_that_came_since_the_last_listing_is_there_at_once(bucket: Bucket, tmp_path: Path) -> None:
-    """A listing serves other looks for a second; that it lacks a store is asked again."""
+    """A listing is reused for a second; if it lacks the requested store, the bucket is listed again."""
     first, second = (unpacked(name, tmp_path / name) for name in ("mixed-4.9.3", "s8_lazy_clean"))
     uri = put(bucket, first)
     assert find_stores("memory://b/*") == [uri]

@@ -1,4 +1,4 @@
-"""`mqstore copy` both ways over a bucket in memory: whole or no store, resumed, refused in one line."""
+"""`mqstore copy` to and from a bucket in memory: a whole store or none, resumed copies, one-line errors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_up_and_down_again_is_the_same_store(bucket: Bucket, store: Path, tmp_pa
 
 
 def test_a_new_copy_is_seen_at_once(bucket: Bucket, store: Path) -> None:
-    """By a process that listed the folder above it a moment ago."""
+    """Even by a process that listed the parent folder a moment ago."""
     copy_store(str(store), "memory://backups/all/one")
     assert find_stores("memory://backups/all") == ["memory://backups/all/one"]
     copy_store(str(store), "memory://backups/all/two")
@@ -292,6 +292,6 @@ def test_what_the_command_prints(bucket: Bucket, store: Path, tmp_path: Path) ->
 
 
 def run_code(store: Path) -> int:
-    """What `verify` says of the original."""
+    """The exit code of `verify` for the original."""
     with open_store(str(store)) as opened:
         return int(any(True for _ in opened.verify()))

@@ -1,4 +1,4 @@
-"""Who else has a file open: with an own descriptor the kernel is asked first, and its answer is the same."""
+"""Which other processes have a file open: a lock with its own descriptor asks the kernel first, with equal results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_another_process_is_seen(tmp_path: Path, how: str) -> None:
 
 
 def test_nobody_is_looked_for_where_the_kernel_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look at every process takes milliseconds, at each commit."""
+    """Inspecting every process would take milliseconds at each commit."""
     with FileLock(str(tmp_path / "lock"), 0, "nobody") as lock:
         monkeypatch.setattr(os, "listdir", lambda path: pytest.fail(f"{path} was listed"))
         assert lock.other_holders() == []

@@ -1,6 +1,6 @@
-"""What an S3 server or the way to it may do, over HTTP: the right rows or one named line, no hang, no secret anywhere.
+"""Faults of an S3 server or the network, over HTTP: the right rows or a specific one-line error; no hang, no secret.
 
-Each fault of issue 15 has a test here, in `test_remote_faults` or in `test_changed_objects`, by its name.
+Each fault of issue 15 has a test that is named after it, here, in `test_remote_faults` or in `test_changed_objects`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def bucket(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpBuc
 
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> Iterator[list[str]]:
-    """What a test adds, and all that was logged and printed: none of it may hold a secret, whole or in part."""
+    """Text that a test adds; neither this nor anything logged or printed may contain a secret, whole or in part."""
     shown: list[str] = []
     with caplog.at_level(logging.DEBUG):
         yield shown
@@ -67,7 +67,7 @@ def rows(path: str, **options: str) -> pa.Table:
 
 
 def failure(said: list[str], work: Callable[[], object], kind: type[MqStoreError] = StorageError) -> str:
-    """The one line of what must fail; it, its traceback and all causes are searched for secrets."""
+    """The one-line error of work that must fail; its text, traceback and all causes are searched for secrets."""
     with pytest.raises(kind) as caught:
         work()
     error: BaseException | None = caught.value
@@ -81,9 +81,9 @@ def failure(said: list[str], work: Callable[[], object], kind: type[MqStoreError
 
 
 def each_third(fault: str, most: int = 1 << 30) -> Callable[[str, str], str]:
-    """The fault at each third request for bytes, `most` times at all and `MOST_OF_ONE` times at one object.
+    """Injects the fault at every third request, `most` times in total and `MOST_OF_ONE` times per object.
 
-    Requests run side by side: without the second bound, by chance, all attempts of one may be each third.
+    Requests run concurrently: without the second limit, all attempts at one object might be third ones by chance.
     """
     asked: list[str] = []
     struck: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""What `mqstore copy` refuses, and every other write to a URI: one line that says what to do; nothing is changed."""
+"""Copies that `mqstore copy` rejects, and all other writes to a URI: one line states what to do; nothing is changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong between a listing and a read of a bucket: the right rows or one named line, no hang, no secret."""
+"""Faults between a listing and a read of a bucket: the right rows or a specific one-line error; no hang, no secret."""
 
 from __future__ import annotations
 
@@ -56,19 +56,19 @@ def log_file(bucket: Bucket) -> str:
 
 
 class Turns(threading.local):
-    """Counts the answers to one thread, which asks again itself: a request fails by its own turns, not by others'."""
+    """Counts answers per thread: a thread retries its own requests, so other threads do not affect which ones fail."""
 
     def __init__(self) -> None:
         self.asked = 0
 
     def is_due(self, count: int) -> bool:
-        """Whether this is a `count`-th answer."""
+        """Counts an answer; returns whether its number is a multiple of `count`."""
         self.asked += 1
         return self.asked % count == 0
 
 
 def every(count: int, answer: Exception, failed: list[str]) -> Callable[[str, str], None]:
-    """Raises at each n-th request of a thread, and lists what failed."""
+    """Raises `answer` at every n-th request of a thread and adds its path to `failed`."""
     turns = Turns()
 
     def fault(kind: str, path: str) -> None:

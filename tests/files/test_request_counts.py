@@ -1,4 +1,4 @@
-"""How many requests questions to a store in a bucket take, and how many of these wait for each other: counts only."""
+"""How many requests the queries of a store in a bucket take, and how many of them wait for others: only counts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COUNT = 9000
 
 
 def indexed(path: Path, files: int, topics: int) -> Path:
-    """A store with so many index files, four entries a slot."""
+    """A store with the given number of index files or more, with four entries per slot."""
     entries = COUNT // files + 1
     rows = {
         "topic": [f"t{number % topics}" for number in range(COUNT)],
@@ -36,8 +36,8 @@ def indexed(path: Path, files: int, topics: int) -> Path:
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    """Blocks so small that a header, slots and the entries of a chain lie in different ones, as in files of 420 MB; and
-    nothing of the log is kept from the walk, as of one that is larger than memory.
+    """A bucket read in blocks so small that a header, slots and a chain's entries are in different blocks, as in files
+    of 420 MB. Nothing of the log is retained from the walk, as with a log that is larger than memory.
     """
     monkeypatch.setattr(pieces, "LEAST_KEPT", 1 << 40)
     for module in (pieces, remote, registry):
@@ -50,7 +50,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
 
 
 def looked_up(bucket: Bucket, directory: Path, monkeypatch: pytest.MonkeyPatch, *keys: str) -> Rounds:
-    """Keys of a store whose recovery is known and whose index is not."""
+    """Looks up keys in a store whose recovery is known but whose index has not been read."""
     bucket.add_folder(directory, "x/store")
     with open_store(URI) as store:
         store.snapshot().plan(ScanRequest())
@@ -77,8 +77,9 @@ def test_lookups_in_ninety_index_files(
 
 
 def test_a_plan_reads_no_further_than_the_queues_say(bucket: Bucket, tmp_path: Path) -> None:
-    """Of a log file of 64 MB with a few messages not the zeros, where queues list all of them; else what lies behind
-    those that they list too.
+    """If the queues list all messages, the zeros of a 64 MB log file with few messages are not read.
+
+    Otherwise the bytes after the listed messages are read too.
     """
     path = tmp_path / "store"
     with open_store(str(path), "rocketmq") as store:
@@ -118,7 +119,7 @@ QUEUES = 1100
 
 @pytest.fixture(scope="module")
 def many_queues(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of many queues whose last records lie all over its log."""
+    """A store of many queues whose last records are spread over its whole log."""
     path = tmp_path_factory.mktemp("queues") / "store"
     numbers = list(range(QUEUES)) * 2
     rows = {
@@ -142,8 +143,8 @@ def many_queues(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_plan_of_many_queues(
     bucket: Bucket, many_queues: Path, monkeypatch: pytest.MonkeyPatch, wanted: ScanRequest
 ) -> None:
-    """One listing a thousand names, none a queue; and what each queue is asked goes side by side."""
-    monkeypatch.setattr(pieces, "MOST_BLOCKS", QUEUES // 4)  # far more queues than blocks, as ten thousand are
+    """Takes one listing per thousand names and none per queue; the requests for the queues run concurrently."""
+    monkeypatch.setattr(pieces, "MOST_BLOCKS", QUEUES // 4)  # far more queues than blocks, as with ten thousand
     bucket.add_folder(many_queues, "x/store")
     with rounds_of(bucket, monkeypatch) as found, open_store(URI) as store:
         plan = store.snapshot().plan(wanted)

@@ -1,4 +1,4 @@
-"""Many runs of files read at once: by single calls and by the compiled loop the same, whatever they are."""
+"""Reads of many runs of files at once: single calls and the compiled loop return the same, for any runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZE = 70
 RUNS = st.lists(
     st.tuples(st.integers(0, 60), st.integers(0, 12), st.integers(0, SIZE + 10), st.integers(0, 1)), max_size=9
 )
-"""Start, size, position, and in which of two files."""
+"""Start, size, position, and which of two files."""
 
 
 @pytest.fixture(params=["never", "always"], autouse=True)

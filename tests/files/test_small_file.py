@@ -1,4 +1,4 @@
-"""A small file is read as it was when it was opened, whatever takes its name meanwhile."""
+"""A small file is read as it was when it was opened, even if it is removed or replaced meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How stores of S3, Google and Azure are reached: what is said where credentials are missing or are none."""
+"""Access to stores on S3, Google and Azure: the errors for missing or invalid credentials."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ANYBODY = "storage.anonymous=true reads what everybody may read"
 
 @pytest.fixture(autouse=True)
 def nothing_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An environment that names no credentials, on a machine that no provider knows."""
+    """An environment without credentials, on a machine that no provider recognises."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         nobody = f"127.0.0.1:{closed.getsockname()[1]}"
@@ -151,7 +151,7 @@ def google(bucket: HttpBucket) -> dict[str, str]:
 
 
 def test_a_store_in_a_bucket_of_googles(bucket: HttpBucket, tmp_path: Path) -> None:
-    """Its protocol for objects and listings is one with S3's; what it says of missing rights names its own."""
+    """Google's protocol for objects and listings is that of S3; errors about missing rights name Google's rights."""
     store = archive.unpack(NAME, tmp_path)
     bucket.add_folder(store, FOLDER)
     assert rows(URI, **google(bucket)).equals(rows(str(store)))

@@ -1,4 +1,4 @@
-"""An item is used while the next one is made, never two ahead. Two functions at the same time."""
+"""Items of which each is used while the next one is made, never two ahead; and two functions run concurrently."""
 
 from __future__ import annotations
 

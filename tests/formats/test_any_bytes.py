@@ -1,6 +1,6 @@
-"""Every parser of a small file, given any bytes: an answer or a FormatError, and no more memory than the bytes ask for.
+"""Every parser of a small file, given any bytes: a result or a FormatError, and no more memory than the bytes need.
 
-A length of 2^31 in a file of some hundred bytes allocates nothing.
+A length of 2^31 in a file of a few hundred bytes allocates nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.support.sampling import WHOLE
 pytestmark = pytest.mark.sampled
 
 MOST = 8 << 20
-"""Bytes that a parser may take for some hundred: tables of a whole segment are a part of it."""
+"""Bytes that a parser may allocate for a few hundred bytes, including the tables of a whole segment."""
 EXAMPLES = 3000 if WHOLE else 60
 LENGTHS = (2**31 - 1, 2**31, 2**32 - 1, 2**30, 2**15 - 1, 0)
 
@@ -71,7 +71,7 @@ PARSERS: dict[str, tuple[Callable[[bytes], object], bytes]] = {
 
 @st.composite
 def changed(draw: st.DrawFn, sample: bytes) -> bytes:
-    """The sample with some bytes cut, doubled, changed, or made a length; or any bytes."""
+    """The sample with some bytes cut, duplicated, changed or replaced by a length; or any bytes."""
     if draw(st.integers(0, 4)) == 0:
         return draw(st.binary(max_size=300))
     data = bytearray(sample)

@@ -1,4 +1,4 @@
-"""Finding byte strings: against `bytes.find`."""
+"""Searches for byte strings, compared with searches by `bytes`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_every_place(data: bytes, needle: bytes) -> None:
 
 
 def test_many_hits_and_few_are_told_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the C library up to a number of hits, by words from there on, and where there is no such function."""
+    """The C library finds up to a number of hits; a search by words finds the rest, or all without that function."""
     buffer = np.random.default_rng(1).integers(65, 67, 5_000).astype(np.uint8)
     hits = {needle: everywhere(buffer.tobytes(), needle) for needle in (b"ABAB", b"ABABABBA", b"A" * 11)}
     assert {len(each) > byte_search.MOST_HITS for each in hits.values()} == {True, False}

@@ -1,4 +1,4 @@
-"""CRCs of many spans equal zlib's, one by one, for small and large messages."""
+"""CRCs of many spans equal those of zlib, span by span, for small and large messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hosts and hex ids of many messages, made together, are those that are made one by one."""
+"""Hosts and hex ids of many messages, made together, equal those made one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compiled loops say what their twins say, refuse what lies outside of a buffer, and are loaded when it pays."""
+"""The compiled loops return what their twins return, reject spans outside a buffer, and are loaded when it pays."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ FLAGS = st.sampled_from([0, 0, 1, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | ST
 
 @pytest.fixture(scope="module")
 def both() -> Callable[[Callable[[], object]], tuple[object, object]]:
-    """What a function returns on numpy, and on the compiled loops."""
+    """The results of a function with numpy and with the compiled loops."""
 
     def run(function: Callable[[], object]) -> tuple[object, object]:
         found = []
@@ -66,7 +66,7 @@ def both() -> Callable[[Callable[[], object]], tuple[object, object]]:
 def record(
     flags: int, magic: int, body: bytes, topic: bytes, properties: bytes, off: tuple[int, ...] = (0,) * 4
 ) -> bytes:
-    """A record with nothing but its parts; `off` is added to the lengths of body, topic, properties and the whole."""
+    """A record with only its parts set; `off` is added to the lengths of body, topic, properties and the record."""
     hosts = (20 if flags & BORN_HOST_V6 else 8) + (20 if flags & STORE_HOST_V6 else 8)
     wide = 2 if magic == MAGIC_V2 else 1
     data = magic.to_bytes(4, "big") + bytes(28) + flags.to_bytes(4, "big") + bytes(8 + hosts + 8 + 12)
@@ -78,7 +78,7 @@ def record(
 
 @st.composite
 def records(draw: st.DrawFn) -> tuple[bytes, int]:
-    """A record, right or not quite, and the size that its index gives."""
+    """A record, valid or slightly wrong, and the size that its index states."""
     parts = [draw(st.binary(max_size=12)) for _ in range(3)]
     off = tuple(draw(st.sampled_from([0, 0, 0, 0, 0, 0, 1, -1, -200])) for _ in range(4))
     data = record(draw(FLAGS), draw(MAGICS), *parts, off)
@@ -116,7 +116,7 @@ TOPICS = (b"", b"t", b"topic-of-12-b", b"u")
 
 @st.composite
 def whole_records(draw: st.DrawFn) -> bytes:
-    """A record whose parts are right; its body may not fit its CRC."""
+    """A record whose parts are valid; its body may not match its CRC."""
     body, topic = draw(st.binary(max_size=40)), draw(st.sampled_from(TOPICS))
     data = bytearray(record(draw(FLAGS), MAGIC_V1, body, topic, b"\x02".join(draw(st.lists(PIECES, max_size=4)))))
     crc = zlib.crc32(body) & 0x7FFFFFFF if draw(st.booleans()) else 7
@@ -244,7 +244,7 @@ SCRAPS = st.sampled_from(
     behind=st.integers(0, 140),
 )  # fmt: skip
 def test_properties_are_found_wherever_they_stand(texts: list[str], before: int, behind: int) -> None:
-    """Beside the reading of one message after another: repeated names, empty values, names inside of values."""
+    """Compared with parsing message by message: repeated names, empty values, names inside values."""
     stored, names = [text.encode() for text in texts], ["KEYS", "TAGS", "K"]
     buffer = np.frombuffer(b"\x02" * before + b"".join(stored) + b"KEYS\x01v\x02" * (behind // 7), np.uint8)
     sizes = np.array([len(text) for text in stored])
@@ -337,7 +337,7 @@ BOUNDS = st.lists(st.integers(0, 8), min_size=3, max_size=3).map(sorted) | st.li
 def test_pairs_outside_of_their_columns_are_refused(
     columns: tuple[list[int], ...], bounds: list[int], valid: tuple[bool, ...]
 ) -> None:
-    """Names KEYS and TAGS by right bounds, so that every column is asked for; one message with two pairs."""
+    """The valid bounds name KEYS and TAGS, so that every column is read; one message with two pairs."""
     names, out = np.frombuffer(b"KEYSTAGS", np.uint8), np.empty(400, np.uint8)
     arrays = [np.array(column, np.int32) for column in columns]
     begins, ends = np.empty((3, 1), np.int64), np.empty((3, 1), np.int64)

@@ -194,7 +194,7 @@ def test_no_properties_are_no_bytes() -> None:
 
 
 class Files:
-    """Index files in memory, put in batches by the code under test; `known`: with all slots at hand."""
+    """Index files in memory, filled in batches by the code under test; `known`: with all slots in memory."""
 
     def __init__(self, geometry: Geometry, known: bool) -> None:
         self.geometry, self.files, self.known = geometry, [bytearray(geometry.file_size)], known
@@ -216,7 +216,7 @@ class Files:
             done += len(part)
 
     def put(self, part: Puts) -> npt.NDArray[Any]:
-        """Changes header and slots; the entries."""
+        """Updates header and slots; returns the entries."""
         if self.known:
             entries, self.header = put_into(self.slots, self.header, part, self.geometry)
             self.files[-1][40 : self.geometry.entries_position] = self.slots.astype(">i4").tobytes()

@@ -1,4 +1,4 @@
-"""The stable order of numbers: against numpy's own sort of wide ones."""
+"""The stable order of numbers, compared with numpy's own sort of wide ones."""
 
 from __future__ import annotations
 

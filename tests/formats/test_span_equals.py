@@ -1,4 +1,4 @@
-"""Texts compared word by word are texts compared."""
+"""Texts compared word by word: the same result as plain comparison."""
 
 from __future__ import annotations
 

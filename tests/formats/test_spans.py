@@ -1,4 +1,4 @@
-"""Structs gathered from a buffer: few one by one, many by one call of Arrow's, always the same."""
+"""Structs gathered from a buffer: a few one by one, many by one call to Arrow, with the same result."""
 
 from __future__ import annotations
 

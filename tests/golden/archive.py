@@ -1,4 +1,4 @@
-"""Unpacks the archives of real stores: holes stay holes, times are restored. What lies in them the tests know."""
+"""Unpacks the archives of real stores, preserving holes and times. Their content is known only to the tests."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ def names(engine: str = "rocketmq") -> list[str]:
 
 
 def unpack(name: str, target: Path, engine: str = "rocketmq") -> Path:
-    """The directory of fixture `name` below `target`; files keep their holes, files and folders their times."""
+    """Unpacks fixture `name` below `target` and returns its directory. Files keep their holes, files and folders their
+    times.
+    """
     with tarfile.open(GOLDEN / engine / f"{name}.tar.gz") as archive:
-        # Python before 3.11.4 (Debian 12) knows no `filter`, and does what "tar" says.
+        # Python before 3.11.4 (Debian 12) does not support `filter`, and extracts as the filter "tar" does.
         archive.extraction_filter = getattr(tarfile, "tar_filter", None)
         archive.extractall(target)
     return target / "store"
@@ -41,7 +43,7 @@ def truth(name: str, engine: str = "rocketmq") -> list[dict[str, Any]]:
 
 
 def queries(name: str, engine: str = "rocketmq") -> list[dict[str, Any]]:
-    """Questions asked of the real system, with its answers."""
+    """The queries sent to the real system, with its answers."""
     text = (GOLDEN / engine / f"{name}.queries.jsonl").read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]
 
@@ -59,7 +61,7 @@ def fingerprint(directory: Path) -> dict[str, tuple[int, int, str]]:
 
 
 def _sha256(path: Path, size: int) -> str:
-    """sha256 of the parts of a file that are not holes, each with its position: a 1 GiB sparse file costs nothing."""
+    """The sha256 of the parts of a file between holes, each with its position: a 1 GiB sparse file costs nothing."""
     digest = hashlib.sha256()
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -1,6 +1,6 @@
-"""Ways in which the files of a store come to harm: each takes a file, harms it and says what it did.
+"""Ways to damage the files of a store: each function damages a file and returns a description of the damage.
 
-They know no format but where lengths may stand: a length is what a reader allocates by.
+They know no format, except where lengths may be stored: readers allocate memory by lengths.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 LENGTHS = (2**31 - 1, -1, 0, 2**31 - 92, 2**30, 1, 90, -(2**31))
-"""What a length is set to."""
+"""Values that a length is set to."""
 BEHIND = 64
-"""Bytes after the last one in use that are harmed as well: the rest of most files is empty."""
+"""Bytes after the last one in use that may be damaged as well: the rest of most files is empty."""
 READ_LIMIT = 4 << 20
 
 
 def start_of(path: Path) -> bytes:
-    """As much of a file as is harmed."""
+    """The part of a file that may be damaged."""
     with path.open("rb") as file:
         return file.read(READ_LIMIT)
 
 
 def in_use(path: Path) -> int:
-    """The length of a file up to its last byte that is not zero, and a little more."""
+    """The length of a file up to its last non-zero byte, plus a little."""
     data = start_of(path)
     return max(1, min(len(data.rstrip(b"\0")) + BEHIND, path.stat().st_size))
 
 
 def put(path: Path, position: int, data: bytes) -> None:
-    """Writes into a file, which stays as long as it is."""
+    """Writes into a file without changing its length."""
     with path.open("r+b") as file:
         file.seek(position)
         file.write(data[: max(0, path.stat().st_size - position)])
@@ -63,11 +63,11 @@ def random_bytes(path: Path, r: random.Random, others: list[Path]) -> str:
 
 
 def wrong_length(path: Path, r: random.Random, others: list[Path]) -> str:
-    """A number of two, four or eight bytes, big or little-endian, becomes a length that cannot be."""
+    """Turns a number of two, four or eight bytes, big or little-endian, into an impossible length."""
     data, value = start_of(path)[: in_use(path)], r.choice(LENGTHS)
     form = r.choice((">i", ">i", ">i", ">q", ">q", ">h", "<i", "<q"))
     width = struct.calcsize(form)
-    # Where a small number stands now: a length, a count, an offset.
+    # Where a small number is stored now: likely a length, a count or an offset.
     likely = [at for at in range(0, len(data) - width, r.choice((1, 1, 2, 4)))
               if 0 < struct.unpack_from(form, data, at)[0] < 5000]  # fmt: skip
     at = r.choice(likely[:3000]) if likely else r.randrange(len(data) + 1)
@@ -100,7 +100,7 @@ def doubled_block(path: Path, r: random.Random, others: list[Path]) -> str:
 
 
 def swapped(path: Path, r: random.Random, others: list[Path]) -> str:
-    """Changes places with another file, of the same kind where there is one."""
+    """Swaps the file with another one, preferably of the same kind."""
     same = [other for other in others if other != path and other.parent.name == path.parent.name]
     other = r.choice(same if same and r.random() < 0.7 else others)
     aside = path.with_name(path.name + ".aside")
@@ -148,7 +148,7 @@ class Harmed:
 
 @contextmanager
 def harmed(store: Path, original: Path, r: random.Random) -> Iterator[Harmed]:
-    """Within the block one to five files of the store are harmed; afterwards it is again what `original` is."""
+    """Damages one to five files of the store within the block; afterwards restores them from `original`."""
     files = sorted(path for path in store.rglob("*") if path.is_file())
     done = Harmed()
     for path in _chosen(store, files, r):
@@ -171,7 +171,7 @@ def harmed(store: Path, original: Path, r: random.Random) -> Iterator[Harmed]:
 
 
 def _chosen(store: Path, files: list[Path], r: random.Random) -> list[Path]:
-    """By kind first: there is one checkpoint, and there are many queue files."""
+    """Chooses a kind first, then a file of it: there is one checkpoint, but there are many queue files."""
     kinds: dict[str, list[Path]] = {}
     for path in files:
         kinds.setdefault(path.relative_to(store).parts[0] + path.suffix, []).append(path)
@@ -188,5 +188,5 @@ def _restore(original: Path, path: Path) -> None:
 
 
 def copied(source: Path, target: Path) -> None:
-    """Copies a file or a folder; holes stay holes, times stay."""
+    """Copies a file or a folder, preserving holes and timestamps."""
     subprocess.run(["cp", "-a", "--sparse=always", str(source), str(target)], check=True)

@@ -1,6 +1,6 @@
-"""Whether the rows of a harmed store are rows of it: those of the unharmed store, or of bytes that really stand there.
+"""Checks that the rows of a damaged store are genuine: those of the undamaged store, or of bytes really stored there.
 
-Of a RocketMQ store also whether each stands where the slow twin of both stock stores serves it.
+For a RocketMQ store, also checks that each row is where the slow twin of both stock stores serves it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ FRAME = 131_064
 MOST_HEAD = 70_000
 DECODED = b"P_basic"
 SPELLED_ANEW = message_container.LEGACY.encode(), DECODED
-"""In messages of quorum queues whose properties do not stand there as they are delivered."""
+"""Markers of messages in quorum queues whose properties are not stored as they are delivered."""
 HEADERS_HEAD = 6
 """Bytes of a property list before its first header: two of flags, four of a length."""
 
 
 class RocketRows:
-    """What the unharmed RocketMQ store `name` serves, to compare its harmed copies with."""
+    """What the undamaged RocketMQ store `name` serves, to compare its damaged copies with."""
 
     def __init__(self, name: str, original: Path) -> None:
         self._settings = archive.info(name)["settings"]
@@ -44,7 +44,7 @@ class RocketRows:
         self.keys = sorted({row["key"] for row in read(original, in_partitions(1, **AS_BROKER)) if row["key"]})
 
     def problems(self, store: Path, version: str) -> list[str]:
-        """Rows of a harmed copy that are none of it, a line each."""
+        """Rows that a damaged copy does not really contain, one line each."""
         log = Log(store / "commitlog")
         lines = []
         for scan, columns in ((Scan.QUEUES, CONTENT), (Scan.LOG, tuple(n for n in NATIVE_COLUMNS if n != "store"))):
@@ -55,20 +55,20 @@ class RocketRows:
         return lines[:FEW] + self._misplaced(store, version, log)
 
     def _invented(self, row: Row, log: Log) -> list[str]:
-        """Nothing for a row whose record stands in the log with the right checksum."""
+        """The problems of a row; none if its record is in the log with the right checksum."""
         at = row["physicalOffset"]
         try:
             fields, told = log.fields(at), log.row(at)
         except (NotARecord, Damaged) as error:
             return [f"a row at {at}: {type(error).__name__}"]
-        # An empty body has no checksum that anyone looks at.
+        # Nobody checks the checksum of an empty body.
         if fields["storedBody"] and zlib.crc32(fields["storedBody"]) & 0x7FFFFFFF != fields["bodyCrc"]:
             return [f"a row at {at} whose checksum is wrong"]
         return [f"a row at {at}: {name} is {row[name]!r:.60}, {told[name]!r:.60} stands there"
                 for name in row if row[name] != told[name]]  # fmt: skip
 
     def _misplaced(self, store: Path, version: str, log: Log) -> list[str]:
-        """Where the twin serves other messages; records with changed bytes are no part of it."""
+        """Places where the twin serves other messages; records with changed bytes are not compared."""
         if "mappedFileSizeCommitLog" not in self._settings:  # gigabytes
             return []
         sizes = self._settings["mappedFileSizeCommitLog"], self._settings["mappedFileSizeConsumeQueue"]
@@ -88,7 +88,7 @@ class RocketRows:
                 strict.append({**row, "topic": topic, "queueId": queue_id, "queueOffset": queue_offset})
         wanted = in_partitions(1, columns=(*OF_THE_QUEUE[:3], "corruption"), mode=Mode.PERMISSIVE, verify_crc=False)
         told = read(store, wanted, recovery=RECOVERY[version])
-        # Messages in the wrong queue, or at a wrong place of it, are damaged (interface.md 41).
+        # Messages in the wrong queue, or at the wrong place in it, are damaged (interface.md 41).
         strange = {place(row) for row in told if Flaw.QUEUE.value in (row["corruption"] or "")}
         loose |= strange
         strict = [row for row in strict if place(row) not in strange]
@@ -96,7 +96,7 @@ class RocketRows:
         return differences(strict, [row for row in rows if place(row) not in loose], FEW)
 
     def _unchanged(self, log: Log, at: int) -> Row | None:
-        """The row at an address where the unharmed store has the same record."""
+        """The row at an address, if the undamaged store has the same record there."""
         try:
             return log.row(at) if log.fields(at) == self._before.fields(at) else None
         except (NotARecord, Damaged):
@@ -104,14 +104,14 @@ class RocketRows:
 
 
 def _loads(store: Path, log_size: int, queue_size: int) -> bool:
-    """Whether a stock store looks further than at the names and lengths of the files."""
+    """Whether a stock store would look beyond the names and lengths of the files."""
     paths = {path for name in ("commitlog", "consumequeue") for path in (store / name).rglob("*") if not path.is_dir()}
     sizes = dict.fromkeys(log_files(store), log_size) | dict.fromkeys(queue_files(store), -(-queue_size // 20) * 20)
     return sizes.keys() == paths and all(path.exists() and path.stat().st_size == sizes[path] for path in paths)
 
 
 class RabbitRows:
-    """What the unharmed RabbitMQ store serves, to compare its harmed copies with."""
+    """What the undamaged RabbitMQ store serves, to compare its damaged copies with."""
 
     SAME = ("queue", "sequenceId", "body", "rawProperties", "exchange", "guid", "persistent", "size")
 
@@ -126,14 +126,14 @@ class RabbitRows:
             columns = (*self.SAME, "file", "position", "acked", "corruption")
             plan = opened.snapshot().plan(ScanRequest(columns=columns, mode=Mode.PERMISSIVE, include_acked=True))
             rows = [row for piece in plan for batch in piece.read() for row in batch.to_pylist()]
-        # The body of a message that was acknowledged may be gone.
+        # The body of an acknowledged message may have been removed.
         return [row for row in rows if row["corruption"] is None and not (row["acked"] and row["body"] is None)]
 
     def _key(self, row: dict[str, Any], named: bool) -> tuple[Any, ...]:
         return tuple(row[name] for name in self.SAME if named or name != "queue")
 
     def problems(self, store: Path, version: str) -> list[str]:
-        """Rows of a harmed copy that are none of it, a line each."""
+        """Rows that a damaged copy does not really contain, one line each."""
         del version
         rows, lines = self._rows(store), []
         seen = [(row["queue"], row["sequenceId"], row["guid"]) for row in rows]
@@ -141,7 +141,7 @@ class RabbitRows:
             lines.append(f"{len(seen) - len(set(seen))} messages twice")
         files: dict[str, bytes] = {}
         for row in rows:
-            # A queue whose name is lost goes by its folder's.
+            # A queue whose name is lost is listed under the name of its folder.
             if self._key(row, row["queue"] in self._names) in self._known:
                 continue
             path = store / row["file"]
@@ -155,7 +155,7 @@ class RabbitRows:
 
 
 class QuorumRows:
-    """What the unharmed quorum queues hold or held, to compare their harmed copies with."""
+    """What the undamaged quorum queues hold or held, to compare their damaged copies with."""
 
     SAME = ("queue", "raftIndex", "raftTerm", "body", "rawProperties", "exchange", "routingKeys", "size")
 
@@ -175,7 +175,10 @@ class QuorumRows:
         return tuple(tuple(row[name]) if name == "routingKeys" else row[name] for name in self.SAME)
 
     def problems(self, store: Path, version: str) -> list[str]:
-        """Rows of a harmed copy that are none of it, a line each: with a checksum set to 0 a changed one is right."""
+        """Rows that a damaged copy does not really contain, one line each.
+
+        A changed row is valid if its checksum was set to 0.
+        """
         del version
         rows, lines = self._rows(store), []
         seen = [(row["queue"], row["raftIndex"]) for row in rows]
@@ -192,7 +195,7 @@ class QuorumRows:
 
 
 class StreamRows:
-    """What the unharmed streams hold, to compare their harmed copies with."""
+    """What the undamaged streams hold, to compare their damaged copies with."""
 
     SAME = ("queue", "streamOffset", "rawSections", "body", "rawProperties", "exchange", "routingKeys", "size")
 
@@ -203,7 +206,7 @@ class StreamRows:
         self.keys: list[str] = []
 
     def _read(self, store: Path) -> tuple[list[dict[str, Any]], bool]:
-        """The whole rows, and whether anything was said beside them."""
+        """The undamaged rows, and whether any damage or warning was reported besides."""
         with open_store(str(store)) as opened:
             columns = (*self.SAME, "file", "position", "corruption")
             snapshot = opened.snapshot()
@@ -216,7 +219,7 @@ class StreamRows:
         return tuple(tuple(row[name]) if name == "routingKeys" else row[name] for name in self.SAME)
 
     def problems(self, store: Path, version: str) -> list[str]:
-        """Rows of a harmed copy that are none of it, a line each, and messages that are missing without a word."""
+        """Rows that a damaged copy does not really contain, and unreported missing messages, one line each."""
         del version
         rows, told = self._read(store)
         lines = []
@@ -236,20 +239,22 @@ class StreamRows:
 
 
 def _is_gone(segment: Path) -> bool:
-    """Whether both files of a segment are gone, before or after all others: nothing there says that it was."""
+    """Whether both files of a segment before or after all others are missing: nothing shows that it ever existed."""
     others = [path.stem for path in segment.parent.glob("*.*")]
     return segment.stem not in others and not min(others, default="") < segment.stem < max(others, default="")
 
 
 def rabbit_folder(name: str, folder: Path) -> Path:
-    """The first virtual host of a snapshot that is unpacked below `folder`."""
+    """The first virtual host of a snapshot, unpacked below `folder`."""
     return min(path for path in golden.unpack(name, folder).iterdir() if path.is_dir())
 
 
 def _has_properties(stored: bytes, delivered: bytes) -> bool:
-    """Whether a message has these properties. Those of a container are delivered with the headers in another order, and
-    with what a node noted: each header, as it is encoded, and each text must stand there then. Of properties that lie
-    decoded only the texts do.
+    """Whether a stored message has these properties.
+
+    The properties of a message container are delivered with the headers in another order and with the annotations of
+    the node: then each encoded header and each text must be in the stored bytes. Of properties that are stored
+    decoded, only the texts must be.
     """
     if delivered in stored or not any(mark in stored for mark in SPELLED_ANEW):
         return delivered in stored

@@ -1,9 +1,9 @@
-"""A process that harms stores and reads them in every way, within bounds of memory and time.
+"""A process that damages stores and reads them in every way, within bounds of memory and time.
 
     python -m tests.mutations.runner --seed 1 --count 500
 
-Case N of a seed is always the same (`--first N --count 1`). Each case is one line of JSON when something is wrong; the
-last line counts them. What ends this process itself, the caller sees: each case is announced before it runs.
+Case N of a seed is always the same (`--first N --count 1`). Each case that fails is one line of JSON; the last line
+counts them. Each case is announced before it runs, so that the caller sees which one ended the process itself.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from tests.mutations.rows import QuorumRows, RabbitRows, RocketRows, StreamRows,
 from tests.rabbitmq import golden, quorum_golden, stream_golden
 
 CPU_SECONDS, WALL_SECONDS = 10, 120
-"""Bounds of one call: the first of its own work, the second of waiting on a busy machine."""
+"""Bounds of one call: the first for its CPU time, the second for its elapsed time on a busy machine."""
 MEMORY = 1 << 30
-"""Bytes of address space that may come on top of what the interpreter and its libraries have: half of 2^31."""
+"""Bytes of address space allowed on top of what the interpreter and its libraries use: half of 2^31."""
 MOST_LINES = 4
 CALLS = (
     "info {}", "info {} --json", "ls {}", "topics {}", "offsets {}", "offsets {} --at 2026-11-20T21:37:00", "verify {}",
@@ -53,14 +53,14 @@ CALLS = (
 CALLS_A_CASE = 4
 RARE = {"shop-4.9.3": 0.05, "broker-killed-4.9.3": 0.3, "s5_16384_kill9": 0.1, "s6_2048_clean_busy": 0.5,
         "s11_cqv2_clean": 0.5, "defaults-4.9.3": 0.2}  # fmt: skip
-"""Fixtures that take long, by how often they come, where others come once."""
+"""Weights of slow fixtures in the random choice; any other fixture has weight 1."""
 
-# That of a log damaged in its middle can be read by nothing.
+# Nothing can read the fixture whose log is damaged in its middle.
 QUORUM = sorted(set(quorum_golden.NAMES) - {"q24_wal_bad_middle"})
 
 
 class TooLong(BaseException):
-    """A call took more than its seconds."""
+    """A call exceeded its time limit."""
 
 
 def _too_long(number: int, frame: FrameType | None) -> None:
@@ -69,7 +69,7 @@ def _too_long(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """Within the block TooLong comes after so many seconds of work, and the process ends after so many of waiting."""
+    """Limits the block: TooLong is raised after CPU_SECONDS of CPU time, the process ends after WALL_SECONDS."""
     signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
     faulthandler.dump_traceback_later(WALL_SECONDS, exit=True)
     try:
@@ -84,7 +84,7 @@ Rows = RocketRows | RabbitRows | QuorumRows | StreamRows
 
 @dataclass
 class Fixture:
-    """A store of a real system, a copy of it to harm, and what its rows are."""
+    """A store of a real system, a copy of it to damage, and its expected rows."""
 
     name: str
     store: Path
@@ -93,7 +93,7 @@ class Fixture:
 
     @classmethod
     def unpacked(cls, name: str, folder: Path) -> Fixture:
-        """A fixture of either engine below `folder`."""
+        """Unpacks a fixture of either engine below `folder`."""
         folder.mkdir()
         if name in golden.NAMES:
             original = rabbit_folder(name, folder / "original")
@@ -115,13 +115,13 @@ class Fixture:
 
 @dataclass
 class Outcome:
-    """What came of the calls on one harmed store."""
+    """The results of the calls on one damaged store."""
 
     problems: list[str] = field(default_factory=list)
     ends: Counter[str] = field(default_factory=Counter)
 
     def call(self, name: str, work: Callable[[], object]) -> None:
-        """One call of the library: its end is an answer or one of mqstore's errors, of one line."""
+        """One call of the library: it must return or raise a one-line mqstore error."""
         try:
             with bounded():
                 work()
@@ -130,12 +130,12 @@ class Outcome:
             self.ends[type(error).__name__] += 1
             if "\n" in str(error):
                 self.problems.append(f"{name}: more than a line: {error}")
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is what is looked for
+        except BaseException as error:  # noqa: BLE001 - any other exception is what this test looks for
             where = traceback.format_exception(error)[-6:]
             self.problems.append(f"{name}: {type(error).__name__}: {error}\n{''.join(where)}")
 
     def command(self, text: str) -> None:
-        """One call of the command line: 0, 1 or 2, and a few lines on stderr."""
+        """One call of the command line: it must exit with 0, 1 or 2 and print few lines on stderr."""
         try:
             with bounded():
                 done = CliRunner().invoke(mqstore, text.split())
@@ -164,7 +164,7 @@ def _read(store: Store, **request: object) -> None:
 
 
 def _followed(store: FollowedStore) -> None:
-    """Everything by two micro-batches."""
+    """Reads everything in two micro-batches."""
     with store.follow() as follower:
         snapshot = follower.settled()
         half = {key: (start + stop) // 2 for key, (start, stop) in snapshot.positions.items()}
@@ -179,7 +179,7 @@ def _followed(store: FollowedStore) -> None:
 
 
 def tried(fixture: Fixture, r: random.Random) -> Outcome:
-    """Everything that reads, called on a harmed store."""
+    """Calls everything that reads on a damaged store."""
     found, path = Outcome(), str(fixture.store)
 
     def opened(work: Callable[[Store], object]) -> Callable[[], None]:
@@ -208,7 +208,7 @@ def tried(fixture: Fixture, r: random.Random) -> Outcome:
 
 
 def run(seed: int, first: int, count: int, folder: Path, names: Sequence[str]) -> int:
-    """Runs cases on these fixtures; how many went wrong."""
+    """Runs cases on these fixtures and returns how many failed."""
     fixtures: dict[str, Fixture] = {}
     ends, wrong, kinds = Counter[str](), 0, Counter[str]()
     for number in range(first, first + count):
@@ -230,14 +230,14 @@ def run(seed: int, first: int, count: int, folder: Path, names: Sequence[str]) -
 
 
 def _limited() -> None:
-    """Bounds the memory of this process, once all that it needs is loaded."""
+    """Limits the memory of this process, once everything that it needs is loaded."""
     with open("/proc/self/statm") as statm:
         now = int(statm.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY, now + MEMORY))
 
 
 def main() -> None:
-    """Parses the call and runs it."""
+    """Parses the command line and runs the cases."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0)

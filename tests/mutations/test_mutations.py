@@ -1,8 +1,9 @@
-"""Whatever lies in the files of a store: an answer that is true of its bytes or one of mqstore's errors, in a line,
-soon and in little memory; never a traceback, a hang or a dead interpreter.
+"""Whatever the files of a store contain, a call returns what its bytes state or raises a one-line mqstore error.
 
-`MQSTORE_MUTATIONS` says how many harmed stores (30; all of `make test-real-full`: 2,000), `MQSTORE_SEED` which. Of
-quorum queues half as many.
+It does so soon and in little memory, never with a traceback, a hang or a dead interpreter.
+
+`MQSTORE_MUTATIONS` sets the number of damaged stores (30; 2,000 for `make test-real-full`), `MQSTORE_SEED` selects
+them. Quorum queues get half as many.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.sampled
 
 COUNT = int(os.environ.get("MQSTORE_MUTATIONS", "2000" if WHOLE else "30"))
 PIECE = 500
-"""Cases of one process."""
+"""Cases per process."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -32,7 +33,7 @@ ROOT = Path(__file__).parents[2]
     ("kind", "count", "least"), [([], COUNT, 5), (["--quorum"], -(-COUNT // 2), 3)], ids=["stores", "quorum queues"]
 )
 def test_harmed_stores(kind: list[str], count: int, least: int, tmp_path: Path) -> None:
-    """`least`: so many calls of a case are answered on average; some views are of the other engine."""
+    """`least`: more calls than this return per case on average; some views belong to the other engine."""
     wrong, ends, harms = [], Counter[str](), Counter[str]()
     for first in range(0, count, PIECE):
         call = [sys.executable, "-m", "tests.mutations.runner", "--seed", str(SEED), "--first", str(first), *kind]

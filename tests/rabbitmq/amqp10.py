@@ -1,4 +1,4 @@
-"""AMQP 1.0 messages for tests, spelled in every way that the standard allows, and sub-batches of all compressions."""
+"""AMQP 1.0 messages for tests, encoded in every way that the standard allows, and sub-batches of all compressions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def sub_batch(kind: int, count: int, plain: bytes) -> bytes:
 
 
 def counted(code: int, data: bytes) -> bytes:
-    """A value with its length, in one byte or, where it needs them, four."""
+    """A value with its length in one byte, or in four if needed."""
     if len(data) < 256:
         return bytes((code, len(data))) + data
     return bytes((code + 0x10,)) + len(data).to_bytes(4, "big") + data
@@ -57,7 +57,7 @@ Kind = dict[str, Any]
 
 
 def random_kind(draw: random.Random) -> Kind:
-    """What the messages of one publisher have in common."""
+    """The traits that all messages of one publisher share."""
     return {
         "annotations": draw.sample(
             ["x-exchange", "x-routing-key", "x-basic-delivery-mode", "x-basic-priority", "x-basic-expiration", "x-opt"],
@@ -115,7 +115,7 @@ _NOTED = [
 
 
 def random_message(draw: random.Random, kind: Kind) -> bytes:
-    """A message of a kind."""
+    """A random message of a kind."""
     parts = [section(0x70, listed(0xC0, [make(draw) for make in kind["head"]]))] if kind["head"] else []
     noted = [each for key, make in kind["noted"] for each in (counted(0xA3, key.encode()), make(draw))]
     for key in kind["annotations"]:

@@ -1,4 +1,4 @@
-"""Random AMQP 1.0 messages that a node of RabbitMQ 4 stores: values of every type wherever one may be."""
+"""Random AMQP 1.0 messages that a node of RabbitMQ 4 stores, with values of every type wherever they are allowed."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ PLAIN: list[Make] = [
     lambda r: b"\x71" + r.randbytes(4), lambda r: b"\x55" + r.randbytes(1), lambda r: b"\x81" + r.randbytes(8),
     lambda r: b"\x72" + struct.pack(">f", r.uniform(-9, 9)), lambda r: b"\x82" + struct.pack(">d", r.uniform(-9, 9)),
 ]  # fmt: skip
-"""What a consumer of AMQP 0-9-1 gets anywhere."""
+"""Values that an AMQP 0-9-1 consumer receives wherever they occur."""
 ODD: list[Make] = [
     uuid, lambda r: b"\x73\0\0\0" + bytes((r.randrange(256),)), lambda r: b"\x74" + r.randbytes(4),
     lambda r: b"\x84" + r.randbytes(8), lambda r: b"\x94" + r.randbytes(16), lambda _: b"\x72\x7f\xc0\0\0",
     lambda _: b"\x82\x7f\xf0\0\0\0\0\0\0",
 ]  # fmt: skip
-"""What none gets."""
+"""Values that no AMQP 0-9-1 consumer receives."""
 
 
 def array(r: random.Random) -> bytes:
-    """Values of one constructor."""
+    """An array, whose values share one constructor."""
     constructor, items = r.choice((
         (b"\xb1", [len(each := text(r)).to_bytes(4, "big") + each for _ in range(r.randrange(4))]),
         (b"\xa1", [bytes((len(each := text(r)),)) + each for _ in range(r.randrange(4))]),
@@ -80,7 +80,7 @@ def array(r: random.Random) -> bytes:
 
 
 def value(r: random.Random, odd: float = 0.0, depth: int = 0, in_list: bool = False) -> bytes:
-    """Any value; with `odd` above 0 also such as fail a consumer of AMQP 0-9-1."""
+    """Any value; with `odd` above 0 also values that make an AMQP 0-9-1 consumer fail."""
     if r.random() < odd:
         return r.choice(ODD)(r)
     how = r.random()
@@ -99,7 +99,7 @@ def value(r: random.Random, odd: float = 0.0, depth: int = 0, in_list: bool = Fa
 
 
 def deaths(r: random.Random) -> bytes:
-    """The annotation that a node makes of where a message died."""
+    """The annotation in which a node records where a message died."""
     key = text(r)
     keys = b"\xb1" + len(key).to_bytes(4, "big") + key
     said = [
@@ -120,7 +120,7 @@ KNOWN: dict[str, Make] = {
     "x-opt-deaths": deaths, "x-basic-delivery-mode": ubyte, "x-basic-priority": ubyte,
     "x-basic-expiration": lambda r: counted(0xA1, b"%d" % r.randrange(10**8, 10**9)),
 }  # fmt: skip
-"""Annotations that a node understands. One that it takes for no expiration is not stored."""
+"""Annotations that a node understands. A value that it does not accept as an expiration is not stored."""
 
 
 def annotations(r: random.Random, odd: float) -> bytes:
@@ -153,7 +153,7 @@ def message_properties(r: random.Random, odd: float) -> bytes:
 
 
 def header(r: random.Random, persistent: bool | None) -> bytes:
-    """The section `header`; `persistent`: what it says of it, None for any of three."""
+    """The section `header`. `persistent` sets its first field; None picks true, false or null."""
     durable = r.choice((TRUE, FALSE, NULL)) if persistent is None else TRUE if persistent else FALSE
     ttl = r.choice((NULL, b"\x70" + r.randrange(10**8, 1 << 32).to_bytes(4, "big")))
     fields = [durable, r.choice((NULL, ubyte(r))), ttl, r.choice((NULL, TRUE)), r.choice((NULL, uint(r)))]
@@ -176,7 +176,7 @@ def body(r: random.Random, size: int) -> bytes:
 
 
 def message(r: random.Random, size: int, odd: float = 0.0, persistent: bool | None = None) -> bytes:
-    """A message; with `odd` above 0 perhaps one that fails a consumer of AMQP 0-9-1."""
+    """A message; with `odd` above 0 perhaps one that makes an AMQP 0-9-1 consumer fail."""
     parts = [header(r, persistent)] if persistent is not None or r.random() < 0.6 else []
     if r.random() < 0.1:
         parts.append(section(0x71, listed(0xC1, [counted(0xA3, b"x-hop"), TRUE])))
@@ -195,7 +195,7 @@ def message(r: random.Random, size: int, odd: float = 0.0, persistent: bool | No
 
 
 def usual_message(r: random.Random, number: int) -> bytes:
-    """As most clients send one: texts, numbers and times in its properties, and one body."""
+    """A message as most clients send it: texts, numbers and times in its properties, and one body."""
     text: Callable[[bytes], bytes] = lambda said: counted(0xA1, said)  # noqa: E731
     fields = [
         r.choice((text(b"ID:%d" % number), b"\x80" + number.to_bytes(8, "big"))), counted(0xA0, b"guest"),

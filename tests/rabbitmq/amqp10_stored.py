@@ -1,4 +1,4 @@
-"""The container in which a node of RabbitMQ 4 keeps a message that came by AMQP 1.0, as a term."""
+"""The container in which a node of RabbitMQ 4 stores a message received over AMQP 1.0, as a term."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def term_of(value: Value) -> Any:
 
 
 def content_of(message: bytes) -> tuple[Any, ...]:
-    """The content for the bytes of a message that is in the order of the standard."""
+    """The container content for an encoded message whose sections are in the order of the standard."""
     found = sections.parse(message)
     bare = next(each.start for each in found if each.code >= sections.PROPERTIES)
     body = next(each for each in found if each.code in sections.BODIES)
@@ -47,6 +47,6 @@ def content_of(message: bytes) -> tuple[Any, ...]:
 
 
 def container(protocol: str, content: Any, noted: dict[Any, Any] | None = None) -> bytes:
-    """The whole term, with what a queue needs."""
+    """The whole term, with the annotations that a queue needs."""
     annotations = {Atom("x"): b"ex", Atom("rk"): [b"k"], Atom("id"): ID, Atom("rts"): 1_700_000_000_123}
     return et.encode((Atom("mc"), Atom(protocol), content, {**annotations, **(noted or {})}))

@@ -1,4 +1,4 @@
-"""Containers of AMQP 0-9-1 for tests, of publishers whose messages are spelled alike, some of them odd."""
+"""AMQP 0-9-1 containers for tests, from publishers whose messages are encoded alike, some of them unusual."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VALUES: list[tuple[str, Any]] = [
 
 
 def container(listed: bytes, annotations: dict[Any, Any], body: list[bytes] | None = None) -> bytes:
-    """One of AMQP 0-9-1; keys of annotations that are text are atoms."""
+    """An AMQP 0-9-1 container; text keys of `annotations` become atoms."""
     pieces = [b"body"] if body is None else body
     content = Atom("content"), 60, Atom("none"), listed, Atom("rabbit_framing_amqp_0_9_1"), pieces
     noted = {Atom(key) if isinstance(key, str) else key: value for key, value in annotations.items()}
@@ -35,7 +35,7 @@ def container(listed: bytes, annotations: dict[Any, Any], body: list[bytes] | No
 
 
 def noted(r: random.Random, more: dict[Any, Any]) -> dict[Any, Any]:
-    """What a node notes of each message, and more."""
+    """The annotations that a node adds to each message, and `more`."""
     return {"id": r.randbytes(16), "x": b"ex", "rk": [b"key"], "rts": SECOND * 1000 + r.randrange(10**6), **more}
 
 
@@ -52,13 +52,13 @@ def more_noted(r: random.Random) -> dict[Any, Any]:
 
 
 def plain_death(r: random.Random) -> tuple[Any, Any]:
-    """One as nodes write it."""
+    """A death record as nodes write it."""
     times = {Atom("first_time"): SECOND * 1000 + r.randrange(10**7), Atom("last_time"): SECOND * 1000}
     return (b"q", Atom("expired")), (Atom("death"), b"ex", [b"key"], r.randrange(1, 300), times)
 
 
 def death(r: random.Random) -> tuple[Any, Any]:
-    """A queue and a reason, and how often and when; seldom as no node writes it."""
+    """A death record: queue, reason, count and times; occasionally in a form that no node writes."""
     first = SECOND * 1000 + r.randrange(10**7)
     times: dict[Any, Any] = {Atom("first_time"): first, Atom("last_time"): first + r.randrange(99)}
     if r.random() < 0.3:
@@ -89,7 +89,7 @@ def with_small_atoms(term: bytes) -> bytes:
 
 
 def harmed(r: random.Random, term: bytes) -> bytes:
-    """A term with a bit flipped, another tag somewhere, or without its end."""
+    """A term with a flipped bit, a wrong tag somewhere, or a missing end."""
     if r.random() < 0.1:
         return term[: r.randrange(len(term))]
     data = bytearray(term)
@@ -101,7 +101,7 @@ def harmed(r: random.Random, term: bytes) -> bytes:
 
 
 def random_terms(r: random.Random) -> list[bytes]:
-    """Of a few publishers, some of them odd, and some flipped."""
+    """Terms of a few publishers, some of them unusual and some with a flipped bit."""
     kinds = [
         {
             "delivery_mode": r.random() < 0.8, "headers": r.random() < 0.5, "ts": r.random() < 0.4,
@@ -151,14 +151,14 @@ def random_term(r: random.Random, kind: dict[str, Any]) -> bytes:
 
 
 def packed(terms: list[bytes]) -> tuple[Bytes, Positions, Positions]:
-    """Terms one after another, and where they begin and end."""
+    """The terms concatenated, with their start and stop positions."""
     stops = np.cumsum([len(term) for term in terms])
     return np.frombuffer(b"".join(terms), np.uint8), stops - [len(term) for term in terms], stops
 
 
 def same_alone(locate: Locate, terms: list[bytes]) -> int:
-    """How many of the terms are found, their lists as a node delivers them; AssertionError for one that decoding alone
-    tells otherwise.
+    """The number of terms found, with property lists as a node delivers them. Raises AssertionError if decoding a term
+    alone gives a different result.
     """
     buffer, starts, stops = packed(terms)
     buffer, spans = relist(*whole_bodies(buffer, locate(buffer, starts, stops, 16)))

@@ -1,4 +1,4 @@
-"""The snapshots of real nodes: unpacking, their truth, and rows of ours to compare with it."""
+"""Snapshots of real nodes: unpacking them, their truth, and our rows in a comparable form."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEFAULT_VHOST = "628WB79CIFDYO9LJI6DKMI09L"
 def unpack(name: str, target: Path) -> Path:
     """The `vhosts` folder of a snapshot, unpacked below `target`."""
     with tarfile.open(SNAPSHOTS / f"{name}.tar.gz") as archive:
-        # Python before 3.11.4 (Debian 12) knows no `filter`, and does what "tar" says.
+        # Python before 3.11.4 (Debian 12) does not support `filter` and behaves as with "tar".
         archive.extraction_filter = getattr(tarfile, "tar_filter", None)
         archive.extractall(target)
     return target / "vhosts"
@@ -31,7 +31,7 @@ def unpack(name: str, target: Path) -> Path:
 
 @cache
 def truth(name: str) -> dict[str, Any]:
-    """What the node said."""
+    """The truth as recorded from the node."""
     found: dict[str, Any] = json.loads(gzip.decompress((SNAPSHOTS / f"{name}.json.gz").read_bytes()))
     return found
 
@@ -46,7 +46,7 @@ def table(path: Path, **request: Any) -> pa.Table:
 
 
 def by_queue(found: pa.Table) -> dict[str, list[dict[str, Any]]]:
-    """Rows by queue, in their order. Times stay out: Python cannot hold all of them."""
+    """Rows by queue, in their order. Callers leave out columns of times that Python cannot represent."""
     rows: dict[str, list[dict[str, Any]]] = {}
     for row in found.to_pylist():
         rows.setdefault(row["queue"], []).append(row)
@@ -54,7 +54,7 @@ def by_queue(found: pa.Table) -> dict[str, list[dict[str, Any]]]:
 
 
 def as_delivered(row: dict[str, Any]) -> dict[str, Any]:
-    """A row in the words of the truth files."""
+    """A row in the format of the truth files."""
     return {
         "body_sha256": hashlib.sha256(row["body"]).hexdigest(),
         "body_size": row["size"],
@@ -67,5 +67,5 @@ def as_delivered(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_properties(message: dict[str, Any]) -> dict[str, Any]:
-    """A message of the truth without what its property bytes say again."""
+    """A message of the truth without the fields that repeat its property bytes."""
     return {name: value for name, value in message.items() if name not in {"properties", "headers"}}

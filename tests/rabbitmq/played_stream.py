@@ -9,7 +9,7 @@ from tests.rabbitmq import stream_golden as golden
 
 
 class Played:
-    """The files of a real stream, put into a folder chunk by chunk as a node writes: the chunk, then its record."""
+    """The files of a real stream, written to a folder chunk by chunk as a node does: the chunk, then its record."""
 
     def __init__(self, name: str, tmp_path: Path) -> None:
         self.source = golden.unpack(name, tmp_path / "source")
@@ -30,7 +30,7 @@ class Played:
         self.done = 0
 
     def grow(self, chunks: int) -> None:
-        """So many chunks more. Each file grows up to where it reaches; the chunk after is already half there."""
+        """Adds the given number of chunks. After them, part of the next chunk and of its record is already written."""
         for segment, stop in self.steps[self.done : self.done + chunks]:
             index = segment.with_suffix(".index").read_bytes()
             position = int.from_bytes(index[stop + 24 : stop + 28], "big") if stop + 29 <= len(index) else 1 << 40
@@ -46,6 +46,6 @@ class Played:
 
 
 def append(path: Path, whole: bytes) -> None:
-    """Writes what a file lacks of `whole`. It is never shorter meanwhile: somebody may be reading it."""
+    """Appends the part of `whole` that a file lacks. The file never shrinks meanwhile, as a reader may have it open."""
     with path.open("ab") as file:
         file.write(whole[path.stat().st_size :])

@@ -1,4 +1,4 @@
-"""The quorum queues of real nodes: unpacking, what the restarted node delivered, and our rows in the same words."""
+"""Quorum queues of real nodes: unpacking them, what the restarted node delivered, and our rows in the same format."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Queue = tuple[str, str]
 
 
 def unpack(name: str, target: Path) -> Path:
-    """The folder of the node's quorum queues of a fixture, unpacked below `target`."""
+    """The folder of a fixture's quorum queues, unpacked below `target`."""
     with tarfile.open(FOLDER / f"{name}.tar.gz") as archive:
         archive.extraction_filter = getattr(tarfile, "tar_filter", None)
         archive.extractall(target)
@@ -31,7 +31,7 @@ def unpack(name: str, target: Path) -> Path:
 
 
 def truth(name: str) -> tuple[dict[str, Any], dict[Queue, list[Message]]]:
-    """The facts of a fixture, and what the node delivered of each queue."""
+    """The facts of a fixture, and the messages that the node delivered from each queue."""
     lines = gzip.decompress((FOLDER / f"{name}.truth.jsonl.gz").read_bytes()).decode().splitlines()
     found: dict[Queue, list[Message]] = {}
     for line in lines[1:]:
@@ -50,7 +50,7 @@ def rows(folder: Path, options: dict[str, Any] | None = None, **request: Any) ->
 
 
 def delivered(found: list[dict[str, Any]]) -> dict[Queue, list[Message]]:
-    """Rows in the words of the truth, by queue."""
+    """Rows in the format of the truth, by queue."""
     queues: dict[Queue, list[Message]] = {}
     for row in found:
         listed = properties.decode(row["rawProperties"])
@@ -69,13 +69,13 @@ def delivered(found: list[dict[str, Any]]) -> dict[Queue, list[Message]]:
 def as_delivered(
     body_sha256: str, body_size: int, listed: dict[str, Any], exchange: str, routing_key: str, redelivered: bool
 ) -> Message:
-    """One message in the words of the truth."""
+    """One message in the format of the truth."""
     values = (body_sha256, body_size, _plain(listed), exchange, routing_key, redelivered)
     return _sorted(dict(zip(COMPARED, values, strict=True)))
 
 
 def _sorted(message: Message) -> Message:
-    """Headers in one order: a node adds its own before or behind the publisher's."""
+    """Sorts the headers, as a node adds its own before or after the publisher's."""
     if "headers" in message["props"]:
         message["props"]["headers"] = sorted(message["props"]["headers"], key=json.dumps)
     return message

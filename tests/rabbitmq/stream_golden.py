@@ -1,4 +1,4 @@
-"""The streams of real nodes: unpacking, what the restarted node delivered, and our rows in the same words."""
+"""Streams of real nodes: unpacking them, what the restarted node delivered, and our rows in the same format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = sorted(path.name.removesuffix(".tar.gz") for path in FOLDER.glob("*.tar.
 
 
 def unpack(name: str, target: Path, folder: Path = FOLDER) -> Path:
-    """The folder of the node's streams of a fixture, unpacked below `target`."""
+    """The folder of a fixture's streams, unpacked below `target`."""
     with tarfile.open(folder / f"{name}.tar.gz") as archive:
         archive.extraction_filter = getattr(tarfile, "tar_filter", None)
         archive.extractall(target)
@@ -27,7 +27,7 @@ def unpack(name: str, target: Path, folder: Path = FOLDER) -> Path:
 
 
 def truth(name: str, folder: Path = FOLDER) -> dict[Queue, list[Message]]:
-    """What the node delivered of each stream."""
+    """The messages that the node delivered from each stream."""
     lines = gzip.decompress((folder / f"{name}.truth.jsonl.gz").read_bytes()).decode().splitlines()
     found: dict[Queue, list[Message]] = {}
     for line in lines[1:]:
@@ -46,7 +46,7 @@ def rows(folder: Path, options: dict[str, Any] | None = None, **request: Any) ->
 
 
 def delivered(found: list[dict[str, Any]]) -> dict[Queue, list[Message]]:
-    """Rows in the words of the truth, by stream. The node adds the offset to the headers."""
+    """Rows in the format of the truth, by stream. The node adds the offset to the headers."""
     queues: dict[Queue, list[Message]] = {}
     for row in found:
         listed = properties.decode(row["rawProperties"])

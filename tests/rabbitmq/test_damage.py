@@ -1,4 +1,4 @@
-"""Damaged files of real stores: what each mode makes of them, and that nothing but a named error ever comes out."""
+"""Damaged files of real stores: the result in each mode, and no exception other than a named error."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def killed(tmp_path: Path) -> Path:
 
 
 def check_modes(store: Path, rows: int, lost: int, damaged: int, where: str, reason: str) -> None:
-    """FAILFAST names the place; DROPMALFORMED has `lost` rows less; PERMISSIVE has `damaged` rows that say why."""
+    """FAILFAST names the position; DROPMALFORMED lacks `lost` rows; PERMISSIVE has `damaged` rows with the reason."""
     with pytest.raises(CorruptionError, match=reason) as error:
         golden.table(store)
     assert where in str(error.value)
@@ -213,7 +213,7 @@ def test_damaged_entries_of_version_2(what: str, tmp_path: Path) -> None:
 
 
 def test_flipped_bits_of_entries_of_version_2(tmp_path: Path) -> None:
-    """Any bit of the first four bytes of an entry: an error, or an entry as a node may write it."""
+    """Flipping any bit of an entry's first four bytes causes an error, or results in an entry that a node may write."""
     store = golden.unpack("s11_cqv2_clean", tmp_path) / golden.DEFAULT_VHOST
     path = queue_file(store, "v2.q", "0.qi")
     whole = path.read_bytes()
@@ -231,7 +231,7 @@ def test_flipped_bits_of_entries_of_version_2(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("name", ["s1_mixed_clean_idle", "s3_mixed_kill9", "s11_cqv2_clean"])
 def test_flipped_bytes_anywhere(name: str, seed: int, tmp_path: Path) -> None:
-    """One file after the other gets a few wrong bytes: rows or a named one-line error; lenient modes always rows."""
+    """With a few wrong bytes in one file a read returns rows or a named one-line error; lenient modes always rows."""
     store = golden.unpack(name, tmp_path) / golden.DEFAULT_VHOST
     chance = random.Random(seed)
     files = sorted(path for path in store.rglob("*") if path.is_file() and path.stat().st_size)
@@ -250,7 +250,7 @@ def test_flipped_bytes_anywhere(name: str, seed: int, tmp_path: Path) -> None:
 
 
 def outcome(store: Path, mode: Mode) -> str | None:
-    """None when the store gives rows, else the named error, which is one line."""
+    """None if the store returns rows, else the named error, which is one line."""
     try:
         golden.table(store, mode=mode).validate(full=True)
     except MqStoreError as error:
@@ -269,7 +269,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_cut_anywhere(kind: str, tmp_path: Path) -> None:
-    """A cut adds and changes no message: each mode gives some of the rows there were, or one line with the file."""
+    """A cut adds and changes no message: each mode returns some of the original rows, or one line with the file."""
     name, relative = KINDS[kind]
     store = golden.unpack(name, tmp_path) / golden.DEFAULT_VHOST
     path = store / relative
@@ -290,13 +290,13 @@ def test_cut_anywhere(kind: str, tmp_path: Path) -> None:
             assert len(set(good)) == len(good)
             assert all("\n" not in text for text in said if text)
             assert (not any(said)) == (error is None) or mode is Mode.DROPMALFORMED, (size, error)
-    # A node cuts the tails of journals and of a killed store; the others it finds damaged.
+    # A node cuts the tails of journals and of a killed store's message files; it finds the other files damaged.
     assert (False in outcomes) == (kind in ("0.idx", "0.rdq")), outcomes
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_bit_of_a_record_flipped(kind: str, tmp_path: Path) -> None:
-    """Every bit of the first record's head: rows, or one named line with the file; lenient modes always rows."""
+    """With any bit of the first record's head flipped: rows, or a one-line error with the file; lenient modes, rows."""
     name, relative = KINDS[kind]
     store = golden.unpack(name, tmp_path) / golden.DEFAULT_VHOST
     path = store / relative
@@ -314,7 +314,7 @@ def test_each_bit_of_a_record_flipped(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [".config", ".vhost", ".queue_name"])
 def test_a_short_file_of_a_gigabyte_takes_no_memory(name: str, clean: Path) -> None:
     path = min(clean.rglob(name))
-    open_store(str(clean)).close()  # imports what it needs, which is not to be counted
+    open_store(str(clean)).close()  # imports modules, whose memory must not be counted
     with path.open("r+b") as file:
         file.truncate(1 << 30)
     tracemalloc.start()
@@ -332,7 +332,7 @@ def test_a_short_file_of_a_gigabyte_takes_no_memory(name: str, clean: Path) -> N
 
 
 def test_notes_of_a_stop_under_another_header_are_forgotten(clean: Path) -> None:
-    """As by a node, which removes such a table: every message arrives as redelivered."""
+    """A node removes such a table, too: every message is then redelivered."""
     before = golden.table(clean)
     edit(clean / "recovery.dets", lambda data: data.__setitem__(170, data[170] ^ 1))
     after = golden.table(clean)
@@ -359,7 +359,7 @@ def test_a_place_with_another_message_of_the_same_length_is_damage(tmp_path: Pat
     "lacking", [("next_seq_id",), ("next_deliver_seq_id",), ("next_seq_id", "next_deliver_seq_id")]
 )
 def test_terms_without_the_next_ids(lacking: tuple[str, ...], clean: Path) -> None:
-    """As by a node, which takes the end of the last segment for the next id, and that for the next to be delivered."""
+    """A node, too, uses the end of the last segment as the next id, and that as the next id to be delivered."""
     before = golden.table(clean)
     edit(clean / "recovery.dets", lambda data: _without(data, lacking))
     after = golden.table(clean)

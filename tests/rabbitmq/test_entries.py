@@ -1,4 +1,4 @@
-"""Entries on their way to another process: few bytes, and the same entries behind them."""
+"""Entries sent to another process: few bytes, from which the same entries are restored."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def test_columns_of_any_shape_come_back(seed: int) -> None:
         shape = chance.integers(0, 4)
         if shape == 0:  # runs of equal values
             values = values[np.sort(chance.integers(0, 40, len(entries))) % len(entries)]
-        elif shape == 1:  # a straight line, which may go around
+        elif shape == 1:  # a straight line, which may wrap around
             values = np.arange(len(entries)).astype(kind) * values[0]
-        elif shape == 2:  # rising, now and then from the beginning
+        elif shape == 2:  # rising, wrapping around now and then
             values = np.cumsum(values.astype(np.uint64) & 0x1FF).astype(kind)
         entries[name] = values
     assert listed(sent(entries)) == listed(entries)

@@ -1,4 +1,4 @@
-"""Whole files through one buffer: each is read to its end, whatever was read before it."""
+"""Whole files read through one buffer: each is read to its end, whatever was read before."""
 
 from __future__ import annotations
 

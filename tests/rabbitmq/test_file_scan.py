@@ -1,4 +1,4 @@
-"""Message files with holes, as nodes of 3.13 and later leave them, against a slow twin of such a node's scan."""
+"""Message files with holes, as nodes of 3.13 and later leave them, compared with a slow model of such a node's scan."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OLD = b"\x83h\x06w\x0dbasic_message"
 
 def scanned_by_a_node(data: bytes, needed: set[bytes]) -> dict[bytes, tuple[int, int]]:
     """Positions and sizes of the first record of each id that a queue needs, as a node of 4.0.5 finds them: at every
-    byte it asks whether a record begins there (rabbitmq.md 6.8).
+    byte it checks whether a record begins there (rabbitmq.md 6.8).
     """
     found: dict[bytes, tuple[int, int]] = {}
     at = 0
@@ -43,8 +43,8 @@ def record(r: random.Random, head: bytes, size: int) -> tuple[bytes, bytes]:
 
 
 def compacted(r: random.Random, head: bytes) -> tuple[bytes, set[bytes]]:
-    """A file as a compaction leaves it at any moment, and the ids that queues need: records, some of them no longer
-    needed or without a marker, between zeros, halves of records and copies of earlier ones.
+    """A file as a compaction may leave it at any moment, and the ids that queues need. Records, some of them no longer
+    needed or without a marker, are mixed with zeros, parts of records and copies of earlier records.
     """
     parts, needed, before = [], set(), []
     for _ in range(r.randint(1, 25)):
@@ -108,7 +108,7 @@ def test_one_container_in_a_store_makes_all_its_files_those_of_a_later_node(tmp_
 def test_a_file_that_a_node_cuts_while_it_is_scanned(
     window: int, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The scan ends, and knows the records that are left."""
+    """The scan ends and finds the records that are left."""
     r = random.Random(left)
     path = tmp_path / "0.rdq"
     listed = [record(r, CONTAINER, 900)[1] for _ in range(40)]
@@ -129,7 +129,7 @@ def test_a_file_that_a_node_cuts_while_it_is_scanned(
 
 @pytest.mark.parametrize("later", ["whole", "with a hole"])
 def test_a_running_node_s_files_before_the_first_container(later: str, tmp_path: Path) -> None:
-    """Are looked through like the others, then and when they are scanned again."""
+    """They are searched like the later files, at once and when they are scanned again."""
     r = random.Random(7)
     folder = tmp_path / "msg_store_persistent"
     folder.mkdir()

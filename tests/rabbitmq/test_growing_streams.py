@@ -1,4 +1,4 @@
-"""Streams of a node that are followed while they grow: every message is read once, whatever retention takes away."""
+"""Following a node's streams while they grow: every message is read once, whatever retention deletes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ends(snapshot: GrowingSnapshot) -> dict[QueueKey, int]:
 
 @pytest.mark.parametrize("limit", ["none", "count", "bytes"])
 def test_every_message_is_read_once(limit: str, tmp_path: Path) -> None:
-    """In the order of offsets, in ranges that are cut inside of chunks and segments."""
+    """Messages are read in the order of offsets, in ranges that end inside chunks and segments."""
     played, draw = Played("s10_torn_segment", tmp_path), random.Random(16)
     whole = golden.rows(played.source)
     played.grow(1)
@@ -87,7 +87,7 @@ def test_where_it_starts(tmp_path: Path) -> None:
 
 
 def test_expired_segments(tmp_path: Path) -> None:
-    """What retention deleted before it was read is a loss, and so is a queue that is gone; the rest can be read."""
+    """Unread messages that retention deleted are a loss, and so is a queue that is missing; the rest can be read."""
     played = Played("s10_torn_segment", tmp_path)
     whole = golden.rows(played.source)
     played.grow(len(played.steps))
@@ -115,7 +115,7 @@ def test_expired_segments(tmp_path: Path) -> None:
 
 
 def test_what_a_node_cut_and_wrote_anew(tmp_path: Path) -> None:
-    """After a power failure: offsets that were read belong to other messages, of a later epoch."""
+    """After a power failure, offsets that were already read belong to other messages, of a later epoch."""
     played = Played("s10_torn_segment", tmp_path)
     played.grow(10)
     with open_store(str(played.target)) as store, store.follow() as tail:
@@ -137,7 +137,7 @@ def test_what_a_node_cut_and_wrote_anew(tmp_path: Path) -> None:
 
 
 def test_damages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A segment that cannot be read is told once, where it is reached, also at the end of the log."""
+    """An unreadable segment is reported once, where a read reaches it, also at the end of the log."""
     monkeypatch.setattr(tails, "HOLD_S", 0.05)
     played = Played("s10_torn_segment", tmp_path)
     whole = golden.rows(played.source)
@@ -163,7 +163,7 @@ def test_damages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_stream_without_a_name_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new stream is waited for until the node's tables name it; one that they never name keeps its directory's."""
+    """A new stream is withheld until the node's tables name it; one that they never name keeps its directory's name."""
     played = Played("s01_clean", tmp_path)
     played.grow(len(played.steps))
     tables = [path for path in (tmp_path / "node").iterdir() if path.is_file()]

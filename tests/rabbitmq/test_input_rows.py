@@ -1,4 +1,4 @@
-"""Frames as users have them: types that are cast, and those that are refused with one line."""
+"""Frames as users provide them: types that are cast, and types that are refused with one line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMES = pa.timestamp("ns", "Europe/Berlin")
 
 
 def frame(**columns: pa.Array) -> pa.Table:
-    """Two rows with a body and a queue, and some columns more or else."""
+    """Two rows with a body and a queue; `columns` adds or replaces columns."""
     return pa.table({"queue": pa.array(["q", "q"]), "body": pa.array(["a", "b"]), **columns})
 
 

@@ -1,4 +1,4 @@
-"""Tables and notes of a node with a gigabyte of zeros behind them, or in their place: no memory for it is taken."""
+"""Tables and other files of a node, followed or replaced by a gigabyte of zeros: reading them takes little memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch of messages of all spellings: each has the parts that it has alone, or a reason."""
+"""A batch of messages in all encodings: each has the parts that it has when decoded alone, or a reason."""
 
 from __future__ import annotations
 

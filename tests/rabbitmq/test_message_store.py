@@ -1,4 +1,4 @@
-"""The message store's write side: references, rolling, deletion, merging by the real rule, recovery."""
+"""Writing to the message store: references, rolling, deletion, merging by the node's rule, recovery."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_merging_keeps_every_message_and_the_rule(seed: int, store: MessageStore
 
 
 def check_restart(store: MessageStore, references: dict[int, int], root: Path, clean: bool) -> None:
-    """Both ways of starting give the same messages and counts."""
+    """Checks that a start, clean or dirty, finds the same messages and reference counts."""
     store.close()
     client = b"c" * 16
     if clean:
@@ -157,7 +157,7 @@ def test_what_a_crash_leaves_behind_the_last_record_is_cut(store: MessageStore, 
 
 
 def test_an_interrupted_merge_is_finished(store: MessageStore, tmp_path: Path) -> None:
-    """The left file was cut, extended with zeros, and half of what belongs there had been copied back."""
+    """The left file was cut and extended with zeros, and half of the missing content had been copied back."""
     write(store, 1, 2, 3)
     store.close()
     path = Path(store.path(0))

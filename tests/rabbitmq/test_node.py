@@ -1,4 +1,4 @@
-"""The queue tables of a real node: what it listed, after a clean stop and after a kill."""
+"""The queue tables of a real node: they contain the queues that it listed, after a clean stop and after a kill."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TABLES = golden.SNAPSHOTS.parent / "node"
 
 @pytest.fixture(params=["clean", "killed"])
 def data_directory(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, list[dict[str, Any]]]:
-    """A node's data directory with the tables of a real one and the vhosts of a snapshot; what the node listed."""
+    """A data directory with a real node's tables and a snapshot's vhosts, and the queues that the node listed."""
     folder = tmp_path / "rabbit@host"
     shutil.copytree(TABLES / request.param, folder)
     golden.unpack("s9_vhosts_kill9", folder / "msg_stores")
@@ -70,7 +70,7 @@ def test_queues_in_khepri(of_4_3: tuple[Path, dict[tuple[str, str], tuple[str, A
 
 
 def test_damage_in_khepri(of_4_3: tuple[Path, dict[tuple[str, str], tuple[str, Any]]]) -> None:
-    """Nothing but queues that the node had, whatever is cut or flipped."""
+    """Only queues that the node had are found, whatever is cut or flipped."""
     folder, listed = of_4_3
     (log,) = folder.glob("coordination/*/*.wal")
     whole, draw = log.read_bytes(), random.Random(3)

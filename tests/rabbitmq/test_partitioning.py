@@ -1,4 +1,4 @@
-"""Cuts of a plan: where one array of all lengths would be cut, however the entries are spread over directories."""
+"""A plan is cut where one array of all lengths would be cut, however the entries are spread over directories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The door to a priority queue: the highest priority first, as a node delivers, over clean and dirty restarts."""
+"""Priority queues in Python: highest priority first, as a node delivers, and across clean and dirty restarts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def door(root: str, max_priority: int | None = None, name: str = "prio") -> Prio
 
 
 def fill(queue: PriorityQueue, count: int, seed: int) -> list[bytes]:
-    """Publishes; the bodies in the order of delivery."""
+    """Publishes messages and returns their bodies in the order of delivery."""
     chance = random.Random(seed)
     rows = []
     for number in range(count):

@@ -1,4 +1,4 @@
-"""Generated predicates over stores of real nodes: what a plan with them reads is what Python leaves of everything."""
+"""Generated predicates on stores of real nodes: a plan with them reads the rows that Python selects from all rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TEXTS = ("queue", "file", "messageId", "correlationId", "guid", "contentType", "
 
 @lru_cache(maxsize=len(STORES))
 def path_of(kind: str) -> Path:
-    """The store of a node; the damaged one has a message and a segment that cannot be read."""
+    """The store of a node; the damaged store has an unreadable message and an unreadable segment."""
     path = golden.unpack(NAMES[kind], Path(_FOLDER.name) / kind) / golden.DEFAULT_VHOST
     if kind == "damaged":
         stored = golden.table(path, predicates=(Predicate("location", "=", "store"),)).to_pylist()[0]
@@ -46,7 +46,7 @@ def path_of(kind: str) -> Path:
 
 
 def read(kind: str, **request: Any) -> list[Row]:
-    """Rows with times in microseconds, which Python's own times cannot all hold."""
+    """Rows with times in microseconds, because Python's own times cannot represent all of them."""
     mode = Mode.PERMISSIVE if kind == "damaged" else Mode.FAILFAST
     table = golden.table(path_of(kind), mode=mode, **request)
     for index, field in enumerate(table.schema):
@@ -69,7 +69,7 @@ def test_there_is_something_to_filter() -> None:
 
 
 def values_of(kind: str, column: str) -> st.SearchStrategy[Any]:
-    """Values that are there, or lie beside them; of a column without any, what its type can hold."""
+    """Values of the column, or values close to them; for a column without any, one that its type can hold."""
     there = sorted({row[column] for row in everything(kind) if row[column] is not None})
     if not there:
         return st.just(0 if column in ("timestamp", "expiresAt", "priority") else "nothing")
@@ -103,7 +103,7 @@ def simple(draw: st.DrawFn, kind: str) -> Predicate:
 
 @st.composite
 def asked_of(draw: st.DrawFn) -> tuple[str, tuple[Predicate, ...]]:
-    """A store, and predicates that all must hold."""
+    """A store, and predicates that must all hold."""
     kind = draw(st.sampled_from(STORES))
     one = simple(kind)
     group = st.lists(one, min_size=1, max_size=3).map(tuple)
@@ -132,7 +132,7 @@ def test_columns_that_are_asked_need_not_be_shown(asked: tuple[str, tuple[Predic
 
 
 def test_what_the_index_answers_is_read_of_few_messages() -> None:
-    """A filter on a queue and its sequence ids leaves no other entry in the plan."""
+    """A filter on a queue and its sequence ids leaves no other entries in the plan."""
     wanted = (Predicate("queue", "=", "a.small"), Predicate("sequenceId", ">=", 50), Predicate("body", "!=", b""))
     with open_store(str(path_of("clean"))) as store:
         (partition,) = store.snapshot().plan(ScanRequest(predicates=wanted))

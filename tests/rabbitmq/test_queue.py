@@ -1,4 +1,4 @@
-"""The Python door: what goes in comes out, over clean and dirty restarts, from several threads, one writer a store."""
+"""Queues in Python: what is published is delivered, across restarts and threads, with one writer per store."""
 
 from __future__ import annotations
 
@@ -335,7 +335,7 @@ def test_a_damaged_segment_is_said_and_spoils_nothing(root: str) -> None:
 
 
 def test_a_damaged_index_is_not_written_to(root: str) -> None:
-    """What a read lists as damage refuses a writer, who would build on it."""
+    """Damage that a read lists makes the queue refuse a writer, who would build on it."""
     small = Settings(queue_index_segment_entry_count=16, queue_index_max_journal_entries=20)
     with Queue(root, "q", small) as queue:
         queue.publish_many([b"x"] * 12)

@@ -1,7 +1,7 @@
 """A writer killed at every write point of publish, ack, flush, roll and combine: what the next opening finds.
 
-The n-th call that changes the disk does nothing, or half of it, and the writer is gone. Nothing that a sync confirmed
-may be lost, nothing whose removal it confirmed may come back.
+The n-th call that changes the disk has no effect, or half of it, and the writer dies. No message that a sync confirmed
+may be lost, and none whose removal it confirmed may come back.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from tests.support.sampling import WHOLE, distance, first_step
 pytestmark = pytest.mark.sampled
 
 FAR = distance(4)
-"""Every how manyth change of the disk is the last."""
+"""The distance between the disk changes at which the writer is killed."""
 STEPS = {
     "publish_many": "publish", "_publish": "publish", "ack": "ack", "flush": "flush", "_roll": "roll",
     "combine": "combine", "_maybe_delete": "delete", "sync": "sync",
 }  # fmt: skip
-"""Functions of the product by what a user would call the step."""
+"""Functions of the product, with the step of a user that each belongs to."""
 
 
 @dataclass
 class Kill:
-    """A stop of the writer before its change number `at` of the disk; `torn`: half of a write reaches it; `error`: the
-    call fails instead. What was under way then: the call, and with it the steps of the product.
+    """Stops the writer before disk change number `at`. With `torn` half of a write reaches the disk; with `error` the
+    call fails instead. `names` and `places` record the call that was under way, and the product's steps around it.
     """
 
     at: int
@@ -55,7 +55,7 @@ class Kill:
             frame = frame.f_back
 
     def stopping(self) -> AbstractContextManager[Faults]:
-        """Within the block the writer dies."""
+        """Kills the writer inside the block."""
         return stopped_at(self.at - 1, self.torn, self.error, self.noted)
 
 
@@ -66,7 +66,7 @@ def run(
     kill: Kill,
     work: Callable[[Queue, Promises, int], None] = work,
 ) -> bool:
-    """Whether the work came to its end."""
+    """Runs the work. Returns whether it was completed."""
     queue = Queue(str(root), "q", SMALL)
     with kill.stopping():
         try:
@@ -156,7 +156,7 @@ def test_a_kill_at_every_write_point_of_a_merge(torn: bool, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_call_that_fails_at_every_write_point(seed: int, tmp_path: Path) -> None:
-    """A full disk, or too many open files: the caller learns of it, and the next opening finds what was promised."""
+    """On a full disk or with too many open files the caller gets an error; the next opening finds what was promised."""
     at, ended, names = first_step(FAR, f"error {seed}") + 1 - FAR, False, set()
     while not ended:
         at += FAR
@@ -211,7 +211,7 @@ def test_a_kill_while_the_store_is_stopped_or_opened(tmp_path: Path) -> None:
 
 
 def _killed(action: Callable[[], None], at: int) -> bool:
-    """Whether the action came to its end before the `at`-th change."""
+    """Whether the action was completed before the `at`-th change."""
     with suppress(Died), Kill(at, False).stopping():
         action()
         return True

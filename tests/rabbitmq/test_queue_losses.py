@@ -1,7 +1,7 @@
-"""The power goes while a queue publishes, acknowledges, flushes, rolls, merges and stops: of what no sync confirmed,
-any part is on the disk. What `sync` confirmed is there, what it confirmed as removed is not.
+"""Power failures while a queue publishes, acknowledges, flushes, rolls, merges and stops: any part of the unconfirmed
+changes may be on the disk. Messages that `sync` confirmed are present, those whose removal it confirmed are not.
 
-`make test` takes a sample of the moments, `MQSTORE_WHOLE=1` all of them; a run prints how many.
+`make test` tests a sample of the moments, with `MQSTORE_WHOLE=1` all of them; a run prints how many.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tests.support.sampling import SEED, sample
 pytestmark = pytest.mark.sampled
 
 LOSSES = 12
-"""Moments of each work where a sample is taken."""
+"""How many moments of each work a sample has."""
 
 
 @dataclass
 class Dated(Promises):
-    """Promises, and what they were after so many changes of the disk."""
+    """Promises, and their earlier states by number of disk changes."""
 
     changes: list[Change] = field(default_factory=list)
     dates: list[tuple[int, Promises]] = field(default_factory=list)
@@ -41,19 +41,19 @@ class Dated(Promises):
         self.note()
 
     def note(self) -> None:
-        """Notes what was promised until now."""
+        """Records what has been promised so far."""
         now = Promises(*(copy.copy(getattr(self, name)) for name in Promises.__dataclass_fields__))
         self.dates.append((len(self.changes), now))
 
     def at(self, moment: int) -> tuple[Promises, Promises]:
-        """What had been promised before a moment, and what was at the next sync or at the end."""
+        """The promises before a moment, and those at the next sync or at the end."""
         before = [promises for count, promises in self.dates if count <= moment]
         after = [promises for count, promises in self.dates if count > moment]
         return before[-1], (after or before[-1:])[0]
 
 
 def stopped(queue: Queue, promises: Promises) -> None:
-    """A clean stop, after some messages were taken and some were acknowledged."""
+    """A clean stop after some messages were fetched and some acknowledged."""
     bodies = [b"%03d" % number + b"." * (300 if number % 3 else 20) for number in range(30)]
     promises.waiting.update(bodies)
     queue.publish_many(bodies)
@@ -77,7 +77,7 @@ WORKS: dict[str, Callable[[Queue, Promises], None]] = {
 
 
 def played(root: Path, origin: Path, act: Callable[[Queue, Promises], None]) -> Dated:
-    """The work, done once in `root`; `origin` is the store before it."""
+    """Runs the work once in `root`; `origin` becomes a copy of the store before it."""
     with Queue(str(root), "q", SMALL):
         pass
     shutil.copytree(root, origin)

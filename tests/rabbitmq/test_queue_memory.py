@@ -1,4 +1,4 @@
-"""A long queue stays flat in memory: far more is published than its target lets it keep."""
+"""The memory of a long queue stays flat, although far more is published than its target lets it keep."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ with Queue(sys.argv[1], "q", Settings(target_ram_count=10_000)) as queue:
 
 
 def test_a_queue_of_many_messages_stays_flat(tmp_path: Path) -> None:
-    """Unbounded, these messages would take twice the limit. Without numba, which takes 60 MB of it."""
+    """Unbounded, these messages would take twice the limit. Runs without numba, which takes 60 MB of it."""
     done = subprocess.run(
         [sys.executable, "-c", CODE, str(tmp_path / "store"), str(MESSAGES)],
         capture_output=True,

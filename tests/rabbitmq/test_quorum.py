@@ -43,7 +43,7 @@ def test_what_the_restarted_node_delivered(name: str, partitions: int, tmp_path:
     options = {"asOf": facts["drained_at_ms"]} if "drained_at_ms" in facts else {}
     found = golden.delivered(golden.rows(folder, options, min_partitions=partitions))
     if name == "q26_random_a":
-        # Seven messages expired while the node was emptied, and came to this queue only then.
+        # Seven messages expired while the node was being drained, and reached this queue only then.
         assert len(expected["/", "rnd-dl"]) - len(found["/", "rnd-dl"]) == 7
         expected["/", "rnd-dl"] = expected["/", "rnd-dl"][: len(found["/", "rnd-dl"])]
     assert found == expected
@@ -52,7 +52,7 @@ def test_what_the_restarted_node_delivered(name: str, partitions: int, tmp_path:
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_what_is_kept_of_a_long_log(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rows are the same where the log is read three entries at a time, and what left a queue is dropped at once."""
+    """The rows are the same if the log is read three entries at a time and messages that left are dropped at once."""
     folder = golden.unpack(name, tmp_path)
     expected = golden.rows(folder)
     most = 0
@@ -74,7 +74,7 @@ def test_what_is_kept_of_a_long_log(name: str, tmp_path: Path, monkeypatch: pyte
 
 
 def test_one_disk_of_three(tmp_path: Path) -> None:
-    """Both outcomes of the fixture: what two others deliver, and what this one and another deliver."""
+    """Both outcomes of the fixture: what the two other members deliver, and what this and another member deliver."""
     folder = golden.unpack("q23_cluster_c1", tmp_path)
     end, applied = golden.rows(folder), golden.rows(folder, {"commit": "applied"})
     assert (len(end), len(applied)) == (151, 126)
@@ -129,11 +129,11 @@ def test_columns_of_the_log(tmp_path: Path) -> None:
 
 
 def test_messages_that_consumers_annotated_or_delayed(tmp_path: Path) -> None:
-    """What was noted on them are headers; what waits comes last, or, from the moment on when it is due, is returned."""
+    """Annotations become headers; delayed messages come last or, once they are due, count as returned."""
     folder = golden.unpack("v8_returned", tmp_path)
     found = golden.rows(folder, min_partitions=3)
-    # Message 1 was returned and is held again, with those from 3 on; with the start they wait as message 0 does, which
-    # failed before, while message 2 waits for longer. Nobody had 8.
+    # Message 1 was returned and is held again, like those from 3 on; the start delays them like message 0, which failed
+    # before, while message 2 is delayed for longer. No consumer had message 8.
     assert [row["body"].decode()[-1] for row in found] == [*"801345672"]
     assert [row["status"] for row in found] == ["ready", *["delayed"] * 8]
     headers = [
@@ -189,7 +189,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
 
 def test_another_machine_version(tmp_path: Path) -> None:
-    """The first entry of a queue lifts its machine to the version of its node."""
+    """The first entry of a queue raises its machine to the version of its node."""
     folder = golden.unpack("q01_clean", tmp_path)
     (log,) = folder.glob("*.wal")
     data = bytearray(log.read_bytes())
@@ -212,7 +212,7 @@ def test_another_machine_version(tmp_path: Path) -> None:
     ["q01_clean", "q07_snapshot_with_messages", "q13_ttl", "q26_random_a", "v3_random", "v5_random", "v8_random"],
 )
 def test_templates_against_the_decoder(name: str, tmp_path: Path) -> None:
-    """Every entry that a template takes is the enqueue that decoding it says."""
+    """Every entry that a template matches decodes to the same enqueue command."""
     folder = golden.unpack(name, tmp_path)
     snapshot = QuorumSnapshot(str(folder), "", Reading())
     taken = 0
@@ -254,7 +254,7 @@ def test_the_machine_version_of_a_queue(name: str, version: int, tmp_path: Path)
 
 
 def test_what_counts_in_a_container() -> None:
-    """Only a container with annotations that count is decoded; their names in a body are none."""
+    """Only a container with relevant annotations is decoded; their names inside a body do not count."""
     content = (
         external_term.Atom("content"),
         60,

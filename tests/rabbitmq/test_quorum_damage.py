@@ -1,4 +1,4 @@
-"""Damaged logs of quorum queues: what a node does of itself is done, the rest is told with file and position."""
+"""Damaged logs of quorum queues: what a node handles itself is handled alike, the rest is reported by position."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAME = "q06_snapshot_restart"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A queue with twelve segments, of which nothing but the log tells the state."""
+    """A queue with twelve segments, whose state is known from the log alone."""
     return golden.unpack(NAME, tmp_path)
 
 
@@ -82,7 +82,7 @@ def test_a_flipped_bit_of_an_entry(number: int, folder: Path) -> None:
 
 
 def test_an_index_that_reaches_into_the_data(folder: Path) -> None:
-    """A real node takes what follows a full index for entries that it never needs, when the header says so."""
+    """If the header says so, a real node takes the data after a full index for entries, which it never needs."""
     whole = golden.rows(folder)
     first = segments(folder)[0]
     edit(first, lambda data: data.__setitem__(6, data[6] ^ 32))
@@ -94,7 +94,7 @@ def test_an_index_that_reaches_into_the_data(folder: Path) -> None:
 
 
 def test_a_record_of_an_unknown_writer(tmp_path: Path) -> None:
-    """A real node does not start; what stands before it is read where damage is left out."""
+    """A real node does not start; the records before this one are read if damage is left out."""
     folder = golden.unpack("q01_clean", tmp_path)
     whole = golden.rows(folder)
     (path,) = folder.glob("*.wal")
@@ -113,7 +113,7 @@ def test_a_record_of_an_unknown_writer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("harm", ["cut", "size"])
 def test_a_last_record_that_is_not_whole_is_told(harm: str, tmp_path: Path) -> None:
-    """A real node starts without it; where the size of a record is too large, without all that follows."""
+    """A real node starts without it; if the size of a record is too large, also without everything that follows."""
     folder = golden.unpack("q01_clean", tmp_path)
     whole = golden.rows(folder)
     (path,) = folder.glob("*.wal")
@@ -158,7 +158,7 @@ FLAWED_CONFIGS = {
 
 @pytest.mark.parametrize("case", FLAWED_CONFIGS)
 def test_a_config_that_a_node_does_not_start_from(case: str, folder: Path) -> None:
-    """A real node serves no such queue. All of it is read under its name where damage is left out."""
+    """A real node does not serve such a queue. All of it is read under its name if damage is left out."""
     whole = golden.rows(folder)
     place, old, new, reason = FLAWED_CONFIGS[case]
     (config,) = folder.glob("2F_*/config")
@@ -192,7 +192,7 @@ def test_without_write_ahead_logs_the_segments_are_read(folder: Path) -> None:
 @pytest.mark.parametrize("harm", ["gone", "empty", "cut"])
 @pytest.mark.parametrize("name", ["q26_random_a", "q01_clean"], ids=["in segments", "in the write-ahead log"])
 def test_a_queue_whose_config_is_lost_is_told(harm: str, name: str, tmp_path: Path) -> None:
-    """A real node starts, serves the other queues, and calls this one down."""
+    """A real node starts, serves the other queues, and reports this one as down."""
     folder = golden.unpack(name, tmp_path)
     whole = golden.rows(folder)
     assert bool(segments(folder)) == (name == "q26_random_a")
@@ -214,7 +214,7 @@ def test_a_queue_whose_config_is_lost_is_told(harm: str, name: str, tmp_path: Pa
 
 
 def kept_below_the_snapshot(folder: Path) -> tuple[Path, int, int]:
-    """A segment of a queue of 4.3, where a message in it lies that the snapshot keeps, and its raft index."""
+    """A segment of a queue of 4.3, the position in it of a message that the snapshot keeps, and its raft index."""
     row = next(
         row for row in golden.rows(folder, topics=("q1",))
         if row["file"].endswith(".segment") and row["raftIndex"] < 20
@@ -223,7 +223,7 @@ def kept_below_the_snapshot(folder: Path) -> tuple[Path, int, int]:
 
 
 def test_a_damaged_entry_that_a_snapshot_keeps(tmp_path: Path) -> None:
-    """One message is damaged; the log goes on from the snapshot."""
+    """One message is damaged; the log continues from the snapshot."""
     folder = golden.unpack("v8_random", tmp_path)
     whole = golden.rows(folder, topics=("q1",))
     segment, position, index = kept_below_the_snapshot(folder)

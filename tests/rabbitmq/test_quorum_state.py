@@ -1,4 +1,4 @@
-"""The state machine of quorum queues by itself: what waits, what is held, what a start makes of it."""
+"""The state machine of quorum queues in isolation: waiting messages, held messages, and the effect of a start."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_lanes_of_version_5() -> None:
 
 
 def test_the_priorities_of_version_8() -> None:
-    """The highest first; what expires leaves from the head of each."""
+    """The highest priority first; expired messages are removed from the head of each."""
     queue = Priorities({4: [1, 2], 0: [3]})
     for index, priority in ((4, 255), (5, 31), (6, -1), (7, 4)):
         queue.append(index, priority)
@@ -56,7 +56,7 @@ def test_messages_that_wait_for_their_time() -> None:
 
 
 def test_of_equal_times_the_one_that_came_first_is_the_next() -> None:
-    """Once: after it they go by raft index. What is put back waits anew."""
+    """Only the first: after it the raft index decides. A message that is put back waits again."""
     delayed = Delayed()
     for index in (9, 8, 7, 6):
         delayed.put(index, 30)
@@ -67,7 +67,7 @@ def test_of_equal_times_the_one_that_came_first_is_the_next() -> None:
 
 
 def test_a_state_under_later_rules() -> None:
-    """Counts of what was returned stay; of what waits to be delivered they are those that it came with."""
+    """A returned message keeps its counts; a message that waits to be delivered has those that it arrived with."""
     process = external_term.Opaque(b"p")
     state = State(counts={1: 2, 2: 1, 3: 4}, returns=deque([1]), messages=Lanes([3, 4], turn=2))
     state.consumers[b"t", process] = Consumer((b"t", process), 3, "simple_prefetch", False, 0, prefetch=5)
@@ -97,7 +97,7 @@ def test_a_state_under_later_rules() -> None:
 def test_what_is_held_for_the_dead_letter_worker(
     version: int, counts: dict[int, int], failures: dict[int, int], noted: dict[int, object]
 ) -> None:
-    """A rejection counts from version 5 on, and a return that was too much in all but 8."""
+    """A rejection counts from version 5 on, and a return beyond the delivery limit in all versions but 8."""
     name = b"t", external_term.Opaque(b"p")
     state = State().upgraded(version, 0)
     state.settings = Settings(delivery_limit=2, dead_letters=AT_LEAST_ONCE, overflow="reject_publish")
@@ -122,7 +122,7 @@ def test_what_is_held_for_the_dead_letter_worker(
     ("version", "watched", "counts"), [(5, [b"a@h"], {1: 1, 2: 1, 3: 1}), (5, [], {1: 1}), (8, [], {1: 2, 2: 1, 3: 1})]
 )
 def test_a_consumer_that_was_giving_way(version: int, watched: list[bytes], counts: dict[int, int]) -> None:
-    """A start of version 5 makes it take messages again before it is gone. In 8 it comes back, and goes at the next."""
+    """In version 5 a start makes it take messages again before it is removed. In 8 it is back until the next start."""
     pid = external_term.Opaque(b"Xw\x03a@h" + bytes(12))
     state = State(messages=Lanes([2, 3, 4])).upgraded(version, 0)
     state.settings = Settings(single_active=True)

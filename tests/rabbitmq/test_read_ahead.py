@@ -1,4 +1,4 @@
-"""Large directories read two at a time: the plan, its warnings and its errors of one after the other."""
+"""Large directories read two at a time: the plan, its warnings and its errors are those of reading one by one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PERMISSIVE = ScanRequest(mode=Mode.PERMISSIVE)
 
 @pytest.fixture(params=["one after the other", "two at a time"])
 def together(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Every directory is large, or none."""
+    """Makes every directory count as large, or none."""
     two = bool(request.param == "two at a time")
     monkeypatch.setattr(read_snapshot, "LARGE_SIZE", 0 if two else 1 << 62)
     return two
@@ -34,7 +34,7 @@ def seen(store: Path) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _plain(batch: Any) -> list[dict[str, Any]]:
-    """Times stay out: Python cannot hold all of them."""
+    """Rows without times, as Python cannot represent all of them."""
     names = [name for name in batch.schema.names if name not in ("timestamp", "expiresAt")]
     rows: list[dict[str, Any]] = batch.select(names).to_pylist()
     return rows

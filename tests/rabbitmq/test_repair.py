@@ -1,4 +1,4 @@
-"""`repair` of a vhost: every whole message that its index lists is served, `verify` is clean, stopped anywhere."""
+"""`repair` of a vhost, stopped anywhere: every whole message that its index lists is served, and `verify` is clean."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_what_is_cut_is_kept(stores: dict[bool, Path], tmp_path: Path) -> None:
                 assert before[name][position : position + len(data)] == data
         for name, data in before.items():
             now = (store / name).read_bytes() if (store / name).exists() else b""
-            if not now.startswith(data):  # records added to a journal cut nothing
+            if not now.startswith(data):  # adding records to a journal cuts nothing
                 changed = [at for at in range(len(data)) if data[at : at + 1] != now[at : at + 1]]
                 assert name in kept, name
                 assert all(any(p <= at < p + len(d) for p, d in kept[name]) for at in changed), name
@@ -198,7 +198,7 @@ def test_other_targets_and_a_running_node_are_refused(stores: dict[bool, Path], 
 
 
 VERSION_2 = {
-    # What is damaged: the file, how, rows that are left, and what real 3.10.8 nodes did after a clean stop and a kill.
+    # By damage: the file, the change, the rows left, and what real 3.10.8 nodes did after a clean stop and a kill.
     "header": ("0.qi", lambda data: data.__setitem__(0, 0), 1173, "ignores it", "forgets the messages"),
     "store": (
         "1.qs", lambda data: data.__delitem__(slice(len(data) // 2, None)), 818,
@@ -212,7 +212,7 @@ VERSION_2 = {
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("what", VERSION_2)
 def test_queues_of_version_2(what: str, clean: bool, tmp_path: Path) -> None:
-    """As a real node does with a damage, `verify` says; repaired, all messages that are left are read."""
+    """`verify` reports what a real node does with the damage; after a repair, all messages that are left are read."""
     name, change, rows, *effects = VERSION_2[what]
     store = golden.unpack("s11_cqv2_clean", tmp_path) / golden.DEFAULT_VHOST
     if not clean:

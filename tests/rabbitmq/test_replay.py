@@ -32,7 +32,7 @@ def test_a_trace(name: str, tmp_path: Path) -> None:
 
 
 def test_rates_at_the_times_of_the_real_queue(tmp_path: Path) -> None:
-    """Rates are taken at the recorded moments, so every number after them must come out the same."""
+    """Rates are updated at the recorded times, so every number after them must be the same."""
     expected = answers(TRACES / "rates.jsonl.gz")
     clock, set_to = with_clock([line["rates_ts_us"] / 1e6 for line in expected])
     config, *operations = erlang_text.parse((TRACES / "rates.script").read_text())
@@ -52,7 +52,7 @@ def test_rates_at_the_times_of_the_real_queue(tmp_path: Path) -> None:
 
 
 def test_the_memory_monitor_of_a_node_under_pressure() -> None:
-    """Ratio, sum and count as sampled give the node's desired duration; targets follow from it and the rates."""
+    """The sampled ratio, sum and count yield the node's desired duration; targets follow from it and the rates."""
     lines = answers(TRACES / "node_memory_pressure.jsonl.gz")
     samples = [line["memory"] for line in lines if "memory" in line]
     used = [0]
@@ -93,7 +93,7 @@ def test_the_targets_of_a_node_under_pressure() -> None:
             rates = sum(line[f"avg_{rate}_rate"] for rate in ("ingress", "egress", "ack_ingress", "ack_egress"))
             after = next(other["memory"]["desired"] for other in lines[at:] if "memory" in other)
             allowed = {int(seconds * rates) for seconds in (*desired, after) if seconds != float("inf")}
-            # While messages arrive, rates are taken anew between the target and the sample.
+            # While messages arrive, rates are updated between the target and the sample.
             assert target in allowed or 14030 < line["t"] < 17800, line
             checked += target in allowed
         assert target != 0 or line["t"] > cast_at_ms

@@ -1,4 +1,4 @@
-"""What a segment file says, by the compiled loop and by the walk: the same of files in order, and of all others."""
+"""The content of a segment file, by the compiled loop and by the walk: the same for files in order and all others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COLUMNS = {"sequence_id": "sequence_ids", "position": "positions", "expiry": "ex
 
 @st.composite
 def segments(draw: st.DrawFn) -> bytes:
-    """Publishes and marks of a few entries: in order, or with some record twice, early, foreign, cut or changed."""
+    """Publishes and marks of a few entries: in order, or with some record repeated, early, foreign, cut or changed."""
     parts = []
     ids = [bytes([n]) * 16 for n in range(255)]
     in_order = draw(st.booleans())
@@ -48,7 +48,7 @@ def segments(draw: st.DrawFn) -> bytes:
 
 
 def said(data: bytes, setting: str) -> tuple[SegmentContent, bool]:
-    """What is said of a segment, and whether it was the loop that said it."""
+    """The content of a segment, and whether the loop found it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading, "process", loading.Process(setting))
         return decode(data, "0.idx", ENTRY_COUNT), segment.content(data, ENTRY_COUNT) is not None
@@ -69,7 +69,7 @@ def test_the_loop_says_what_the_walk_says(data: bytes) -> None:
 def decoded(
     data: bytes, content: SegmentContent, with_ids: bool, setting: str, more: int = 0
 ) -> tuple[PublishRows, list[int]]:
-    """The publishes of a segment beside flags that are set already, and the acknowledged ones."""
+    """The publishes of a segment, added to flags that are already set, and the acknowledged sequence ids."""
     count = int(np.count_nonzero(content.flags & PUBLISHED)) + more
     entries = new_entries(count)
     entries["flags"] = 0x40

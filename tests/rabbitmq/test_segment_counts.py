@@ -1,6 +1,6 @@
-"""A `.config` with another number of entries a segment, also with more than the 14 bits of a segment can name.
+"""A `.config` with another number of entries per segment, even with more than the 14 bits of a segment can address.
 
-Source of the rule: rabbitmq.md 1.3. `tests/real/rabbitmq/test_repair.py` asks a real node about the same stores.
+Source of the rule: rabbitmq.md 1.3. `tests/real/rabbitmq/test_repair.py` runs a real node on the same stores.
 """
 
 from __future__ import annotations
@@ -85,6 +85,6 @@ def test_a_queue_whose_count_is_not_there_is_no_endless_loop(name: str, tmp_path
 
 
 def drained(store: Store) -> list[bytes]:
-    """Bodies that the live queue gives."""
+    """The bodies that the live queue delivers."""
     with store.queue(SMALL) as queue:
         return [message.body for message in queue]

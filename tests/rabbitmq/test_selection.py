@@ -1,4 +1,4 @@
-"""What a request selects, and the names of queues and vhosts: options, ranges, patterns, missing stubs, wrong asks."""
+"""What a request selects, and names of queues and vhosts: options, ranges, patterns, missing stubs, wrong requests."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_sequence_ids(store: Path) -> None:
     start = OffsetBound(EARLIEST, {SMALL: 30})
     stop = OffsetBound(LATEST, {SMALL: 40})
     assert ids(store, topics=("a.small",), start=start, stop=stop) == [i for i in everything if 30 <= i < 40]
-    # Below the first one nothing is missing: ids have gaps wherever messages were acknowledged.
+    # A start below the first id is no loss: ids have gaps wherever messages were acknowledged.
     assert ids(store, topics=("a.small",), start=OffsetBound(EARLIEST, {SMALL: 0})) == everything
     assert ids(store, topics=("a.small",), start=OffsetBound(LATEST)) == []
     assert ids(store, topics=("a.small",), stop=OffsetBound(EARLIEST)) == []
@@ -64,7 +64,7 @@ def test_sequence_ids(store: Path) -> None:
     assert ids(store, topics=("a.small",), stop=OffsetBound(LATEST, last=5)) == everything[:-5]
     assert ids(store, topics=("a.small",), start=OffsetBound(last=9), stop=OffsetBound(last=5)) == everything[-9:-5]
     assert ids(store, topics=("a.small",), stop=OffsetBound(last=1000)) == []
-    # Filters come after offsets: of the last five those that a filter leaves.
+    # Filters apply after offsets: those of the last five that the filter selects.
     assert ids(
         store, topics=("a.small",), start=OffsetBound(last=5), predicates=(Predicate("sequenceId", "<", 58),)
     ) == [i for i in everything[-5:] if i < 58]
@@ -155,7 +155,7 @@ def test_queues_without_their_stubs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("vhost_file", [True, False])
 def test_every_flipped_bit_of_a_stub(vhost_file: bool, tmp_path: Path) -> None:
-    """A node takes the folder for the queue of its hash: no row has another name, and what the stub says is told."""
+    """A node identifies the queue by its folder's hash: no row has another name, and a wrong stub is reported."""
     path = golden.unpack("s1_mixed_clean_idle", tmp_path) / golden.DEFAULT_VHOST
     if not vhost_file:
         (path / ".vhost").unlink()
@@ -259,5 +259,5 @@ def test_the_folder_tells_the_vhost_of_another_one_s_file(tmp_path: Path) -> Non
         assert not (path / ".vhost").exists()
         moved = path.rename(path.parent / f"copy of {path.name}")
         (moved / ".vhost").write_text("another")
-        with open_store(str(moved)) as store:  # nothing tells that it is wrong
+        with open_store(str(moved)) as store:  # nothing shows that it is wrong
             assert store.vhost == "another"

@@ -1,4 +1,4 @@
-"""Every snapshot of a real node: the same messages, in the same order, and not a byte or a time touched."""
+"""Every snapshot of a real node: the same messages, in the same order, and no byte or time of a file changed."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_times(tmp_path: Path) -> None:
     ttl = [row for row in rows if row["queue"] == "d.ttl"]
     assert len(ttl) == 10
     assert {row["expiresAt"].year for row in ttl if row["expiration"]} <= {2024, 2025, 2026, 2027}
-    # The one timestamp of this store lies in the year 36812: no time that Python or Spark could show.
+    # The one timestamp of this store is in the year 36812, which neither Python nor Spark can represent.
     assert {row["timestamp"] for row in rows} == {None}
 
 
@@ -148,7 +148,7 @@ def test_acknowledged_entries_that_are_still_on_disk(tmp_path: Path) -> None:
 
 
 def test_acknowledged_entries_whose_message_is_gone(tmp_path: Path) -> None:
-    """The index still has them, the message store does not: rows with their place and without a message."""
+    """The index still has them, but the message store does not: their rows have a position and no message."""
     path = golden.unpack("s5_16384_kill9", tmp_path) / golden.DEFAULT_VHOST
     found = golden.table(path, include_acked=True, columns=("sequenceId", "acked", "location")).to_pylist()
     gone = {row["sequenceId"] for row in found if row["acked"] and row["location"] == "store"}
@@ -170,7 +170,7 @@ def test_all_modes_give_the_same_rows_of_an_undamaged_store(tmp_path: Path) -> N
 
 
 def test_the_range_in_a_version_2_header_is_not_believed(tmp_path: Path) -> None:
-    """A real node takes the sequence ids from the file's number; a flipped bit costs nothing."""
+    """A real node derives the sequence ids from the file's number, so a flipped bit of the range loses nothing."""
     path = golden.unpack("s11_cqv2_clean", tmp_path) / golden.DEFAULT_VHOST
     whole = golden.table(path)
     files = sorted(path.glob("queues/*/*.qi"))

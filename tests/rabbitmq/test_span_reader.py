@@ -1,4 +1,4 @@
-"""Spans of many files in one buffer, whatever lies between them, and files that are gone or shorter than planned."""
+"""Spans of many files read into one buffer, whatever the gaps, and files that are missing or shorter than planned."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GAPS = (0, 1, 700, LARGEST_COPIED_GAP, LARGEST_COPIED_GAP + 1, LARGEST_GAP, LARG
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, bytes]:
-    """Three files below `tmp_path` and what they hold."""
+    """Three files below `tmp_path`, with their contents."""
     contents = {f"{number}.rdq": random.Random(number).randbytes(400_000) for number in range(3)}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
@@ -26,7 +26,7 @@ def files(tmp_path: Path) -> dict[str, bytes]:
 
 
 def drawn_spans(seed: int) -> list[tuple[int, int, int]]:
-    """(file, start, stop) in any order, some twice and some that overlap, with gaps of every kind between them."""
+    """Spans (file, start, stop) in any order, some repeated or overlapping, with gaps of every kind between them."""
     chance = random.Random(seed)
     spans = []
     for file in range(3):
@@ -58,7 +58,7 @@ def test_each_span_is_found_in_the_buffer(tmp_path: Path, files: dict[str, bytes
 
 @pytest.mark.parametrize("seed", range(6))
 def test_long_runs_in_any_direction_are_read_as_one(tmp_path: Path, files: dict[str, bytes], seed: int) -> None:
-    """Hundreds of spans of each file, upwards, downwards, and downwards in blocks that go up; some overlap."""
+    """Hundreds of spans of each file: ascending, descending, or descending within ascending blocks; some overlap."""
     chance = random.Random(seed)
     spans = []
     for file, block in zip(chance.sample(range(3), 3), (1, 1000, 200), strict=True):

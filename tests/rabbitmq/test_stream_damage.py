@@ -1,6 +1,6 @@
-"""Flipped bits in streams: a node goes from chunk to chunk, so an index that lies costs no message.
+"""Flipped bits in streams: a node reads from chunk to chunk, so a wrong index loses no message.
 
-tests/real/rabbitmq/test_flipped_streams.py asks a real node the same. Source: docs/format/rabbitmq-streams.md 7, 8.
+tests/real/rabbitmq/test_flipped_streams.py does the same to a real node. Source: docs/format/rabbitmq-streams.md 7, 8.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def told(folder: Path) -> dict[tuple[str, int], str]:
 
 
 def test_a_flipped_bit_of_an_index_costs_no_message(folder: Path) -> None:
-    """But in the last record, by which a start finds the end of the stream."""
+    """Except in the last record, by which a start finds the end of the stream."""
     whole, draw = golden.rows(folder), random.Random(SEED)
     clean = told(folder)
     for index in indexes(folder):
@@ -69,7 +69,7 @@ def test_a_flipped_bit_of_an_index_costs_no_message(folder: Path) -> None:
                 golden.rows(folder, start=OffsetBound(start), stop=OffsetBound(start + 9), min_partitions=2),
                 golden.rows(folder, start=OffsetBound(last=9)),
             ]
-            if 8 <= field < 16:  # the time of a chunk is that of the index
+            if 8 <= field < 16:  # the time of a chunk is taken from the index
                 for row in (row for rows in read for row in rows):
                     row["chunkTimestamp"] = next(
                         each["chunkTimestamp"] for each in whole if each["chunkId"] == row["chunkId"]
@@ -102,7 +102,7 @@ def test_records_in_another_order(folder: Path) -> None:
 
 
 def test_a_flipped_bit_of_a_chunks_head(folder: Path) -> None:
-    """What a node does not look at is nothing wrong; what it does takes the chunk along, and no other."""
+    """A change in a field that a node ignores is no damage; in any other field it loses that chunk only."""
     whole, segment = golden.rows(folder), indexes(folder)[0].with_suffix(".segment")
     record = records(indexes(folder)[0])[3]
     chunk, position = int(record["id"]), int(record["position"])
@@ -127,7 +127,7 @@ def test_a_flipped_bit_of_a_chunks_head(folder: Path) -> None:
 
 
 def test_what_a_start_fails_at(folder: Path) -> None:
-    """It reads the tracking data of the last segment, and the data of the last chunk."""
+    """A start reads the tracking data of the last segment and the data of the last chunk."""
     whole, index = golden.rows(folder), indexes(folder)[-1]
     segment, record = index.with_suffix(".segment"), records(index)[-1]
     position = int(record["position"])
@@ -151,7 +151,7 @@ def test_what_a_start_fails_at(folder: Path) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_flipped_bits_against_a_nodes_rules(seed: int, folder: Path) -> None:
-    """All that a consumer gets is read, and `verify` says where it gets no further, or nothing at all."""
+    """Everything that a consumer gets is read, and `verify` reports where it gets no further, or nothing at all."""
     whole, draw, clean = golden.rows(folder), random.Random(seed), told(folder)
     bodies = {row["streamOffset"]: row["rawSections"] for row in whole}
     (stream,) = {path.parent for path in indexes(folder)}
@@ -179,7 +179,7 @@ def test_flipped_bits_against_a_nodes_rules(seed: int, folder: Path) -> None:
 
 
 def test_filters_of_later_releases(folder: Path) -> None:
-    """Every chunk with a filter between head and data: as whole as without, to a start as well."""
+    """Chunks with a filter between head and data are as valid as those without, also for a start."""
     whole = golden.rows(folder)
     for index in indexes(folder):
         segment, table = index.with_suffix(".segment"), records(index).copy()

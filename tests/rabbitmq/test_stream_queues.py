@@ -63,7 +63,7 @@ def test_offsets_and_times(tmp_path: Path) -> None:
 
 
 def test_seeking_reads_only_what_is_asked(tmp_path: Path) -> None:
-    """The last messages come from the last segment, and of it from the chunks that hold them."""
+    """The last messages are read from the last segment, and only from the chunks that contain them."""
     folder = golden.unpack("s10_torn_segment", tmp_path)
     with open_store(str(folder)) as store:
         plan = store.snapshot().plan(ScanRequest(start=OffsetBound(last=1)))
@@ -119,7 +119,7 @@ def _change(file: Path, position: int) -> None:
 
 
 def test_torn_tails(tmp_path: Path) -> None:
-    """Real nodes did the same: a lost index record takes its chunk along, and so does a cut in the chunk's data."""
+    """As on real nodes, a chunk is lost with its index record, and also if its data are cut."""
     folder = golden.unpack("s02_kill_publishing", tmp_path)
     whole = golden.rows(folder)
     index, segment = _index(folder), _segment(folder)
@@ -137,7 +137,7 @@ def test_torn_tails(tmp_path: Path) -> None:
     )  # fmt: skip
     assert warning.endswith(finding.reason)
     length = _last_chunk(folder) + 36
-    segment.write_bytes(data[:length] + b"\xff\xff\xff\xff" + data[length + 4 :])  # and 4 GB are not asked for
+    segment.write_bytes(data[:length] + b"\xff\xff\xff\xff" + data[length + 4 :])  # and 4 GB are not requested
     assert golden.rows(folder) == [row for row in whole if row["chunkId"] < chunk]
     segment.write_bytes(data + b"rubbish")
     assert golden.rows(folder) == whole
@@ -169,7 +169,7 @@ def test_a_chunk_damaged_in_the_middle(tmp_path: Path) -> None:
     others = [row for row in whole if row["chunkId"] != chunk]
     assert golden.rows(folder, mode=Mode.DROPMALFORMED) == others
     shown = golden.rows(folder, mode=Mode.PERMISSIVE)
-    for start in (0, chunk + 1):  # a chunk that several pieces share is told by one
+    for start in (0, chunk + 1):  # a chunk that several pieces share is reported by one
         pieces = golden.rows(
             folder,
             mode=Mode.PERMISSIVE,
@@ -259,7 +259,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
 
 def test_shapes_against_the_decoder() -> None:
-    """Every message that has a shape is what the decoder of one message says, whoever the shape was made of."""
+    """A message that matches a shape is read as by the single-message decoder, whichever message made the shape."""
     draw = random.Random(16)
     taken = 0
     for _ in range(250):
@@ -293,7 +293,7 @@ def test_shapes_against_the_decoder() -> None:
 
 @pytest.mark.parametrize("regions", [1, 5, 90])
 def test_entries_of_chunks(regions: int) -> None:
-    """Entries found in steps, in runs and from head to head are those that were written."""
+    """Entries found in steps, in runs and from head to head equal those that were written."""
     draw = random.Random(regions)
     written, parts, counts = [], [], []
     for region in range(regions):

@@ -1,4 +1,4 @@
-"""Messages of streams as releases from 3.13 on store them: one with a header section."""
+"""Stream messages with a header section, as releases from 3.13 on store them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AN_ARRAY = bytes.fromhex("a305782d617272c006025401a1017a")
 
 
 def test_a_message_as_release_4_stores_it() -> None:
-    """What a node of 4.0.5 stored, and delivered, of a message with every property."""
+    """What a node of 4.0.5 stored and delivered for a message with every property."""
     found = properties.decode(delivered.delivered(OF_4_0_5).properties)
     assert found == {
         "content_type": b"ct", "content_encoding": b"ce", "delivery_mode": 2, "priority": 3, "correlation_id": b"ci",
@@ -47,7 +47,7 @@ def test_a_message_as_release_4_stores_it() -> None:
 
 
 def test_damaged_headers_of_release_4() -> None:
-    """Nothing but a FormatError, whatever is flipped and however deep a header is nested."""
+    """No error but a FormatError, whatever is changed and however deeply a header is nested."""
     draw = random.Random(4)
     for _ in range(20_000):
         data = bytearray(OF_4_0_5)
@@ -69,7 +69,7 @@ def test_damaged_headers_of_release_4() -> None:
 
 
 def test_bodies_of_release_4() -> None:
-    """Asked of a node of 4.0.5: data sections are joined, of a value the sections are delivered."""
+    """Verified with a node of 4.0.5: data sections are joined; a value is delivered as its sections."""
     begin = amqp10.section(0x70, amqp10.listed(0xC0, [b"\x41"]))
     parts = [amqp10.section(0x75, amqp10.counted(0xA0, each)) for each in (b"one", b"", b", two")]
     footer = amqp10.section(0x78, amqp10.listed(0xC1, [amqp10.counted(0xA3, b"x-f"), b"\x41"]))
@@ -86,7 +86,7 @@ def test_bodies_of_release_4() -> None:
 
 
 def test_values_that_are_not_copied_among_messages_of_one_shape() -> None:
-    """Queues' addresses, which a node of 4.3 writes, and numbers that are not finite."""
+    """Addresses of queues, which a node of 4.3 writes, and numbers that are not finite."""
     replies = [b"rt", b"/queues/a%20b", b"/queues/", b"/queues/%", b"queues/"] * 12
     numbers = [(0x82, ">d"), (0x72, ">f")]
     messages = []
@@ -112,7 +112,7 @@ def test_values_that_are_not_copied_among_messages_of_one_shape() -> None:
 
 
 def test_replies_to_queues_are_found_at_once() -> None:
-    """A node of 4.3 writes each reply_to as the address of a queue: those without escapes are of one shape."""
+    """A node of 4.3 writes each reply_to as the address of a queue; those without escapes share one shape."""
     replies = [b"/queues/", b"/queues/a", b"/queues/amq.gen-%d" % 10**200, b"/queues/a%20b", b"/queue", b"", b"rt"]
     messages = [
         amqp10.section(0x70, amqp10.listed(0xC0, [b"\x41"]))
@@ -134,7 +134,7 @@ def test_replies_to_queues_are_found_at_once() -> None:
 
 
 def test_a_message_that_does_not_say_whether_it_is_durable() -> None:
-    """As a node of 4.3.6 delivers it; one of 4.0.5 says 2."""
+    """As a node of 4.3.6 delivers it; one of 4.0.5 delivers mode 2."""
     data = amqp10.section(0x70, amqp10.listed(0xC0, [b"\x40", b"\x50\3"])) + amqp10.section(0x75, b"\xa0\1x")
     found = properties.decode(delivered.delivered(data).properties)
     assert (found.get("delivery_mode"), found["priority"]) == (None, 3)

@@ -1,4 +1,4 @@
-"""A vhost that is followed while a node works: every message that stays is read once, whatever moves meanwhile."""
+"""Following a vhost while a node works: every message that stays is read once, whatever is moved meanwhile."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COLUMNS = ("queue", "sequenceId", "body", "guid")
 
 
 def planned(snapshot: VhostStreamSnapshot, positions: dict[QueueKey, int]) -> list[ScanPartition]:
-    """The plan from `positions` on, which are moved to the end."""
+    """The plan from `positions` on. Advances `positions` to the end."""
     ranges = {key: (positions.get(key, start), stop) for key, (start, stop) in snapshot.positions.items()}
     positions.update({key: max(start, stop) for key, (start, stop) in ranges.items()})
     return [
@@ -46,7 +46,7 @@ def rows(plan: list[ScanPartition]) -> list[tuple[str, int, bytes]]:
 
 
 class Node:
-    """Two queues of one vhost at work, and what was published and acknowledged."""
+    """Two queues of one vhost in use, and the messages that were published and acknowledged."""
 
     def __init__(self, root: Path, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -97,7 +97,7 @@ def test_what_stays_is_read_once_while_a_node_works(
     with open_store(str(tmp_path / "vhost")) as store, store.follow() as tail:
         for _ in range(40):
             waiting += planned(tail.look(), positions)
-            if node.chance.random() < 0.6:  # else the node goes on between the plan and the tasks
+            if node.chance.random() < 0.6:  # else the node continues between the plan and the tasks
                 found += rows(waiting)
                 waiting = []
             node.work(acks)
@@ -137,7 +137,7 @@ def test_an_idle_look_is_the_same_and_a_drained_queue_keeps_its_position(tmp_pat
 
 @pytest.mark.parametrize("name", ["1.qs", "1.qi"])
 def test_a_message_of_version_2_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """A node at work lists a message before its file holds it, and makes a segment before its header."""
+    """A working node lists a message before its file contains it, and creates a segment before writing its header."""
     root = golden.unpack("s11_cqv2_clean", tmp_path) / golden.DEFAULT_VHOST
     (root / "recovery.dets").unlink()
     path = next(root.glob(f"queues/*/{name}"))
@@ -158,7 +158,7 @@ def test_a_message_of_version_2_is_waited_for(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_queue_that_is_numbered_anew_is_a_loss_that_is_named(tmp_path: Path, quick: None) -> None:
-    """A node that was killed gives the sequence ids of an empty queue again."""
+    """A node that was killed assigns the sequence ids of an empty queue again."""
     root = tmp_path / "vhost"
 
     def published(count: int) -> None:

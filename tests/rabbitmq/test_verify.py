@@ -1,4 +1,4 @@
-"""`verify` of a vhost: its index against its message store; nothing in what real nodes left, stopped or killed."""
+"""`verify` of a vhost: compares index and message store; finds nothing in what real nodes left, stopped or killed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_segment_of_zeros_is_told_and_moved_away(clean: Path) -> None:
 
 @pytest.mark.parametrize("data", [b"\x00\x01garbage", b"%% Edit at your own risk!\n{segment_entry_count, 6", b"{a b}."])
 def test_a_config_without_terms_counts_as_none(tmp_path: Path, data: bytes) -> None:
-    """What a real node does with it: as if it were not there."""
+    """As on a real node, which treats the file as missing."""
     store = golden.unpack("s5_16384_kill9", tmp_path) / golden.DEFAULT_VHOST
     assert b"16384" in (store / ".config").read_bytes()
     rows = golden.table(store)

@@ -1,4 +1,4 @@
-"""Rows written into queues of version 2, of new stores and of those of real nodes."""
+"""Rows written to queues of version 2, in new stores and in those of real nodes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_queue_whose_messages_are_all_large_has_no_store_of_its_own(tmp_path: 
 
 
 def test_a_new_queue_is_like_the_others(tmp_path: Path) -> None:
-    """Of version 2 where all are; of a priority queue, where its others are."""
+    """It has version 2 if all others do; in a priority queue, if the queues of its other priorities do."""
     store = small(tmp_path)
     arguments = {**VERSION_2, "x-max-priority": 2}
     store.append(pa.table({"body": [b"low"]}), queue="p", queueArguments=arguments)

@@ -1,4 +1,4 @@
-"""Jobs that are stopped at every step: readers see the store before or after, the next job finishes them."""
+"""Jobs that are stopped at every step: readers see the store before or after, and the next job finishes them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def attempt(store: VhostStore, table: pa.Table) -> None:
 
 
 def stop_after_commit(store: VhostStore, table: pa.Table) -> None:
-    """A job that dies before it moves a file."""
+    """Runs a job that dies before it moves a file."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         from storage_core.rabbitmq.write import job
 
@@ -53,7 +53,7 @@ def stop_after_commit(store: VhostStore, table: pa.Table) -> None:
     ids=["clean", "dirty", "clean version 2", "dirty version 2"],
 )
 def test_stopped_at_every_step(version: int, dirty: bool, stride: int, tmp_path: Path) -> None:
-    """After a stop at any step a reader sees the store before the job, or after it; the next job finishes it."""
+    """After a stop at any step a reader sees the store before the job or after it; the next job finishes it."""
     old, new, last = rows(40, 1), rows(50, 2), rows(10, 3)
     made = small(tmp_path / "made")
     (VhostStore.append if version == 1 else append_as_version_2)(made, old)
@@ -88,7 +88,7 @@ def test_stopped_at_every_step(version: int, dirty: bool, stride: int, tmp_path:
 
 
 def test_a_node_that_ran_in_between_is_not_overwritten(tmp_path: Path) -> None:
-    """The job stopped behind its commit point, and its numbers were taken: it goes to others, the store is dirty."""
+    """The job stopped after its commit point, and its numbers were taken: it uses others, and the store is dirty."""
     store = small(tmp_path)
     first, table = rows(20, 7), rows(40)
     store.append(first)
@@ -108,7 +108,7 @@ def test_a_node_that_ran_in_between_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def stop_before_segments(store: VhostStore, table: pa.Table, linking: bool = True) -> tuple[list[Path], Path]:
-    """A job that dies when its message files are in place; these, and the spare."""
+    """Runs a job that dies once its message files are in place. Returns these files and the spare."""
     move = publish._move
 
     def until_a_segment(source: str, target: str) -> None:
@@ -131,7 +131,7 @@ def stop_before_segments(store: VhostStore, table: pa.Table, linking: bool = Tru
 
 @pytest.mark.parametrize("linking", [True, False], ids=["hard links", "a file system without"])
 def test_message_files_that_a_node_removed_in_between(linking: bool, tmp_path: Path) -> None:
-    """Before their segments were in place: they come back from staging. What the node wrote into the spare stays."""
+    """Before their segments were in place: they are restored from staging. What the node wrote to the spare stays."""
     store, first, table = small(tmp_path), rows(20, 7), rows(40)
     store.append(first)
     folder = Path(store.path) / "msg_store_persistent"
@@ -155,7 +155,7 @@ def test_message_files_that_a_node_removed_in_between(linking: bool, tmp_path: P
 
 
 def test_message_files_in_place_keep_their_names_when_another_is_taken(tmp_path: Path) -> None:
-    """A node took the number of the first, which it had removed; those after it are there, and none comes twice."""
+    """A node reused the number of the first, which it had removed; the others are in place, and none is added twice."""
     store, first, table = small(tmp_path), rows(20, 7), rows(60)
     store.append(first)
     folder = Path(store.path) / "msg_store_persistent"
@@ -171,7 +171,7 @@ def test_message_files_in_place_keep_their_names_when_another_is_taken(tmp_path:
 
 
 def test_a_clean_stop_of_a_node_in_between_is_not_overwritten(tmp_path: Path) -> None:
-    """No name is taken, but the terms are no longer those that the job knew: the store is dirty."""
+    """No name is taken, but the terms have changed since the job read them: the store is dirty."""
     store = small(tmp_path)
     first, table = rows(20, 7), rows(40)
     store.append(first)
@@ -185,8 +185,8 @@ def test_a_clean_stop_of_a_node_in_between_is_not_overwritten(tmp_path: Path) ->
 
 @pytest.mark.parametrize("moved", [0, 1], ids=["both files wait", "the index waits"])
 def test_a_segment_of_version_2_whose_number_is_taken(moved: int, tmp_path: Path) -> None:
-    """Both of its files go to one other number, also where the node appended to the first that was in its place; a stop
-    on the way there changes nothing.
+    """Both of its files move to one other number, even if the node appended to the first that was in place; a stop in
+    between makes no difference.
     """
     first, table = rows(20, 7), rows(40)
     made = small(tmp_path / "made")

@@ -1,4 +1,4 @@
-"""Jobs that add rows: read back by our own reader, stopped at every step, refused with one line."""
+"""Jobs that add rows: read back by our own reader, stopped at some steps, refused with one line."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_tasks_in_any_order_and_again(tmp_path: Path) -> None:
     table = rows(300)
     job = pickle.loads(pickle.dumps(store.begin_job(table.schema.names)))
     parts = [job.stage(iter(table.slice(n * 100, 100).to_batches(max_chunksize=33)), n) for n in (2, 0, 1)]
-    # A second attempt of a task whose result nobody takes leaves nothing behind.
+    # A second attempt of a task whose result is not used leaves nothing behind.
     job.stage(iter(table.slice(0, 100).to_batches()), 0, attempt=1, task=7)
     assert job.commit(parts) == 300
     check(store, table)
@@ -181,7 +181,7 @@ def test_wrong_columns_and_options(tmp_path: Path) -> None:
     for version in (3, True, "2"):
         with pytest.raises(OptionError, match="x-queue-version is 1 or 2"):
             store.append(pa.table({"body": ["x"]}), queue="q", queueArguments={"x-queue-version": version})
-    # Columns of a read that a store assigns anew are ignored; Kafka's names are taken.
+    # Columns of a read that a store assigns itself are ignored; Kafka's names are accepted.
     store.append(golden_like(), queue="q")
     assert golden.table(Path(store.path))["body"].to_pylist() == [b"v"]
 
@@ -207,7 +207,7 @@ def test_definitions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("queue", ["v2.q", "new"])
 def test_a_store_with_a_queue_of_version_2_is_not_opened_for_a_queue(queue: str, tmp_path: Path) -> None:
-    """Whichever queue is meant."""
+    """Whichever queue is requested."""
     path = golden.unpack("s11_cqv2_clean", tmp_path) / golden.DEFAULT_VHOST
     before = fingerprint(path)
     told = "is a queue of version 2; no queue of a store that has one is opened to publish and fetch: read it"
@@ -219,7 +219,7 @@ def test_a_store_with_a_queue_of_version_2_is_not_opened_for_a_queue(queue: str,
 
 
 def test_what_a_dead_writer_staged_is_swept_by_the_next(tmp_path: Path) -> None:
-    """By a job and by an open queue; what a living one staged stays."""
+    """By a job and by an open queue; the staged files of a living writer stay."""
     for number, write in enumerate(
         (lambda store: store.append(rows(3, 2)), lambda store: store.queue("a").close())
     ):  # fmt: skip
@@ -248,7 +248,7 @@ def test_a_job_without_rows_changes_nothing(tmp_path: Path) -> None:
 def test_an_abort_after_the_commit_point_keeps_what_is_left_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk that fails half-way: the job is committed, its staged files stay, and the next write finishes it."""
+    """If the disk fails halfway, the job is committed, its staged files stay, and the next write finishes it."""
     store = small(tmp_path)
     first, second = rows(20, 1), rows(40, 2)
     store.append(first)
@@ -324,7 +324,7 @@ def test_a_new_store_is_made_by_its_first_job(tmp_path: Path) -> None:
 
 
 def test_a_new_store_whose_first_files_are_there(tmp_path: Path) -> None:
-    """A write of a new store that stopped after .vhost or .config is finished by the next one, and read as none yet."""
+    """A first write that stopped after .vhost or .config: readers see no store yet, and the next write finishes it."""
     for count, moved in enumerate((paths.VHOST_FILE, paths.CONFIG_FILE)):
         folder = tmp_path / str(count)
         stopped_behind(folder, moved)
@@ -337,7 +337,7 @@ def test_a_new_store_whose_first_files_are_there(tmp_path: Path) -> None:
 
 
 def test_a_new_store_that_another_write_made_meanwhile(tmp_path: Path) -> None:
-    """The staged segments of this job have another count of entries than the store has by now: nothing is written."""
+    """The job's staged segments have another entry count than the store has by now: nothing is written."""
     folder = tmp_path / "v"
     with open_store(str(folder), {"queue_index_segment_entry_count": 64}) as mine:
         job = mine.begin_job(rows(10).schema.names)
@@ -351,7 +351,7 @@ def test_a_new_store_that_another_write_made_meanwhile(tmp_path: Path) -> None:
 
 
 def test_an_unfinished_job_decides_the_segments_of_the_next(tmp_path: Path) -> None:
-    """The message store is there and .config is not yet: the next job is staged for what the first one makes."""
+    """The message store exists and .config does not yet: the next job is staged for what the first one creates."""
     folder = tmp_path / "v"
     stopped_behind(folder, paths.CONFIG_FILE, {"queue_index_segment_entry_count": 16})
     (folder / paths.CONFIG_FILE).rename(next((folder / ".mqstore" / "staging").glob("*")) / "new.config")
@@ -363,7 +363,7 @@ def test_an_unfinished_job_decides_the_segments_of_the_next(tmp_path: Path) -> N
 
 
 def stopped_behind(folder: Path, moved: str, options: dict[str, Any] | None = None) -> None:
-    """A write of 20 rows into a new store whose process is gone once it has put `moved` in place."""
+    """Writes 20 rows to a new store in a process that dies once it has put `moved` in place."""
     rename = system.rename
 
     def last(source: str, target: str) -> None:

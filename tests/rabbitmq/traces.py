@@ -1,4 +1,4 @@
-"""Comparing a replay with what the real queue answered, as `tests/rabbitmq/replay/README.md` says."""
+"""Compares a replay with the answers of the real queue, as `tests/rabbitmq/replay/README.md` describes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def answers(path: Path) -> list[dict[str, Any]]:
 
 
 def differences(script: str, expected: list[dict[str, Any]], folder: Path) -> list[str]:
-    """The members that differ in the first line that is not right; empty when the replay is right."""
+    """The members that differ in the first wrong line; empty if the replay is right."""
     number = -1
     for number, line in enumerate(replay(script, str(folder))):
         if number >= len(expected):
@@ -33,7 +33,7 @@ def differences(script: str, expected: list[dict[str, Any]], folder: Path) -> li
 
 
 def compare(line: dict[str, Any], expected: dict[str, Any], skipped: tuple[str, ...] = ("op",)) -> list[str]:
-    """The members of `line` that `expected` has otherwise. `op` may be spelled in any way."""
+    """The members of `line` that differ from `expected`, except `skipped`: `op` may be spelled in any way."""
     found = []
     for member, value in line.items():
         wanted = expected[member]
@@ -45,7 +45,7 @@ def compare(line: dict[str, Any], expected: dict[str, Any], skipped: tuple[str, 
 
 
 def with_clock(times_s: list[float]) -> tuple[Callable[[], float], Callable[[int], None]]:
-    """A clock that stands still, and the way to set it to the time of a step."""
+    """A stopped clock, and a function that sets it to the time of a step."""
     now = [times_s[0]]
 
     def set_to(step: int) -> None:

@@ -1,4 +1,4 @@
-"""Generated rows, and whether a store serves exactly them."""
+"""Generates rows, and checks that a store serves exactly these."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ COLUMNS = ("body", "headers", "priority", "messageId", "timestamp", "expiresAt")
 
 
 def check(store: VhostStore, table: pa.Table) -> None:
-    """The store serves exactly the rows of `table`, in their order in each queue."""
+    """Checks that the store serves exactly the rows of `table`, in their order in each queue."""
     found = golden.table(Path(store.path))
     assert len(found) == len(table)
     for queue in table["queue"].unique().to_pylist():
@@ -57,7 +57,7 @@ VERSION_2 = {"x-queue-version": 2}
 
 
 def append_as_version_2(store: VhostStore, table: pa.Table) -> None:
-    """Puts rows into a new store: a queue that asks for version 2, and others that are made like it."""
+    """Writes rows to a new store: to a queue that requests version 2, and to others that are created like it."""
     asks = pc.equal(table["queue"], "a")
     store.append(table.filter(asks).drop_columns("queue"), queue="a", queueArguments=VERSION_2)
     store.append(table.filter(pc.invert(asks)))

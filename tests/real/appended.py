@@ -15,7 +15,7 @@ from tests.reference.served import AS_BROKER, Row, in_partitions, read
 def append(
     directory: Path, r: random.Random, file_size: int, topics: tuple[str, ...] = TOPICS, **options: Any
 ) -> list[dict[str, Any]]:
-    """Writes a random table in several tasks; its rows."""
+    """Writes a random table in several tasks; returns its rows."""
     there = (directory / "commitlog").exists()
     engine = {} if there else {"engine": "rocketmq"}
     end = (
@@ -33,5 +33,5 @@ def append(
 
 
 def log_physical_offsets(directory: Path) -> list[Row]:
-    """Address and size of every record of the log."""
+    """Address and size of every record in the log."""
     return read(directory, in_partitions(1, scan=Scan.LOG, columns=("physicalOffset", "size"), **AS_BROKER))

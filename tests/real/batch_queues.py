@@ -1,4 +1,4 @@
-"""Stores with batch queues that a real broker of 5.3.3 made, and what its consumer gets of them."""
+"""Stores with batch queues made by a real broker of 5.3.3, and what its consumer receives from them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ SMALL = {
     "mappedFileSizeCommitLog": 1 << 16, "mappedFileSizeConsumeQueue": 2000, "maxHashSlotNum": 101, "maxIndexNum": 400,
 }  # fmt: skip
 PATIENCE_MS = 12_000
-"""A client on a busy machine has been silent for four seconds with messages to come."""
+"""On a busy machine a client has been seen idle for four seconds with messages still to come."""
 
 
 @dataclass
 class Story:
-    """One store's life: visits of a broker that stops cleanly or is killed."""
+    """The history of one store: visits of a broker that stops cleanly or is killed."""
 
     store: Path
     r: random.Random
@@ -48,12 +48,12 @@ class Story:
         return Broker(VERSION.replace(".", ""), self.store, self.sizes)
 
     def consumed(self) -> list[dict[str, Any]]:
-        """What a new group gets of a broker."""
+        """What a new group receives from a broker."""
         with self.broker() as broker:
             return broker.consume(f"group{self.visits}", list(TOPICS), PATIENCE_MS)
 
     def some_messages(self) -> list[dict[str, Any]]:
-        """Messages of every topic, in batches of one topic and queue and alone."""
+        """Messages of every topic, singly and in batches of one topic and queue."""
         r, messages = self.r, []
         for number in range(r.randrange(5, 40)):
             place = {"topic": r.choice(TOPICS), "queueId": r.randrange(2)}

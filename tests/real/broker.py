@@ -1,6 +1,6 @@
 """A real name server, broker and client of RocketMQ 4.9.3 or 5.3.3 on 127.0.0.1, one JSON operation at a time.
 
-The broker serves a store directory and changes it. The operations are those in the head of `oracle/BrokerLab.java`.
+The broker serves a store directory and changes it. The operations are listed at the top of `oracle/BrokerLab.java`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ ATTEMPTS = 5
 
 
 class BrokerError(Exception):
-    """The broker refuses the store, or the client could not do what was asked; with the end of the log."""
+    """The broker refuses the store, or the client could not do an operation; with the end of the log."""
 
 
 class Broker:
-    """One store served by one real broker. Leaving the block stops the broker cleanly."""
+    """One store served by a real broker. Leaving the block stops the broker cleanly."""
 
     def __init__(self, version: str, store: Path, settings: Settings) -> None:
         self._version, self._store, self._settings = version, store, settings
@@ -62,7 +62,7 @@ class Broker:
         return server, ready["namesrv"]
 
     def ask(self, timeout_s: float = 300.0, **operation: Any) -> Answer:
-        """The answer to one operation; messages that come one by one are its "messages"."""
+        """The answer to one operation; messages that arrive one by one are collected as its "messages"."""
         if self._client is None:
             self._client = _Process(self._java("client"), ["client", self._names])
             self._client.answer(START_S)
@@ -77,14 +77,14 @@ class Broker:
         raise BrokerError(f"{operation['op']}: no answer\n{self._log('client')}")
 
     def consume(self, group: str, topics: list[str], idle_ms: int = 4000) -> list[Answer]:
-        """What a push consumer gets until nothing has come for a while; its one thread keeps each queue's order."""
+        """What a push consumer receives until none arrives for a while; its single thread keeps each queue's order."""
         subscribed = dict.fromkeys(topics, "*")
         answer = self.ask(op="consume", group=group, topics=subscribed, idleMs=idle_ms, timeoutMs=280_000, threads=1)
         messages: list[Answer] = answer["messages"]
         return messages
 
     def stop(self) -> None:
-        """A clean shutdown: everything is flushed, `abort` is removed."""
+        """Shuts down cleanly: everything is flushed, `abort` is removed."""
         self._end(self._server.stop)
 
     def kill(self) -> None:
@@ -124,7 +124,7 @@ class Broker:
 
 
 class _Process:
-    """A Java process that answers in JSON lines. Its answers are read in the background: the pipe never fills."""
+    """A Java process that answers in JSON lines, which are read in the background so that the pipe never fills."""
 
     def __init__(self, java: list[str], words: list[str]) -> None:
         self._process = subprocess.Popen(
@@ -148,7 +148,7 @@ class _Process:
         self._process.stdin.flush()
 
     def answer(self, timeout_s: float) -> Answer | None:
-        """The next line; None when the process ended or none came in time."""
+        """The next answer; None if the process ended or none arrived in time."""
         try:
             return self._answers.get(timeout=max(timeout_s, 0.0))
         except queue.Empty:
@@ -169,5 +169,5 @@ class _Process:
 
 
 def _die_with_parent() -> None:
-    """Linux: a test run that is killed leaves no broker behind."""
+    """Makes Linux kill the process with its parent, so that a killed test run leaves no broker behind."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""One seed of the proof against the real RocketMQ: a random store, harmed copies, what the real stores serve."""
+"""One seed of the comparison with the real RocketMQ: a random store, damaged copies, what the real stores serve."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.rocketmq_harm import Harm, harm
 
 @dataclass
 class Variant:
-    """The store as it was made, or a harmed copy, with the answers of one or both real stores."""
+    """The store as it was made, or a damaged copy, with the answers of one or both real stores."""
 
     directory: Path
     harm: Harm
@@ -23,7 +23,7 @@ class Variant:
     truths: list[truth.Truth] = field(default_factory=list)
 
     def problems(self, partitions: int) -> Iterator[str]:
-        """What mqstore answers differently."""
+        """Where mqstore's answers differ."""
         for told in self.truths:
             automatic = (told.version == "533") == self.says_5x
             if told.never_answers:
@@ -55,13 +55,13 @@ class Case:
         ]
 
     def explain(self) -> str:
-        """Why the variants are what they are."""
+        """How the variants came about."""
         stories = [f"  {v.directory.name}: {'; '.join(v.harm.story) or 'as made'}" for v in self.variants]
         return "\n".join([str(self.made), *stories])
 
 
 def prepare(seed: int, work: Path) -> Case:
-    """Makes the store of a seed and its variants below `work`, and asks the real stores; mqstore is not run."""
+    """Makes the store of a seed and its variants below `work`, and queries the real stores; does not run mqstore."""
     r = random.Random(f"variants of {seed}")
     made = random_store.make(seed, work / "as-made")
     variants = [Variant(made.directory, Harm(), says_5x(made.directory))]
@@ -79,7 +79,7 @@ def prepare(seed: int, work: Path) -> Case:
 
 
 def says_5x(store: Path) -> bool:
-    """Whether a directory says that a 5.x broker wrote it (interface.md 8). V2 records count only behind 5.x files."""
+    """Whether a directory shows that a 5.x broker wrote it (interface.md 8). V2 records count only behind 5.x files."""
     abort, checkpoint = store / "abort", store / "checkpoint"
     return (
         (store / "abort.bak").exists()

@@ -1,4 +1,4 @@
-"""Stores with compacted topics that a real broker of 5.3.3 made, and what its consumer gets of them."""
+"""Stores with compacted topics made by a real broker of 5.3.3, and what its consumer receives from them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ SMALL = {
 }  # fmt: skip
 ENTRY_SIZE = 46
 FILES_OF_ENTRIES = 5
-"""A file of a compaction log has room for so many times as many bytes as one of its entries, at least."""
+"""The minimum ratio of the size of a compaction log file to that of an entry file."""
 OFTEN_MS, NEVER_MS = 2_000, 3_600_000
 PATIENCE_MS = 12_000
-"""A client on a busy machine has been silent for four seconds with messages to come."""
+"""On a busy machine a client has been seen idle for four seconds with messages still to come."""
 
 
 @dataclass
 class Story:
-    """One store's life: visits of a broker that compacts or does not, stops cleanly or is killed."""
+    """The history of one store: visits of a broker that compacts or not, and stops cleanly or is killed."""
 
     store: Path
     r: random.Random
@@ -40,7 +40,7 @@ class Story:
         self.visits = 0
 
     def visit(self, interval_ms: int, kill: bool) -> None:
-        """Adds some messages, with time to compact them where the broker does."""
+        """Adds some messages, with time to compact them if the broker does."""
         with self.broker(interval_ms) as broker:
             for topic in TOPICS if not self.visits else ():
                 attributes = {} if topic == "plain" else {"+cleanup.policy": "COMPACTION"}
@@ -54,11 +54,11 @@ class Story:
         self.visits += 1
 
     def broker(self, interval_ms: int) -> Broker:
-        """A broker on the store, which compacts that often."""
+        """A broker on the store that compacts at this interval."""
         return Broker(VERSION.replace(".", ""), self.store, self.sizes | {"compactionScheduleInternal": interval_ms})
 
     def consumed(self) -> list[dict[str, Any]]:
-        """What a new group gets of a broker that compacts nothing."""
+        """What a new group receives from a broker that compacts nothing."""
         with self.broker(NEVER_MS) as broker:
             return broker.consume(f"group{self.visits}", list(TOPICS), PATIENCE_MS)
 

@@ -1,4 +1,4 @@
-"""The kinds of stores that a writer dies in, as a stock store opens them, and where mqstore and it disagree."""
+"""The kinds of stores in which a writer dies, with the settings of a stock store, and how mqstore differs from it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def settings_of(kind: str) -> dict[str, Any]:
 
 
 def options_of(kind: str) -> dict[str, Any]:
-    """The broker's geometry; a store that has files keeps theirs."""
+    """The broker's geometry; a store that has files keeps its own."""
     return GEOMETRY if kind in ("new", "own") else write_options(archive.info(kind)["settings"])
 
 
 def disagreements(directory: Path, settings: dict[str, Any], version: str) -> list[str]:
-    """What mqstore reads otherwise than the real store. A unit that a broker left behind, and that now points at a
+    """Where mqstore's rows differ from the real store's. A unit that a broker left behind, and that now points to a
     record of another queue, may be left out (interface.md 41).
     """
     told = truth.ask(version, directory, settings)

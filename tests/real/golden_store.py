@@ -1,4 +1,4 @@
-"""Keeps a store that a real broker made, and what its consumer gets, as a fixture below `tests/golden`."""
+"""Saves a store that a real broker made, and what its consumer receives, as a fixture below `tests/golden`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.reference.served import place
 
 
 def keep(store: Path, consumed: Callable[[], list[dict[str, Any]]], target: Path) -> None:
-    """`<target>.tar.gz` with the store as it is now, and then `<target>.truth.jsonl.gz` with what `consumed` gives."""
+    """Writes `<target>.tar.gz` with the store as it is now, then `<target>.truth.jsonl.gz` with what is consumed."""
     target.parent.mkdir(exist_ok=True)
     archive = ["tar", "-czSf", f"{target}.tar.gz", "-C", str(store.parent), store.name]
     subprocess.run(archive, check=True)

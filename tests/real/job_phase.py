@@ -1,4 +1,4 @@
-"""Where a write stands, as the files of its store tell."""
+"""The phase of a write, as the files of its store show it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from storage_core.rocketmq.write.commit_point import GUARD
 
 
 def phase(store: Path) -> str:
-    """Where the job that is running, or was killed, stands, as its files tell."""
+    """The phase of the job that is running or was killed, as its files show it."""
     notes = store / ".mqstore"
     if (notes / "intent.json").exists():
         return "publish" if pending_intent(str(store)) else "cleaning up"

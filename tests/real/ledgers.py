@@ -1,4 +1,4 @@
-"""Stores with a DLedger log that a real broker made, alone in its group, and what its consumer gets of them."""
+"""Stores with a DLedger log made by a real broker, alone in its group, and what its consumer receives from them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ VERSIONS = ("4.9.3", "5.3.3")
 TOPICS = ("orders", "events")
 PATIENCE_MS = 6_000
 MOVED_MS = 60_000
-"""A client whose first offset the broker does not have drops the queue, and takes it again half a minute later."""
+"""A client whose first offset the broker does not have drops the queue, and resumes it half a minute later."""
 
 
 @dataclass
 class Story:
-    """One store's life: visits of a broker that stops cleanly or is killed, the first ones perhaps without DLedger."""
+    """The history of one store: visits of a broker that stops cleanly or is killed, the first maybe without DLedger."""
 
     version: str
     store: Path
@@ -34,7 +34,7 @@ class Story:
         self.visits = 0
 
     def visit(self, with_ledger: bool, kill: bool, pause_s: float = 0) -> None:
-        """Adds some messages; a node notes every three seconds what is committed."""
+        """Adds some messages; a node records every three seconds what is committed."""
         with self.broker(with_ledger) as broker:
             for topic in TOPICS if not self.visits else ():
                 broker.ask(op="topic", topic=topic, queues=2, perm=6)
@@ -53,7 +53,7 @@ class Story:
         return Broker(self.version.replace(".", ""), self.store, self.sizes | (ledger if with_ledger else {}))
 
     def consumed(self, expected: int = 0) -> list[dict[str, Any]]:
-        """What a new group gets of the next start; with more patience where that is less than expected."""
+        """What a new group receives after the next broker start; waits longer if that is less than expected."""
         with self.broker() as broker:
             messages = broker.consume(f"group{self.visits}", list(TOPICS), PATIENCE_MS)
             if len(messages) >= expected:
@@ -62,7 +62,7 @@ class Story:
 
     def _messages(self) -> list[dict[str, Any]]:
         r = self.r
-        largest = r.choice((50, 500, 4000))  # a client compresses longer ones, and shows that in one version only
+        largest = r.choice((50, 500, 4000))  # a client compresses longer ones, but only one version shows it
         return [
             {
                 "topic": r.choice(TOPICS), "queueId": r.randrange(2), "body": "x" * r.randrange(largest) + f" {number}",

@@ -1,7 +1,7 @@
 """A stream that reads a live broker's directory: `python -m tests.real.live_reader STORE SIZE`.
 
-It checks every row as it comes: the next number of its queue, the whole body. Commands on stdin: `on` and `off`, and
-`end`; on stdout it says how many rows of each queue it has after each trigger that found none.
+It checks every row as it arrives: the next number of its queue, and the complete body. It accepts the commands `on`,
+`off` and `end` on stdin, and prints the number of rows read from each queue after each trigger that found none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INTERVAL_S = 0.1
 
 
 def check(table: pa.Table, size: int, read: Counter[int]) -> None:
-    """AssertionError for a row that is missed, doubled or torn."""
+    """Adds the rows of a table to `read`. Raises AssertionError for a row that is missing, duplicated or torn."""
     table = table.sort_by([("queueId", "ascending"), ("queueOffset", "ascending")])
     queues, offsets, bodies = (table[name].to_pylist() for name in ("queueId", "queueOffset", "body"))
     for queue, offset, body in zip(queues, offsets, bodies, strict=True):
@@ -33,7 +33,7 @@ def check(table: pa.Table, size: int, read: Counter[int]) -> None:
 
 
 def main(store: Path, size: int) -> None:
-    """Reads until stdin says `end`."""
+    """Reads until `end` arrives on stdin."""
     query = Query(store, {"topic": "load", "columns": "queueId,queueOffset,body"})
     query.start()
     read: Counter[int] = Counter()

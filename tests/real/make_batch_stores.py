@@ -1,6 +1,6 @@
-"""Makes the stores of tests/golden/rocketmq/batched anew: `python -m tests.real.make_batch_stores [NAME ...]`.
+"""Recreates the stores of tests/golden/rocketmq/batched: `python -m tests.real.make_batch_stores [NAME ...]`.
 
-Each with what a consumer of the real broker gets: one that was stopped, and one that was killed.
+Each is stored with the messages that a consumer of the real broker gets. One broker was stopped, the other killed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KILLS = {"stopped-5.3.3": (True, False), "killed-5.3.3": (False, True)}
 
 
 def make(name: str) -> None:
-    """Writes an archive and its truth."""
+    """Writes the archive of a store and its truth."""
     with tempfile.TemporaryDirectory() as folder:
         story = Story(Path(folder) / "store", random.Random(f"{SEED} {name}"))
         for kill in KILLS[name]:

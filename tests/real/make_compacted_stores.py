@@ -1,6 +1,7 @@
-"""Makes the stores of tests/golden/rocketmq/compacted anew: `python -m tests.real.make_compacted_stores [NAME ...]`.
+"""Recreates the stores of tests/golden/rocketmq/compacted: `python -m tests.real.make_compacted_stores [NAME ...]`.
 
-Each with what a consumer of the real broker gets: one that was stopped after compactions, and one that was killed.
+Each is stored with the messages that a consumer of the real broker gets. One broker was stopped after compactions, the
+other killed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ VISITS = {
 
 
 def make(name: str) -> None:
-    """Writes an archive and its truth."""
+    """Writes the archive of a store and its truth."""
     with tempfile.TemporaryDirectory() as folder:
         story = Story(Path(folder) / "store", random.Random(f"{SEED} {name}"))
         for interval_ms, kill in VISITS[name]:

@@ -1,7 +1,7 @@
-"""Makes the stores of tests/golden/rocketmq/ledger anew: `python -m tests.real.make_ledger_stores [NAME ...]`.
+"""Recreates the stores of tests/golden/rocketmq/ledger: `python -m tests.real.make_ledger_stores [NAME ...]`.
 
-Each with what a consumer of the real broker gets: one of a broker that had no DLedger at first and was stopped, and one
-that was killed: of this one a start leaves out the last messages.
+Each is stored with the messages that a consumer of the real broker gets. One broker had no DLedger at first and was
+stopped; the other was killed, and its next startup leaves out the last messages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VISITS = {
 
 
 def make(name: str) -> None:
-    """Writes an archive and its truth."""
+    """Writes the archive of a store and its truth."""
     with tempfile.TemporaryDirectory() as folder:
         story = Story(name.rpartition("-")[2], Path(folder) / "store", random.Random(f"{SEED} {name}"))
         story.sizes["mappedFileSizeCommitLog"] = 32 << 10

@@ -1,4 +1,4 @@
-"""The command line of a module that makes fixtures anew with the real systems."""
+"""The command line of a module that regenerates fixtures with the real systems."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 
 def make_asked(makers: Mapping[str, Callable[[], None]], about: str | None) -> None:
-    """Makes the fixtures that the command line names, and all of them where it names none."""
+    """Makes the fixtures named on the command line, or all of them if it names none."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"what to make: {', '.join(makers)} (all of these)")
     names = parser.parse_args().names

@@ -30,12 +30,12 @@ Settings = Mapping[str, object]
 
 
 class NeverAnswersError(Exception):
-    """The real store gives no answer: some damaged directories make it wait for ever, or fail at every pull."""
+    """The real store does not answer: some damaged directories make it wait forever, or fail in every pull."""
 
 
 def home(kind: str = "o") -> Path:
-    """Where the built programs lie: `MQSTORE_ORACLE`, else `.cache/oracle` of the checkout. Builds what is missing: the
-    stores alone (`o`), or name server, broker and client (`lab`).
+    """The folder of the built programs: `MQSTORE_ORACLE`, else `.cache/oracle` of the checkout. Builds what is missing:
+    the stores alone (`o`), or name server, broker and client (`lab`).
     """
     given = os.environ.get("MQSTORE_ORACLE")
     target = Path(given) if given else CACHE / "oracle"
@@ -48,9 +48,9 @@ def home(kind: str = "o") -> Path:
 
 
 class Oracle:
-    """One run of a real message store on a directory. Opening changes the directory: give it a copy.
+    """One run of a real message store on a directory. Opening changes the directory, so pass a copy.
 
-    Leaving the block stops the store cleanly; `halt` ends it as a crash does.
+    Leaving the block stops the store cleanly; `halt` ends it like a crash.
     """
 
     def __init__(self, version: str, directory: Path, settings: Settings, timeout_s: float = 300.0) -> None:
@@ -75,7 +75,7 @@ class Oracle:
         self.max_physical_offset: int = hello["maxPhy"]
 
     def ask(self, **operation: Any) -> Answer:
-        """The answer to one operation of the head comment of RocketOracle493.java."""
+        """The answer to one of the operations listed at the top of RocketOracle493.java."""
         stdin = self._pipe(self._process.stdin)
         try:
             stdin.write(json.dumps(operation).encode() + b"\n")
@@ -85,7 +85,7 @@ class Oracle:
         return self._answer()
 
     def all_messages(self) -> list[Answer]:
-        """Every message of every queue, as the store serves it from each queue's smallest offset on."""
+        """Every message of every queue, as the store serves it starting at each queue's smallest offset."""
         found = []
         answer = self.ask(op="getall")
         while answer.get("op") != "getall":
@@ -96,12 +96,12 @@ class Oracle:
         return found
 
     def halt(self) -> None:
-        """Ends the process at once, without a shutdown."""
+        """Ends the process immediately, without a shutdown."""
         self.ask(op="halt")
         self._end()
 
     def kill_while_doing(self, operations: list[Answer], after_s: float) -> None:
-        """Sends operations without waiting for answers, and kills the process in the middle of them."""
+        """Sends operations without waiting for answers, and kills the process while it performs them."""
         stdin = self._pipe(self._process.stdin)
         try:
             stdin.write(b"".join(json.dumps(operation).encode() + b"\n" for operation in operations))

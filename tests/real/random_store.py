@@ -43,7 +43,7 @@ LONG_TOPICS = ("%RETRY%" + "g" * 200, "V" * 128)
 
 @dataclass
 class RandomStore:
-    """One store: who made it, with which settings, and what happened to it."""
+    """One store: the version that made it, its settings, and what happened to it."""
 
     seed: int
     version: str
@@ -59,8 +59,8 @@ class RandomStore:
 
 
 def make(seed: int, directory: Path, intact: bool = False, light: bool = False) -> RandomStore:
-    """Makes the store of a seed in `directory`, which must not exist; with `intact` nothing crashes or expires, with
-    `light` its records name light queues, as those of few other seeds do.
+    """Makes the store of a seed in `directory`, which must not exist. With `intact` nothing crashes or expires; with
+    `light` its records name light queues, as otherwise only few seeds do.
     """
     r = random.Random(seed)
     store = RandomStore(seed, r.choice(("493", "533")), directory, light=r.random() < 0.06 or light, intact=intact)
@@ -82,7 +82,7 @@ def make(seed: int, directory: Path, intact: bool = False, light: bool = False) 
 
 
 def _upgrade(seed: int, sessions: int) -> int:
-    """Which session of a store that 4.9.3 began is the first of 5.3.3."""
+    """The first session that 5.3.3 runs on a store that 4.9.3 began."""
     r = random.Random(f"upgrade of {seed}")
     return r.randrange(1, sessions) if sessions > 1 and r.random() < 0.3 else sessions
 
@@ -108,7 +108,7 @@ def _geometry(r: random.Random, store: RandomStore) -> dict[str, Any]:
 
 
 def _expire(r: random.Random, store: RandomStore) -> None:
-    """Deletes the oldest log files, sometimes the queue files that only point there, sometimes one whole queue."""
+    """Deletes the oldest log files, sometimes the queue files that point only into them, sometimes an entire queue."""
     files = log_files(store.directory)
     gone = r.randrange(0, len(files)) if files else 0
     if not gone:
@@ -136,7 +136,7 @@ def _expire_queue_files(directory: Path, low: int) -> None:
 
 
 class _Writer:
-    """Puts random messages into the store, session by session. The clock only moves forward, most of the time."""
+    """Puts random messages into the store, session by session. Most of the time the clock only moves forward."""
 
     def __init__(self, r: random.Random, store: RandomStore) -> None:
         self.r, self.store, self.now_ms, self.count = r, store, FIRST_MS, 0
@@ -148,7 +148,7 @@ class _Writer:
         self.six = r.choice((0.0, 0.0, 0.3))
 
     def session(self) -> None:
-        """One life of the real store, which ends cleanly or by a crash."""
+        """Runs the real store once; it ends cleanly or with a crash."""
         r = self.r
         crash = r.random() < (0.6 if self.store.version == "533" else 0.45) and not self.store.intact
         puts = r.choice((0, 3, 20, 60, 150, 250))
@@ -162,7 +162,7 @@ class _Writer:
         self.store.story.append(f"{puts} puts, {end}")
 
     def _remove_empty_files(self) -> None:
-        """What an operator does after a kill between making a file and sizing it: 4.9.3 refuses such a store."""
+        """Does what an operator does after a kill between creating and sizing a file: 4.9.3 refuses such a store."""
         for folder in ("commitlog", "consumequeue"):
             for path in (self.store.directory / folder).rglob("*"):
                 if path.is_file() and not path.stat().st_size:
@@ -170,7 +170,7 @@ class _Writer:
                     self.store.story.append(f"{path.name}, of no length, deleted")
 
     def _crash(self, oracle: Oracle) -> str:
-        """Ends the store between two puts, or in the middle of many: how far it comes is up to the moment."""
+        """Ends the store between two puts, or in the middle of many: how far it gets depends on timing."""
         r = self.r
         if r.random() < 0.4:
             self.now_ms += 1000
@@ -237,7 +237,7 @@ class _Writer:
         if self.store.light:
             found = {"light": "yes"}
             if r.random() < 0.5:
-                # 5.x gives a queue offset to light queues alone, and its dispatcher stumbles over the others.
+                # 5.x assigns queue offsets only to light queues, and its dispatcher fails on the others.
                 names = ("%LMQ%a", "%LMQ%b", "%LMQ%c", *(("copy", "orders") * (self.store.version == "493")))
                 found["INNER_MULTI_DISPATCH"] = ",".join(r.sample(names, r.randrange(1, 4)))
         elif r.random() < 0.12:
@@ -256,7 +256,7 @@ class _Writer:
         return found
 
     def _squeezed(self, sys_flag: int) -> tuple[bytes, int]:
-        """A compressed body and its flags; 4.9.3 knows zlib alone."""
+        """A compressed body and its flags; 4.9.3 supports only zlib."""
         plain = f"squeeze me {self.count} ".encode() * self.r.randrange(1, 200)
         kind = self.r.choice((0, 1, 2, 3)) if self.store.version == "533" else 0
         if kind == 1:
@@ -266,7 +266,7 @@ class _Writer:
         return zlib.compress(plain, 5), sys_flag | (0x301 if kind == 3 else 1)
 
     def _fitting(self, oracle: Oracle, message: dict[str, Any]) -> bytes:
-        """A body whose record leaves 8 bytes of the log file, or one more, or one less, or needs the next file."""
+        """A body whose record leaves 8 bytes free in the log file, or one more or less, or needs the next file."""
         message["props"], message["propsString"] = {}, "a\x01b"
         size = self.store.settings["mappedFileSizeCommitLog"]
         room = size - oracle.ask(op="wait")["maxPhy"] % size

@@ -1,7 +1,7 @@
-"""What a user does first, on whichever Spark runs this: `python spark_version.py STORE TARGET MASTER`.
+"""The first steps of a user, on whichever Spark runs this: `python spark_version.py STORE TARGET MASTER`.
 
-MASTER is that of a classic session, or `connect` for a Spark Connect session of this machine. The last line printed is
-JSON: for each step the number of rows it saw, or the first line of its error.
+MASTER is the master of a classic session, or `connect` for a Spark Connect session on this machine. The last line
+printed is JSON: for each step the number of rows that it saw, or the text of its error.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def main() -> None:
     for name, step in steps.items():
         try:
             found[name] = step()
-        except Exception as error:  # noqa: BLE001 - what a Spark cannot do is what is asked here
+        except Exception as error:  # noqa: BLE001 - the script is to find out what a Spark cannot do
             found[name] = " ".join(str(error).split())[:6000]
     spark.stop()
     print("\n" + json.dumps(found))

@@ -1,6 +1,6 @@
-"""A Spark driver of its own that writes one job after the other: `python -m tests.real.spark_writer STORE`.
+"""A separate Spark driver that writes one job after another: `python -m tests.real.spark_writer STORE`.
 
-It prints a line when it is ready and after each job, and begins a job for each line that it reads.
+It prints a line when it is ready and after each job, and starts a job for each line that it reads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OPTIONS = {
 
 
 def write_job(spark: SparkSession, path: str, job: int) -> None:
-    """Appends the rows of a job: every body names job and row, every key too."""
+    """Appends the rows of a job: every body and every key names job and row."""
     rows = spark.range(0, ROWS, 1, TASKS).selectExpr(
         "if(id % 3 = 0, 'orders', 'audit') as topic",
         f"concat('job {job} row ', id, ' ', repeat('x', int(id * 37 % 1800))) as body",

@@ -1,7 +1,7 @@
-"""A Spark driver of its own that copies a store by a stream: `python -m tests.real.stream_driver FROM TO CHECKPOINT N`.
+"""A separate Spark driver that copies a store with a stream: `python -m tests.real.stream_driver FROM TO CHECKPOINT N`.
 
-It says when its session is there, begins at a line of stdin, reads N messages a micro-batch until it has all that the
-store held then, and prints how long each batch took, in milliseconds.
+It reports when its session is ready, starts when it reads a line from stdin, reads N messages per micro-batch until it
+has everything that the store then held, and prints the time of each batch in milliseconds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.support.spark_session import session
 
 
 def main(source: str, target: str, checkpoint: str, limit: str) -> None:
-    """Runs until all is copied, or until it is killed."""
+    """Runs until everything is copied, or until it is killed."""
     spark = session()
     spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
     print("ready", flush=True)

@@ -1,4 +1,4 @@
-"""What a streaming query wrote: for mqstore, and for a stock store."""
+"""The output of a streaming query, as read by mqstore and as served by a stock store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Row = tuple[str, int, int, str, bytes]
 
 
 def rows_of(store: Path, topic: str) -> list[Row]:
-    """The rows of a topic by queue and offset."""
+    """The rows of a topic, sorted by queue and offset."""
     wanted = ScanRequest(columns=("topic", "queueId", "queueOffset", "key", "body"), topics=(topic,))
     with open_store(str(store)) as opened:
         plan = opened.snapshot().plan(wanted)
@@ -22,7 +22,7 @@ def rows_of(store: Path, topic: str) -> list[Row]:
 
 
 def served(version: str, store: Path, settings: dict[str, int]) -> list[bytes]:
-    """The bodies that a stock store serves from a copy."""
+    """The bodies that a stock store serves from a copy, sorted."""
     copy = store.parent / "broker" / "store"
     shutil.copytree(store, copy)
     visit = Visit(version, copy, settings)

@@ -1,6 +1,6 @@
-"""Stores in Azure's emulator: the same tables as on disk, copies there and back, a wrong key in one line.
+"""Stores in Azure's emulator: the same tables as on disk, copies there and back, one-line errors for a wrong key.
 
-`MQSTORE_AZURE=1` runs it (`make test-real-full`): it needs npm, which brings the emulator.
+`MQSTORE_AZURE=1` runs it (`make test-real-full`): it needs npm, which installs the emulator.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def test_a_vhost(options: dict[str, str], tmp_path: Path) -> None:
 
 
 def test_the_long_form_of_an_address_and_spark(options: dict[str, str], spark: SparkSession, tmp_path: Path) -> None:
-    """The account comes from the host that the URI names."""
+    """The account is taken from the host in the URI."""
     store, uri = archive.unpack("mixed-5.3.3", tmp_path), f"abfss://backups@{HOST}/spark/store"
     given = {name: value for name, value in options.items() if name != "storage.account"}
     copy_store(str(store), uri, **given)

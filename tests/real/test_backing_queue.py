@@ -1,7 +1,7 @@
-"""Random scripts, run by the real rabbit_variable_queue (3.10.8) and by the replay: every line is the same.
+"""Random scripts, run by the real rabbit_variable_queue (3.10.8) and by the replay: every line is equal.
 
-`MQSTORE_SCRIPTS` says how many (28), `MQSTORE_SEED` where the seeds start. A failure prints the script's name, which
-holds its seed.
+`MQSTORE_SCRIPTS` sets how many, `MQSTORE_SEED` the first seed. A failure prints the script's name, which contains
+its seed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackingQueue]:
 
 
 def write_script(seed: int, folder: Path) -> Path:
-    """A script of the kind and the flavour that its seed selects."""
+    """Writes a script of the kind and the flavour that its seed selects."""
     kinds = list(KINDS)
     kind, flavour = kinds[seed % len(kinds)], seed // len(kinds) % 3
     lazy, restart = flavour == 1, flavour == 2

@@ -1,7 +1,7 @@
-"""Batch queues of 5.3.3: the rows are what a consumer of the real broker gets, whose client takes inner batches apart,
-also after the broker was killed, queues lost their last entries, or old files of the log went.
+"""Batch queues of 5.3.3: the rows are what a consumer of the real broker receives, whose client splits inner batches,
+also after the broker was killed, queues lost their last entries, or old files of the log were deleted.
 
-`MQSTORE_BATCHED` says how many seeds (1; `make test-real-full` takes 8), `MQSTORE_SEED` where they start.
+`MQSTORE_BATCHED` sets the number of seeds (1; 8 in `make test-real-full`), `MQSTORE_SEED` the first one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FIRST_SEED = int(os.environ.get("MQSTORE_SEED", "20261129"))
 SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("MQSTORE_BATCHED", "1")))
 VISITS = 2
 SETTLED_S = 3
-"""Longer than a stream waits for a broker to list a record."""
+"""Longer than a stream waits for a broker to list a record in its queue."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -57,7 +57,7 @@ def test_rows_are_what_a_consumer_gets(seed: int, tmp_path: Path) -> None:
 
 
 def test_a_stream_beside_a_broker(tmp_path: Path) -> None:
-    """Each message comes once, also where a micro-batch ends inside of an inner batch."""
+    """Each message arrives once, even if a micro-batch ends inside an inner batch."""
     story = Story(tmp_path / "store", random.Random(FIRST_SEED))
     story.visit(kill=False)
     query = Query(story.store, {"topic": ",".join(TOPICS), "maxOffsetsPerTrigger": "13"})
@@ -77,13 +77,13 @@ def test_a_stream_beside_a_broker(tmp_path: Path) -> None:
 
 
 def expire(store: Path, most: int) -> None:
-    """Deletes the first files of the log, as a broker does with old ones, but for the last."""
+    """Deletes the first files of the log, but never the last, as a broker does with old ones."""
     for file in sorted((store / "commitlog").iterdir())[:-1][:most]:
         file.unlink()
 
 
 def test_a_broker_serves_what_a_repair_lists(tmp_path: Path) -> None:
-    """Also of a store whose broker was killed, and whose log was damaged in the middle."""
+    """The store's broker was killed, and its log is damaged in the middle."""
     r = random.Random(FIRST_SEED)
     story = Story(tmp_path / "store", r)
     story.visit(kill=True)
@@ -102,13 +102,13 @@ def test_a_broker_serves_what_a_repair_lists(tmp_path: Path) -> None:
 
 
 def named(message: Row) -> tuple[str, int, str, int]:
-    """A message by what stays when a gap before it is closed."""
+    """A message by the fields that stay the same when a gap before it is closed."""
     return message["topic"], message["queueId"], message["msgId"], message["physicalOffset"]
 
 
 @pytest.mark.parametrize("change", ["a queue besides", "another type"])
 def test_a_broker_loads_no_other_queues_of_a_batch_topic(change: str, tmp_path: Path) -> None:
-    """Which is why mqstore writes nothing to one (rocketmq.md 3.7)."""
+    """This is why mqstore writes nothing to such a topic (rocketmq.md 3.7)."""
     store = archive.unpack("stopped-5.3.3", tmp_path, "rocketmq/batched")
     (file, *_) = (store / "batchconsumequeue" / "bulk" / "0").iterdir()
     settings = SMALL | {"mapperFileSizeBatchConsumeQueue": file.stat().st_size}

@@ -1,8 +1,9 @@
-"""Stores that mqstore writes, served by a real broker of 4.9.3 and 5.3.3 to a real consumer: all, in order, once. A
-real producer adds more, the broker stops, mqstore reads all and appends, and the broker serves that too.
+"""Stores that mqstore writes, served by a real broker of 4.9.3 and 5.3.3 to a real consumer: every message once, in
+order. A real producer adds more, the broker stops, mqstore reads everything and appends, and the broker serves that
+too.
 
-And a broker started at three steps of a commit. `MQSTORE_BROKERS` says how many seeds (1; `make test-real-full` takes
-12, and the three steps with both versions), `MQSTORE_SEED` where they start.
+Also starts a broker at three steps of a commit. `MQSTORE_BROKERS` sets the number of seeds (1; `make test-real-full`
+runs 12, and the three steps with both versions), `MQSTORE_SEED` the first one.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ ADDED_BY_CLIENTS = {"MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME"}
 
 
 def story(version: str, seed: int, work: Path) -> list[str]:
-    """The life of one store with a broker of one version; what went wrong."""
+    """Runs the history of one store with a broker of one version; returns what went wrong."""
     r = random.Random(f"{seed} {version}")
     sizes = geometry(r)
     directory, rows = work / version / "store", []
@@ -70,7 +71,7 @@ def story(version: str, seed: int, work: Path) -> list[str]:
 
 
 def produce(broker: Broker, r: random.Random, topics: list[str]) -> None:
-    """A real producer adds messages to the queues that are there, and to a topic of its own."""
+    """Lets a real producer add messages to the existing queues and to a new topic."""
     messages: list[dict[str, Any]] = [
         {
             "topic": r.choice((*topics, FRESH)),
@@ -85,7 +86,7 @@ def produce(broker: Broker, r: random.Random, topics: list[str]) -> None:
 
 
 def delivered(broker: Broker, group: str, directory: Path, count: int) -> list[str]:
-    """How what a new group's consumer gets differs from what mqstore reads in the same store."""
+    """The differences between what a new group's consumer receives and what mqstore reads in the same store."""
     rows = {place(row): row for row in read(directory, in_partitions(1, **AS_BROKER))}
     got = broker.consume(group, sorted({topic for topic, _, _ in rows}))
     places = [(m["topic"], m["queueId"], m["queueOffset"]) for m in got]
@@ -122,11 +123,11 @@ def _different(message: dict[str, Any], row: Row | None) -> list[str]:
 
 
 def key_answers(broker: Broker, directory: Path, rows: list[dict[str, Any]], r: random.Random) -> list[str]:
-    """Keys that a real client's query finds elsewhere than mqstore. A client answers 64 at most."""
+    """Keys that a real client's query finds at other addresses than mqstore. A client returns at most 64 messages."""
     lines, keys = [], sorted({(row["topic"], word) for row in rows for word in (row.get("key") or "").split()})
     for topic, word in r.sample(keys, min(len(keys), 8)):
         answer = broker.ask(op="query-key", topic=topic, key=word, max=64, begin=0, end=(1 << 63) - 1)
-        # A word that stands twice in KEYS is twice in the index, and a client gets its message twice.
+        # A word that occurs twice in KEYS is in the index twice, and a client gets its message twice.
         theirs = sorted({message["physicalOffset"] for message in answer["msgs"]})
         found = read(directory, in_partitions(1, topics=(topic,), keys=(word,), **AS_BROKER))
         mine = sorted(row["physicalOffset"] for row in found)
@@ -144,11 +145,13 @@ def test_a_broker_serves_what_mqstore_wrote_and_goes_on(seed: int, tmp_path: Pat
 
 
 PATIENCE_MS = 12_000
-"""A client whose pull fails on a busy machine asks again after seconds: a queue's messages may come that much later."""
+"""A client whose pull fails on a busy machine retries only after seconds, so a queue's messages may arrive late."""
 
 
 def at_a_stop(version: str, directory: Path, expected: int | None) -> list[str]:
-    """What a broker does with the store of a writer that died: None, it must refuse; else serve so many messages."""
+    """What a broker did wrong with the store of a writer that died. It must serve `expected` messages, or refuse the
+    store if that is None.
+    """
     where = f"{version} {directory.parent.name}"
     try:
         broker = Broker(version, directory, SMALL)
@@ -173,7 +176,7 @@ def test_a_broker_at_steps_of_a_commit_refuses_or_serves_whole_or_absent(tmp_pat
     with stopped_at(None) as clock:
         write(shutil.copytree(original, tmp_path / "counted" / "store"), NEW_ROWS)
     guards = [number for number, call in enumerate(clock.log) if GUARD in call]
-    # Before the guard is made; in the middle of publishing; behind its removal.
+    # Before the guard is created; in the middle of publishing; after its removal.
     steps = {guards[0] - 1: 47, (guards[0] + guards[-1]) // 2: None, guards[-1] + 1: 47 + NEW_ROWS.num_rows}
     waiting = []
     for version in ("493", "533") if len(SEEDS) > 1 else ("533",):

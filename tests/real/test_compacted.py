@@ -1,7 +1,7 @@
-"""Compacted topics of 5.3.3: the rows are what a consumer of the real broker gets, before and after compactions, and
-after the broker was killed and lost what it had not forced to the disk.
+"""Compacted topics of 5.3.3: the rows are what a consumer of the real broker receives, before and after compactions,
+and after the broker was killed and lost what it had not forced to disk.
 
-`MQSTORE_COMPACTED` says how many seeds (1; `make test-real-full` takes 8), `MQSTORE_SEED` where they start.
+`MQSTORE_COMPACTED` sets the number of seeds (1; 8 in `make test-real-full`), `MQSTORE_SEED` the first one.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def in_order(rows: list[Row]) -> list[Row]:
 
 @pytest.mark.parametrize("kind", ["compactionLog", "compactionCq"])
 def test_a_broker_does_not_load_half_of_a_queue(kind: str, tmp_path: Path) -> None:
-    """As `verify` says of a file that is in one of the two folders only, also of a topic that is compacted no more."""
+    """As `verify` reports for a file that is in only one of the two folders, even if its topic is compacted no more."""
     store = archive.unpack("stopped-5.3.3", tmp_path, "rocketmq/compacted")
     log, entries = (files_of(store, name, "settings", 1)[0] for name in ("compactionLog", "compactionCq"))
     entries_size = entries.stat().st_size
-    # A broker gives a log file one entry file's length more than it is told, where that is a multiple of it.
+    # A broker adds one entry file's length to the configured log file size if the latter is a multiple of the former.
     settings = SMALL | {
         "compactionCqMappedFileSize": entries_size, "compactionMappedFileSize": log.stat().st_size - entries_size,
     }  # fmt: skip
@@ -69,5 +69,5 @@ def test_a_broker_does_not_load_half_of_a_queue(kind: str, tmp_path: Path) -> No
 
 
 def shown(row: Row, lost: set[tuple[str, int, int]]) -> Row:
-    """Without the address of a message that only the broker's start puts into the log of its queue."""
+    """A row without the address of a message that reaches the log of its queue only at the broker start."""
     return row | {"physicalOffset": None, "offsetMsgId": None} if place(row) in lost else row

@@ -1,5 +1,5 @@
 """The steps of the `Containerfile`, run without a container engine: its `pip install` in a fresh environment from a
-copy of the checkout, then its `CMD` there. `MQSTORE_CONTAINER=1` runs it (`make test-real-full`): it downloads PySpark.
+copy of the checkout, then its `CMD`. `MQSTORE_CONTAINER=1` runs it (`make test-real-full`): it downloads PySpark.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def steps(word: str) -> list[str]:
-    """What follows a word at the start of a line of the Containerfile."""
+    """The rest of each line of the Containerfile that starts with a word."""
     return re.findall(rf"(?m)^{word} (.+)$", (ROOT / "Containerfile").read_text(encoding="utf-8"))
 
 

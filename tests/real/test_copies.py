@@ -1,7 +1,7 @@
 """What mqstore reads from the log of a random store of the real systems and writes with `preserve=true` is the same
-store: commit log, queues and index, byte for byte. Of a store that lost files or crashed, the commit log.
+store byte for byte: commit log, queues and index, or only the commit log if the store lost files or crashed.
 
-`MQSTORE_COPIES` says how many seeds (6; `make test-real-full` takes 100), `MQSTORE_SEED` where they start.
+`MQSTORE_COPIES` sets the number of seeds (100 in `make test-real-full`), `MQSTORE_SEED` the first one.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def test_copies_of_random_stores_are_equal(seed: int, tmp_path: Path) -> None:
 
 
 def entries_by_queue(files: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
-    """The entries of each queue, but for empty ones: 4.9 leaves one at the start of a file that it made for a message
-    of a light queue and then ignored, once it was started again (rocketmq.md 3.8).
+    """The entries of each queue except empty ones: after a restart, 4.9 leaves one at the start of a file that it made
+    for a message of a light queue and then ignored (rocketmq.md 3.8).
     """
     queues: dict[str, bytes] = {}
     for name, data in files:

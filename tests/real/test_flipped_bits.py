@@ -1,7 +1,7 @@
 """Every bit of a record outside its body, and of a queue unit, flipped once: what the real stores then serve.
 
-No row is read that no client decodes, and every row that is read is the one that is served. Left out is only what
-interface.md 41 leaves out: a record whose magic, lengths, place, queue or topic are no longer those of its unit.
+No row is read that no client decodes, and every row that is read equals the one that is served. Only what interface.md
+41 leaves out is missing: a record whose magic, lengths, place, queue or topic no longer match its unit.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ SETTINGS = {"mappedFileSizeCommitLog": 16384, "mappedFileSizeConsumeQueue": 400,
 HOSTS = {4: ("10.1.2.3:6000", "192.168.1.10:10911"), 6: ("[2001:db8::5]:6000", "[fe80::1]:10911")}
 TOPICS, QUEUES, MESSAGES = ("orders", "a|b_cd"), 3, 1900
 RECOVERED_FILES = 5
-"""A clean start reads the last files of the log and of each queue: what lies before them is served as it is."""
+"""A clean start reads the last files of the log and of each queue; earlier files are served unchecked."""
 UNIT_BYTES = 20
 
 SIGN_OF_SIZE = (8, 7)
-"""A real store throws in every pull that comes to a unit with a negative size: those that begin at it, or before it and
-ask for more. Pulls that begin after it are served."""
+"""A real store throws in every pull that reaches a unit with a negative size: those that begin at it, or before it and
+request more. Pulls that begin after it are served."""
 
 
 def made(version: str, hosts: int, store: Path) -> None:
-    """A store whose records are all of one size, their parts at the same places."""
+    """Makes a store whose records all have the same size, with their parts at the same positions."""
     born, stored = HOSTS[hosts]
     store.mkdir()
     with Oracle(version, store, SETTINGS) as oracle:
@@ -52,7 +52,7 @@ def made(version: str, hosts: int, store: Path) -> None:
 
 
 def flip_in_records(store: Path) -> int:
-    """Every bit outside the body, each in another record of the older files; the number of flipped bits."""
+    """Flips every bit outside the body, each in a different record of the older files; returns the number of bits."""
     before = set(log_files(store)[:-RECOVERED_FILES])
     older = [row for row in records(store) if row.path in before]
     (size,), (body,) = {row.size for row in older}, {row.body_position - row.position for row in older}
@@ -65,7 +65,7 @@ def flip_in_records(store: Path) -> int:
 
 
 def flip_in_units(store: Path) -> int:
-    """Each bit in turn, one in each unit of the older queue files; the number of flipped bits."""
+    """Flips each bit in turn, one per unit of the older queue files; returns the number of flipped bits."""
     bits = [(at, bit) for at in range(UNIT_BYTES) for bit in range(8) if (at, bit) != SIGN_OF_SIZE]
     units = [
         (path, number)
@@ -82,7 +82,7 @@ def flip_in_units(store: Path) -> int:
 
 
 def right(message: dict[str, Any], log: Log, store: Path) -> bool:
-    """Whether the record that a unit points at is one of interface.md 41."""
+    """Whether the record that a unit points to is right by interface.md 41."""
     told = entry(store, *message["foundAt"])
     assert told is not None
     try:
@@ -94,7 +94,7 @@ def right(message: dict[str, Any], log: Log, store: Path) -> bool:
 
 
 def is_utf8(raw: bytes) -> bool:
-    """Of what is not, Java's decoder and Python's make different numbers of U+FFFD."""
+    """Whether bytes are UTF-8; for others, Java's and Python's decoders produce different numbers of U+FFFD."""
     try:
         raw.decode()
     except UnicodeDecodeError:

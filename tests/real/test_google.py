@@ -1,7 +1,7 @@
-"""Stores in buckets of Google's protocol: the same tables as on disk, through Spark too; changed objects are named.
+"""Stores in buckets over Google's protocol: the same tables as on disk, also by Spark; errors name changed objects.
 
-`MQSTORE_GOOGLE=1` runs it (`make test-real-full`): it needs Go, which brings an emulator. Copies to a bucket go to
-S3Proxy, which speaks the part of the protocol that is one with S3's: the emulator takes no objects by it.
+`MQSTORE_GOOGLE=1` runs it (`make test-real-full`): it needs Go, which installs an emulator. Copies to a bucket go to
+S3Proxy, which implements the part of the protocol that it shares with S3: the emulator accepts no objects over it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def table(path: str, request: ScanRequest, **options: str) -> pa.Table:
 
 
 def files(directory: Path) -> dict[str, bytes]:
-    """Without times and empty folders, which whoever brought the objects did not note."""
+    """The contents without times and empty folders, which were not recorded when the objects were added."""
     return {name: found[0] for name, found in contents(directory).items() if found is not None}
 
 

@@ -1,6 +1,6 @@
-"""Offsets of consumer groups: what a broker has noted is read, and where mqstore sets a group, its consumer goes on.
+"""Offsets of consumer groups: what a broker has recorded is read, and a consumer continues where mqstore set its group.
 
-With `enableLmq` the broker keeps them in another file, which 4.9.3 writes and cannot read.
+With `enableLmq` the broker keeps them in another file, which 4.9.3 writes but cannot read.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def committed(store: Path) -> dict[tuple[str, str, int], int]:
 
 
 def consumed(broker: Broker) -> set[tuple[int, int]]:
-    """Queues and offsets that consumers of the group got until the broker has noted all of them.
+    """Queues and offsets that consumers of the group received until the broker had recorded all of them.
 
-    A client sends what it has consumed, queue by queue, when it shuts down. A broker that gets the first two of a new
-    group at once may keep one alone (each makes the group's table), and delivers the other queue again.
+    A client sends what it has consumed, queue by queue, when it shuts down. A broker that receives the first two of a
+    new group at once may keep only one (each creates the group's table), and delivers the other queue again.
     """
     got: set[tuple[int, int]] = set()
     for _ in range(CONSUMERS):
@@ -62,7 +62,7 @@ def test_a_group_goes_on_where_mqstore_set_it(version: str, settings: dict[str, 
     if "enableLmq" in settings:
         expected["%LMQ%billing", "orders", 0] = 3
         assert (store / "config" / "lmqConsumerOffset.json").exists()
-        # What a broker that had not set it yet would have left, long ago.
+        # What a broker would have left long ago, before the option was set.
         (store / "config" / "consumerOffset.json").write_text('{"offsetTable":{"orders@older":{0:1}}}')
     assert committed(store) == expected
     with open_store(str(store)) as opened:

@@ -1,4 +1,4 @@
-"""Stores in a real HDFS, Hadoop's own name node and data node: the same tables as on disk, and copies to a disk.
+"""Stores in a real HDFS, Hadoop's own name node and data node: the same tables as on disk, and copies to local disk.
 
 `MQSTORE_HDFS=1` runs it (`make test-real-full`): pyarrow needs libhdfs, which is compiled for it.
 """

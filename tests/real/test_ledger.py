@@ -1,8 +1,7 @@
-"""Stores with a DLedger log, of 4.9.3 and 5.3.3: the rows are what a consumer gets of the real broker's next start,
-after a clean stop, a kill, and harm to the files.
+"""Stores with a DLedger log, of 4.9.3 and 5.3.3: the rows are what a consumer receives after the real broker's next
+start, after a clean stop, a kill, and damage to the files.
 
-`MQSTORE_LEDGERS` says how many seeds of each version (1; `make test-real-full` takes 12), `MQSTORE_SEED` where they
-start.
+`MQSTORE_LEDGERS` sets the number of seeds per version (1; 12 in `make test-real-full`), `MQSTORE_SEED` the first one.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def test_rows_are_what_a_consumer_gets(seed: int, version: str, tmp_path: Path) 
 
 
 def shown(rows: Iterable[Row]) -> list[Row]:
-    """By address. A client shows the offset that the record states; a row has the one that the queue gives it, which is
-    smaller after entries were lost for good.
+    """The rows by address, without queue offsets. A client shows the offset that the record states; a row has its
+    offset in the queue, which is smaller after entries were permanently lost.
     """
     return [row | {"queueOffset": None} for row in sorted(rows, key=lambda row: int(row["physicalOffset"]))]

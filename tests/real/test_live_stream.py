@@ -1,7 +1,7 @@
-"""A real broker writes at full speed while a stream reads its directory: nothing missed, doubled or torn.
+"""A real broker writes at full speed while a stream reads its directory: no row is missing, duplicated or torn.
 
-The broker's own throughput with and without the reader is measured in turns and printed. `MQSTORE_LIVE_S` says for how
-long the reader runs (8; 60 in `make test-real-full`).
+The broker's own throughput with and without the reader is measured alternately and printed. `MQSTORE_LIVE_S` sets how
+long the reader runs, in seconds (8; 60 in `make test-real-full`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Reader:
-    """A reader in a process of its own."""
+    """A reader in a separate process."""
 
     def __init__(self, store: Path) -> None:
         self._process = subprocess.Popen(
@@ -43,7 +43,7 @@ class Reader:
         self._process.stdin.flush()
 
     def until(self, read: list[int]) -> dict[str, Any]:
-        """Waits until it has read so many of each queue; what it says then."""
+        """Waits until it has read this many rows of each queue; returns what it then reports."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             said: dict[str, Any] = json.loads(line)

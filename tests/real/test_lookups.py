@@ -1,7 +1,7 @@
-"""Lookups by key and by time against the real stores: random stores with tiny hash tables, full index files and keys
-that collide.
+"""Lookups by key and by time compared with the real stores: random stores with tiny hash tables, full index files and
+keys that collide.
 
-`MQSTORE_LOOKUPS` says how many stores (6; `make test-real-full` takes 100), `MQSTORE_SEED` where the seeds start.
+`MQSTORE_LOOKUPS` sets the number of stores (100 in `make test-real-full`), `MQSTORE_SEED` the first seed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COLUMNS = ("topic", "queueId", "queueOffset", "physicalOffset", "keys", "propert
 
 @dataclass
 class Told:
-    """What the real store answered: keys with their offsets, times with theirs."""
+    """The real store's answers: keys with their offsets, and times with theirs."""
 
     keys: list[tuple[str, str, list[int]]] = field(default_factory=list)
     times: list[tuple[str, int, int, int]] = field(default_factory=list)
@@ -54,7 +54,7 @@ def made(seed: int, directory: Path) -> Told:
             oracle.ask(op="clock", ms=now)
             oracle.ask(op="put", **message(r))
             if number % 4 == 3:
-                # Index files of one millisecond would get one name.
+                # Index files created in the same millisecond would get the same name.
                 oracle.ask(op="wait")
                 oracle.ask(op="sleep", ms=3)
         oracle.ask(op="wait")
@@ -105,7 +105,7 @@ def test_lookups_equal_the_real_ones(seed: int, tmp_path: Path) -> None:
     by_place = {row["physicalOffset"]: row for row in rows}
     for topic, word, offsets in told.keys:
         every = [row for row in rows if has(row, topic, word)]
-        # A broker compares hashes alone, indexes what no queue serves, and stops at 64.
+        # A broker compares only hashes, indexes messages that no queue serves, and stops at 64.
         real = {at for at in offsets if at in by_place and has(by_place[at], topic, word)}
         mine = [*looked_up(directory, topic, keys=(word,)), *looked_up(directory, topic, message_ids=(word,))]
         unique = {row["physicalOffset"]: row for row in mine}
@@ -123,6 +123,6 @@ def test_lookups_equal_the_real_ones(seed: int, tmp_path: Path) -> None:
 
 
 def looked_up(directory: Path, topic: str, **what: tuple[str, ...]) -> list[Row]:
-    """Rows of a lookup in all topics: hashes of several topics share their chains."""
+    """The rows of one topic from a lookup in all topics: hashes of several topics share their chains."""
     rows = read(directory, ScanRequest(columns=COLUMNS, **what, **AS_BROKER))
     return [row for row in rows if row["topic"] == topic]

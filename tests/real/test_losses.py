@@ -1,7 +1,7 @@
-"""The power goes while mqstore writes, with any unconfirmed writes lost, and a stock store of 4.9.3 or
-5.3.3 is started on what is left: it refuses to load behind the guard, or serves the job whole or not at all.
+"""The power fails while mqstore writes, with any unconfirmed writes lost, and a stock store of 4.9.3 or 5.3.3 is
+started on what is left: it refuses to load because of the guard, or serves the job completely or not at all.
 
-`MQSTORE_LOSSES` says how many such states of each store (4), `MQSTORE_SEED` which.
+`MQSTORE_LOSSES` sets the number of such states of each store (4), `MQSTORE_SEED` selects them.
 """
 
 from __future__ import annotations

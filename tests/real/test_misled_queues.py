@@ -1,4 +1,4 @@
-"""What both real stores serve of queues with a few wrong entries."""
+"""What both real stores serve from queues with a few wrong entries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [
 ]
 
 MISLED = [(seed, version) for seed in SEEDS for version in truth.RECOVERY if (seed, version) != (258, "533")]
-"""5.3.3 bisects astray in the store of seed 258 (rocketmq.md 5.5)."""
+"""The bisection of 5.3.3 goes astray in the store of seed 258 (rocketmq.md 5.5)."""
 
 
 @pytest.mark.parametrize(("seed", "version"), MISLED)

@@ -1,4 +1,4 @@
-"""The notebook runs in a kernel of an environment that is not activated, and shows what it keeps as its outputs."""
+"""The notebook runs in a kernel of an environment that is not activated, and reproduces its stored outputs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ nbformat.write(notebook, sys.argv[2])
 
 
 def outputs(path: Path) -> list[tuple[str, list[Any]]]:
-    """The code cells of a notebook, each with the texts that it shows; what goes to stderr and pictures aside."""
+    """The code cells of a notebook, each with the texts that it shows, without pictures and output to stderr."""
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     return [
         (
@@ -45,7 +45,7 @@ def test_the_notebook_in_a_kernel_that_nobody_activated(tmp_path: Path) -> None:
     ensure_java()
     shutil.copytree(ROOT / "examples" / "data", tmp_path / "data")
     plain = {name: value for name, value in os.environ.items() if name not in DECIDED_ELSEWHERE}
-    # A python3 that is not the environment's comes first on the PATH, or none does.
+    # The first python3 on the PATH, if any, is not the environment's.
     plain |= {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
     ran = tmp_path / "ran.ipynb"
     done = subprocess.run(

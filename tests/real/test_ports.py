@@ -1,4 +1,4 @@
-"""Messages with a host whose port does not exist: what clients of both real versions decode of what is served."""
+"""Messages with a host whose port is invalid: which of the served messages the clients of both real versions decode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real 3.10.8 node and `queue()` take turns on one vhost directory: what one leaves, the other delivers."""
+"""A real 3.10.8 node and `queue()` take turns on one vhost directory: each delivers what the other leaves."""
 
 from __future__ import annotations
 

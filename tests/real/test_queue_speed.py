@@ -1,7 +1,7 @@
 """Messages per second of `queue()` and of the real rabbit_variable_queue, in batches of 100, in one run.
 
 Prints the rates and their ratio (`-s`). The real queue's time includes building its message terms, as ours does.
-The limit is on the ratio: how fast the machine is, and what else runs on it, must not decide it.
+The limit applies to the ratio: the speed of the machine, and its other load, must not decide the test.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BATCH, SIZE = 100, 200
 BATCHES = int(os.environ.get("MQSTORE_BATCHES", "2000"))
 ROUNDS = 3
 WANTED = 2
-"""Times the rate of the real queue."""
+"""As a multiple of the rate of the real queue."""
 
 
 def real_speed(queue: BackingQueue, folder: Path, number: int) -> tuple[float, float]:
@@ -38,7 +38,7 @@ def real_speed(queue: BackingQueue, folder: Path, number: int) -> tuple[float, f
 
 
 class Stopwatch:
-    """Messages per second by the clock, and per second of this process's processor time."""
+    """Messages per second of wall-clock time, and per second of this process's CPU time."""
 
     def __init__(self) -> None:
         self.wall, self.cpu = time.perf_counter(), time.process_time()
@@ -49,7 +49,7 @@ class Stopwatch:
 
 
 def own_speed(folder: Path, number: int) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Rates of publishing, and of fetching with bodies and acknowledging."""
+    """The rates of publishing, and of fetching with bodies and acknowledging."""
     bodies = [b"x" * SIZE] * BATCH
     with Queue(str(folder / f"store-{number}"), "q") as queue:
         watch = Stopwatch()

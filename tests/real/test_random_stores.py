@@ -1,6 +1,6 @@
-"""Random stores of the real 4.9.3 and 5.3.3, also crashed and harmed: mqstore's rows equal what the real store serves.
+"""Random stores of the real 4.9.3 and 5.3.3, also crashed and damaged: mqstore's rows equal what the real store serves.
 
-`MQSTORE_STORES` says how many (24), `MQSTORE_SEED` where the seeds start, `MQSTORE_KEEP` where failing stores are kept.
+`MQSTORE_STORES` sets how many, `MQSTORE_SEED` the first seed, `MQSTORE_KEEP` the folder that keeps failing stores.
 A failure prints its seed; `MQSTORE_STORES=1 MQSTORE_SEED=<seed>` repeats it.
 """
 
@@ -25,7 +25,7 @@ AHEAD = 3
 
 
 class Kitchen:
-    """Prepares the cases of the next seeds in two threads while a test compares: the real stores run beside mqstore."""
+    """Prepares the cases of the next seeds in two threads while a test compares: the real stores run concurrently."""
 
     def __init__(self, work: Path) -> None:
         self._work, self._pool = work, ThreadPoolExecutor(2)

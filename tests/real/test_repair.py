@@ -1,7 +1,7 @@
-"""Harmed random stores, repaired: the real stores load them, serve all that they served before and every intact record
-of the log; queues and index are those that the real stores make from the same log.
+"""Damaged random stores, repaired: the real stores load them and serve everything that they served before and every
+intact record of the log; queues and index are those that the real stores build from the same log.
 
-`MQSTORE_REPAIRS` says how many stores (4), `MQSTORE_SEED` where the seeds start.
+`MQSTORE_REPAIRS` sets the number of stores, `MQSTORE_SEED` the first seed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.real
 FIRST_SEED = int(os.environ.get("MQSTORE_SEED", "20261121"))
 SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("MQSTORE_REPAIRS", "2")))
 VERSIONS = {"4.9.3": "493", "5.3.3": "533"}
-"""End of a fixture's name → the real store."""
+"""The real store for the end of a fixture's name."""
 
 
 def repaired(store: Path, settings: Settings, target: Path) -> list[str]:
@@ -43,13 +43,13 @@ def repaired(store: Path, settings: Settings, target: Path) -> list[str]:
 
 
 def intact(store: Path) -> set[int]:
-    """Addresses of the right records of a log that belong into a queue."""
+    """Addresses of the intact records of a log that belong in a queue."""
     request = ScanRequest(columns=("physicalOffset", "sysFlag", "body"), scan=Scan.LOG, mode=Mode.DROPMALFORMED)
     return {row["physicalOffset"] for row in read(store, request) if row["sysFlag"] & 0xC in (0, 8)}
 
 
 def deleted(made: Variant) -> set[int]:
-    """Addresses of the records that the store never served as it was made, because their queue began again at 0 after
+    """Addresses of the records that the store did not serve even as made, because their queue restarted at 0 after
     them.
     """
     request = ScanRequest(columns=("topic", "queueId", "queueOffset", "physicalOffset"), scan=Scan.LOG)
@@ -70,13 +70,13 @@ def check(variant: Variant, settings: Settings, target: Path, gone: set[int]) ->
     newest = max((fields["magic"] for fields in Log(variant.directory / "commitlog").right_records()), default=0)
     for told in variant.truths:
         if told.version == "493" and newest == MAGIC_V2:
-            continue  # it ends the log at the first record of 5.x that a start happens to scan
+            continue  # it ends the log at the first 5.x record that recovery happens to scan
         served = {} if told.never_answers else {message["physicalOffset"]: message for message in told.messages}
         after = truth.ask(told.version, target, settings)
         story = f"{told.version} {variant.harm.story} {done} {after.notes}"
         assert not after.never_answers, story
         found = {message["physicalOffset"]: message for message in after.messages}
-        # A record with a flipped address is served under an address that is none.
+        # A record with a flipped address is served under an address that does not exist.
         lost = (served.keys() & starts) - found.keys()
         assert not lost, (story, sorted(lost))
         own = (told.version == "533") == variant.says_5x

@@ -1,6 +1,6 @@
-"""A report in headless Chromium: no error, no network, tables that search and sort, and light or dark as asked.
+"""A report in headless Chromium: no errors, no network, tables that search and sort, and light or dark as requested.
 
-Without Chromium nothing of this can be seen, and the test fails: Debian's package is `chromium`, which `.ci/run`
+Without Chromium none of this can be checked, and the test fails. Debian's package is `chromium`, which `.ci/run`
 installs.
 """
 

@@ -1,4 +1,4 @@
-"""Stores in a real S3 server: the same rows as on disk, also through Spark; faults in one line, no secret."""
+"""Stores in a real S3 server: the same rows as on disk, also through Spark; one-line errors without secrets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.s3_server import KEY, SECRET, S3Server, s3_server
 
 pytestmark = pytest.mark.real
 
-ROCKETMQ = [name for name in archive.names() if name != "defaults-4.9.3"]  # its gigabyte of zeros: over memory only
+ROCKETMQ = [name for name in archive.names() if name != "defaults-4.9.3"]  # its gigabyte of zeros: in memory only
 AWKWARD = "a b/%LMQ% ü"
 
 
@@ -60,7 +60,7 @@ def test_rocketmq_fixtures_are_the_same(server: S3Server, tmp_path: Path, name: 
 
 @pytest.mark.parametrize("name", golden.NAMES)
 def test_rabbitmq_fixtures_are_the_same(server: S3Server, tmp_path: Path, name: str) -> None:
-    """Beside a copy of its own: a store whose files the server holds open is in use."""
+    """Compares with a separate copy: a store whose files the server holds open is in use."""
     golden.unpack(name, tmp_path)
     assert_rabbitmq_same(Twins(tmp_path, f"s3://nodes/{name}", server.options))
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.real
 
 VERSIONS = {"4.9.3": "493", "5.3.3": "533"}
 BIG = 20 << 20
-"""Bytes of a file that goes up in several parts."""
+"""The size in bytes of a file that is uploaded in several parts."""
 
 
 @pytest.fixture(scope="module")

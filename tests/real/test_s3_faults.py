@@ -1,4 +1,4 @@
-"""A failing way to a real S3 server: the right rows or one named line, no secret."""
+"""A faulty connection to a real S3 server: the right rows or a named one-line error, without secrets."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_token_that_expires_in_mid_scan_is_one_line(server: S3Server, proxy: F
 
 
 def test_a_log_in_another_bucket(server: S3Server) -> None:
-    """The queues lie in one bucket, the log in another."""
+    """The queues are in one bucket, the log in another."""
     registry.forget_all()
     given = {**server.options, "commitLogPath": f"s3://backups/{NAME}/store/commitlog"}
     assert table(f"s3://queues/{NAME}/store", ScanRequest(), **given).equals(table(local(server), ScanRequest()))

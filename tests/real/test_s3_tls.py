@@ -1,4 +1,4 @@
-"""A real S3 server behind TLS: whom its certificate must be signed by, and what is said where that is not so."""
+"""A real S3 server over TLS: who must have signed its certificate, and the error otherwise."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ with pa.ipc.new_stream(sys.stdout.buffer, batches[0].schema) as out:
 
 @pytest.mark.parametrize("name", TRUSTED_BY)
 def test_a_trusted_certificate_reads_as_on_disk(server: S3Server, certificates: Certificates, name: str) -> None:
-    """In a process of its own each: the library looks at the environment once."""
+    """Each runs in a separate process: the library reads the environment only once."""
     named = {name: str(certificates.authority)}
     given = options(server, **{key: value for key, value in named.items() if key.startswith("storage.")})
     environment = {key: value for key, value in os.environ.items() if key not in TRUSTED_BY}
@@ -89,7 +89,7 @@ def test_a_trusted_certificate_reads_as_on_disk(server: S3Server, certificates: 
 
 
 def test_spark(server: S3Server, certificates: Certificates, spark: SparkSession) -> None:
-    """Its workers, processes of their own, trust the authority that the option names."""
+    """Spark's workers, which are separate processes, trust the authority that the option names."""
     given = options(server, **{"storage.caFile": str(certificates.authority)})
     frame = spark.read.format("mqstore").option("minPartitions", 4)
     assert frame.options(**given).load(URI).toArrow().equals(

@@ -1,4 +1,4 @@
-"""Spark with two workers that see no local copy: each executor in a mount namespace in which the buckets are empty."""
+"""Spark with two workers that see no local copy: each executor is in a mount namespace where the buckets are empty."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def rows_on_disk(path: Path, columns: tuple[str, ...]) -> list[list[object]]:
 
 
 def test_two_workers_that_see_no_local_copy_read_the_same_rows(server: S3Server, tmp_path: Path) -> None:
-    """Every third request for bytes fails once, too."""
+    """In addition, every third request for bytes fails once."""
     way = way_to_hide(server.folder)
     if way is None:
         pytest.skip(

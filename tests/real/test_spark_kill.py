@@ -1,7 +1,7 @@
 """SIGKILL of a whole Spark job (driver, JVM, Python workers) at random moments of its write.
 
-For mqstore's readers and for a stock store the job is whole or absent; the next append works, finishes what was
-committed, and leaves nothing behind. `MQSTORE_KILLS` says how often (2); `MQSTORE_SEED` where it starts.
+For mqstore's readers and for a stock store the job is complete or absent; the next append works, finishes what was
+committed, and leaves nothing behind. `MQSTORE_KILLS` sets the number of kills (2), `MQSTORE_SEED` the first seed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ POLL_S = 0.0005
 
 
 class Driver:
-    """A Spark driver in a session of its own, so that all it started can be found and killed."""
+    """A Spark driver in its own session, so that everything it started can be found and killed."""
 
     def __init__(self, store: Path) -> None:
         self._process = subprocess.Popen(
@@ -59,7 +59,7 @@ class Driver:
         return line.strip()
 
     def members(self) -> list[tuple[int, int]]:
-        """Processes of the session that live (driver, JVM, Python daemons and their workers), and their groups."""
+        """Live processes of the session (driver, JVM, Python daemons and their workers), and their groups."""
         found = []
         for name in filter(str.isdigit, os.listdir("/proc")):
             try:
@@ -71,7 +71,7 @@ class Driver:
         return found
 
     def kill(self, groups: set[int] | None = None) -> None:
-        """Kills all of them, first those of known groups: looking for the others takes its time."""
+        """Kills all of them, those of known groups first: finding the others takes time."""
         left = set() if groups is None else groups
         while left or (left := {group for _, group in self.members()}):
             for group in left:
@@ -96,7 +96,7 @@ def driver(store: Path) -> Iterator[Driver]:
 
 
 def watched_job(running: Driver, store: Path) -> dict[str, float]:
-    """Seconds that a whole job spends in each phase."""
+    """Runs a complete job; returns the seconds that it spends in each phase."""
     end = store / ".mqstore" / "state.json"
     before, last, since = end.stat().st_mtime_ns, "none", time.monotonic()
     running.begin(WATCHED)
@@ -112,12 +112,12 @@ def watched_job(running: Driver, store: Path) -> dict[str, float]:
 
 
 def served(store: Path) -> Counter[int]:
-    """Rows of each job, of mqstore's reading."""
+    """The number of rows of each job, as mqstore reads them."""
     return jobs_of(body for *_, body in bodies(store))
 
 
 def stock(version: str, store: Path) -> Counter[int] | None:
-    """Rows of each job that a stock store serves from a copy; None when it refuses to load it."""
+    """The number of rows of each job that a stock store serves from a copy; None if it refuses to load it."""
     copy = store.parent / "broker" / "store"
     shutil.copytree(store, copy)
     visit = Visit(version, copy, SETTINGS)
@@ -150,7 +150,7 @@ def killed_at(aim: str, store: Path, r: random.Random) -> None:
 
 
 def check_after(store: Path, fell: str, version: str) -> str:
-    """Everything that must hold after a kill; whether the job was there at once, after the redo, or not."""
+    """Asserts everything that must hold after a kill; returns whether the job was there at once, after redo, or not."""
     done = Counter({WARM_UP: ROWS, WATCHED: ROWS})
     whole = done + Counter({KILLED: ROWS})
     seen = served(store)
@@ -171,7 +171,7 @@ def check_after(store: Path, fell: str, version: str) -> str:
         assert found == (1 if after == whole else 0)
     left = {path.name for path in (store / ".mqstore").iterdir()}
     for folder in (store / ".mqstore" / "staging").glob("*"):
-        # A folder that was killed before its owner's name stood in it goes a minute later.
+        # A folder whose driver was killed before the owner's name was in it is removed a minute later.
         assert [path.name for path in folder.iterdir()] in ([], ["owner.json.tmp"]), "only this may outlive a kill"
     assert left - {"staging"} == {"lock", "state.json"}
     assert not (store / "commitlog" / GUARD).exists()

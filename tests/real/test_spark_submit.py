@@ -1,4 +1,4 @@
-"""`spark-submit` to workers that have no mqstore: it travels as the renamed wheel (docs/deployment.md "Cluster")."""
+"""`spark-submit` to workers without mqstore: it is shipped as the renamed wheel (docs/deployment.md "Cluster")."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ spark.stop()
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Path:
-    """A Python that has all that this one has but mqstore."""
+    """A Python with everything that this one has except mqstore."""
     folder = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     (site,) = folder.glob("lib/python*/site-packages")

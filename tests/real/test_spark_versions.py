@@ -1,6 +1,6 @@
-"""The table of docs/compatibility.md, run again: each Spark of it from the package registry, classic and Connect.
+"""Checks the table of docs/compatibility.md with each Spark in it from the package registry, classic and Connect.
 
-`MQSTORE_SPARKS` names the versions; `make test-real-full` runs all of the table. Environments are kept in
+`MQSTORE_SPARKS` names the versions; `make test-real-full` runs the entire table. Environments are kept in
 `.cache/spark-<version>`.
 """
 
@@ -35,13 +35,13 @@ ROWS = {
     "mqstore.read": 20_048, "mqstore.read.key": 4, "mqstore.read.kafka": 6_005, "mqstore.read.view": 31,
 }  # fmt: skip
 NO_CONNECT = ("3.5",)
-"""PySpark 3.5 from the registry has no Connect server, and no data sources in Python either."""
+"""PySpark 3.5 from the registry has neither a Connect server nor Python data sources."""
 OLD_NUMPY = {"3.5": ["numpy < 2", "pyarrow < 20"]}
-"""What a Spark itself needs older than the newest of the registry."""
+"""Packages that a Spark version needs older than the newest in the registry."""
 
 
 def environment(version: str) -> Path:
-    """The Python of an environment with this Spark and what mqstore needs, but not mqstore."""
+    """The Python of an environment with this Spark and the dependencies of mqstore, but without mqstore."""
     folder = CACHE / f"spark-{version}"
     python = folder / "bin" / "python"
     done = folder / "ready"
@@ -57,7 +57,7 @@ def environment(version: str) -> Path:
 
 
 def tried(version: str, master: str, folder: Path) -> dict[str, Any]:
-    """What each step of `spark_version.py` answers on a Spark."""
+    """The result of each step of `spark_version.py` on a Spark version."""
     store = archive.unpack("shop-4.9.3", folder)
     python = str(environment(version))
     own = {"PYSPARK_PYTHON": python, "PYTHONPATH": str(ROOT)}
@@ -71,7 +71,7 @@ def tried(version: str, master: str, folder: Path) -> dict[str, Any]:
 
 
 def promised(version: str) -> dict[str, str]:
-    """The column of a version of the table of docs/compatibility.md: `yes` or `no` for each of its steps."""
+    """The column of a version in the table of docs/compatibility.md: `yes` or `no` for each step."""
     text = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:2] == "| "]
     (head,) = [cells for cells in lines if cells[0] == "Spark"]

@@ -1,4 +1,4 @@
-"""Old entries behind those that a start appends to a queue (rocketmq.md 3.4): what both real stores serve of them."""
+"""Which stale entries, after those that startup appends to a queue (rocketmq.md 3.4), both real stores serve."""
 
 from __future__ import annotations
 

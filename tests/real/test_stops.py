@@ -1,8 +1,8 @@
-"""A writer dies at a step of a commit, and a stock store of 4.9.3 or 5.3.3 is started there: it refuses to load, or
-serves the job whole or not at all; what it then takes is still there after mqstore's redo, and all agree.
+"""A writer dies at a step of a commit, and a stock store of 4.9.3 or 5.3.3 is then started: it refuses to load, or
+serves the job completely or not at all; what it then accepts is still there after mqstore's redo, and all agree.
 
-`MQSTORE_STOPS=1` takes every step, as `make test-real-full` does; without it every 90th, from a place that
-`MQSTORE_SEED` says. Steps that leave the same files for a broker are asked once.
+`MQSTORE_STOPS=1` tries every step, as `make test-real-full` does; without it a sample is tried, from a position that
+`MQSTORE_SEED` selects. Steps that leave the same files for a broker are tried once.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ AGREES = 5
 
 
 def for_a_broker(directory: Path) -> dict[str, tuple[int, str]]:
-    """The files that a broker looks at."""
+    """The files that a broker reads."""
     return {name: found for name, found in contents(directory).items() if not name.startswith(".mqstore")}
 
 
 def stop(kind: str, last: int, original: Path, directory: Path) -> None:
-    """The store of a writer that died at its call number `last`."""
+    """Makes the store of a writer that died at its call number `last`."""
     shutil.rmtree(directory.parent, ignore_errors=True)
     directory.parent.mkdir(parents=True)
     if original.exists():
@@ -45,7 +45,7 @@ def stop(kind: str, last: int, original: Path, directory: Path) -> None:
 
 
 def calls_of(kind: str, tmp_path: Path) -> int:
-    """How many changing calls a write takes."""
+    """The number of calls of a write that change the disk."""
     directory = made_store(kind, tmp_path / "counted")
     with stopped_at(None) as clock:
         write(directory, NEW_ROWS, **options_of(kind))

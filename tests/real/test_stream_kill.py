@@ -1,7 +1,7 @@
-"""A streaming query's driver killed by SIGKILL again and again, without Spark.
+"""A streaming query's driver, without Spark, killed by SIGKILL again and again.
 
-In the end every row is there once, in order per queue and key, for mqstore and for the stock stores of 4.9.3 and
-5.3.3. `MQSTORE_STREAM_KILLS` says how many kills there are (20).
+In the end every row is present once, in order per queue and key, for mqstore and for the stock stores of 4.9.3 and
+5.3.3. `MQSTORE_STREAM_KILLS` sets the number of kills.
 """
 
 from __future__ import annotations

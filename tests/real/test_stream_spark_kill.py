@@ -1,8 +1,8 @@
-"""A streaming query through Spark, its whole job (driver, JVM, Python workers) killed by SIGKILL again and again.
+"""A streaming query through Spark whose whole job (driver, JVM, Python workers) is killed by SIGKILL again and again.
 
-In the end every row is there once, in order per queue and key, for mqstore and for the stock stores of 4.9.3 and
-5.3.3. `MQSTORE_STREAM_SPARK_KILLS` says how many kills there are, `MQSTORE_STREAM_BATCHES` how many micro-batches the
-undisturbed query has; `make test-real-full` sets both.
+In the end every row is present once, in order per queue and key, for mqstore and for the stock stores of 4.9.3 and
+5.3.3. `MQSTORE_STREAM_SPARK_KILLS` sets the number of kills, `MQSTORE_STREAM_BATCHES` the number of micro-batches of
+the undisturbed query; `make test-real-full` sets both.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ START_S, MOMENT_S = 240.0, 3.0
 
 
 def append(store: Path, first: int, count: int) -> None:
-    """Rows that are numbered on, all in one queue."""
+    """Appends consecutively numbered rows, all in one queue."""
     numbers = range(first, first + count)
     with open_store(str(store), "rocketmq", commitLogFileSize=1 << 20) as opened:
         opened.append(pa.table({
@@ -53,7 +53,7 @@ def append(store: Path, first: int, count: int) -> None:
 
 
 class Driver:
-    """A Spark driver in a session of its own, so that all it started can be found and killed."""
+    """A Spark driver in its own session, so that everything it started can be found and killed."""
 
     def __init__(self, source: Path, target: Path, checkpoint: Path, limit: int) -> None:
         words = [str(source), str(target), str(checkpoint), str(limit)]
@@ -75,7 +75,7 @@ class Driver:
         return self._process.poll() is None
 
     def ended(self) -> list[int]:
-        """Waits until all is copied; the milliseconds of its batches."""
+        """Waits until everything is copied; returns the milliseconds of its batches."""
         assert self._process.stdout is not None
         lines = self._process.stdout.read().splitlines()
         assert self._process.wait() == 0
@@ -83,7 +83,7 @@ class Driver:
         return found
 
     def groups(self) -> set[int]:
-        """The process groups of the session: its own, and those of Python workers."""
+        """The process groups of the session: the driver's own, and those of Python workers."""
         found = set()
         for name in filter(str.isdigit, os.listdir("/proc")):
             try:
@@ -95,7 +95,7 @@ class Driver:
         return found
 
     def kill(self, known: set[int] | None = None) -> None:
-        """Kills all processes, first those of groups that are known: looking for the others takes its time."""
+        """Kills all processes, those of known groups first: finding the others takes time."""
         left = known or set()
         while left or (left := self.groups()):
             for group in left:
@@ -112,7 +112,7 @@ class Driver:
 
 @contextmanager
 def drivers(source: Path, target: Path, checkpoint: Path, count: int) -> Iterator[Iterator[Driver]]:
-    """So many drivers, one after the other and one without a limit; the next one's session starts meanwhile."""
+    """`count` drivers, one after another, then one without a limit; the session of the next one starts meanwhile."""
     started: list[Driver] = []
 
     def each() -> Iterator[Driver]:
@@ -130,7 +130,7 @@ def drivers(source: Path, target: Path, checkpoint: Path, count: int) -> Iterato
 
 
 def moment(target: Path, checkpoint: Path) -> str:
-    """Where the query stands, as the disk tells."""
+    """The phase of the query, as the disk shows it."""
     written, done = noted(checkpoint / "offsets"), noted(checkpoint / "commits")
     step = phase(target)
     if written == done:
@@ -141,20 +141,22 @@ def moment(target: Path, checkpoint: Path) -> str:
 
 
 def landed_batch(target: Path) -> int:
-    """The last batch that the store remembers; -1 for none."""
+    """The last batch recorded in the store, -1 if there is none."""
     notes = sorted((target / ".mqstore" / "queries").glob("*"))
     return max((json.loads(note.read_text())["version"] for note in notes), default=-1)
 
 
 def age_ownerless(target: Path) -> None:
-    """A minute goes by: a staging folder whose driver was killed before it wrote down that it is its own may go."""
+    """Lets a minute pass, so that a staging folder whose driver was killed before it recorded its ownership may be
+    removed.
+    """
     for folder in (target / ".mqstore" / "staging").glob("*"):
         if not (folder / "owner.json").exists():
             os.utime(folder, (time.time() - 100, time.time() - 100))
 
 
 def check_copy(source: Path, target: Path) -> int:
-    """Every row of the source once, in order in each queue and for each key; how many there are."""
+    """Asserts that every row of the source is there once, in order per queue and key; returns their number."""
     wanted = [(key, body) for *_, key, body in rows_of(source, "orders")]
     found = rows_of(target, "copy")
     assert sorted((key, body) for *_, key, body in found) == sorted(wanted)
@@ -167,7 +169,7 @@ def check_copy(source: Path, target: Path) -> int:
 
 
 def check_files(target: Path) -> None:
-    """No file is left behind by a batch, and no folder has more files than its rows need."""
+    """Asserts that no batch left a file behind, and that no folder has more files than its rows need."""
     assert {path.name for path in (target / ".mqstore").iterdir()} == {"lock", "queries", "state.json"}
     with open_store(str(target)) as store:
         files = [row for batch in store.view("segments") for row in batch.to_pylist()]

@@ -1,6 +1,6 @@
-"""Stores that mqstore writes, opened by the real 4.9.3 and 5.3.3: every message and key as mqstore reads them.
+"""Stores that mqstore writes, opened by the real 4.9.3 and 5.3.3: every message and key is as mqstore reads it.
 
-`MQSTORE_WRITES` says how many seeds (4; `make test-real-full` takes 30), `MQSTORE_SEED` where they start.
+`MQSTORE_WRITES` sets the number of seeds (30 in `make test-real-full`), `MQSTORE_SEED` the first one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("MQSTORE_WRITES", "3")
 
 
 def real_problems(directory: Path, settings: dict[str, Any], versions: tuple[str, ...]) -> list[str]:
-    """Everything in which the real stores' answers about a directory differ from mqstore's."""
+    """All differences between the real stores' answers about a directory and mqstore's."""
     lines = []
     for version in versions:
         automatic = (version == "533") == says_5x(directory)
@@ -52,7 +52,7 @@ def test_new_stores_and_two_appends(seed: int, tmp_path: Path) -> None:
     settings = geometry(r)
     directory, rows = tmp_path / "made" / "store", []
     for number in range(3):
-        # A job without rows makes an empty store, so the geometry is told until there is a log file.
+        # A job without rows makes an empty store, so the geometry is passed until there is a log file.
         options = {} if any((directory / "commitlog").glob("0*")) else write_options(settings)
         rows += append(directory, r, settings["mappedFileSizeCommitLog"], **options)
         problems = row_problems(rows, directory) if rows else []
@@ -75,7 +75,7 @@ def test_appends_to_random_stores_of_the_real_systems(seed: int, tmp_path: Path)
     r = random.Random(f"append {seed}")
     made = random_store.make(seed, tmp_path / "made" / "store")
     directory, size = made.directory, made.settings["mappedFileSizeCommitLog"]
-    # A store whose log has a file says its sizes itself, those of the index aside.
+    # A store whose log has a file states its own sizes, except those of the index.
     tells = any((directory / "commitlog").glob("0*"))
     given = write_options(made.settings)
     options = {name: value for name, value in given.items() if name.startswith("index") or not tells}
@@ -118,7 +118,7 @@ def test_appends_to_fixtures(name: str, tmp_path: Path) -> None:
 def appended_key_problems(
     version: str, directory: Path, settings: dict[str, Any], rows: list[dict[str, Any]]
 ) -> list[str]:
-    """Keys of appended rows that the real store does not find, or finds where mqstore does not."""
+    """Keys of appended rows that the real store does not find, or finds at other addresses than mqstore."""
     lines = []
     served = {row["physicalOffset"]: row for row in read(directory, in_partitions(1, **AS_BROKER))}
     copy = shutil.copytree(directory, directory.parent / "keys" / "store")

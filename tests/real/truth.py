@@ -1,4 +1,4 @@
-"""What the real store serves from a copy of a directory, and what a reader of that directory must therefore answer."""
+"""What the real store serves from a copy of a directory, and what a reader of that directory must therefore return."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Place = tuple[str, int, int]
 
 @dataclass
 class Truth:
-    """The real store's answer."""
+    """The real store's answers."""
 
     version: str
     messages: list[dict[str, Any]] = field(default_factory=list)
@@ -34,8 +34,8 @@ class Truth:
 
 
 def ask(version: str, store: Path, settings: Settings) -> Truth:
-    """Opens a copy of `store` with a real store and asks it for everything. Files of length zero, which 4.9.3 does not
-    load and 5.3.3 deletes, are left out of the copy.
+    """Opens a copy of `store` with a real store and queries it for everything. Files of length zero, which 4.9.3 does
+    not load and 5.3.3 deletes, are left out of the copy.
     """
     copy = store.parent / f"{store.name}-{version}" / "store"
     shutil.copytree(store, copy)
@@ -67,8 +67,8 @@ def _without_writer_settings(settings: Settings) -> Settings:
 
 
 def _keep_messages(truth: Truth, answers: list[Answer], copy: Path, low: int) -> None:
-    """Drops what is served but is no message: bytes that do not decode, bodies that do not inflate, and bytes of the
-    oldest file served for a unit whose physical offset 0 is gone (format page 6.1).
+    """Keeps the messages among the answers. Drops bytes that do not decode, bodies that do not inflate, and bytes of
+    the oldest file that are served for a unit whose physical offset 0 no longer exists (format page 6.1).
     """
     for answer in answers:
         at: Place = (answer["cqTopic"], answer["cqQueueId"], answer["cqOffset"])
@@ -86,7 +86,7 @@ def _keep_messages(truth: Truth, answers: list[Answer], copy: Path, low: int) ->
 
 def _truth_line(answer: Answer, at: Place, physical_offset: int) -> dict[str, Any]:
     stored = base64.b64decode(answer["body64"] or "")
-    # 4.9.3 takes every compressed body for zlib; a reader goes by the bits that say how (interface.md 5).
+    # 4.9.3 treats every compressed body as zlib; a reader follows the bits that state the kind (interface.md 5).
     body = base64.b64decode(answer["decoded64"]) if "decoded64" in answer else inflate(stored, answer["sysFlag"])
     same = ("topic", "queueId", "queueOffset", "size", "bornHost", "storeHost", "flag", "sysFlag", "reconsumeTimes")
     return {
@@ -104,7 +104,7 @@ def _truth_line(answer: Answer, at: Place, physical_offset: int) -> dict[str, An
 
 
 def check(store: Path, truth: Truth, touched: set[int], partitions: int, automatic: bool) -> list[str]:
-    """Everything in which mqstore's answers about `store` differ from the real store's; empty when nothing does."""
+    """All differences between mqstore's answers about `store` and the real store's; empty if there are none."""
     before = fingerprint(store)
     options = {} if automatic else {"recovery": RECOVERY[truth.version]}
     log = Log(store / "commitlog")
@@ -123,13 +123,13 @@ def check(store: Path, truth: Truth, touched: set[int], partitions: int, automat
 
 
 def _expected(truth: Truth, touched: set[int], log: Log) -> tuple[list[Row], dict[Place, dict[str, Any]]]:
-    """Rows that must be there in every column, and messages that a reader may leave out: their record was changed
+    """Rows that must be equal in every column, and messages that a reader may leave out: their record was changed
     outside its body, so a broker serves what nobody sent.
     """
     strict, loose = [], {}
     for message in truth.messages:
         odd = message["unitOffset"] in touched or message["unitOffset"] != message["physicalOffset"]
-        # A 4.9.3 client reads the topic of a V2 record wrong.
+        # A 4.9.3 client misreads the topic of a V2 record.
         if odd or (truth.version == "493" and log.fields(message["physicalOffset"])["magic"] == MAGIC_V2):
             loose[message["foundAt"]] = message
         else:
@@ -149,7 +149,7 @@ def _loosely(message: dict[str, Any] | None, row: Row) -> list[str]:
 
 
 def _fail_fast(store: Path, strict: list[Row], loose: dict[Place, Any], options: dict[str, str]) -> list[str]:
-    """The same rows, or an error that is one line and names the store."""
+    """The differences with FAILFAST, which must return the same rows or a one-line error that names the store."""
     try:
         rows = read(store, in_partitions(1, mode=Mode.FAILFAST), **options)
     except MqStoreError as error:

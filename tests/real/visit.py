@@ -1,4 +1,4 @@
-"""A stock store started on a directory: whether it loads, what it serves, and what it takes."""
+"""A stock store started on a directory: whether it loads, what it serves, and what it accepts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TAKEN = 3
 
 
 class Visit:
-    """What a real store made of a directory: nothing when it refused it, else what it served and what it took."""
+    """What a real store did with a directory: nothing if it refused it, else what it served and what it accepted."""
 
     def __init__(self, version: str, directory: Path, settings: dict[str, Any]) -> None:
         self.served: list[bytes] = []

@@ -31,13 +31,13 @@ TYPES = {
 
 @dataclass
 class Written:
-    """Rows that were written, in the order of their tasks."""
+    """The rows that were written, in the order of their tasks."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
 
 
 def geometry(r: random.Random) -> dict[str, Any]:
-    """Sizes of a new store, as a broker's settings; some have room for the largest records."""
+    """The sizes of a new store, as a broker's settings; some have room for the largest records."""
     return {
         "mappedFileSizeCommitLog": r.choice((4096, 5000, 16384, 65536, 1 << 20, LARGEST + 8, LARGEST + 8, 9_000_000)),
         "mappedFileSizeConsumeQueue": r.choice((100, 200, 400, 2000)),
@@ -49,9 +49,9 @@ def geometry(r: random.Random) -> dict[str, Any]:
 def table(
     r: random.Random, file_size: int, count: int, end: int = 0, topics: tuple[str, ...] = TOPICS
 ) -> tuple[pa.Table, list[dict[str, Any]], int]:
-    """A random table with a random choice of columns, its rows, and where the log ends when it began at `end`.
+    """A random table with a random choice of columns, its rows, and the new end of a log that ended at `end`.
 
-    Some records fill their file but for the 8 bytes that must be left, or miss that by one; some are the largest.
+    Some records fill their file except the 8 bytes that must be left, or miss that by one; some have the maximum size.
     """
     queues = r.choice((1, 4, r.randrange(1, 91)))
     optional = [name for name in ("key", "tags", "properties", "queueId", "bornTimestamp", "flag", "bornHost",
@@ -82,7 +82,7 @@ def _body_size(r: random.Random, room: int, file_size: int, empty: int) -> int:
     kind, largest = r.random(), min(LARGEST, file_size - 8) - empty
     if kind < 0.06:
         wanted = room - 8 + r.choice((-1, 0, 0, 1)) - empty
-        # A file of megabytes is filled by records in between, not by one.
+        # A file of several megabytes is filled by many records, not by a single one.
         return wanted if 0 < wanted <= min(largest, 70_000) else 1
     if kind < 0.07 or (kind < 0.1 and file_size < 70_000):
         return largest
@@ -90,7 +90,7 @@ def _body_size(r: random.Random, room: int, file_size: int, empty: int) -> int:
 
 
 def record_size(row: dict[str, Any]) -> int:
-    """TOTALSIZE of a row's record (rocketmq.md 2.1): 91 bytes and what varies."""
+    """TOTALSIZE of a row's record (rocketmq.md 2.1): 91 bytes and the variable parts."""
     pairs = "\x02".join(f"{name}\x01{value}" for name, value in expected_properties(row))
     varying = len(row["topic"].encode()) + len(row["body"]) + len(pairs.encode())
     return 91 + varying + (12 if (row.get("bornHost") or "").startswith("[") else 0)
@@ -111,7 +111,7 @@ def expected_properties(row: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def row_problems(rows: list[dict[str, Any]], directory: Path) -> list[str]:
-    """How the store's log differs from the rows that were written, in order; by mqstore's own reading."""
+    """How the store's log, as mqstore itself reads it, differs from the rows that were written, in order."""
     with open_store(str(directory)) as store:
         batches = [b for p in store.snapshot().plan(in_partitions(1, **AS_BROKER)) for b in p.read()]
     got = pa.Table.from_batches(batches).sort_by("physicalOffset").to_pylist() if batches else []
@@ -138,7 +138,9 @@ def _different(row: dict[str, Any], mine: dict[str, Any]) -> list[str]:
 def key_problems(
     version: str, copy: Path, settings: Settings, directory: Path, keys: list[tuple[str, str]]
 ) -> list[str]:
-    """Keys that the real store's index finds at other addresses than mqstore. Asks for fewer than its limit of 64."""
+    """Keys that the real store's index finds at other addresses than mqstore. Compares only answers below its limit of
+    64.
+    """
     lines = []
     with Oracle(version, copy, settings) as oracle:
         oracle.ask(op="wait")
@@ -154,8 +156,8 @@ def key_problems(
 
 
 def time_problems(version: str, copy: Path, settings: Settings, directory: Path, r: random.Random) -> list[str]:
-    """Offsets of times that 5.3.3 finds elsewhere than mqstore's `startingTimestamp`, or 4.9.3 elsewhere than its own
-    rule says: a message of that time, else the nearer neighbour in the file (rocketmq.md 6.3).
+    """Times for which 5.3.3 finds another offset than mqstore's `startingTimestamp`, or 4.9.3 another than its own rule
+    states: a message of that time, else the nearer neighbour in the file (rocketmq.md 6.3).
     """
     lines = []
     queues: dict[tuple[str, int], list[tuple[int, int]]] = {}
@@ -180,7 +182,7 @@ def time_problems(version: str, copy: Path, settings: Settings, directory: Path,
 
 
 def _by_time_493(found: list[tuple[int, int]], at: int, per_file: int) -> set[int]:
-    """Offsets that 4.9.3 may answer when times rise and each file's own time is that of its last message."""
+    """Offsets that 4.9.3 may return if times rise and each file's own time is that of its last message."""
     equal = {offset for offset, ms in found if ms == at}
     below = [(at - ms, offset) for offset, ms in found if ms < at]
     above = [(ms - at, offset) for offset, ms in found if ms > at]

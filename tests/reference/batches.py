@@ -1,4 +1,4 @@
-"""What a consumer's client shows of messages, also of those out of inner batches, beside the rows of mqstore."""
+"""Compares messages, including those from inner batches, as a consumer's client shows them with the rows of mqstore."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 from tests.reference import consumed
 
 NOT_ITS_OWN = ("size", "sysFlag", "bodyCrc", "offsetMsgId")
-"""Of a message out of a batch the client shows the batch's flags, and 0 or nothing for the others."""
+"""For a message from a batch the client shows the flags of the batch, and 0 or nothing for the other fields."""
 
 
 def told(row: dict[str, Any]) -> dict[str, Any]:
-    """What the client shows of a message too, by name."""
+    """The fields of a row that the client also shows, by name."""
     return {name: value for name, value in consumed.told(row).items() if name not in NOT_ITS_OWN}
 
 
 def got(message: dict[str, Any]) -> dict[str, Any]:
-    """The same of a message that the client got."""
+    """The same fields of a message that the client received."""
     return {name: value for name, value in consumed.got(message).items() if name not in NOT_ITS_OWN}

@@ -1,4 +1,4 @@
-"""What a consumer's client shows of a message, beside the row that mqstore reads for it."""
+"""Compares a message as a consumer's client shows it with the row that mqstore reads for it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ SAME = (
 
 
 def told(row: dict[str, Any]) -> dict[str, Any]:
-    """What the client shows of a message too, by name; the row's times are milliseconds."""
+    """The fields of a row that the client also shows, by name; the row's times are milliseconds."""
     return {name: row[name] for name in SAME} | {"body": row["body"], "keys": row["key"]}
 
 
 def got(message: dict[str, Any]) -> dict[str, Any]:
-    """The same of a message that the client got."""
+    """The same fields of a message that the client received."""
     body = base64.b64decode(message["body64"])
     return {name: message[name] for name in SAME} | {"body": body, "keys": message["keys"]}

@@ -1,7 +1,7 @@
-"""What a 3.10.8 node does with a stream's files, one chunk after the other: its start, and a consumer from `first` on.
+"""What a 3.10.8 node does with a stream's files, chunk by chunk: its startup, and a consumer from `first` on.
 
-Slow and plain: the rules of docs/format/rabbitmq-streams.md 7 and 8 as the node's own functions have them, not as
-mqstore plans and reads. tests/real/rabbitmq/test_flipped_streams.py asks a real node.
+Slow and simple: it follows the rules of docs/format/rabbitmq-streams.md 7 and 8 as the node's own functions implement
+them, not the way mqstore plans and reads. tests/real/rabbitmq/test_flipped_streams.py checks a real node.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ FILE_HEAD = 8
 
 
 class NotStartedError(Exception):
-    """The stream's process crashes at its start."""
+    """The stream's process crashes when it starts."""
 
 
 @dataclass
 class Served:
-    """Entries by offset, as a consumer gets them, and whether it comes to the end of the log."""
+    """Entries by offset, as a consumer receives them, and whether it reaches the end of the log."""
 
     entries: dict[int, bytes] = field(default_factory=dict)
     whole: bool = True
 
 
 def served(folder: Path) -> Served:
-    """What a consumer gets from the first offset on after a start. Raises NotStartedError. No file is changed."""
+    """What a consumer receives from the first offset on after a node start. Changes no file. Raises NotStartedError."""
     indexes = sorted(folder.glob("*.index"))
     files = {path.stem: bytearray(path.read_bytes()) for path in folder.glob("*.segment")}
     while len(indexes) > 1 and len(files[indexes[-1].stem]) <= HEAD.size:
@@ -45,7 +45,7 @@ def served(folder: Path) -> Served:
     end = position + HEAD.size + head[8] + head[9]
     del segment[end:]
     zeros = end - len(segment)
-    # Ten zeros are a tracking record, so of many as many do that end alike.
+    # Ten zeros are one tracking record, so a long run of zeros ends like a shorter one of the same length modulo 10.
     segment.extend(bytes(zeros if zeros < 1000 else 1000 + zeros % 10))
     _recover_tracking(bytes(segment), end)
     return _consumed(files, indexes[0].stem, head[6] + head[3])

@@ -1,4 +1,4 @@
-"""Predicates on one row at a time, by SQL's three-valued logic. Times in rows are epoch microseconds."""
+"""Evaluates predicates on one row at a time with SQL's three-valued logic. Times in rows are epoch microseconds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from storage_core.store import Predicate
 
 
 def true(predicate: Predicate, row: Mapping[str, Any]) -> bool:
-    """Whether the predicate is true of the row: neither false nor null."""
+    """Whether the predicate is true for the row, that is, neither false nor null."""
     op, wanted = predicate.op, predicate.value
     if op == "any of":
         return any(all(true(one, row) for one in group) for group in wanted)

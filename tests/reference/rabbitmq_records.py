@@ -13,7 +13,7 @@ from storage_core.formats.rabbitmq.amqp.field_table import json_text
 
 
 def journal(data: bytes) -> tuple[list[tuple[int, int, int, int]], int]:
-    """(kind, sequence id, position, embedded size) of each record, and where the reader stopped."""
+    """(kind, sequence id, position, embedded size) of each record, and the position where the reader stopped."""
     found = []
     position = 0
     while position + 8 <= len(data):
@@ -34,7 +34,7 @@ def journal(data: bytes) -> tuple[list[tuple[int, int, int, int]], int]:
 
 
 def segment(data: bytes) -> tuple[list[int], list[int], int]:
-    """Positions of publishes and of marks, and where the reader stopped."""
+    """Positions of publishes and of marks, and the position where the reader stopped."""
     publishes, marks = [], []
     position = 0
     while position < len(data):
@@ -56,7 +56,7 @@ def segment(data: bytes) -> tuple[list[int], list[int], int]:
 
 
 def message_file(data: bytes) -> tuple[list[tuple[int, int]], list[int], int]:
-    """(position, size) of each whole record, positions of those without their marker, where the reader stopped."""
+    """(position, size) of each complete record, positions of those without a marker, and where the reader stopped."""
     found, unmarked = [], []
     position = 0
     while position + 8 <= len(data):
@@ -88,15 +88,15 @@ def segment_publish(
 
 
 def segment_mark(relative: int) -> bytes:
-    """A deliver record, or, for the second one of an entry, its ack."""
+    """A deliver record, or, if it is the second mark of an entry, its ack."""
     return struct.pack(">H", 0x4000 | relative)
 
 
 def stored_v2(term: bytes) -> bytes:
-    """A stored message of a version-2 queue with its head."""
+    """A stored message of a version-2 queue with its header."""
     return struct.pack(">IBHB", len(term), 1, crc32(term) & 0xFFFF, 0) + term
 
 
 def header_text(letter: str, value: Any) -> str:
-    """A header's value as a row shows it: a long string as its text, every other type as JSON text."""
+    """A header's value as a row shows it: a long string as its text, any other type as JSON text."""
     return value.decode("utf-8", "replace") if letter == "S" else json_text(letter, value)

@@ -1,4 +1,4 @@
-"""The slow twin of the index writer: one key at a time. From the reference model of the format page."""
+"""The slow twin of the index writer: one key at a time. Taken from the reference model of the format page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.reference.rocketmq_model import java_hash
 
 
 def key_hash(topic: str, key: str) -> int:
-    """Hash of an index entry; that of -2^31 is 0."""
+    """The hash of an index entry; a Java hash of -2^31 becomes 0."""
     value = java_hash(f"{topic}#{key}")
     return 0 if value == -(1 << 31) else abs(value)
 
@@ -30,7 +30,7 @@ class Index:
         return self.count >= self.entries
 
     def put(self, topic: str, key: str, physical_offset: int, store_ms: int) -> None:
-        """One key of a record at `place`."""
+        """Adds one key of the record at `physical_offset`."""
         found = key_hash(topic, key)
         at = 40 + 4 * (found % self.slots)
         (previous,) = struct.unpack_from(">i", self.data, at)
@@ -48,7 +48,7 @@ class Index:
         self.count_on_disk, self.end_physical_offset, self.end_ms = self.count, physical_offset, store_ms
 
     def content(self) -> bytes:
-        """The file as it lies on disk."""
+        """The content of the file as stored on disk."""
         times = (self.begin_ms, self.end_ms, self.begin_physical_offset, self.end_physical_offset)
         struct.pack_into(">qqqqii", self.data, 0, *times, self.slot_count, self.count_on_disk)
         return bytes(self.data)
@@ -58,7 +58,7 @@ def dispatch(
     files: list[Index], slots: int, entries: int, topic: str, physical_offset: int, store_ms: int, sys_flag: int,
     properties: dict[str, str],
 ) -> None:  # fmt: skip
-    """The index part of a broker's dispatch of one record."""
+    """The part of a broker's dispatch of one record that updates the index."""
 
     def last() -> Index:
         if not files or files[-1].full:

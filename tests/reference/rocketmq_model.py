@@ -1,7 +1,7 @@
 """A model RocketMQ store that writes one message at a time: the slow twin of everything that writes.
 
-From the reference model of the format page, which was compared byte for byte with both real stores. It keeps all
-files in memory; `save` puts them on disk as a broker leaves them after a clean stop.
+It is taken from the reference model of the format page, which was compared byte for byte with both real stores. It
+keeps all files in memory; `save` writes them to disk as a broker leaves them after a clean stop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def java_hash(text: str) -> int:
-    """`String.hashCode`: over UTF-16 units, 32 bit, signed."""
+    """`String.hashCode`: signed 32-bit, over UTF-16 code units."""
     value, entries = 0, text.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(entries), 2):
         value = (31 * value + int.from_bytes(entries[at : at + 2])) & 0xFFFFFFFF
@@ -23,7 +23,7 @@ def java_hash(text: str) -> int:
 
 
 def hash_map_order(pairs: Iterable[tuple[str, str]], capacity: int = 16) -> list[tuple[str, str]]:
-    """Pairs in the iteration order of a `java.util.HashMap` they were put into."""
+    """The pairs in the iteration order of a `java.util.HashMap` that they were put into."""
     size = 1
     while size < capacity:
         size *= 2
@@ -41,20 +41,20 @@ def hash_map_order(pairs: Iterable[tuple[str, str]], capacity: int = 16) -> list
 
 
 def properties_bytes(pairs: Iterable[tuple[str, str]], trailing: bool, capacity: int = 16) -> bytes:
-    """The stored property string; `trailing` as 5.3.3 writes it, without as 4.9.3 does."""
+    """The stored property string: with `trailing` as 5.3.3 writes it, else as 4.9.3 does."""
     text = "".join(f"{name}\x01{value}\x02" for name, value in hash_map_order(pairs, capacity))
     return (text if trailing else text[:-1]).encode("utf-8")
 
 
 def host_bytes(host: str) -> bytes:
-    """`ip:port` as stored: 4 or 16 address bytes, 4 of port."""
+    """`ip:port` as stored: 4 or 16 bytes of address and 4 of port."""
     address, _, port = host.rpartition(":")
     return ipaddress.ip_address(address.strip("[]")).packed + struct.pack(">i", int(port))
 
 
 @dataclass
 class Message:
-    """What a producer hands to the store."""
+    """A message as a producer hands it to the store."""
 
     topic: str
     queue_id: int
@@ -86,7 +86,7 @@ def encode(message: Message, queue_offset: int, physical_offset: int) -> bytes:
 
 @dataclass
 class ModelStore:
-    """Commit log and consume queues of one store that starts empty."""
+    """Commit log and consume queues of one store, initially empty."""
 
     log_file_size: int
     queue_file_size: int
@@ -95,7 +95,7 @@ class ModelStore:
     queues: dict[tuple[str, int], list[bytes]] = field(default_factory=dict)
 
     def put(self, message: Message) -> tuple[int, int]:
-        """Appends and dispatches a message; its physical offset and size."""
+        """Appends and dispatches a message; returns its physical offset and size."""
         queue = (message.topic, message.queue_id)
         queued = message.sys_flag & 12 in (0, 8)
         queue_offset = len(self.queues.get(queue, ())) if queued else 0

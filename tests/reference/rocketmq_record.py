@@ -1,6 +1,6 @@
-"""The slow, obvious twin of the RocketMQ record decoder: one record at a time, straight from the format page.
+"""The slow, obvious twin of the RocketMQ record decoder: one record at a time, directly after the format page.
 
-It shares no code with `storage_core`; tests compare the fast decoder, and the truth files of real stores, with it.
+It shares no code with `storage_core`; tests compare both the fast decoder and the truth files of real stores with it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import pyarrow as pa
 MAGIC_V1, MAGIC_V2, MAGIC_BLANK = 0xDAA320A7, 0xDAA320AB, 0xCBD43194
 RECORD_MAGIC = rb"\xda\xa3\x20[\xa7\xab]"
 LONGEST_RECORD = 64 << 20
-"""Bytes; more than any record of the tests' stores has."""
+"""In bytes; no record in the tests' stores is as long."""
 
 TIMES = ("bornTimestamp", "storeTimestamp")
 YEAR_1_MS, YEAR_10000_MS = -62_135_596_800_000, 253_402_300_800_000
-"""Times outside of these years are null: no calendar of Spark's or Python's holds them."""
+"""Times outside these years are null: neither Spark's nor Python's calendar can represent them."""
 
 NATIVE_COLUMNS = (
     "topic", "queueId", "queueOffset", "key", "keys", "tags", "body", "properties", "bornTimestamp", "storeTimestamp",
@@ -33,7 +33,7 @@ NATIVE_COLUMNS = (
 
 
 class NotARecord(ValueError):  # noqa: N818 - a finding, not a failure
-    """The bytes at a position are no record."""
+    """The bytes at a position are not a record."""
 
 
 class Damaged(ValueError):  # noqa: N818
@@ -41,7 +41,7 @@ class Damaged(ValueError):  # noqa: N818
 
 
 def split_record(data: bytes, at: int) -> dict[str, Any]:
-    """The stored fields of the record at `at`, undecoded; NotARecord when magic or lengths are wrong."""
+    """The stored fields of the record at `at`, undecoded. Raises NotARecord if magic or lengths are wrong."""
     if at < 0 or at + 91 > len(data):
         raise NotARecord(at)
     size, magic, crc, queue_id, flag, queue_offset, phy, sys_flag, born = struct.unpack_from(">iIiiiqqiq", data, at)
@@ -80,7 +80,9 @@ def split_record(data: bytes, at: int) -> dict[str, Any]:
 
 
 def parse_properties(raw: bytes) -> list[tuple[str, str]]:
-    """Name and value pairs in stored order, as the broker's own parser takes them; a later duplicate wins its place."""
+    """Name and value pairs in stored order, as the broker's own parser reads them. A later duplicate replaces the value
+    and keeps the place.
+    """
     found: dict[str, str] = {}
     for piece in raw.decode("utf-8", "replace").split("\x02"):
         name, separator, value = piece.partition("\x01")
@@ -97,7 +99,7 @@ def host_text(address: bytes) -> str:
 
 
 def inflate(body: bytes, sys_flag: int) -> bytes:
-    """The body as a client gets it; Damaged when it is flagged and does not inflate."""
+    """The body as a client gets it. Raises Damaged if it is flagged as compressed and does not inflate."""
     if not sys_flag & 1:
         return body
     kind = sys_flag >> 8 & 7
@@ -112,7 +114,7 @@ def inflate(body: bytes, sys_flag: int) -> bytes:
 
 
 def native_row(fields: dict[str, Any], store: str) -> dict[str, Any]:
-    """A row in the native columns from the fields of `split_record`, as `scan=log` shows it. Times are epoch ms."""
+    """A row with the native columns from the fields of `split_record`, as `scan=log` shows it. Times are epoch ms."""
     pairs = parse_properties(fields["rawProperties"])
     named = dict(pairs)
     key = named.get("KEYS")
@@ -134,7 +136,7 @@ def native_row(fields: dict[str, Any], store: str) -> dict[str, Any]:
 
 
 class Log:
-    """The commit log of a small store, all of it in memory."""
+    """The commit log of a small store, held entirely in memory."""
 
     def __init__(self, directory: Path) -> None:
         self.store = directory.parent.name
@@ -145,8 +147,8 @@ class Log:
         }
 
     def fields(self, physical_offset: int) -> dict[str, Any]:
-        """The record that starts at a physical offset; NotARecord when there is none."""
-        # A file that is longer than the others does not hide the one behind it.
+        """The record that starts at a physical offset. Raises NotARecord if there is none."""
+        # A file that is longer than the others does not hide the next one.
         for base, data in reversed(self.files.items()):
             if base <= physical_offset < base + len(data):
                 return split_record(data, physical_offset - base)
@@ -157,7 +159,7 @@ class Log:
         return native_row(self.fields(physical_offset), self.store)
 
     def right_records(self) -> Iterator[dict[str, Any]]:
-        """Every record anywhere whose magic, lengths and PHYSICALOFFSET are right, in physical order."""
+        """Every record in the log whose magic, lengths and PHYSICALOFFSET are right, in physical order."""
         for base, data in self.files.items():
             free = 0
             for found in re.finditer(RECORD_MAGIC, data):
@@ -174,7 +176,7 @@ class Log:
 
 
 def _read_without_tail_hole(path: Path) -> bytes:
-    """The bytes of a file up to its last hole: a preallocated 1 GiB file need not be read."""
+    """The bytes of a file up to its trailing hole, so that a preallocated 1 GiB file is not read."""
     with path.open("rb") as file:
         pieces = _pieces(file)
         file.seek(0)
@@ -182,7 +184,7 @@ def _read_without_tail_hole(path: Path) -> bytes:
 
 
 def _read_to_last_record(path: Path) -> bytes:
-    """The bytes of a file up to the last piece that a record may reach: a byte after 1 GiB of nothing is no record."""
+    """The bytes of a file up to the last piece that can be part of a record: a byte after 1 GiB of nothing cannot."""
     with path.open("rb") as file:
         pieces = _pieces(file)
         while len(pieces) > 1:
@@ -196,7 +198,7 @@ def _read_to_last_record(path: Path) -> bytes:
 
 
 def _pieces(file: BinaryIO) -> list[tuple[int, int]]:
-    """Where each piece between holes starts and stops."""
+    """The start and stop of each piece between holes."""
     pieces, stop, size = list[tuple[int, int]](), 0, os.fstat(file.fileno()).st_size
     while stop < size:
         try:

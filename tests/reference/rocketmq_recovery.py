@@ -1,8 +1,8 @@
-"""What a stock store serves after it opened a directory: the slow, obvious twin of the recovery rules.
+"""What a stock store serves after it has opened a directory: the slow, obvious twin of the recovery rules.
 
 It keeps small stores in memory and does, one record and one queue unit at a time, what sections 3.3 to 3.5, 5.4, 5.5
-and 6.1 of the format page say of 4.9.3 and 5.3.3. `tests/real` compares it with both real stores on random
-directories. It knows no light queues.
+and 6.1 of the format page state for 4.9.3 and 5.3.3. `tests/real` compares it with both real stores on random
+directories. It does not support light queues.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BLANK_ENTRY = (0, 0x7FFFFFFF)
 ENTRIES_A_CALL = 800
 
 Served = tuple[str, int, int, int, int]
-"""Topic, queue id, queue offset, physical offset, and the size that the unit tells: bytes that are served."""
+"""Topic, queue id, queue offset, physical offset, and the size stated by the unit: the number of bytes served."""
 
 
 @dataclass
@@ -42,13 +42,13 @@ class Chain:
 
     @classmethod
     def load(cls, folder: Path, size: int) -> Chain:
-        """All files of a folder, each counted as full. Files of length zero are left out."""
+        """Loads all files of a folder, each counted as full. Files of length zero are left out."""
         paths = sorted(folder.iterdir()) if folder.is_dir() else []
         found = [(int(path.name), bytearray(path.read_bytes())) for path in paths if path.name.isdigit()]
         return cls(size, [StoreFile(base, data, size) for base, data in found if data])
 
     def truncate(self, stop: int) -> None:
-        """Sets the end of the chain; files that lie behind it are dropped."""
+        """Sets the end of the chain; files beyond it are dropped."""
         for file in list(self.files):
             if file.base + self.size > stop:
                 if stop >= file.base:
@@ -58,11 +58,11 @@ class Chain:
 
     @property
     def stop(self) -> int:
-        """Where the next byte goes."""
+        """The offset of the next byte to be written."""
         return self.files[-1].base + self.files[-1].written if self.files else 0
 
     def find(self, offset: int, first_when_missing: bool = False) -> StoreFile | None:
-        """The file that holds a byte."""
+        """The file that contains the byte at an offset."""
         for file in self.files:
             if file.base <= offset < file.base + self.size:
                 return file
@@ -71,7 +71,7 @@ class Chain:
 
 @dataclass
 class Dispatch:
-    """What a record says to the dispatcher."""
+    """The fields of a record that the dispatcher uses."""
 
     topic: str
     queue_id: int
@@ -83,9 +83,9 @@ class Dispatch:
 
 @dataclass
 class Checked:
-    """The store's verdict about the bytes at a position: `size` 0 is a blank record, negative is nothing known.
+    """The store's verdict on the bytes at a position: `size` is 0 for a blank record, negative if nothing is known.
 
-    `read` is what the fields took where they do not add up to `size`.
+    `read` is the length of the fields if they do not add up to `size`.
     """
 
     good: bool
@@ -160,7 +160,7 @@ class Queue:
     created: list[StoreFile] = field(default_factory=list)
 
     def recover(self) -> None:
-        """Section 3.4: the end is the first unit that is not valid, looked for from the third-last file on."""
+        """Section 3.4: the end is the first invalid unit, searched for from the third-last file on."""
         files = self.chain.files
         if not files:
             return
@@ -178,7 +178,7 @@ class Queue:
         self.chain.truncate(file.base + used)
 
     def truncate(self, log_stop: int) -> None:
-        """Section 3.4: units at the tail whose record lies behind the end of the log are dropped."""
+        """Section 3.4: drops units at the tail whose record is beyond the end of the log."""
         self.max_physical = log_stop
         while self.chain.files:
             file = self.chain.files[-1]
@@ -197,7 +197,7 @@ class Queue:
             self.chain.files.pop()
 
     def put(self, record: Dispatch) -> None:
-        """Section 3.3: appends a unit, unless it is there already; gaps close up, a first file gets blank units."""
+        """Section 3.3: appends a unit unless it is already present; gaps close up, a first file gets blank units."""
         if record.physical_offset + record.size <= self.max_physical:
             return
         expected, files, size = record.queue_offset * QUEUE_ENTRY, self.chain.files, self.chain.size
@@ -260,7 +260,7 @@ class Queue:
 
 
 class Recovered:
-    """A directory after a stock store of `version` ("493" or "533") opened and started on it."""
+    """A directory after a stock store of `version` ("493" or "533") has opened it and started."""
 
     def __init__(self, store: Path, version: str, log_file_size: int, queue_file_size: int) -> None:
         self.five = version == "533"
@@ -329,7 +329,7 @@ class Recovered:
             self.queues.setdefault(name, Queue(Chain(self.queue_file_size, []))).put(record)
 
     def _catch_up(self, low: int) -> None:
-        """Section 5.5, 4.9.3: the dispatcher goes on where the queues end."""
+        """Section 5.5, 4.9.3: the dispatcher continues where the queues end."""
         at = max([low, *(queue.max_physical for queue in self.queues.values())])
         while at < self.log.stop:
             file = self.log.find(at, at == 0)
@@ -338,8 +338,8 @@ class Recovered:
             at = self._catch_up_file(file, at)
 
     def _catch_up_file(self, file: StoreFile, at: int) -> int:
-        """Dispatches one file from `at` on; where the dispatcher stands then. After a record whose fields do not add
-        up to its size, it counts by that size and reads on behind the fields.
+        """Dispatches one file from `at` on; returns the dispatcher's position afterwards. After a record whose fields
+        do not add up to its size, the position advances by that size, but reading continues after the fields.
         """
         position, left = at - file.base, file.written - (at - file.base)
         while left > 0:
@@ -356,7 +356,7 @@ class Recovered:
         return at
 
     def served(self) -> Iterator[Served]:
-        """Section 6.1: what pulling each queue from its smallest offset gives, one message a call."""
+        """Section 6.1: what pulling each queue from its smallest offset returns, one message per call."""
         for (topic, queue_id), queue in sorted(self.queues.items()):
             offset, stop = queue.min_offset // QUEUE_ENTRY, queue.chain.stop // QUEUE_ENTRY
             while offset < stop:
@@ -365,7 +365,7 @@ class Recovered:
                     yield topic, queue_id, offset - 1, *found
 
     def _pull(self, queue: Queue, offset: int) -> tuple[int, tuple[int, int] | None]:
-        """The next offset to ask for, and the message found before it."""
+        """The next offset to pull from, and the message found before it."""
         per_file = self.queue_file_size // QUEUE_ENTRY
         file = queue.chain.find(offset * QUEUE_ENTRY) if offset * QUEUE_ENTRY >= queue.min_offset else None
         at = offset * QUEUE_ENTRY % self.queue_file_size
@@ -379,7 +379,7 @@ class Recovered:
                 continue
             if self._readable(phy, size):
                 return offset, (phy, size)
-            # As Java counts: the remainder of a negative address is not positive.
+            # As in Java, the remainder of a negative address is not positive.
             hidden = phy + self.log.size - int(math.fmod(phy, self.log.size))
         return offset, None
 

@@ -1,4 +1,4 @@
-"""Compares what mqstore reads with what a real RocketMQ store serves, column by column. Knows no Spark."""
+"""Compares what mqstore reads with what a real RocketMQ store serves, column by column, without Spark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.reference.rocketmq_record import NATIVE_COLUMNS, Log
 Row = dict[str, Any]
 
 AS_BROKER = {"mode": Mode.DROPMALFORMED, "verify_crc": False}
-"""What interface.md 9 calls exactly what a stock broker serves."""
+"""The options that interface.md 9 describes as reading exactly what a stock broker serves."""
 
 _SAME_NAME = (
     "topic", "queueId", "queueOffset", "physicalOffset", "size", "storeTimestamp", "bornTimestamp", "flag", "sysFlag",
@@ -27,9 +27,9 @@ _SAME_NAME = (
 
 
 def expected_row(message: dict[str, Any], log: Log) -> Row:
-    """The native row of one truth message. What the truth does not hold (stored bytes) comes from the log.
+    """The native row of one truth message. What the truth does not contain (stored bytes) is taken from the log.
 
-    The order of the properties is that of the stored bytes; truth only has their names and values.
+    The properties are in the order of the stored bytes; the truth has only their names and values.
     """
     row = log.row(message["physicalOffset"])
     told = {name: message[name] for name in _SAME_NAME}
@@ -44,38 +44,38 @@ def expected_row(message: dict[str, Any], log: Log) -> Row:
 
 
 def _host(text: str) -> str:
-    """Java writes `2001:db8:0:0:0:0:0:1:7`; the interface asks for `[2001:db8::1]:7`."""
+    """Converts Java's `2001:db8:0:0:0:0:0:1:7` to the interface's `[2001:db8::1]:7`."""
     address, _, port = text.rpartition(":")
     ip = ipaddress.ip_address(address.partition("%")[0])
     return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"
 
 
 def in_partitions(count: int, **fields: Any) -> ScanRequest:
-    """A request that asks for one partition, or for at least `count`."""
+    """A request for one partition, or for at least `count`."""
     if count == 1:
         return ScanRequest(min_partitions=1, max_bytes_per_partition=1 << 40, **fields)
     return ScanRequest(min_partitions=count, **fields)
 
 
 def read(directory: Path, request: ScanRequest, **options: Any) -> list[Row]:
-    """All rows of a request, through pickled partitions as Spark would send them, in plan order."""
+    """All rows of a request in plan order, read through pickled partitions as Spark would send them."""
     with open_store(str(directory), **options) as store:
         partitions = store.snapshot().plan(request)
         return [row for partition in partitions for row in partition_rows(pickle.loads(pickle.dumps(partition)))]
 
 
 def by_place(directory: Path, partitions: int, options: dict[str, Any] | None = None, **asked: Any) -> list[Row]:
-    """What a broker serves of a request, sorted by place; `options` are those of the store."""
+    """The rows that a broker serves for a request, sorted by place; `options` are those of the store."""
     return sorted(read(directory, in_partitions(partitions, **asked, **AS_BROKER), **(options or {})), key=place)
 
 
 def partition_rows(partition: ScanPartition) -> list[Row]:
-    """The rows of one partition; times become epoch milliseconds, maps lists of pairs."""
+    """The rows of one partition, with times as epoch milliseconds and maps as lists of pairs."""
     return [row for batch in partition.read() for row in table_rows(pa.Table.from_batches([batch]))]
 
 
 def table_rows(table: pa.Table) -> list[Row]:
-    """The rows of a table; times become epoch milliseconds, maps lists of pairs."""
+    """The rows of a table, with times as epoch milliseconds and maps as lists of pairs."""
     rows: list[Row] = _whole_milliseconds(table).to_pylist()
     for row in rows:
         if row.get("properties") is not None:
@@ -84,7 +84,7 @@ def table_rows(table: pa.Table) -> list[Row]:
 
 
 def _whole_milliseconds(table: pa.Table) -> pa.Table:
-    """Timestamps as int64 milliseconds; ArrowInvalid when one has a fraction of a millisecond."""
+    """The table with timestamps as int64 milliseconds. Raises ArrowInvalid if one has a fraction of a millisecond."""
     for index, column in enumerate(table.schema):
         if pa.types.is_timestamp(column.type):
             whole = table.column(index).cast(pa.timestamp("ms", column.type.tz)).cast(pa.int64())
@@ -98,7 +98,7 @@ def place(row: Row) -> tuple[str, int, int]:
 
 
 def differences(expected: Iterable[Row], got: Iterable[Row], limit: int = 8) -> list[str]:
-    """One line for each row that is missing, unexpected, repeated or different in a column; empty when all is equal."""
+    """One line for each row that is missing, unexpected, repeated or different in a column; empty if all are equal."""
     wanted, lines, seen = {(*place(row), row["physicalOffset"]): row for row in expected}, [], set()
     for row in got:
         at = (*place(row), row["physicalOffset"])

@@ -1,4 +1,4 @@
-"""5.3.3's search for the offset of a time, LOWER, over lists: the slow twin. From the model of the format page."""
+"""The slow twin of 5.3.3's search for the offset of a time (LOWER), over lists. From the model of the format page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Entry = tuple[int, int]
 def offset_by_time(
     files: list[list[Entry]], per_file: int, min_offset: int, max_offset: int, min_physical_offset: int, time_ms: int
 ) -> int:
-    """`files`: for each queue file its units as (physical offset, store time, -1 when it cannot be read)."""
+    """`files`: for each queue file its units as (physical offset, store time or -1 if it cannot be read)."""
 
     def clamped(offset: int) -> int:
         return min(max(offset, min_offset), max_offset)

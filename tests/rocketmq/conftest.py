@@ -1,4 +1,4 @@
-"""Tests of a module on the compiled loops and on their twins."""
+"""Tests of a module with the compiled loops and with their twins."""
 
 from __future__ import annotations
 

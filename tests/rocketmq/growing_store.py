@@ -1,4 +1,4 @@
-"""A store that a broker fills, byte by byte: the log first, queue entries later, both cut wherever the test likes."""
+"""A store that a broker fills, byte by byte: the log first, queue entries later, both cut wherever the test chooses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENTRY_SIZE = 20
 
 @dataclass
 class GrowingStore:
-    """`root` becomes what `model`, a finished store, is. Files are made at full length when they are begun."""
+    """Fills `root` until it equals `model`, a finished store. Files are created at full length."""
 
     model: Path
     root: Path
@@ -36,14 +36,14 @@ class GrowingStore:
         (self.root / "abort").touch()
 
     def write(self, stop: int) -> None:
-        """The log up to an address, which may lie inside of a record."""
+        """Writes the log up to an address, which may be inside a record."""
         for source in sorted((self.model / "commitlog").iterdir()):
             base = int(source.name)
             self._copy(source, self.root / "commitlog" / source.name, self.written - base, stop - base)
         self.written = max(self.written, stop)
 
     def list(self, count: int, torn: int = 0) -> None:
-        """Queue entries of the next `count` records that are whole, and the first `torn` bytes of one more."""
+        """Writes the queue entries of the next `count` whole records, and the first `torn` bytes of one more."""
         done = sum(self.listed.values())
         for number, record in enumerate(self.records[done : done + count + bool(torn)]):
             if record["physicalOffset"] + record["size"] > self.written:
@@ -55,7 +55,7 @@ class GrowingStore:
                 self.listed[key] = self.listed.get(key, 0) + 1
 
     def list_in(self, key: tuple[str, int], count: int) -> None:
-        """The first `count` entries of a queue that records name besides their own."""
+        """Writes the first `count` entries of a queue that records name besides their own."""
         for queue_offset in range(count):
             self._entry(key, queue_offset, ENTRY_SIZE)
 
@@ -81,9 +81,9 @@ class GrowingStore:
             out.write(file.read(stop - start))
 
     def expire(self) -> None:
-        """The oldest log file goes."""
+        """Deletes the oldest log file."""
         min((self.root / "commitlog").iterdir()).unlink()
 
     def delete(self, topic: str) -> None:
-        """A topic's queues go."""
+        """Deletes the queues of a topic."""
         shutil.rmtree(self.root / "consumequeue" / topic)

@@ -13,7 +13,7 @@ QUEUE_FILE_SIZE = 400
 
 
 def make_light_store(root: Path) -> Path:
-    """60 messages of one queue: from the tenth on a third are in `%LMQ%a`, and these and some more in `%LMQ%b`."""
+    """60 messages of one queue; from the tenth on, a third are also in `%LMQ%a`, and these and more in `%LMQ%b`."""
     store, index, light = ModelStore(8192, QUEUE_FILE_SIZE), list[Index](), dict[str, list[bytes]]()
     for number in range(60):
         pairs = [("KEYS", f"k{number % 7}"), ("UNIQ_KEY", f"U{number:04}")]

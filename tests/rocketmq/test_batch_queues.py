@@ -1,4 +1,4 @@
-"""Batch queues: the rows are what a consumer of the broker got that made the store, whatever is asked of them."""
+"""Batch queues: for every request, the rows are what a consumer received from the broker that made the store."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_after_a_crash_a_start_dispatches_what_is_missing(tmp_path: Path) -> Non
 
 
 def test_a_walk_that_goes_on_finds_what_is_missing_again(tmp_path: Path) -> None:
-    """As it does where a broker has added to the log since."""
+    """As it does if a broker has appended to the log since."""
     directory = archive.unpack("killed-5.3.3", tmp_path, ENGINE)
     lose_batch_entries(directory, lambda: 3)
     listing = list_store(str(directory))
@@ -188,7 +188,7 @@ def test_a_walk_that_goes_on_finds_what_is_missing_again(tmp_path: Path) -> None
 
 
 def test_after_a_clean_stop_it_does_not(tmp_path: Path) -> None:
-    """But for what lies behind the last record that some queue lists."""
+    """Except for messages after the last record that some queue lists."""
     directory = archive.unpack("stopped-5.3.3", tmp_path, ENGINE)
     before = rows_of(directory)
     assert lose_batch_entries(directory, lambda: 2)
@@ -204,7 +204,7 @@ def test_after_a_clean_stop_it_does_not(tmp_path: Path) -> None:
 
 
 def test_a_queue_that_no_broker_has_begun_yet(tmp_path: Path) -> None:
-    """topics.json alone says that its messages are for batch queues."""
+    """Only topics.json states that its messages belong in batch queues."""
     directory = archive.unpack("killed-5.3.3", tmp_path, ENGINE)
     before = rows_of(directory)
     for topic in BATCHED:
@@ -235,7 +235,7 @@ def test_what_the_log_lost_is_not_served(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("in_batch", [False, True])
 def test_damage_is_told(directory: Path, in_batch: bool) -> None:
-    """A damaged batch stays one row, as nobody knows of which of its messages the bytes were."""
+    """A damaged batch stays one row, because nobody knows which of its messages the damaged bytes belong to."""
     before = rows_of(directory, topics=("bulk",))
     sizes = Counter(row["physicalOffset"] for row in before)
     row = next(row for row in before if (sizes[row["physicalOffset"]] > 1) == in_batch and len(row["body"]) > 20)
@@ -293,7 +293,7 @@ def test_entries_of_another_message_are_damage(directory: Path) -> None:
 
 @pytest.mark.parametrize("change", ["a queue besides", "another type"])
 def test_verify_tells_of_what_keeps_a_broker_from_its_start(directory: Path, change: str) -> None:
-    """With a real broker: tests/real/test_batch_queues.py."""
+    """tests/real/test_batch_queues.py tests the same with a real broker."""
     if change == "another type":
         topics = directory / "config" / "topics.json"
         topics.write_text(topics.read_text().replace("BatchCQ", "SimpleCQ"))

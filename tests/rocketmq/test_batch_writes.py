@@ -1,4 +1,4 @@
-"""What is written into a store with batch queues, and what a repair makes of these."""
+"""Writes into a store with batch queues, and repairs of these queues."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_nothing_is_written_to_a_batch_queue(directory: Path) -> None:
 
 
 def test_a_write_takes_no_message_from_a_consumer(tmp_path: Path) -> None:
-    """With complete queues a start would not dispatch what the batch queues lack. A repair completes these too."""
+    """If the queues were complete, a start would not dispatch what batch queues lack. A repair completes these too."""
     directory = archive.unpack("killed-5.3.3", tmp_path, ENGINE)
     before, files = rows_of(directory), batch_files(directory)
     lose_batch_entries(directory, lambda: 3)

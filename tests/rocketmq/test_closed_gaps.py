@@ -1,5 +1,7 @@
-"""Queues whose dispatcher closed a gap: from there on a record has a larger QUEUEOFFSET than its entry's number, and
-after the next start, whose new messages go on from the number, the same one again.
+"""Queues in which a dispatcher closed a gap.
+
+After the gap, a record has a larger QUEUEOFFSET than the number of its entry. New messages after the next start
+continue from the number of the entry, so that both are equal again.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ def messages(numbers: range) -> pa.Table:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Of 40 messages the entries of five are lost, and the gap is closed; ten more follow."""
+    """A store of 40 messages that lost the entries of five of them and closed the gap; ten more messages follow."""
     root = tmp_path / "store"
     with open_store(str(root), "rocketmq") as store:
         store.append(messages(range(COUNT)), consumeQueueFileEntries=100)
@@ -52,7 +54,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def point_to(directory: Path, number: int, other: int) -> None:
-    """Makes an entry lead to the record of another one."""
+    """Makes an entry point to the record of another one."""
     (path,) = queue_files(directory)
     at = other * QUEUE_ENTRY.size
     overwrite(path, number * QUEUE_ENTRY.size, path.read_bytes()[at : at + QUEUE_ENTRY.size])
@@ -106,7 +108,7 @@ def test_an_entry_that_leads_elsewhere_is_damage_and_no_other_one(directory: Pat
 
 
 def test_a_queue_that_began_again_and_went_on_is_no_damage(directory: Path) -> None:
-    """Those before it were deleted, and repair lists them too: entries have larger numbers than their records."""
+    """Earlier messages were deleted, and repair lists them too: entries have larger numbers than their records."""
     (path,) = queue_files(directory)
     numbers = [*range(12), *range(23), *range(35, 45)]
     for row, number in zip(

@@ -1,6 +1,6 @@
 """The commit protocol: a writer that dies at any step leaves the job whole or absent, an error leaves nothing.
 
-Of the steps of a commit `make test` takes some, `make test-real-full` every one.
+`make test` tries some of the steps of a commit, `make test-real-full` every one.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ pytestmark = pytest.mark.sampled
 
 
 def steps(name: str, total: int, distance: int) -> range:
-    """Numbers of the calls to stop at: every `distance`-th, of those every STEPS-th, the first by the seed."""
+    """The numbers of the calls to stop at: every STEPS-th of every `distance`-th call; the seed chooses the first."""
     return range(first_step(distance * STEPS, name), total, distance * STEPS)
 
 
 def calls_of(kind: str, tmp_path: Path) -> tuple[int, list[Any], list[Any]]:
-    """How many changing calls a write takes, and what is there before and after it."""
+    """The number of changing calls of a write, and the messages before and after it."""
     directory = made_store(kind, tmp_path / "counted")
     before = bodies(directory)
     with stopped_at(None) as clock:
@@ -60,7 +60,7 @@ def test_dying_at_every_step_leaves_the_job_whole_or_absent(kind: str, torn: boo
     assert len(after) == len(before) + NEW_ROWS.num_rows
     original = made_store(kind, tmp_path / "original")
     outcomes = []
-    # Every step of the two common cases; of the others, and of torn writes, some.
+    # A sample of the steps; of torn writes, half as many.
     for last in steps(f"{kind} {torn}", total, 2 if torn else 1):
         directory = tmp_path / "dies" / "store"
         if original.exists():
@@ -137,7 +137,7 @@ def test_a_copy_of_an_unfinished_store_is_finished_in_the_copy(tmp_path: Path) -
 
 @pytest.mark.parametrize("most_kept", [0, staging.MOST_KEPT])
 def test_a_full_disk_while_staging_is_one_line(most_kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the records staged, and with the rows kept."""
+    """Once with the records staged, once with the rows kept in memory."""
     monkeypatch.setattr(staging, "MOST_KEPT", most_kept)
     directory = tmp_path / "store"
     write(directory, rows(3), **GEOMETRY)

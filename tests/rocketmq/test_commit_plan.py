@@ -1,4 +1,4 @@
-"""The walks over a job's records: those of a small job keep what the first one found, and all find the same."""
+"""The walks over a job's records: a small job keeps what its first walk found, and all walks find the same."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_walk_that_was_left_is_not_kept(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def written_bytes(directory: Path) -> list[Any]:
-    """All files that a broker would see. Index files are named by the time at which they are made."""
+    """The bytes of all files that a broker would see. Index files are named after the time of their creation."""
     files = [each for each in sorted(directory.rglob("*")) if each.is_file() and ".mqstore" not in each.parts]
     return [
         sorted(each.read_bytes() for each in files if each.parent.name == "index"),
@@ -110,7 +110,7 @@ def test_threads_write_the_same_bytes(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def by_tasks(directory: Path, batches: list[pa.RecordBatch], **options: Any) -> None:
-    """Writes them as a task does, whose records are staged."""
+    """Writes the batches as a task does, with staged records."""
     with open_store(str(directory), "rocketmq", **GEOMETRY) as store:
         job_of_tasks = store.begin_job(batches[0].schema.names, **options)
         job_of_tasks.commit([job_of_tasks.stage(iter(batches))])
@@ -122,7 +122,7 @@ def by_tasks(directory: Path, batches: list[pa.RecordBatch], **options: Any) -> 
 def test_rows_in_memory_become_the_records_that_tasks_stage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_kept: int, buffer_size: int
 ) -> None:
-    """Whatever is kept of them, and however the log's files, walks, batches and buffers cut them."""
+    """Whatever part of the rows is kept, and wherever log files, walks, batches and buffers divide them."""
     monkeypatch.setattr(commit_plan, "CHUNK_COUNT", 16)
     monkeypatch.setattr(staging, "MOST_KEPT", most_kept)
     monkeypatch.setattr(publish, "BUFFER_SIZE", buffer_size)

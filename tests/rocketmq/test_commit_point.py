@@ -1,4 +1,4 @@
-"""What lies around the commit point: a draft that is taken back, records that are forced in the log alone."""
+"""Before and after the commit point: a draft that is taken back, records that are synced only in the log."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_job_that_was_only_drafted_is_taken_back(tmp_path: Path) -> None:
 
 
 def test_what_a_broker_served_of_a_draft_stays(tmp_path: Path) -> None:
-    """The guard was removed by hand: nobody takes back what a broker may have delivered, and nothing is added."""
+    """The guard was removed by hand: what a broker may have delivered is not taken back, and nothing is added to it."""
     store = stopped(tmp_path / "store", commit_point(calls(tmp_path)) - 1)
     visit(store, 3, **GEOMETRY)
     accepted = served(store)
@@ -80,7 +80,7 @@ def test_what_a_broker_served_of_a_draft_stays(tmp_path: Path) -> None:
 def test_a_committed_job_needs_its_staged_records_no_more(
     visited: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A power failure may lose them behind the commit point: they were never forced."""
+    """A power failure may lose them after the commit point, because they were never synced."""
     monkeypatch.setattr(staging, "MOST_KEPT", 0)
     last = commit_point(calls(tmp_path)) + 2
     store = stopped(tmp_path / "store", last)

@@ -1,4 +1,4 @@
-"""Compacted topics: the rows are what a consumer of the broker got that made the store, whatever is asked of them."""
+"""Compacted topics: for every request, the rows are what a consumer received from the broker that made the store."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_without_compaction_the_queues_count(directory: Path) -> None:
 
 
 def test_a_topic_that_was_never_compacted(directory: Path) -> None:
-    """Its messages came before it was made compacted: no consumer gets them any more."""
+    """Its messages arrived before the topic became compacted, so no consumer gets them any more."""
     before = rows_of(directory)
     path = directory / "config" / "topics.json"
     path.write_text(path.read_text().replace('"topicName":"plain"', '"topicName":"plain","order":false'))
@@ -209,7 +209,7 @@ def test_nothing_is_written_to_a_compacted_topic(directory: Path) -> None:
 
 
 def test_a_write_or_a_repair_takes_no_message_from_a_consumer(tmp_path: Path) -> None:
-    """With complete queues a start would not dispatch what the compacted topics lack."""
+    """If the queues were complete, a broker start would not dispatch what the compacted topics lack."""
     directory = archive.unpack("killed-5.3.3", tmp_path, ENGINE)
     lose_entries(directory, 3, also_queues=False)
     with open_store(str(directory)) as store:
@@ -225,7 +225,7 @@ def test_a_write_or_a_repair_takes_no_message_from_a_consumer(tmp_path: Path) ->
 
 
 def test_a_repair_that_has_begun_is_finished(tmp_path: Path) -> None:
-    """Messages after damage, which a broker would cut: none of them awaits its start until the damage is mended."""
+    """A broker would cut messages after damage, so none of them waits for its start until the damage is repaired."""
     directory = archive.unpack("killed-5.3.3", tmp_path, ENGINE)
     lost = lose_entries(directory, 3, also_queues=False)
     every = logged(directory)

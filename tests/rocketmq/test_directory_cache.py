@@ -1,4 +1,4 @@
-"""What is remembered of a store's folders: the same listing while nothing changes, another after every change."""
+"""The cached listing of a store's folders: the same one while nothing changes, a new one after every change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from storage_core.rocketmq.recovery.verdict import Rules
 from tests.support.rocketmq_orders import orders_store
 
 TICK_S = 0.02
-"""Longer than the clock of a file system stands still."""
+"""Longer than a tick of a file system's clock."""
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def one_of(store: Path, pattern: str) -> Path:
 
 
 def sized(store: Path) -> None:
-    """A file that had no length when it was seen gets one: its folder does not change."""
+    """Gives a file that had no length when it was listed a length; its folder does not change."""
     with one_of(store, "consumequeue/*/*/99999999999999999980").open("r+b") as file:
         file.truncate(100)
 
@@ -112,7 +112,7 @@ def test_an_unchanged_store_is_not_listed_again(store: Path, monkeypatch: pytest
 
 
 def test_what_has_just_changed_is_listed_again(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two changes in one tick of the clock leave one stamp."""
+    """Two changes within one clock tick have the same stamp."""
     looked_at(store)
     monkeypatch.setattr(directory_cache, "list_store", lambda *_: pytest.fail("listed"))
     with pytest.raises(pytest.fail.Exception):
@@ -136,7 +136,7 @@ def test_an_open_store_finds_what_was_written_since(store: Path) -> None:
 
 
 def test_trusted_queues_grow_through_a_map(store: Path) -> None:
-    """A broker writes units through a map: neither size nor time of the file need move."""
+    """A broker writes units through a memory map: neither size nor time of the file need change."""
     listing = list_store(str(store))
     before = cached_verdict(listing, Rules.NONE)
     assert cached_verdict(listing, Rules.NONE) is before

@@ -1,4 +1,4 @@
-"""Whether entries stand in the order of the log, beside an obvious twin that looks at one after another."""
+"""Whether entries are in the order of the log, compared with an obvious twin that checks them one by one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_order_is_that_of_the_twin(seed: int, tmp_path: Path, monkeypatch: p
 
 
 def entry(number: int, r: random.Random) -> tuple[int, int]:
-    """Mostly one that a dispatcher wrote; else one of another record, a filler, none, or one after the log's end."""
+    """Mostly an entry that a dispatcher wrote; else one of another record, a filler, none, or one after the log end."""
     address = 7 + number * 100 + r.randrange(50)
     kinds = [(7 + r.randrange(60) * 100, 90), (0, BLANK_SIZE), (address, 0), (-1, 90), (LOG_END + number, 90), (0, 0)]
     return (address, 90) if r.random() < 0.7 else r.choice(kinds)

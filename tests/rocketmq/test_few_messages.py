@@ -1,4 +1,4 @@
-"""A lookup that ends in a few messages takes a short road: its rows are those of the plan, and it touches little."""
+"""A lookup that finds a few messages takes a fast path: its rows equal those of the plan, and it reads little."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.rocketmq_orders import orders_store
 
 @pytest.fixture
 def answered(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each lookup from now on whether the short road answered."""
+    """Whether the fast path answered, for each lookup from now on."""
     told: list[bool] = []
     few_messages = snapshot_module.few_messages
 
@@ -79,12 +79,12 @@ def test_most_lookups_take_the_short_road(tmp_path: Path, answered: list[bool]) 
         found, planned = both(store, message_ids=(f"7F000001{11:024X}",))
         assert found.equals(planned)
         assert found.num_rows == 1
-    # The last id reads as an address of the log, too: what lies there has to be looked at.
+    # The last id can also be read as an address of the log, so the bytes there have to be examined.
     assert answered == [True] * 46 + [False]
 
 
 def harmed(store: Path, where: str) -> None:
-    """Damages what a lookup of message 100 would meet."""
+    """Damages bytes that a lookup of message 100 would read."""
     path = next(path for path in (store / "commitlog").iterdir() if b"ORD-0000000100" in path.read_bytes())
     data = bytearray(path.read_bytes())
     at = data.index(b"ORD-0000000100")
@@ -126,7 +126,7 @@ def test_neighbours_and_queues_that_were_cut_are_left_to_the_plan(tmp_path: Path
 
 
 def test_a_warm_lookup_touches_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of ten times the index files, ten times the heads and slots; of the log and the queues, one record and entry."""
+    """For ten times the index files, ten times the headers and slots; of log and queues, one record and one entry."""
     calls: dict[int, Counter[str]] = {}
     for count, entries in ((400, 4001), (400, 81)):
         root = orders_store(tmp_path / f"store-{entries}", count, indexSlots=2000, indexEntries=entries)

@@ -1,4 +1,4 @@
-"""The views of files against files read entry by entry."""
+"""The views of files, compared with files read entry by entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every fixture that real RocketMQ made, read through the storage core's door: rows equal the truth in every column."""
+"""Every fixture that real RocketMQ made, read through the storage core's API: rows equal the truth in every column."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMED_ERRORS = (
 
 @dataclass
 class Fixture:
-    """An unpacked store and what the real system says about it."""
+    """An unpacked store, and what the real system reported about it."""
 
     name: str
     directory: Path
@@ -150,10 +150,10 @@ BEYOND_THE_LOG_ALONE = {
     "mixed-4.9.3": {"prepared": 99, "rollback": 84},
     "mixed-5.3.3": {"prepared": 60, "rollback": 62},
 }
-"""What `scan=log` holds that the real store does not serve from the commit log alone; nothing for all other stores.
+"""Rows of `scan=log` that the real store does not serve from the commit log alone; none for all other stores.
 
-Prepared and rollback records have no queue. Behind a wrong CRC, recovery throws the rest of the log away;
-the record with the wrong CRC is compressed and does not inflate any more, so it is no row either."""
+Prepared and rollback records have no queue. After a wrong CRC, recovery discards the rest of the log;
+the record with the wrong CRC is compressed and no longer inflates, so it is no row either."""
 
 
 def test_log_scan_contains_what_the_real_store_finds_in_the_log_alone(fixture: Fixture) -> None:

@@ -24,7 +24,7 @@ QUEUE_493 = "0000000000000000 0000007e 0000000000000041 000000000000007e 0000005
 
 
 def _two_records(version: str) -> tuple[bytes, bytes]:
-    """Log and queue of section 11.1. 5.3.3 differs by one 0x02 behind the first record's properties."""
+    """Log and queue of section 11.1. 5.3.3 differs by one 0x02 after the properties of the first record."""
     log, queue = bytes.fromhex(LOG_493), bytearray.fromhex(QUEUE_493)
     if version == "4.9.3":
         return log, bytes(queue)

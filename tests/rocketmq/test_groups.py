@@ -1,4 +1,4 @@
-"""Where consumer groups stand: each end of a read has its own group."""
+"""Offsets of consumer groups: each end of a read has its own group."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_from_one_group_to_another(tmp_path: Path) -> None:
 
 
 def with_both_files(directory: Path) -> tuple[Path, Path]:
-    """A store whose broker had `enableLmq` set at some time, and its two files of offsets."""
+    """Makes a store whose broker had `enableLmq` set at some time, and returns its two offset files."""
     write(directory, rows(40, topics=("orders", "%LMQ%a")), queues=1, **GEOMETRY)
     plain, light = (directory / "config" / name for name in ("consumerOffset.json", "lmqConsumerOffset.json"))
     plain.write_text('{"offsetTable":{"orders@old":{0:7}}}')

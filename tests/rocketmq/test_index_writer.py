@@ -1,4 +1,4 @@
-"""Keys put into index files by jobs of few and of many keys: the files of the model, also when a job runs again."""
+"""Keys written to index files by jobs of few and of many keys: the files equal the model, also if a job runs again."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Store:
         return str(path)
 
     def keys(self, count: int) -> Keys:
-        """Some records, told to the model as well."""
+        """The keys of some records, which are added to the model as well."""
         hashes, counts, physical_offsets, times = [], [], [], []
         for _ in range(count):
             self.clock += self.random.choice((0, 1, 999, 5000))
@@ -53,7 +53,7 @@ class Store:
         return Keys(np.array(hashes, np.int32), *(np.array(each) for each in (counts, physical_offsets, times)))
 
     def run(self, job: list[Keys], header: IndexHeader, last: Path | None, made: list[Path], whole: bool) -> None:
-        """A job, or its beginning; files of an earlier run are used again."""
+        """Runs a job, or its beginning; files of an earlier run are used again."""
         names = iter([*map(str, made)])
         path = None if last is None else str(last)
         writer = IndexWriter(self.geometry, path, header, lambda: next(names, None) or self.next_path())

@@ -1,6 +1,4 @@
-"""Rows that a user may give and RocketMQ cannot take as they are: cast, counted or refused by name (interface.md 15 to
-17).
-"""
+"""Rows from users that RocketMQ cannot store as they are: cast, counted or rejected by name (interface.md 15 to 17)."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from tests.support.rocketmq_writes import GEOMETRY
 
 
 def append(path: Path, columns: dict[str, Any], **options: Any) -> list[dict[str, Any]]:
-    """Writes rows of topic `t` and gives back what the store then holds."""
+    """Writes rows of topic `t` and returns what the store then contains."""
     count = len(next(iter(columns.values())))
     table = pa.table({"topic": ["t"] * count, "body": [b"x"] * count, **columns})
     with open_store(str(path), "rocketmq", **GEOMETRY) as store:
@@ -94,14 +92,14 @@ def test_negative_numbers_are_refused(tmp_path: Path, column: str) -> None:
 
 
 def test_a_queue_far_beyond_the_others_must_be_asked_for(tmp_path: Path) -> None:
-    """A typing error would make a topic of 100,000 queues, each with a file of its own on every broker."""
+    """A typing error would create a topic of 100,000 queues, each with its own file on every broker."""
     for number in (MOST_QUEUES, 99_999, 2**31 - 1):
         with pytest.raises(RowError, match=rf"column 'queueId' is {number}: the topic would get more than 1024 queues"):
             append(tmp_path / "s", {"queueId": pa.array([number], pa.int32())})
     assert len(append(tmp_path / "s", {"queueId": pa.array([MOST_QUEUES - 1], pa.int32())})) == 1
     asked = append(tmp_path / "s", {"queueId": pa.array([MOST_QUEUES + 5], pa.int32())}, queues=MOST_QUEUES + 6)
     assert {row["queueId"] for row in asked} == {MOST_QUEUES - 1, MOST_QUEUES + 5}
-    # The topic has so many queues now.
+    # The topic now has that many queues.
     assert len(append(tmp_path / "s", {"queueId": pa.array([MOST_QUEUES + 5], pa.int32())})) == 3
 
 

@@ -1,4 +1,4 @@
-"""The index alone: chains of many keys at once, pages touched, geometry found from content, damage seen."""
+"""The index alone: chains of many keys at once, pages read, geometry derived from content, damage detected."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SLOTS, ENTRIES, FIRST_MS = 20, 81, 1_700_000_000_000
 
 
 def made(directory: Path, count: int, slots: int = SLOTS, entries: int = ENTRIES) -> dict[str, list[int]]:
-    """A store whose every message has two keys, in index files of 80 entries; places of each key."""
+    """Makes a store of messages with two keys each, in index files of 80 entries; returns the addresses of each key."""
     store, index, physical_offsets = ModelStore(65536, 20_000), list[ModelFile](), dict[str, list[int]]()
     r = random.Random(count)
     for number in range(count):
@@ -66,7 +66,7 @@ def asked(directory: Path, keys: list[str]) -> tuple[list[int], list[tuple[int, 
 
 
 def test_one_key_over_forty_files_touches_chains_not_files(tmp_path: Path) -> None:
-    """Two pages of slots and a few of entries in each file: what a chain needs, however large the files are."""
+    """Two pages per file and a few more: what a chain needs, however large the files are."""
     physical_offsets = made(tmp_path / "store", 1600, slots=4000, entries=81)
     assert len(list((tmp_path / "store" / "index").iterdir())) == 40
     found, spans, pages = asked(tmp_path / "store", ["order-77"])
@@ -91,12 +91,12 @@ def test_many_keys_at_once(tmp_path: Path) -> None:
     assert spans == []
     right = {physical_offset for key in wanted for physical_offset in physical_offsets.get(key, ())}
     assert right <= set(found)
-    # "AaAa" has the hash of "BBBB": candidates, which the messages themselves refuse.
+    # "AaAa" has the same hash as "BBBB": candidates, which the messages themselves rule out.
     assert set(found) - right <= set(physical_offsets["AaAa"])
 
 
 def test_more_index_files_than_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit is the system's own, so one file too many is an error of its."""
+    """The limit is set in the system itself, so that opening one file too many is a system error."""
     made(tmp_path / "store", 1600)
     wanted = [f"order-{number}" for number in range(0, 1600, 3)] + ["often"]
     expected = asked(tmp_path / "store", wanted)

@@ -1,4 +1,4 @@
-"""Writers that are killed by SIGKILL at random moments: each job is whole or absent, and the next writer goes on."""
+"""Writers killed by SIGKILL at random moments: each job is whole or absent, and the next writer succeeds."""
 
 from __future__ import annotations
 

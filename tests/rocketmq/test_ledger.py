@@ -1,4 +1,4 @@
-"""DLedger logs: the rows are what a consumer of the broker got that made the store, whatever is asked of them."""
+"""DLedger logs: for every request, the rows are what a consumer received from the broker that made the store."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_a_ledger_in_another_folder(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_has_left_dledger(tmp_path: Path) -> None:
-    """Its log without headers goes on where the ledger was, in the default folder or in another one."""
+    """Its log without headers continues where the ledger was, in the default folder or in another one."""
     directory = archive.unpack("shop-4.9.3", tmp_path)
     rows = rows_of(directory, topics=None)
     ledger = archive.unpack(KILLED, tmp_path / "other", ENGINE) / "dledger-n0"

@@ -1,4 +1,4 @@
-"""What dead writers and late attempts leave: swept by a later job when the owner is dead, never while it lives."""
+"""Leftovers of dead writers and late attempts: removed by a later job if the owner is dead, never while it lives."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ with open_store(sys.argv[1], "rocketmq") as store:
 
 @contextmanager
 def living_writer(path: Path, publish: str) -> Iterator[subprocess.Popen[str]]:
-    """Another process that has staged its rows and lives; killed at the end, if it still does."""
+    """Another process that has staged its rows and is alive; killed at the end, if it still is."""
     process = subprocess.Popen(
         [sys.executable, "-c", STAGER, str(path), publish], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         cwd=Path(__file__).parents[2],
@@ -49,7 +49,7 @@ def living_writer(path: Path, publish: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def leftovers(path: Path) -> list[Path]:
-    """Staging folders in the store, and those of shards beside it."""
+    """The staging folders in the store, and those of shards next to it."""
     staging = path / ".mqstore" / "staging"
     return [*(staging.iterdir() if staging.exists() else ()), *path.parent.glob(f".{path.name}.mqstore-*")]
 
@@ -164,7 +164,7 @@ def test_a_task_that_writes_while_its_job_is_aborted_leaves_nothing(
 
     def entries(folder: str) -> list[FileStat]:
         found = list(listed(folder))
-        # Between the look and the removal a task takes its files away, and another begins one.
+        # Between the listing and the removal, a task removes its files, and another creates one.
         if folder.startswith(staging) and os.path.isdir(staging):
             os.unlink(os.path.join(staging, writing.files[0].name))
             Path(staging, "1-0-9.records").touch()

@@ -1,4 +1,4 @@
-"""Light queues of a store that was killed: a broker's start lists there what its dispatcher had not listed yet."""
+"""Light queues of a killed broker's store: a broker start lists there what the dispatcher had not listed yet."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def lose(directory: Path, kept: int) -> None:
-    """Kills the broker before all entries but the first `kept` of each light queue came to the disk."""
+    """Kills the broker when only the first `kept` entries of each light queue have reached the disk."""
     (directory / "abort").touch()
     (directory / "checkpoint").unlink(missing_ok=True)
     for name in LIGHT:
@@ -68,13 +68,13 @@ def test_a_start_lists_what_was_not_listed(directory: Path, kept: int) -> None:
 
 
 def test_a_clean_stop_means_that_all_is_listed(directory: Path) -> None:
-    """A start dispatches nothing before the last entry of the queue that reaches furthest."""
+    """A broker start dispatches nothing before the last entry of the queue that reaches furthest."""
     shutil.rmtree(directory / "consumequeue" / LIGHT[0])
     assert {row["topic"] for row in light_rows(directory)} == {LIGHT[1]}
 
 
 def test_new_light_queues_are_followed(directory: Path, tmp_path: Path) -> None:
-    """A stream sees a light queue that a record names, once the broker lists it there."""
+    """A stream sees a light queue that a record names once the broker lists the record there."""
     rows = light_rows(directory)
     live = GrowingStore(directory, tmp_path / "live")
     listed = dict.fromkeys(LIGHT, 0)
@@ -125,7 +125,7 @@ def test_what_a_light_queue_lacks_is_found_and_made_anew(directory: Path, tmp_pa
 
 
 def test_a_dispatcher_may_have_listed_the_last_message_in_its_own_queue_alone(directory: Path) -> None:
-    """Message 57 is in both light queues, and the last that a killed broker listed."""
+    """Message 57 is in both light queues, and is the last one that a killed broker listed."""
     (directory / "abort").touch()
     for name, count in (("T/1", 58), ("%LMQ%a/0", 16), ("%LMQ%b/0", 23)):
         for file in (directory / "consumequeue" / name).iterdir():
@@ -140,7 +140,7 @@ def test_a_dispatcher_may_have_listed_the_last_message_in_its_own_queue_alone(di
 
 
 def test_numbers_that_4_9_gives_out_again_are_no_damage(tmp_path: Path) -> None:
-    """After a restart the light queue's numbers begin at 0: the first is listed, and none up to the old end."""
+    """After a restart the numbers in a light queue begin at 0: the first is listed, but none up to the old end."""
     directory, store, listed = tmp_path / "store", ModelStore(8192, QUEUE_FILE_SIZE), list[bytes]()
     for number, offset in enumerate((0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6)):
         pairs = [("INNER_MULTI_DISPATCH", LIGHT[0]), ("INNER_MULTI_QUEUE_OFFSET", str(offset))]

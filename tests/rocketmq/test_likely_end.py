@@ -1,4 +1,4 @@
-"""Where a walk of the log is told that it probably ends makes it read less, and never changes it."""
+"""A hint of where a walk of the log probably ends makes it read less, and never changes its result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> FileChain:
 
 
 def _damage(path: Path) -> None:
-    """A body of the last file that does not match its checksum."""
+    """Damages a body in the last file, so that it does not match its checksum."""
     last = max(path.glob("commitlog/*"))
     data = bytearray(last.read_bytes())
     data[len(bytes(data).rstrip(b"\0")) // 2] ^= 1

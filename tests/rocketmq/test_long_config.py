@@ -1,4 +1,4 @@
-"""A config file that is none: as long as a log, of which nothing more than its start is read."""
+"""A file that is not really a config file, and as long as a log: only its start is read."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Lookups by key, id and tag in every fixture: what a full scan leaves, and what the real store answered.
+"""Lookups by key, id and tag in every fixture: the result of a filtered full scan, and that of the real store.
 
-With the index files as they are, deleted, cut short, filled with noise, and without using them: always the same.
+The index files are intact, deleted, cut short, filled with noise, or not used: the result is always the same.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def some_ids(rows: list[Row], count: int) -> list[str]:
 
 
 def harmed(directory: Path, how: str, target: Path) -> Path:
-    """A copy of the store whose index files were harmed; the rest are links."""
+    """A copy of the store with damaged index files; everything else is a link."""
     r = random.Random(how)
     (target / "index").mkdir(parents=True)
     for path in directory.iterdir():
@@ -169,7 +169,7 @@ def asked(name: str, kind: str) -> Iterator[dict[str, Any]]:
 
 
 def test_the_real_store_found_the_same(store: tuple[str, Path]) -> None:
-    """A broker compares hashes alone and stops at 64: what it found and really has the key is what we find."""
+    """A broker compares only hashes and stops at 64; mqstore finds those of its results that really have the key."""
     name, directory = store
     rows = read(directory, ScanRequest(columns=ALL, scan=Scan.LOG, **AS_BROKER))
     by_physical_offset = {row["physicalOffset"]: row for row in rows}

@@ -1,4 +1,4 @@
-"""A message in several queues is a row of each, by a lookup too: light queues, whose records have another topic."""
+"""A message in several queues is a row of each, also in lookups: light queues, whose records have another topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores of many queues: what is told of all their files at once is what each file tells, and each is opened twice."""
+"""Stores of many queues: reading all their files at once gives what each file gives, and each is opened once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ QUEUES = 240
 
 
 def some_queues(tmp_path: Path, random: np.random.Generator, count: int) -> list[ConsumeQueue]:
-    """Queues of one file each, of any length: rising addresses, zeros after them, and damage in some."""
+    """Queues of one file each, of any length: rising addresses followed by zeros, with damage in some."""
     queues = []
     for number in range(count):
         entries = np.zeros(int(random.choice([0, 1, 7, 203, 204, 205, 230, 900])), QUEUE_ENTRY.dtype)
@@ -88,7 +88,7 @@ def test_many_queues_are_cut_where_each_is_cut(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_plan_opens_a_queue_file_once_and_stats_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To see where the queue ends; where it is cut is known by then. Nothing else grows with the number of queues."""
+    """It finds the end of the queue; the cuts are known by then. Nothing else grows with the number of queues."""
     root = orders_store(tmp_path / "store", 1_200, queues=QUEUES, commitLogFileSize=1 << 20)
     calls: Counter[str] = Counter()
     for name in ("open_read", "pread", "pread_into", "stamp", "stat", "names", "exists", "is_folder"):
@@ -123,7 +123,7 @@ def test_a_plan_is_the_same_whether_the_entries_were_just_seen_or_not(
 def test_slices_and_chunks_come_back_to_files_that_are_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowed: int
 ) -> None:
-    """`allowed`: how many files the process may have open; a quarter of them is enough for all queues, or is not."""
+    """`allowed`: how many files the process may have open; a quarter of it is, or is not, enough for all queues."""
     monkeypatch.setattr(system, "open_file_limit", lambda: allowed)
     monkeypatch.setattr(commit_plan, "CHUNK_COUNT", 2 * QUEUES)
     monkeypatch.setattr(partitioning, "SLICE_SIZE", 32 << 10)

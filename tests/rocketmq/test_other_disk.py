@@ -1,4 +1,4 @@
-"""A log that lies on another disk than the rest of the store (commitLogPath), as brokers often have it."""
+"""A log on another disk than the rest of the store (commitLogPath), as brokers often have it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_new_store_is_written_and_appended_to(tmp_path: Path, log: Path) -> No
 
 
 def test_what_is_cut_of_the_log_is_kept(tmp_path: Path, log: Path) -> None:
-    """A file after the end of the log is moved to the folder of what was cut, on the disk of the store."""
+    """A file after the end of the log is moved to the folder for cut data, on the disk of the store."""
     store = tmp_path / "store"
     write(store, log)
     last = sorted(log.iterdir())[-1]
@@ -61,7 +61,7 @@ def test_what_is_cut_of_the_log_is_kept(tmp_path: Path, log: Path) -> None:
 
 
 def test_a_first_file_without_a_length(tmp_path: Path, log: Path) -> None:
-    """A crash between making the first file of the log and giving it its length."""
+    """A crash between creating the first file of the log and setting its length."""
     log.mkdir()
     (log / ("0" * 20)).touch()
     assert write(tmp_path / "store", log) == len(NEW_ROWS)
@@ -71,7 +71,7 @@ def test_a_first_file_without_a_length(tmp_path: Path, log: Path) -> None:
 
 
 def test_a_repair_in_place(tmp_path: Path, log: Path) -> None:
-    """A file of the log is gone, and one is there that belongs to none: both are on the other disk."""
+    """A file of the log is missing, and there is a file that does not belong to it, both on the other disk."""
     store = tmp_path / "store"
     write(store, log)
     first, second = sorted(log.iterdir())[:2]

@@ -155,7 +155,7 @@ def test_a_chain_is_the_same_after_its_journey(
 
 
 def test_a_partition_of_a_terabyte_travels_light() -> None:
-    """1 TiB in 1,000 queues of four files each; before, a partition took 600 KB."""
+    """1 TiB in 1,000 queues of four files each; previously, a partition took 600 KB."""
     queues = tuple(
         ConsumeQueue(f"topic-{number:04d}", 0, chain_of(f"/store/consumequeue/topic-{number:04d}/0", 6_000_000, 4))
         for number in range(1000)
@@ -180,7 +180,7 @@ def test_a_partition_of_a_terabyte_travels_light() -> None:
 def test_what_follows_the_last_record_is_read_once_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_sparse: bool, most: float, partitions: int
 ) -> None:
-    """A file of 256 MiB with a few messages at its start: of the zeros after them each is read once, of a hole none."""
+    """A file of 256 MiB with a few messages at its start: the zeros after them are read once, a hole is not read."""
     size = 256 << 20
     root = orders_store(tmp_path / "store", MESSAGES, queues=4, commitLogFileSize=size)
     if not is_sparse:
@@ -203,7 +203,7 @@ def test_what_follows_the_last_record_is_read_once_or_not_at_all(
 def test_a_lost_queue_is_read_by_many_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topics: tuple[str, ...] | None
 ) -> None:
-    """Each task dispatches its own part of the log, from what the plan saw before it; no task waits for another."""
+    """Each task dispatches its own part of the log, based on what the plan saw before it; no task waits for another."""
     store = orders_store(tmp_path / "store", 3_000, commitLogFileSize=50_000)
     shutil.rmtree(store / ".mqstore")
     request = ScanRequest(columns=("topic", "queueId", "queueOffset", "key"), topics=topics)

@@ -1,4 +1,4 @@
-"""Where records go: the vectorised arithmetic equals a loop that puts one record at a time."""
+"""Where records are placed: the vectorised arithmetic equals a loop that places one record at a time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def one_by_one(sizes: list[int], start: int) -> tuple[list[int], list[Blank], in
 @settings(deadline=None)
 @given(SIZES, STARTS)
 def test_physical_offsets_equal_one_record_at_a_time(sizes: list[int], start: int) -> None:
-    # A file never ends without its blank record, so a store's end leaves 8 bytes or lies at a file's start.
+    # A file never ends without its blank record, so the end of a store leaves 8 bytes or is at the start of a file.
     start = start if FILE - start % FILE >= 8 else (start // FILE + 1) * FILE
     physical_offsets, blanks, stop = one_by_one(sizes, start)
     got = placement_of(np.array(sizes, np.int64), start, FILE)

@@ -1,4 +1,4 @@
-"""What a write finds in a store before it changes anything: damage that it must not touch, files that crashes leave."""
+"""What a write finds in a store before it changes it: damage that it must not touch, leftover files of crashes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.rocketmq_writes import GEOMETRY, NEW_ROWS, bodies, commit_poi
 
 
 def test_intact_records_after_the_end_are_named_before_anything_else(tmp_path: Path) -> None:
-    """Also where the index files have a geometry that nothing explains."""
+    """Even if the index files have a geometry that nothing explains."""
     directory = archive.unpack("damaged-flipped-body-late-4.9.3", tmp_path)
     (directory / "index").mkdir(exist_ok=True)
     (directory / "index" / "20991114221320000").write_bytes(bytes(999))
@@ -43,7 +43,7 @@ def test_an_index_file_of_unknown_geometry_is_named_with_what_to_do(tmp_path: Pa
 
 
 def test_an_empty_file_in_the_way_gets_its_full_length(tmp_path: Path) -> None:
-    """A broker refuses a store with a log file that is too short; a job that fails puts the empty one back."""
+    """A broker rejects a store with a log file that is too short; a job that fails restores the empty one."""
     directory = tmp_path / "store"
     write(directory, rows(5), queues=1, **GEOMETRY)
     empty = [directory / "commitlog" / f"{4096:020d}", directory / "consumequeue" / "orders" / "0" / f"{200:020d}"]
@@ -66,7 +66,7 @@ def test_an_empty_file_in_the_way_gets_its_full_length(tmp_path: Path) -> None:
 
 
 def test_a_scan_of_the_log_sees_nothing_of_an_unfinished_job(tmp_path: Path) -> None:
-    """From the intent to the end of publishing, whatever lies in the log by then."""
+    """From the intent to the end of publishing, whatever the log contains by then."""
     directory = made_store("own", tmp_path / "store")
     request = ScanRequest(scan=Scan.LOG, columns=("body",))
     before = read(directory, request)

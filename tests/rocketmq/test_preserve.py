@@ -1,4 +1,4 @@
-"""`preserve=true`: what is read from a store's log and written into a new one is the same store, byte for byte."""
+"""`preserve=true`: rows read from a store's log and written into a new one give the same store, byte for byte."""
 
 from __future__ import annotations
 
@@ -76,8 +76,9 @@ def test_a_stopped_copy_is_finished_with_the_queues_that_records_name(tmp_path: 
 
 @pytest.mark.parametrize("queues_in_place", [False, True])
 def test_addresses_that_a_broker_has_taken_are_refused(queues_in_place: bool, tmp_path: Path) -> None:
-    """The guard was removed by hand, a broker ran on the half-written store: nothing is overwritten, and every further
-    write says why it is refused and what ends that.
+    """The guard was removed by hand, and a broker ran on the half-written store.
+
+    Nothing is overwritten, and every further write states why it is rejected and how to resolve that.
     """
     source = archive.unpack("delay-4.9.3", tmp_path / "source")
     options = write_options(archive.info("delay-4.9.3")["settings"])

@@ -1,4 +1,4 @@
-"""Generated predicates over generated stores: what a plan with them reads is what Python leaves of everything."""
+"""Generated predicates over generated stores: a plan with them reads what a filter in Python leaves of all rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `view=queues` adds up at once is what the rows of each queue say, whatever its entries are like."""
+"""The totals that `view=queues` computes at once equal those of each queue's rows, whatever its entries are like."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Totals = dict[tuple[str, int], tuple[int, int, int, int]]
 
 
 def by_rows(store: Path) -> Totals:
-    """Messages, bytes, first and last address of each queue, from the rows of a read that looks at entries alone."""
+    """Messages, bytes, first and last address of each queue, from the rows of a read that uses only entries."""
     request = ScanRequest(columns=COLUMNS, mode=Mode.DROPMALFORMED)
     found: dict[tuple[str, int], list[tuple[int, int, int]]] = defaultdict(list)
     with open_store(str(store)) as opened:
@@ -37,7 +37,7 @@ def by_rows(store: Path) -> Totals:
 
 
 def by_view(store: Path) -> Totals:
-    """The same as the view adds it up."""
+    """The same, as the view computes it."""
     with open_store(str(store)) as opened:
         totals = queue_totals.queue_totals(opened.snapshot(), ScanRequest())
     return {key: (each.messages, each.size, each.first, each.last) for key, each in totals.items()}
@@ -69,7 +69,7 @@ def test_of_an_intact_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_spans_in_order_lie_in_files_as_each_alone_does(seed: int) -> None:
-    """Where the chain says so of all at once; and it says so of intact ones."""
+    """If the chain reports it for all spans at once, it holds for each; and intact chains do report it."""
     random = np.random.default_rng(seed)
     bases = np.cumsum(random.integers(50, 120, 4)) - 50
     sizes = random.choice([50, 60, 49, 130], 4, p=[0.7, 0.1, 0.1, 0.1])

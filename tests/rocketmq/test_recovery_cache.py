@@ -1,4 +1,4 @@
-"""A process recovers a store once; a growing log is walked on from its known end, anything else from its start."""
+"""A process recovers a store once; the walk of a growing log resumes at its known end, any other at the start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAME = "broker-killed-4.9.3"
 
 @pytest.fixture
 def grown(tmp_path: Path) -> tuple[Path, Path]:
-    """A killed broker's store, and the same as it was some records earlier."""
+    """A killed broker's store as it was some records earlier, and as it is."""
     later = unpack(NAME, tmp_path / "later")
     earlier = tmp_path / "earlier" / "store"
     shutil.copytree(later, earlier)
@@ -61,7 +61,7 @@ def test_a_grown_log_is_walked_on_and_gives_the_verdict_of_a_whole_walk(
 
 
 def test_a_queue_that_lost_entries_meanwhile_gets_them_again(grown: tuple[Path, Path]) -> None:
-    """As after a power failure of the broker's machine, which another one goes on reading from."""
+    """As after a power failure of the broker's machine, while another machine continues to read the store."""
     earlier, later = grown
     cached_verdict(list_store(str(earlier)), None)
     for path in (later / "consumequeue").glob("*/*/*"):
@@ -96,7 +96,7 @@ def test_damage_in_a_known_store_is_seen(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", REPLACED)
 @pytest.mark.parametrize("counts", [(300, 500), (500, 300), (400, 400)])
 def test_a_store_replaced_under_the_same_path_is_a_new_store(tmp_path: Path, how: str, counts: tuple[int, int]) -> None:
-    """Two stores of equal file names, sizes and times: a verdict on the first says nothing of the second."""
+    """Two stores with equal file names, sizes and times: a verdict on the first does not apply to the second."""
     store, other = (
         crashed_store(tmp_path / name, size, count) for name, size, count in zip("ab", (90, 131), counts, strict=True)
     )

@@ -1,7 +1,7 @@
-"""Harmed copies of real stores: what mqstore serves is what the slow twin of both stock stores serves.
+"""Damaged copies of real stores: mqstore serves what the slow twin of both stock stores serves.
 
-The twin itself is compared with the real stores by `make test-real`. Here it stands in for them, without Java, in more
-cases than they could answer.
+`make test-real` compares the twin itself with the real stores. Here it replaces them, without Java, in more cases than
+they could answer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BASES = [name for name in archive.names() if not name.startswith(("shop", "defau
 RECOVERY = {"493": "4.9", "533": "5.x"}
 SMALL_FILES = {"commitLogFileSize": 5_000, "consumeQueueFileEntries": 5, "indexSlots": 50, "indexEntries": 100}
 CASES = 6
-"""Harmed copies of each store; two of them where a sample is taken."""
+"""Damaged copies of each store; two of them if a sample is taken."""
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_bytes_changed_behind_an_unchanged_time_are_seen(unpacked: dict[str, Pat
 
 
 def test_an_all_zero_file_hides_no_message_before_it(tmp_path: Path) -> None:
-    """A broker that crashed counts the first entry of that file, (0, 0): it is no expired one (rocketmq.md 3.4)."""
+    """After a crash a broker counts the first entry of that file, (0, 0), as it is not expired (rocketmq.md 3.4)."""
     store = tmp_path / "store"
     rows = pa.table({"topic": ["orders"] * 5, "queueId": pa.array([0] * 5, pa.int32()), "body": [b"x" * 1_000] * 5})
     with open_store(str(store), "rocketmq") as opened:
@@ -104,7 +104,7 @@ def test_a_pull_jumps_from_entries_in_a_file_over_those_that_only_the_log_has(tm
 
 @pytest.mark.parametrize("version", RECOVERY)
 def test_a_pull_begins_where_the_broker_finds_the_first_entry(version: str, tmp_path: Path) -> None:
-    """An expired entry with a damaged address misleads 4.9's search for it, not the bisection of 5.x."""
+    """An expired entry with a damaged address misleads the search of 4.9 for it, but not the bisection of 5.x."""
     directory = archive.unpack("expired-4.9.3", tmp_path)
     path = queue_files(directory)[0]
     overwrite(path, 17 * 20, struct.pack(">q", 1 << 39))
@@ -115,7 +115,7 @@ def test_a_pull_begins_where_the_broker_finds_the_first_entry(version: str, tmp_
 
 @pytest.mark.parametrize("size", [1 << 30, 100_000, 1_000, 91, 1])
 def test_a_dispatcher_goes_on_behind_a_misread_record(size: int, tmp_path: Path) -> None:
-    """4.9 counts by a wrong TOTALSIZE and reads on behind the fields; at the end of the file it is displaced."""
+    """4.9 counts by the wrong TOTALSIZE but reads on after the fields; at the end of the file it is displaced."""
     name = "damaged-queues-lost-4.9.3"
     directory = archive.unpack(name, tmp_path)
     whole = len(read(directory, in_partitions(1, **AS_BROKER), recovery="4.9"))
@@ -128,8 +128,9 @@ def test_a_dispatcher_goes_on_behind_a_misread_record(size: int, tmp_path: Path)
 
 
 def test_new_files_keep_a_damaged_one_before_them(tmp_path: Path) -> None:
-    """A crashed start appends to a queue that ends early; then it drops what lies after the end of the log, from the
-    last file on, and that is a new one.
+    """A start after a crash appends to a queue that ends early; then it drops what is past the end of the log.
+
+    It begins at the last file, and that is a new one.
     """
     name = "damaged-torn-tail-abort-4.9.3"
     directory = archive.unpack(name, tmp_path)
@@ -143,7 +144,7 @@ def test_new_files_keep_a_damaged_one_before_them(tmp_path: Path) -> None:
 
 
 def test_an_entry_of_no_length_hides_nothing(tmp_path: Path) -> None:
-    """A broker answers it, with no bytes, so a pull jumps over nothing after it."""
+    """A broker answers such an entry with no bytes, so a pull skips nothing after it."""
     name = "damaged-torn-tail-abort-4.9.3"
     directory = archive.unpack(name, tmp_path)
     overwrite(directory / "consumequeue" / "audit" / "0" / f"{0:020d}", 8, bytes(4))
@@ -211,14 +212,14 @@ def compare(name: str, directory: Path, version: str, done: Harm, partitions: in
 
 
 MISLED = [(seed, version) for seed in SEEDS for version in RECOVERY if (seed, version) != (258, "533")]
-"""5.3.3 bisects astray in the store of seed 258 (rocketmq.md 5.5)."""
+"""The bisection of 5.3.3 goes astray in the store of seed 258 (rocketmq.md 5.5)."""
 
 
 @pytest.mark.parametrize(("seed", "version"), MISLED)
 def test_a_wrong_entry_hides_no_row_and_shows_none(
     seed: int, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What `tests/real/test_misled_queues.py` asks the real stores."""
+    """`tests/real/test_misled_queues.py` tests the same with the real stores."""
     store, settings = misled_store(tmp_path, seed)
     monkeypatch.setattr(archive, "info", lambda _: {"settings": settings})
     for partitions in (1, 3):

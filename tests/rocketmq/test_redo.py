@@ -1,7 +1,7 @@
 """The redo of a committed job after somebody removed the guard and a broker appended: nothing accepted is lost.
 
-What the broker took stays where it is; the job's records are in queues once, those that the broker found as it listed
-them, the others behind its own. `make test-real-full` takes every step after the commit point.
+What the broker accepted stays where it is. The job's records are in queues once: those that the broker found as it
+listed them, the others after its own. `make test-real-full` tries every step after the commit point.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def stopped_store(kind: str, last: int, original: Path, directory: Path) -> Path
 
 
 def committed_steps(kind: str, directory: Path) -> list[int]:
-    """The calls behind the commit point of a write: a stop there leaves an intent and an unfinished job."""
+    """The calls after the commit point of a write: a stop there leaves an intent and an unfinished job."""
     directory = made_store(kind, directory)
     with stopped_at(None) as clock:
         write(directory, NEW_ROWS, **options_of(kind))
@@ -74,7 +74,7 @@ def problems(accepted: Served, after: Served, directory: Path) -> list[str]:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_broker_that_appended_in_the_middle_keeps_its_records(kind: str, tmp_path: Path) -> None:
-    # A broker knows its geometry, also where the job left an index file that cannot be proven right.
+    # A broker knows its geometry, even if the job left an index file that cannot be proven right.
     geometry = GEOMETRY if kind in ("new", "own") else write_options(archive.info(kind)["settings"])
     original = made_store(kind, tmp_path / "original")
     directory = tmp_path / "visited" / "store"

@@ -1,4 +1,4 @@
-"""`repair`: every intact record is served again and `verify` is clean, in a copy and in place, stopped anywhere."""
+"""`repair`: every intact record is served again and `verify` is clean, in a copy and in place, even if stopped."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_groups_stand_before_the_same_message(file: str, tmp_path: Path) -> None
 
 
 def begun_again(store: Path, topic: str = "orders", lost: int = 7) -> list[RecordPlace]:
-    """Makes queue 0 of a topic one that was deleted after so many messages and began again at 0. Its records."""
+    """Turns queue 0 of a topic into one that was deleted after `lost` messages and began again; returns its records."""
     rows = read(store, in_partitions(1, columns=("topic", "queueId", "physicalOffset"), **AS_BROKER))
     own = [row for row in rows if (row["topic"], row["queueId"]) == (topic, 0)]
     at = {row.physical_offset: row for row in records(store)}
@@ -238,7 +238,7 @@ def test_a_queue_that_began_again_is_no_damage(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("entry", [0, 1, 5], ids=["its first entry", "its second entry", "a later one"])
 def test_a_queue_that_began_again_keeps_what_it_served(entry: int, tmp_path: Path) -> None:
-    """A broker's own rule would list its messages behind those that were deleted, and leave out the smaller numbers."""
+    """A broker's own rule would list its messages after the deleted ones, and leave out the smaller numbers."""
     store = archive.unpack("mixed-4.9.3", tmp_path)
     own = begun_again(store)
     before = served(store)
@@ -260,7 +260,7 @@ def test_a_lost_queue_that_began_again_is_listed_whole(tmp_path: Path) -> None:
 
 
 def test_a_queue_without_its_beginning_begins_at_0(tmp_path: Path) -> None:
-    """A broker would make it anew with fillers, and serve nothing of the log's first file from there on."""
+    """A broker would rebuild it with fillers, and serve nothing of the log's first file from there on."""
     store = archive.unpack("mixed-4.9.3", tmp_path)
     rows = read(store, in_partitions(1, columns=("topic", "queueId", "physicalOffset"), **AS_BROKER))
     first, *rest = [row["physicalOffset"] for row in rows if (row["topic"], row["queueId"]) == ("orders", 0)]
@@ -294,7 +294,7 @@ def test_a_running_broker_and_a_full_target_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["broker-4.9.3", "broker-5.3.3"])
 def test_delay_levels_stand_before_the_same_message(name: str, tmp_path: Path) -> None:
-    """Stopped while the offsets are set, they are moved once all the same."""
+    """If the repair is stopped while it sets the offsets, they are still moved only once."""
     store = archive.unpack(name, tmp_path)
     file = store / "config" / "delayOffset.json"
     before = decode_config(file.read_bytes())

@@ -1,4 +1,4 @@
-"""`publish=shards`: a store a task, put in place by one rename, read as one table."""
+"""`publish=shards`: one store per task, all put in place by one rename, read as one table."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A queue that ends early in its file gets entries from the log at a start; the old ones behind those are served again.
+"""A queue that ends early in its file gets entries from the log at startup; the old ones after those are served again.
 
-Source of the rule: rocketmq.md 3.4. `tests/real/test_stale_entries.py` asks both real stores about the same stores.
+Source of the rule: rocketmq.md 3.4. `tests/real/test_stale_entries.py` runs both real stores on the same stores.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ALL = "all of them"
 
 
 def numbers(store: Path, version: str = "493", partitions: int = 1, **asked: object) -> list[int]:
-    """The messages that are read of `orders`, by number, in the order of the queue."""
+    """The numbers of the messages that are read from `orders`, in queue order."""
     everything = {**AS_BROKER, "topics": ("orders",), "columns": ("queueOffset", "key"), **asked}
     rows = read(store, in_partitions(partitions, **everything), recovery=RECOVERY[version])
     return [int(row["key"][1:]) for row in sorted(rows, key=lambda row: row["queueOffset"])]
@@ -53,7 +53,7 @@ def test_old_entries_are_served_up_to_the_first_that_a_broker_cuts(kind: str, ve
 
 
 def test_the_verdict_says_where_they_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A verdict of another process too."""
+    """Also in a verdict of another process."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(recovery_cache, "WORTH_KEEPING_S", -1)
     monkeypatch.setattr(verdict_file, "SETTLED_NS", -(10**18))
@@ -84,7 +84,7 @@ def test_ranges_of_the_queue(tmp_path: Path) -> None:
 
 
 def test_unreadable_old_entries_make_a_pull_jump(tmp_path: Path) -> None:
-    """As in 4.9.3 and 5.3.3: not those that the start overwrites."""
+    """As in 4.9.3 and 5.3.3; those that the start overwrites do not."""
     store = stale_store(tmp_path, ALL)
     overwrite(store / "consumequeue" / "orders" / "0" / f"{0:020}", 5 * ENTRY + 8, struct.pack(">i", 1 << 30))
     twin = Recovered(store, "493", LOG_SIZE, QUEUE_SIZE)

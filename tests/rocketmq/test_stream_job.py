@@ -106,7 +106,7 @@ def test_marks_are_pruned_when_they_are_many_and_old(tmp_path: Path, monkeypatch
 
 
 def test_what_a_given_up_batch_staged_goes_with_it(tmp_path: Path) -> None:
-    """No task has reported, so nothing but the query's checkpoint tells whose the staging folder is."""
+    """No task has reported, so only the query's checkpoint identifies the owner of the staging folder."""
     root = tmp_path / "store"
     commit(root, "a", 0)
     with open_store(str(root), "rocketmq", **SMALL) as store:

@@ -1,6 +1,6 @@
 """A streaming query whose driver is killed by SIGKILL again and again: in the end every row is there once, in order.
 
-`MQSTORE_STREAM_KILLS` says how often (8, and 100 with `MQSTORE_WHOLE=1`).
+`MQSTORE_STREAM_KILLS` sets how often (8, or 100 with `MQSTORE_WHOLE=1`).
 """
 
 from __future__ import annotations

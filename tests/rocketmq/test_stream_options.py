@@ -1,4 +1,4 @@
-"""Options of a stream that only RocketMQ has: where a group stands, filters by key, id and tag, topics that appear."""
+"""Stream options that only RocketMQ has: start at a group's offsets, filter by key, id and tag, topics that appear."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def append(root: Path, count: int, seed: int, topics: str = "ab") -> None:
 
 
 def rows_between(snapshot: StreamSnapshot, positions: dict) -> list[Row]:
-    """The rows from `positions` on, which are moved to the end."""
+    """The rows from `positions` on; moves `positions` to the end."""
     ranges = {key: (positions.get(key, start), stop) for key, (start, stop) in snapshot.positions.items()}
     positions.update({key: stop for key, (_, stop) in ranges.items()})
     plan = snapshot.plan_ranges(ScanRequest(columns=COLUMNS), ranges)
@@ -136,7 +136,7 @@ def test_a_writer_of_mqstore_is_followed(tmp_path: Path) -> None:
 
 
 def test_a_job_under_way_counts_as_absent(tmp_path: Path) -> None:
-    """Stopped at each of a commit's writes, a reader sees what was there before, or all of it."""
+    """At each write of a commit, a reader sees either the messages from before or all of them."""
     root = tmp_path / "store"
     append(root, 20, 0)
     sizes = set()
@@ -195,7 +195,7 @@ def test_a_real_store_is_served_as_in_a_batch(tmp_path: Path, name: str) -> None
 def test_a_record_that_comes_right_after_the_walk_is_seen(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is there before anything looks at where the next record will begin, and those bytes never change again."""
+    """It is written before anything reads the bytes where the next record will begin, and they never change again."""
     live = GrowingStore(model, tmp_path / "live")
     live.write(live.records[10]["physicalOffset"])
     live.list(10)

@@ -1,4 +1,4 @@
-"""Where a store time begins in a queue: as 5.3.3's search says, also where clocks step back."""
+"""Where a store time begins in a queue: the result of 5.3.3's search, even if clocks step back."""
 
 from __future__ import annotations
 

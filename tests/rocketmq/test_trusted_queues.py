@@ -1,4 +1,4 @@
-"""`recovery=none`: where queues end is bisected, and is where a full look finds it."""
+"""`recovery=none`: bisection finds the same ends of queues as a full scan."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def test_queues_end_where_their_entries_do(name: str, tmp_path: Path) -> None:
 def test_an_entry_beyond_the_log_is_told(
     setting: str, physical_offset: int, served: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also one whose physical offset and size, or the next file's, add up to more than 64 bits hold.
+    """Even if its physical offset and size, or those of the next file, add up to more than 64 bits can hold.
 
-    From an address that the log may still reach a pull jumps over what lies below the next file (rocketmq.md 6.1).
+    From an address that the log may still reach, a pull skips what is below the next file (rocketmq.md 6.1).
     """
     monkeypatch.setattr(loading, "process", loading.Process(setting))
     with open_store(str(tmp_path / "store"), "rocketmq") as store:

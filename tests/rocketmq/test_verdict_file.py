@@ -1,4 +1,4 @@
-"""What one process found out about a store is kept for the next, and believed only for the very same files."""
+"""The verdict of one process on a store is kept for the next one, and used only for exactly the same files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def asked(store: Path, rules: Rules | None = None) -> Verdict:
 
 @pytest.fixture
 def walks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Grows with each walk."""
+    """A list that grows with each walk."""
     found: list[int] = []
     walk = recovery._recover_log
 
@@ -66,7 +66,7 @@ def test_a_kept_verdict_is_the_verdict(tmp_path: Path, name: str, walks: list[in
 @pytest.mark.parametrize("how", REPLACED)
 @pytest.mark.parametrize("counts", [(300, 500), (400, 400)])
 def test_a_store_replaced_under_the_same_path_is_walked(tmp_path: Path, how: str, counts: tuple[int, int]) -> None:
-    """Files of the same names, sizes and times."""
+    """The files have the same names, sizes and times."""
     store, other = (
         crashed_store(tmp_path / name, size, count) for name, size, count in zip("ab", (90, 131), counts, strict=True)
     )
@@ -79,7 +79,7 @@ def test_a_store_replaced_under_the_same_path_is_walked(tmp_path: Path, how: str
 
 
 def _append(store: Path) -> None:
-    """A record as a broker writes it through a map, and times as if nothing had happened."""
+    """Appends a record as a broker writes it; callers that mimic a memory map restore the times."""
     listing = list_store(str(store))
     end = recover(listing).log_end
     path = Path(listing.log.files[0].path)
@@ -129,7 +129,7 @@ def test_a_changed_store_is_walked(tmp_path: Path, change: Callable[[Path], None
 def test_bytes_after_the_end_that_change_no_time_are_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walks: list[int]
 ) -> None:
-    """A map changes bytes before it changes times."""
+    """A memory map changes bytes before it changes times."""
     store = crashed_store(tmp_path / "store", 90, 300)
     before = list_store(str(store))
     asked(store)

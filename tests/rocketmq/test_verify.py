@@ -1,4 +1,4 @@
-"""`verify`: names what is wrong in each damaged store, and nothing in an intact one, however it cuts the log."""
+"""`verify` reports what is wrong in each damaged store, and nothing in an intact one, however it divides the log."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DAMAGED = {
 }
 HARMLESS = {"abort_there", "empty_queue_folder", "extra_log_file", "abort_gone"}
 UNSEEN = {"flipped_anywhere"}
-"""A bit of a time, a host or a property is as good as another."""
+"""A changed bit in a time, a host or a property is as valid as the original."""
 MESSAGES = "mixed-4.9.3"
 
 
@@ -87,8 +87,9 @@ def test_every_kind_of_harm_is_found(name: str, kind: Kind, tmp_path: Path, monk
 
 
 def hides(kind: Kind, story: str) -> bool:
-    """Harm that looks like what a broker does itself: the first file of the log or of a queue has expired, or the
-    checkpoint notes nothing yet.
+    """Whether damage looks like what a broker does itself.
+
+    The first file of the log or of a queue has expired, or the checkpoint records nothing yet.
     """
     if story == "checkpoint zero":
         return True
@@ -135,7 +136,7 @@ def index_slot(store: Path) -> None:
 
 
 def index_key(store: Path) -> None:
-    """Another hash of the same slot."""
+    """Stores another hash of the same slot."""
     path = sorted((store / "index").iterdir())[0]
     slots = archive.info(MESSAGES)["settings"]["maxHashSlotNum"]
     at = 40 + 4 * slots + 20 * 5

@@ -1,4 +1,4 @@
-"""A snapshot whose queues are numbers: what a stream asks, answered from tables."""
+"""A fake snapshot that answers the questions of a stream from fixed tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shares of a micro-batch: never more than the limit, all of it when it is there, and nobody starves."""
+"""Shares of a micro-batch: never more than the limit, all of it if enough messages wait, and no queue starves."""
 
 from __future__ import annotations
 

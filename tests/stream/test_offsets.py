@@ -1,4 +1,4 @@
-"""The JSON of a checkpoint: written alike when it is alike, and refused in one line when it does not fit the store."""
+"""The JSON of a checkpoint: equal offsets give equal text; one that does not fit the store is a one-line error."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def test_another_checkpoint_is_refused_in_one_line(noted: Any, text: str) -> Non
 def test_a_seal_tells_another_store() -> None:
     held = {("b", 9): (0, 20)}
     check_store(OFFSET, FixedSnapshot(held, {(("b", 9), 7): "x"}), "/s")
-    check_store(OFFSET, FixedSnapshot(held, {}), "/s")  # the message is gone: nothing is known
-    check_store(OFFSET, FixedSnapshot({("b", 9): (0, 3)}, {(("b", 9), 7): "y"}), "/s")  # `resumed` tells that it shrank
+    check_store(OFFSET, FixedSnapshot(held, {}), "/s")  # the message is missing: nothing to compare
+    check_store(OFFSET, FixedSnapshot({("b", 9): (0, 3)}, {(("b", 9), 7): "y"}), "/s")  # `resumed` reports shrinkage
     with pytest.raises(CheckpointError, match="another store: message 6 of b/9 is not the one that was read"):
         check_store(OFFSET, FixedSnapshot(held, {(("b", 9), 7): "y"}), "/s")
 

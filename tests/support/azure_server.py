@@ -1,4 +1,4 @@
-"""Azure Blob Storage for tests: Azurite, Microsoft's emulator, brought by npm into a cache of this checkout."""
+"""Azure Blob Storage for tests: Azurite, Microsoft's emulator, which npm installs into a cache of this checkout."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FOLDER = CACHE / "azurite"
 PROGRAM = FOLDER / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-"""The emulator's own, which everybody knows."""
+"""The emulator's well-known account key."""
 API = "2021-08-06"
 
 
@@ -36,8 +36,8 @@ READ_AND_LIST = "rl"
 
 @contextmanager
 def azure_server(folder: Path, container: str, certificates: Certificates | None = None) -> Iterator[dict[str, str]]:
-    """Runs while the block does, with one container; the options of a read. With certificates it speaks TLS, and takes
-    bearer tokens too.
+    """Runs the emulator with one container while the block runs; yields the options of a read. With certificates it
+    uses TLS and also accepts bearer tokens.
     """
     if not PROGRAM.exists():
         FOLDER.mkdir(parents=True, exist_ok=True)
@@ -54,12 +54,12 @@ def azure_server(folder: Path, container: str, certificates: Certificates | None
         _make_container(endpoint, port, container, trust)
         yield {"storage.endpoint": endpoint, "storage.account": ACCOUNT, "storage.accessKey": KEY}
     finally:
-        process.kill()  # it waits for connections that clients keep
+        process.kill()  # a graceful stop would wait for connections that clients keep open
         process.wait(30)
 
 
 def shared_access() -> str:
-    """A signature of the account that lets its holder read and list for an hour."""
+    """A shared access signature of the account that permits reading and listing for an hour."""
     until = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
     signed = "\n".join([ACCOUNT, READ_AND_LIST, "b", "sco", "", until, "", "", API, "", ""])
     given = {"sv": API, "ss": "b", "srt": "sco", "sp": READ_AND_LIST, "se": until, "sig": _signature(signed)}
@@ -67,7 +67,9 @@ def shared_access() -> str:
 
 
 def bearer_token() -> str:
-    """A token as Azure's directory gives it, for an hour; the emulator looks at what it claims, at no signature."""
+    """A token like those that Azure's directory issues, valid for an hour; the emulator checks its claims but not its
+    signature.
+    """
     now = int(time.time())
     claims = {
         "aud": "https://storage.azure.com", "iss": "https://sts.windows.net/ab1f708d-50f6-404c-a006-d71b2ac7a606/",

@@ -1,4 +1,4 @@
-"""Harm to the queues of batch topics."""
+"""Damage to the queues of batch topics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from storage_core.formats.rocketmq.consumequeue import BATCH_ENTRY
 
 
 def lose_batch_entries(directory: Path, most: Callable[[], int]) -> int:
-    """Makes the last entries of the last file of each batch queue zeros, at most as many as it is told; how many."""
+    """Zeroes the last entries in the last file of each batch queue, at most `most()` in each; returns how many."""
     lost = 0
     for folder in sorted((directory / "batchconsumequeue").glob("*/*")):
         path = max(folder.iterdir())
@@ -25,7 +25,7 @@ def lose_batch_entries(directory: Path, most: Callable[[], int]) -> int:
 
 
 def add_queue(directory: Path, topic: str) -> None:
-    """Adds an empty consume queue to a topic, as long as the others."""
+    """Adds an empty consume queue to a topic, with a file of the same size as the others."""
     other = min((directory / "consumequeue").glob("*/*/*"))
     folder = directory / "consumequeue" / topic / "0"
     folder.mkdir(parents=True)

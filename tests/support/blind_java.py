@@ -1,4 +1,4 @@
-"""A Java whose processes see an empty folder where this process sees files: each in a mount namespace of its own."""
+"""A Java whose processes see an empty folder where this process sees files; each runs in its own mount namespace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COVER = 'mount -t tmpfs -o mode=755 nothing "$0" && exec "$@"'
 
 
 def way_to_hide(folder: Path) -> tuple[str, ...] | None:
-    """The command before which a folder's content is hidden, or None where this system does not let us."""
+    """The command prefix that hides a folder's content, or None if this system does not permit it."""
     for way in WAYS:
         if shutil.which(way[0]) is None:
             continue
@@ -24,7 +24,7 @@ def way_to_hide(folder: Path) -> tuple[str, ...] | None:
 
 
 def blind_java_home(folder: Path, hidden: Path, way: tuple[str, ...], java: Path) -> Path:
-    """A JAVA_HOME made in `folder`: its java is `java`, for which `hidden` is an empty folder."""
+    """A JAVA_HOME made in `folder`: its java runs `java`, which sees `hidden` as an empty folder."""
     program = folder / "bin" / "java"
     program.parent.mkdir(parents=True)
     command = shlex.join([*way, "sh", "-c", COVER, str(hidden), str(java)])

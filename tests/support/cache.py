@@ -1,4 +1,4 @@
-"""What tests fetch or build once for a checkout, and who may do so."""
+"""The cache of what tests fetch or build once per checkout, and the lock for filling it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ CACHE = Path(__file__).resolve().parents[2] / ".cache"
 
 @contextmanager
 def maven_alone() -> Iterator[None]:
-    """While the block runs no other process, and no other thread, of the tests of this checkout is in it.
+    """Keeps all other processes and threads of this checkout's tests out of the block while it runs.
 
-    Two of Maven that fill one local repository spoil each other's files.
+    Two Maven processes that fill one local repository corrupt each other's files.
     """
     CACHE.mkdir(exist_ok=True)
     with (CACHE / "maven.lock").open("w") as file:

@@ -1,4 +1,4 @@
-"""A certification authority of a test's own, and a server's key that it signed: made by the JDK's keytool."""
+"""A test's own certificate authority and a server key signed by it, made with the JDK's keytool."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Certificates:
 
 
 def made_authority(folder: Path) -> Path:
-    """The certificate of a new authority, as PEM."""
+    """Makes a new authority; returns its certificate, as PEM."""
     _keytool("-genkeypair", *_store(folder, "authority"), *KEY, "-dname", "CN=mqstore test authority", "-ext", "bc:c")
     _keytool("-exportcert", *_store(folder, "authority"), "-rfc", "-file", str(folder / "authority.pem"))
     return folder / "authority.pem"
 
 
 def made_certificates(folder: Path, host: str = HOST) -> Certificates:
-    """A new authority, and the key of the server at an IP address."""
+    """Makes a new authority and the key of the server at an IP address."""
     authority, server = made_authority(folder), _store(folder, "server")
     request, chain = str(folder / "server.csr"), folder / "chain.pem"
     _keytool("-genkeypair", *server, *KEY, "-dname", f"CN={host}")

@@ -1,4 +1,4 @@
-"""The files of compacted topics, and what a power failure takes from them."""
+"""The files of compacted topics, and what a power failure loses of them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def files_of(directory: Path, kind: str, topic: str, queue_id: int) -> list[Path
 
 
 def lose_entries(directory: Path, most: int, also_queues: bool) -> set[tuple[str, int, int]]:
-    """Makes the last entries of the last file of each compacted queue zeros, and with `also_queues` those of the same
-    messages in its consume queue; their topics, queue ids and queue offsets.
+    """Zeroes the last entries in the last file of each compacted queue, and with `also_queues` those of the same
+    messages in its consume queue; returns their topics, queue ids and queue offsets.
     """
     lost = set()
     for folder in sorted((directory / "compaction" / "compactionCq").glob("*/*")):

@@ -1,4 +1,4 @@
-"""What tests of copies of stores need: contents compared, and copies that are stopped."""
+"""Helpers for tests that copy stores: the contents to compare, and copies that are interrupted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class CutError(Exception):
 
 
 def contents(directory: Path) -> dict[str, tuple[bytes, int] | None]:
-    """Every file with its bytes and time, and every empty folder; locks and mqstore's own notes aside."""
+    """Every file with its bytes and time, and every empty folder; without locks and mqstore's own notes."""
     return {
         str(path.relative_to(directory)): (path.read_bytes(), path.stat().st_mtime_ns) if path.is_file() else None
         for path in sorted(directory.rglob("*"))
@@ -30,7 +30,7 @@ def served_rows(path: str) -> list[bytes]:
 
 
 def stop_after(count: int, kind: str) -> Callable[[str, str], None]:
-    """Ends the copy at a request of a kind."""
+    """Aborts the copy at the first request of a kind after `count` of them."""
     asked: list[str] = []
 
     def fault(what: str, path: str) -> None:

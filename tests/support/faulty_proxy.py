@@ -1,4 +1,4 @@
-"""A proxy in front of an S3 server that fails: each n-th new request for bytes, once; or all that follow too."""
+"""A faulty proxy in front of an S3 server: every n-th new request for bytes fails once, or all later ones too."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ STALL_S = 3.0
 
 
 class FaultyProxy(ThreadingHTTPServer):
-    """`fault` is one of 503, 500, reset, stall, short, expired, or none; it strikes each `every`-th new request for the
-    bytes of an object, once; `expired` strikes all that follow too. `struck` counts.
+    """`fault` is one of 503, 500, reset, stall, short, expired, or none. It hits every `every`-th new request for the
+    bytes of an object once; `expired` also hits every later request. `struck` counts the hits.
     """
 
     daemon_threads = True
@@ -36,7 +36,7 @@ class FaultyProxy(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def begin(self, fault: str, every: int = 3) -> None:
-        """From now on this fault."""
+        """Applies this fault from now on."""
         with self._lock:
             self.fault, self.every, self.struck = fault, every, 0
             self._seen.clear()
@@ -54,7 +54,7 @@ class FaultyProxy(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Passes requests on as they came."""
+    """Forwards requests unchanged."""
 
     protocol_version = "HTTP/1.1"
     server: FaultyProxy
@@ -104,14 +104,14 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(data)))
         with suppress(OSError):
             self.end_headers()
-        with suppress(OSError):  # who asked may have given up
+        with suppress(OSError):  # the client may have given up
             self.wfile.write(data[: len(data) // 2] if is_cut else data)
         self.close_connection = is_cut
 
 
 @contextmanager
 def faulty_proxy(endpoint: str) -> Iterator[FaultyProxy]:
-    """Runs while the block does."""
+    """Runs the proxy while the block runs."""
     proxy = FaultyProxy(endpoint)
     thread = threading.Thread(target=proxy.serve_forever, daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""Ports of this machine for servers of tests, which stay theirs when such a server stops and starts again."""
+"""Ports of this machine for the servers of tests; a server that stops and starts again keeps its port."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import BinaryIO
 
 PORTS = range(21_000, 32_000)
-"""Below those that Linux takes for outgoing connections, and apart from those of tests/real/oracle/BrokerLab.java."""
+"""Below Linux's range for outgoing connections, and apart from the ports of tests/real/oracle/BrokerLab.java."""
 _CHANCE = random.Random()
 _TAKEN: set[int] = set()
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports on which nobody listens, and which no process that runs tests of this machine gets while this one lives."""
+    """Ports that are not in use, and that no other test process on this machine gets while this process runs."""
     return [free_port() for _ in range(count)]
 
 
 def free_port() -> int:
-    """One of them; RuntimeError when there is none."""
+    """One such port. Raises RuntimeError if there is none."""
     for port in _CHANCE.sample(PORTS, len(PORTS)):
         if port not in _TAKEN and _locked(port) and _unused(port):
             _TAKEN.add(port)
@@ -32,7 +32,7 @@ def free_port() -> int:
 
 
 def _locked(port: int) -> bool:
-    """Whether the byte of the port is this process's now; the system frees it when the process ends."""
+    """Tries to lock the byte of the port for this process; the system frees it when the process ends."""
     try:
         fcntl.lockf(_book(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
     except OSError:

@@ -1,4 +1,4 @@
-"""Fixtures of tests that take each golden store of one kind."""
+"""Fixtures for tests that run on each golden store of one kind."""
 
 from __future__ import annotations
 

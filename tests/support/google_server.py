@@ -1,6 +1,6 @@
-"""Google Cloud Storage for tests: fake-gcs-server, which Go brings into a cache of this checkout.
+"""Google Cloud Storage for tests: fake-gcs-server, which Go installs into a cache of this checkout.
 
-It takes objects by Google's JSON protocol and serves them by the XML one, and looks at no condition of a read.
+It accepts objects over Google's JSON API, serves them over the XML API, and ignores the conditions of a read.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ MODULE = "github.com/fsouza/fake-gcs-server@v1.56.1"
 FOLDER = CACHE / "google"
 PROGRAM = FOLDER / "fake-gcs-server"
 NO_TOKENS = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": "", "gcs_base_url": ""}
-"""A file of credentials for servers that want none: obstore asks Google for a token otherwise, even to be anonymous."""
+"""A credentials file for servers that need none: otherwise obstore requests a token from Google, even anonymously."""
 
 
 @dataclass(frozen=True)
 class GoogleServer:
-    """A server that runs, with one bucket."""
+    """A running server with one bucket."""
 
     endpoint: str
     bucket: str
@@ -39,7 +39,7 @@ class GoogleServer:
         return {"storage.endpoint": self.endpoint, "storage.anonymous": "true"}
 
     def add(self, path: str, data: bytes) -> None:
-        """Puts an object, or another one in its place."""
+        """Puts an object, replacing an existing one."""
         where = f"{self.endpoint}/upload/storage/v1/b/{self.bucket}/o?uploadType=media&name={quote(path, safe='')}"
         _post(where, data, "application/octet-stream")
 
@@ -52,7 +52,7 @@ class GoogleServer:
 
 @contextmanager
 def google_server(bucket: str) -> Iterator[GoogleServer]:
-    """Runs while the block does, with one empty bucket."""
+    """Runs the server with one empty bucket while the block runs."""
     if not PROGRAM.exists():
         FOLDER.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, "GOBIN": str(FOLDER)}

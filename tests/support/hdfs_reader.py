@@ -1,7 +1,7 @@
 """`python -m tests.support.hdfs_reader AUTHORITY FOLDER`: puts every fixture into an HDFS and compares what is read.
 
-A process of its own, because libhdfs starts a JVM with the CLASSPATH of the environment. Prints `EQUAL name` for each,
-and for what Spark's workers read.
+It runs as a separate process because libhdfs starts a JVM with the CLASSPATH of the environment. It prints `EQUAL name`
+for each fixture, and for what Spark's workers read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main(authority: str, folder: Path) -> None:
     client = fs.HadoopFileSystem(host, int(port))
     _wait(client)
     for name in archive.names():
-        if name != SPARSE:  # its gigabytes of zeros are read over memory
+        if name != SPARSE:  # the tests over the in-memory bucket read its gigabytes of zeros
             store = archive.unpack(name, folder / name)
             twins = Twins(store, f"hdfs://{authority}{_put(client, store, f'/backups/a b/%LMQ% ü/{name}/store')}")
             assert_rocketmq_same(name, twins)
@@ -80,7 +80,7 @@ def _put(client: fs.HadoopFileSystem, directory: Path, target: str) -> str:
 
 
 def _wait(client: fs.HadoopFileSystem) -> None:
-    """Until the name node has a data node."""
+    """Waits until the name node has a data node."""
     for _ in range(120):
         try:
             with client.open_output_stream("/probe") as out:

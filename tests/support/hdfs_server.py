@@ -1,4 +1,4 @@
-"""HDFS for tests: Hadoop's own name node and data node, whose jars Maven brings, on free ports of this machine."""
+"""HDFS for tests: Hadoop's own name node and data node, from jars fetched by Maven, on free ports of this machine."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ START_S = 120
 
 @dataclass(frozen=True)
 class HdfsServer:
-    """A name node that runs: its `host:port`, and the CLASSPATH of whoever reads it."""
+    """A running name node: its `host:port`, and the CLASSPATH of its readers."""
 
     authority: str
     class_path: str
 
 
 def class_path(folder: Path) -> str:
-    """Hadoop's jars, brought into the folder, and the loggers among Spark's."""
+    """The class path of Hadoop's jars, fetched into the folder, and of the logging jars that Spark ships."""
     with maven_alone():
         for name in JARS:
             artifact = f"-Dartifact=org.apache.hadoop:{name}:{VERSION}"
@@ -46,7 +46,7 @@ def class_path(folder: Path) -> str:
 
 @contextmanager
 def hdfs_server(folder: Path) -> Iterator[HdfsServer]:
-    """Runs while the block does."""
+    """Runs both nodes while the block runs."""
     authority = f"127.0.0.1:{free_port()}"
     settings = {
         "fs.defaultFS": f"hdfs://{authority}", "dfs.replication": "1", "dfs.permissions.enabled": "false",
@@ -89,7 +89,7 @@ def _wait(authority: str) -> None:
 
 
 def reader_environment(server: HdfsServer, libhdfs: str) -> dict[str, str]:
-    """What a process needs that reads from it; `libhdfs`: the folder of libhdfs.so."""
+    """The environment of a process that reads from the server; `libhdfs`: the folder of libhdfs.so."""
     home = os.environ.get("JAVA_HOME", "")
     return {**os.environ, "CLASSPATH": server.class_path, "ARROW_LIBHDFS_DIR": libhdfs,
             "LD_LIBRARY_PATH": f"{home}/lib/server"}  # fmt: skip

@@ -1,6 +1,6 @@
-"""A server that speaks as much of S3 as a reader of stores asks for, in this process, and fails as it is told.
+"""An in-process server that implements as much of S3 as a reader of stores needs, and fails on request.
 
-Its errors are as talkative as those of AWS: they quote the key, the token and what was signed.
+Its errors are as verbose as those of AWS: they quote the key, the token and the string that was signed.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ ENTRY = (
 
 
 class HttpBucket(ThreadingHTTPServer):
-    """Objects by path. `fault(kind, path)`, where kind is list or get, is asked before each answer: the code of an
-    error, reset, short, stall, or none. Where `knows_if_match` is false, conditions of a read are not looked at.
+    """Objects by path. `fault(kind, path)`, where kind is list or get, is called before each answer and returns an
+    error code, reset, short, stall, or nothing. If `knows_if_match` is false, the conditions of a read are ignored.
     """
 
     daemon_threads = True
@@ -65,7 +65,7 @@ class HttpBucket(ThreadingHTTPServer):
                 self.objects[f"{prefix}/{path.relative_to(folder)}"] = path.read_bytes()
 
     def listed(self, query: dict[str, list[str]]) -> str:
-        """The answer to one request for names."""
+        """The answer to one list request."""
         prefix, delimiter = query.get("prefix", [""])[0], query.get("delimiter", [""])[0]
         names = sorted(path for path in self.objects if path.startswith(prefix))
         folders: list[str] = []
@@ -134,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in (headers or {}).items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(data)))
-        with suppress(OSError):  # who asked may have given up
+        with suppress(OSError):  # the client may have given up
             self.end_headers()
             self.wfile.write(data[: len(data) // 2] if is_cut else data)
         self.close_connection = is_cut
@@ -155,7 +155,7 @@ def http_bucket() -> Iterator[HttpBucket]:
 
 @contextmanager
 def talker(answer: bytes) -> Iterator[str]:
-    """The address of a server that says one thing to whoever connects and sends something, and hangs up."""
+    """The address of a server that sends the same answer to every client that sends something, then hangs up."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:

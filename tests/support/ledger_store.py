@@ -1,4 +1,4 @@
-"""What harms a store with a DLedger log: a power failure, a flipped bit, lost files."""
+"""Ways to damage a store with a DLedger log: a power failure, a flipped bit, lost files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.formats.rocketmq.ledger import LEDGER_HEADER
 
 BODY_AT = 88
-"""Where the body of a record with IPv4 hosts begins."""
+"""The position of the body in a record with IPv4 hosts."""
 
 
 def log_files(directory: Path) -> list[Path]:
@@ -29,7 +29,7 @@ def headers(file: Path) -> list[int]:
 
 
 def lose_log_tail(directory: Path, r: random.Random) -> None:
-    """Zeros from a header of one of the last records on."""
+    """Zeroes the last file from within the header of one of the last records."""
     file = log_files(directory)[-1]
     starts = headers(file)
     at = starts[max(0, len(starts) - 1 - r.randrange(1, 6))]
@@ -37,7 +37,7 @@ def lose_log_tail(directory: Path, r: random.Random) -> None:
 
 
 def lose_queue_tails(directory: Path, r: random.Random) -> None:
-    """Zeros in place of the last entries of each queue."""
+    """Zeroes the last entries of each queue."""
     for folder in sorted(directory.glob("consumequeue/*/*")):
         file = sorted(folder.iterdir())[-1]
         entries = file.read_bytes().rstrip(b"\0")
@@ -46,20 +46,20 @@ def lose_queue_tails(directory: Path, r: random.Random) -> None:
 
 
 def lose_queues(directory: Path, r: random.Random) -> None:
-    """No consume queues, or one of them gone."""
+    """Removes all consume queues, or one of them."""
     folders = sorted(directory.glob("consumequeue/*/*"))
     for folder in folders if r.random() < 0.5 else [r.choice(folders)]:
         shutil.rmtree(folder)
 
 
 def lose_ledger_index(directory: Path, r: random.Random) -> None:
-    """The ledger's own index of zeros from somewhere on: DLedger makes it anew."""
+    """Zeroes the ledger's own index from a random entry on: DLedger rebuilds it."""
     file = sorted(next(directory.glob("dledger-*/index")).iterdir())[-1]
     _zero(file, 32 * r.randrange(300), 32 * 20_000)
 
 
 def lose_committed(directory: Path, r: random.Random) -> None:
-    """What the node knows to be committed: gone, or of an earlier moment."""
+    """Removes the node's record of what is committed, or sets it back to an earlier state."""
     for file in directory.glob("dledger-*/checkpoint*"):
         if r.random() < 0.5:
             file.unlink()
@@ -68,7 +68,7 @@ def lose_committed(directory: Path, r: random.Random) -> None:
 
 
 def flip_in_record(directory: Path, r: random.Random) -> None:
-    """One flipped bit in the body of a record of the last files."""
+    """Flips one bit in the body of a record in one of the last files."""
     file = r.choice(log_files(directory)[-3:])
     starts = headers(file)
     if len(starts) > 1:
@@ -78,7 +78,7 @@ def flip_in_record(directory: Path, r: random.Random) -> None:
 
 
 def flip_in_header(directory: Path, r: random.Random) -> None:
-    """One flipped bit in a header of the last file."""
+    """Flips one bit in a header of the last file."""
     file = log_files(directory)[-1]
     starts = headers(file)
     if len(starts) > 1:

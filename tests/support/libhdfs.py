@@ -1,4 +1,4 @@
-"""Hadoop's C client `libhdfs.so`, which no registry has as a binary: made once from the sources that pydoop ships.
+"""Hadoop's C client `libhdfs.so`, which no registry has as a binary: built once from the sources that pydoop ships.
 
 Needs a C compiler and the JDK that `JAVA_HOME` names.
 """
@@ -16,12 +16,12 @@ from tests.support.cache import CACHE
 
 SOURCES = "pydoop==2.0.0"
 OLD_BUILD = "setuptools < 80"
-"""Its setup imports pkg_resources, which later ones do not have."""
+"""Its setup imports pkg_resources, which later versions lack."""
 FOLDER = CACHE / "libhdfs"
 
 
 def libhdfs() -> Path:
-    """The folder that has `libhdfs.so`."""
+    """The folder of `libhdfs.so`, which is built if it is missing."""
     library = FOLDER / "libhdfs.so"
     if not library.exists():
         FOLDER.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Modules that `make test-fast` leaves out: without a Java and without samples, and yet more than five seconds each."""
+"""Modules that `make test-fast` omits: they use neither Java nor samples, yet take over five seconds each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A bucket in memory with faults: answers late, cut, refused or never, and objects that change between two requests."""
+"""An in-memory bucket with faults: late, truncated, refused or missing answers, and objects that change between two
+requests.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,9 @@ _versions = itertools.count()
 
 
 class Bucket(BackEnd):
-    """Objects by path. `latency_s` passes before each answer, `stream_rate` is bytes a second of one answer and
-    `total_rate` of all. `fault(kind, path)` is called before each answer and may raise, wait, or change the bucket;
-    `cut` leaves so many bytes of an answer away.
+    """Objects by path. `latency_s` passes before each answer; `stream_rate` is the bytes per second of one answer and
+    `total_rate` that of all together. `fault(kind, path)` is called before each answer and may raise, wait, or change
+    the bucket; `cut` is the number of bytes missing at the end of an answer.
     """
 
     def __init__(self) -> None:
@@ -36,7 +38,7 @@ class Bucket(BackEnd):
         self._free_at, self._lock = 0.0, threading.Lock()
 
     def add(self, path: str, content: bytes | Path) -> None:
-        """Puts an object, a new version where there is one; a file's bytes stay in the file."""
+        """Puts an object, as a new version if it exists; the bytes of a file stay in the file."""
         size = len(content) if isinstance(content, bytes) else content.stat().st_size
         etag = hashlib.md5(f"{next(_versions)} {path}".encode()).hexdigest()
         with self._lock:
@@ -50,7 +52,7 @@ class Bucket(BackEnd):
                 self.add(f"{prefix}/{path.relative_to(folder)}", path)
 
     def count(self, kind: str) -> int:
-        """How many requests of a kind (`walk`, `folder`, `get`) there were."""
+        """The number of requests of a kind (`walk`, `folder`, `get`) so far."""
         return sum(asked[0] == kind for asked in self.asked)
 
     @contextmanager
@@ -116,7 +118,7 @@ class Bucket(BackEnd):
 
 @contextmanager
 def served(bucket: Bucket, scheme: str = "memory") -> Iterator[Bucket]:
-    """The bucket under every authority of `scheme://`, for this process."""
+    """Serves the bucket under every authority of `scheme://` in this process."""
 
     def connect(address: Address, access: Access) -> BackEnd:
         del address, access

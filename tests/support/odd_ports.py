@@ -1,4 +1,4 @@
-"""Ports of hosts in the log changed: to such that do not exist, and to the largest one that does."""
+"""Changes host ports in the log: to invalid ones, and to the largest valid one."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ LARGEST = (("born", 0xFFFF), ("store", 0xFFFF))
 
 
 def give_ports(store: Path, addresses: Sequence[int]) -> tuple[list[int], dict[int, str]]:
-    """Changes records at some of the ascending addresses, of both kinds of hosts where both are there. Those with ports
-    that do not exist, and those with the largest, with the column that shows it.
+    """Changes records at some of the ascending addresses, with both kinds of hosts if both exist. Returns the addresses
+    of those with invalid ports, and of those with the largest port, each with the column that shows it.
     """
     log = Log(store / "commitlog")
     fields = {at: log.fields(at) for at in addresses}

@@ -1,8 +1,8 @@
-"""The code on the pages, cut out to be run as printed: blocks, what they print, and where their paths lead.
+"""The code blocks of the pages, extracted to be run as printed: blocks, their output, and where their paths point.
 
 One rule substitutes paths: the pages use the folders of `FOLDERS`, and in a block each of them, as a whole path
-component at the start of a path, becomes the folder of that name below the test's own. Nothing else is changed; in a
-shell block, `s3://` is such a folder too (`page_command.py`).
+component at the start of a path, is replaced by its folder below the test's own. Nothing else is changed. In a shell
+block, `s3://` is served from such a folder too (`page_command.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FOLDERS = {
     "/tmp/mqstore": "data/tmp",
     "STORE": "backup/broker-a/store",
 }
-"""What a page writes, and the folder below the test's own that it stands for. `/data` is new for each block."""
+"""A folder as pages write it, and the folder below the test's own that replaces it. `/data` is new for each block."""
 
 NOT_RUN = {
     "make": "each target makes its own environment; .ci/run and the fresh clone of a release run them",
@@ -49,14 +49,14 @@ NOT_RUN = {
     "jupyter": "opens a browser; tests/real/test_notebook.py runs the notebook",
     "mike": "publishes the documentation",
 }
-"""Programs whose lines of a shell block are not run, and why."""
+"""Programs whose lines in a shell block are not run, and why."""
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$(?:\n+^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Block:
-    """One block of code of a page, and what the page says that it prints (None where it says nothing)."""
+    """One code block of a page, and the output that the page shows for it (None if it shows none)."""
 
     page: Path
     line: int
@@ -81,22 +81,22 @@ def blocks(*languages: str) -> list[Block]:
 
 
 def substituted(code: str, root: Path) -> str:
-    """`code` with the folders of the pages below `root`."""
+    """`code` with the pages' folders replaced by those below `root`."""
     names = "|".join(re.escape(name) for name in sorted(FOLDERS, key=len, reverse=True))
     return re.sub(rf"(?<![\w./-])({names})(?![\w-])", lambda match: str(root / FOLDERS[match[1]]), code)
 
 
 def shown(text: str, root: Path) -> str:
-    """What was printed, with the pages' folders, and without blanks at the ends of lines."""
+    """Printed text with the pages' own folder names, and without trailing whitespace on its lines."""
     for name in sorted((name for name in FOLDERS if name.startswith("/")), key=lambda name: -len(FOLDERS[name])):
         text = text.replace(str(root / FOLDERS[name]), name)
     return "\n".join(line.rstrip() for line in text.strip("\n").splitlines()).strip("\n")
 
 
 def run_python(block: Block, spark: Any, root: Path) -> str:
-    """What a block prints in a namespace that knows `spark` only.
+    """Runs a block in a namespace that contains only `spark`; returns what it prints.
 
-    Each DataFrame that a line of it shows for its own sake (`spark.read…` alone) is read, and must have rows.
+    A DataFrame that is an expression statement (`spark.read…` alone) is read, and must have rows.
     """
     names: dict[str, Any] = {"spark": spark, "__name__": "__page__"}
     tree = ast.parse(substituted(block.code, root))
@@ -113,7 +113,7 @@ def run_python(block: Block, spark: Any, root: Path) -> str:
 
 
 def run_shell(block: Block, root: Path) -> str:
-    """What the lines of a shell block print that are not `NOT_RUN`; an exit code other than 0 is an error."""
+    """Runs the lines of a shell block that are not `NOT_RUN`; returns their output. A nonzero exit code is an error."""
     lines = [line for line in statements(block.code) if program(line) not in NOT_RUN]
     if not lines:
         return ""
@@ -142,7 +142,7 @@ def run_shell(block: Block, root: Path) -> str:
 
 
 def statements(code: str) -> Iterator[str]:
-    """The commands of a shell block, each with the lines that it goes on in."""
+    """The commands of a shell block, each with its continuation lines."""
     held = ""
     for line in code.splitlines():
         held += line
@@ -155,13 +155,13 @@ def statements(code: str) -> Iterator[str]:
 
 
 def program(statement: str) -> str:
-    """The program that a command runs, without `sudo` and variables set for it."""
+    """The program that a command runs, ignoring `sudo` and variable assignments."""
     words = [word for word in statement.split() if word != "sudo" and not re.match(r"\w+=", word)]
     return words[0] if words else ""
 
 
 def fresh_data(root: Path) -> None:
-    """Makes the folder `/data` anew: `orders` as Parquet, nothing else."""
+    """Recreates the folder `/data` with `orders` as Parquet and nothing else."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

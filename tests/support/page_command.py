@@ -1,4 +1,4 @@
-"""The command `mqstore` on pages that name `s3://`: a folder of the test is the bucket, one file for each object."""
+"""The command `mqstore` for pages that use `s3://`: a folder of the test is the bucket, with one file per object."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FolderBucket(Bucket):
 
 
 def connect(address: Address, access: Access) -> Bucket:
-    """The folder of a bucket."""
+    """The bucket of an address, backed by its folder."""
     del access
     return FolderBucket(Path(os.environ[FOLDER]) / address.authority)
 

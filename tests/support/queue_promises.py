@@ -1,4 +1,4 @@
-"""Work on a queue, and what its caller was promised: what may not be lost, and what may not come back."""
+"""Random work on a queue, and the promises made to its caller: messages that must not be lost or must not return."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL = Settings(
 
 @dataclass
 class Promises:
-    """What the caller was told: bodies that must be there, must not be there; `fetched` are pending."""
+    """Promises to the caller: bodies that must be present, and that must be absent; fetched ones are pending."""
 
     kept: set[bytes] = field(default_factory=set)
     removed: set[bytes] = field(default_factory=set)
@@ -37,7 +37,7 @@ class Promises:
 
 
 def work(queue: Queue, promises: Promises, seed: int) -> None:
-    """Publishes, fetches, acknowledges, requeues and pages, small and large messages, with a sync now and then."""
+    """Publishes, fetches, acknowledges, requeues and pages small and large messages, with occasional syncs."""
     chance = random.Random(seed)
     number = 0
     pending: dict[int, bytes] = {}
@@ -71,7 +71,7 @@ def work(queue: Queue, promises: Promises, seed: int) -> None:
 
 
 def leave_gaps(queue: Queue, promises: Promises, seed: int) -> None:
-    """Fills message files and acknowledges most of each, twice, so that neighbours are merged."""
+    """Fills message files and acknowledges most messages of each, twice, so that neighbouring files are merged."""
     chance = random.Random(seed)
     for round_ in range(2):
         bodies = [b"%d-%06d" % (round_, number) + b"." * chance.randint(300, 500) for number in range(24)]
@@ -89,7 +89,7 @@ def leave_gaps(queue: Queue, promises: Promises, seed: int) -> None:
 
 
 def served_by_reading(root: Path) -> list[bytes]:
-    """Bodies as the read side serves them, without changing a byte."""
+    """The bodies as the read side serves them, without changing a byte of the store."""
     with VhostStore(str(root)) as store:
         rows = [store.read(info.topic, info.queue_id, info.start, info.stop) for info in store.queues()]
         return [body for batches in rows for batch in batches for body in batch.column("body").to_pylist()]

@@ -1,4 +1,4 @@
-"""Vhost stores whose `.config` says another number of entries a segment than they were written with."""
+"""Vhost stores whose `.config` states a different number of entries per segment than they were written with."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.support.rabbitmq_harm import LARGE, SMALL, body
 
 @dataclass(frozen=True)
 class CountCase:
-    """A store written with `written` entries a segment: `messages` of each queue, of which the first `acked` are gone
-    and the next `delivered` were delivered before the stop; and what `.config` says then. `redelivered`: how many
-    messages, from the first on, a node redelivers.
+    """A store written with `written` entries per segment and `messages` in each queue, of which the first `acked` were
+    acknowledged and the next `delivered` were delivered before the stop. `config`: the number that `.config` states
+    then. `redelivered`: how many messages, from the first on, a node redelivers.
     """
 
     written: int
@@ -29,7 +29,7 @@ class CountCase:
 
     @property
     def left(self) -> int:
-        """How many messages a node has."""
+        """How many messages remain in each queue."""
         return self.messages - self.acked
 
 
@@ -45,11 +45,11 @@ CASES = {
     "three segments, the most": CountCase(16, 10_000_000, 40, 0, 5, True, 40),
     "three segments, killed": CountCase(16, 20_000, 40, 0, 0, False, 40),
 }
-"""Seen of a 3.10.8 node."""
+"""Observed with a 3.10.8 node."""
 
 
 def make(root: Path, vhost: str, case: CountCase) -> Path:
-    """The store of a case: two queues, one of messages in the index and one of messages in the shared store."""
+    """Makes the store of a case: two queues, one with messages in the index and one with them in the shared store."""
     given = {"queue_index_segment_entry_count": case.written, "msg_store_file_size_limit": 60_000}
     with open_store(str(root), {"vhost": vhost, **given}) as store:
         rows = [(queue, body(queue, number)) for number in range(case.messages) for queue in (SMALL, LARGE)]
@@ -67,7 +67,7 @@ def make(root: Path, vhost: str, case: CountCase) -> Path:
 
 
 def expected(case: CountCase) -> dict[str, list[tuple[bytes, bool]]]:
-    """Bodies and redelivered flags of both queues, in order."""
+    """The expected bodies and redelivered flags of both queues, in order."""
     numbers = range(case.acked, case.messages)
     return {
         queue: [(body(queue, number), row < case.redelivered) for row, number in enumerate(numbers)]

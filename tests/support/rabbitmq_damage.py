@@ -20,7 +20,7 @@ def edit(path: Path, change: Callable[[bytearray], None]) -> None:
 
 
 def first_record(store: Path, queue: str) -> tuple[Path, int]:
-    """File and position of the first message of `queue` that lies in the message store."""
+    """File and position of the first message of `queue` that is in the message store."""
     rows = golden.by_queue(golden.table(store, columns=("queue", "location", "file", "position")))[queue]
     row = next(row for row in rows if row["location"] == "store")
     return store / row["file"], row["position"]

@@ -1,4 +1,4 @@
-"""Small stores of RabbitMQ vhosts, stopped cleanly or killed, and every kind of harm that their files can come to."""
+"""Small stores of RabbitMQ vhosts, stopped cleanly or killed, and every kind of damage to their files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.rabbitmq_damage import edit
 
 SMALL, LARGE = "small", "large"
 COUNT, LATER = 40, 6
-"""Messages of each queue in segments, and after them in the journal."""
+"""Messages of each queue in its segments, and further ones in its journal."""
 SETTINGS = {"queue_index_segment_entry_count": 16, "msg_store_file_size_limit": 60_000}
 
 
@@ -28,7 +28,7 @@ def body(queue: str, number: int) -> bytes:
 
 
 def make(root: Path, vhost: str, clean: bool) -> Path:
-    """A store with two queues, one of messages in the index and one of messages in the shared store."""
+    """Makes a store with two queues, one with messages in the index and one with messages in the shared store."""
     with open_store(str(root), {"vhost": vhost, **SETTINGS}) as store:
         rows = [(queue, body(queue, number)) for number in range(COUNT) for queue in (SMALL, LARGE)]
         store.append(pa.table({"queue": [queue for queue, _ in rows], "body": [data for _, data in rows]}))
@@ -43,7 +43,7 @@ def make(root: Path, vhost: str, clean: bool) -> Path:
 
 
 def there(store: Path) -> tuple[str, ...]:
-    """The queues that the store has. Of one whose stub is damaged nothing but the question tells the name."""
+    """The queues in the store. The name of a queue whose stub is damaged is found only by asking for that name."""
     with open_store(str(store)) as opened:
         names = opened.snapshot().topics((SMALL, LARGE))
     return tuple(queue for queue in (SMALL, LARGE) if queue in names)
@@ -120,12 +120,12 @@ def _spoil_first_term(data: bytearray) -> None:
 
 
 def _spoil_properties(data: bytearray, at: int = 0) -> None:
-    """The first property list from `at` on promises a priority that it does not have."""
+    """Makes the first property list from `at` on declare a priority that it does not contain."""
     data[data.index(b"\x00\x00\x00\x03\x10\x00\x02", at) + 4] |= 0x08
 
 
 def _spell(old: bytes, new: bytes) -> Callable[[bytearray], None]:
-    """The first `old` becomes `new`."""
+    """Replaces the first `old` by `new`."""
 
     def change(data: bytearray) -> None:
         at = data.index(old)
@@ -135,7 +135,7 @@ def _spell(old: bytes, new: bytes) -> Callable[[bytearray], None]:
 
 
 def _change_id(data: bytearray) -> None:
-    """Of the first record of a segment."""
+    """Changes the message id of the first record of a segment."""
     data[5] ^= 0x10
 
 
@@ -144,7 +144,7 @@ def _mark_first(data: bytearray) -> None:
 
 
 def _mark_twice(data: bytearray) -> None:
-    """The first of the two acknowledges the message."""
+    """Appends two marks of one message, of which the first acknowledges it."""
     data.extend(bytes([0x40, 4]) * 2)
 
 
@@ -167,7 +167,7 @@ def _lone_deliver(data: bytearray) -> None:
 
 
 def _count(difference: int) -> Callable[[Path], None]:
-    """Reference counts of the table are off."""
+    """Changes all reference counts of the table."""
 
     def harm(store: Path) -> None:
         path = store / "msg_store_persistent" / "msg_store_index.ets"
@@ -197,7 +197,7 @@ def _more_bytes(difference: int) -> Callable[[Path], None]:
 
 
 def _swap_places(store: Path) -> None:
-    """Of two messages of one length in the store's table."""
+    """Swaps the places of two messages of the same length in the store's table."""
     path = store / "msg_store_persistent" / "msg_store_index.ets"
     rows = ets_dump.decode_index(path.read_bytes()).copy()
     for name in ("file", "position"):
@@ -220,7 +220,7 @@ def _unnumbered(store: Path) -> None:
 
 
 def _interrupted_compaction(store: Path) -> None:
-    """The second message file ends in damage, what followed is in its `.rdt`."""
+    """Ends the second message file in damage and puts the rest of it into its `.rdt`."""
     path = message_files(store)[1]
     at = record_positions(path)[3]
     data = path.read_bytes()
@@ -248,11 +248,11 @@ CLEAN_DOT, INDEX = "msg_store_persistent/clean.dot", "msg_store_persistent/msg_s
 
 @dataclass(frozen=True)
 class Harm:
-    """What is done to a store that was stopped cleanly or killed, and of how many messages it takes the bytes."""
+    """Damage done to a store that was stopped cleanly or killed, and the number of messages whose bytes are lost."""
 
     clean: bool
     kinds: str
-    """What `verify` finds then, separated by commas."""
+    """The kinds of damage that `verify` then finds, separated by commas."""
     apply: Callable[[Path], None]
     lost: int = 0
 

@@ -1,4 +1,4 @@
-"""What a store answers from object storage or HDFS beside what it answers from disk: tables, errors and findings."""
+"""Compares what a store returns from object storage or HDFS and from disk: tables, errors and findings."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tests.support.sampling import sample
 ROCKETMQ_VIEWS = ("queues", "topics", "segments", "index", "offsets", "damage")
 RABBITMQ_VIEWS = ("queues", "segments", "damage")
 SPARSE = "defaults-4.9.3"
-"""The fixture whose files have their default sizes: gigabytes of zeros, of which one pass is enough."""
+"""The fixture whose files have their default sizes: gigabytes of zeros, for which one pass is enough."""
 
 
 @dataclass(frozen=True)
 class Twins:
-    """A directory on this disk, and the URI of its copy."""
+    """A local directory, and the URI of its copy."""
 
     directory: Path
     uri: str
     options: dict[str, str] = field(default_factory=dict)
 
     def assert_same(self, question: Callable[[Store], pa.Table]) -> None:
-        """The same table, or the same error, whatever the stores answer."""
+        """Asserts that both stores return the same table or raise the same error."""
         told = []
         for path, options in ((str(self.directory), {}), (self.uri, self.options)):
             try:
@@ -55,7 +55,7 @@ class Twins:
 
 
 def assert_rocketmq_same(name: str, twins: Twins) -> None:
-    """Both scans, two modes, and all views."""
+    """Compares both scans, two modes, and all views."""
     for scan in Scan:
         for mode in (Mode.FAILFAST, Mode.PERMISSIVE):
             request = ScanRequest(scan=scan, mode=mode, min_partitions=3 if scan is Scan.QUEUES else 1)
@@ -67,7 +67,9 @@ def assert_rocketmq_same(name: str, twins: Twins) -> None:
 
 
 def assert_recorded_queries_same(name: str, twins: Twins) -> None:
-    """A sample of the keys, times and message ids that the real store was asked for when the fixture was made."""
+    """Compares queries for a sample of the keys, times and message ids that the real store was asked for when the
+    fixture was made.
+    """
     requests = list(_recorded_queries(name))
     assert len(requests) >= 3
     for request in requests:
@@ -75,7 +77,7 @@ def assert_recorded_queries_same(name: str, twins: Twins) -> None:
 
 
 def assert_rabbitmq_same(twins: Twins) -> None:
-    """Each vhost of a fixture: two modes, all views, and what became of the queues."""
+    """Compares each vhost of a fixture: two modes, all views, and the state of the store."""
     local = find_stores(str(twins.directory))
     remote = [path.replace(str(twins.directory), twins.uri) for path in local]
     assert find_stores(twins.uri, **twins.options) == remote

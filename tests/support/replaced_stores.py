@@ -1,4 +1,4 @@
-"""Stores that take the place of another one, under the same path, with files of the same names, sizes and times."""
+"""Stores that replace another one under the same path, with files of the same names, sizes and times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.rocketmq_orders import orders
 
 
 def crashed_store(store: Path, body_size: int, count: int) -> Path:
-    """A store as a broker leaves it when it dies. Its files have the same names, whatever its messages."""
+    """A store as a crashed broker leaves it. Its files have the same names, regardless of its messages."""
     rows = orders(range(count), queues=4)
     bodies = pa.array([b"x" * body_size] * count, pa.binary())
     with open_store(str(store), "rocketmq") as opened:
@@ -29,7 +29,7 @@ def crashed_store(store: Path, body_size: int, count: int) -> Path:
 
 
 def write_over(store: Path, other: Path) -> None:
-    """Gives each file of a store the content of another store's: the files remain, as under a broker."""
+    """Overwrites each file of a store with the content of another store's file: the files stay, as with a broker."""
     for path in sorted(other.rglob("*")):
         if path.is_file():
             with (store / path.relative_to(other)).open("r+b") as file:

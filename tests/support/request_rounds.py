@@ -1,8 +1,8 @@
-"""How many requests a reader waits for one after the other: counted, not timed, so that no load changes it.
+"""How many requests a reader waits for one after another: counted rather than timed, so that load has no influence.
 
-Each request takes one unit of a clock that every thread carries along: what a thread hands over begins at the thread's
-time, in the first place that is free of a pool of the pool's size, and who takes the answer goes on at the time at
-which that was there. The clock of who asked first is then the number of rounds.
+Each request takes one tick of a clock that each thread has. Work that a thread submits starts at the thread's time or,
+if all places of the pool are busy, when the first of them is free; whoever waits for the result continues no earlier
+than the time at which it was ready. The clock of the first caller is then the number of rounds.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tests.support.memory_bucket import Bucket
 
 
 class Clock(threading.local):
-    """The time of one thread."""
+    """The clock of one thread."""
 
     def __init__(self) -> None:
         self.now = 0
 
 
 class Pool:
-    """A pool of threads whose places are busy by the clock."""
+    """A pool of threads whose places are busy or free according to the clock."""
 
     def __init__(self, name: str, size: int, clock: Clock) -> None:
         self._threads, self._clock = ThreadPoolExecutor(size, name), clock
@@ -37,7 +37,7 @@ class Pool:
         self._lock = threading.Lock()
 
     def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """As that of an executor."""
+        """Like `Executor.submit`."""
         asked, clock = self._clock.now, self._clock
         times: list[int] = []
 
@@ -65,14 +65,14 @@ class Pool:
         return future
 
     def map(self, work: Callable[..., Any], *lists: Iterable[Any]) -> Iterator[Any]:
-        """As that of an executor."""
+        """Like `Executor.map`."""
         futures = [self.submit(work, *each) for each in zip(*lists, strict=False)]
         return (future.result() for future in futures)
 
 
 @dataclass
 class Rounds:
-    """What a block of code asked of a bucket: its requests, and how many of them waited for each other."""
+    """The requests that a block of code sent to a bucket, and how many rounds of them waited for each other."""
 
     requests: int = 0
     rounds: int = 0
@@ -80,17 +80,19 @@ class Rounds:
 
     @property
     def at_once(self) -> float:
-        """How many requests there were a round: so much faster is it than one request at a time."""
+        """Requests per round: the speedup over one request at a time."""
         return self.requests / max(self.rounds, 1)
 
     def of(self, part: str) -> int:
-        """Requests for paths with a part."""
+        """The number of requests for paths that contain `part`."""
         return sum(part in path for path in self.paths)
 
 
 @contextmanager
 def rounds_of(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rounds]:
-    """Counts while the block runs. `one_behind` stays a thread without a clock: plans do not use it."""
+    """Counts requests and rounds while the block runs. `one_behind` keeps its thread without a clock: plans do not use
+    it.
+    """
     clock, pools, found = Clock(), dict[str, Pool](), Rounds()
 
     def pool(name: str, count: int) -> Pool:

@@ -1,4 +1,4 @@
-"""Copies of a store's log by `preserve`, and the bytes of two stores compared."""
+"""Copies of a store's log made with `preserve`, and the bytes of stores for comparison."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.reference.rocketmq_record import _read_without_tail_hole
 
 
 def write_options(settings: dict[str, Any]) -> dict[str, Any]:
-    """The options of a new store that has a broker's settings."""
+    """The options of a new store with a broker's settings."""
     found = {
         "commitLogFileSize": settings.get("mappedFileSizeCommitLog"),
         # A broker rounds the size of its queue files up to whole units.
@@ -43,17 +43,17 @@ def copy_log(source: Path, target: Path, options: dict[str, Any], partitions: in
 
 
 def contents(directory: Path, kind: str) -> list[tuple[str, bytes]]:
-    """Files of one kind up to their last byte that is not zero, by name; index files, named by time, in order."""
+    """Files of one kind by name, up to their last nonzero byte; index files, which are named by time, by their rank."""
     paths = sorted(path for path in (directory / kind).rglob("*") if path.is_file() and path.name.isdigit())
     names = [str(n) if kind == "index" else str(path.relative_to(directory)) for n, path in enumerate(paths)]
     return [(f"{name} {path.stat().st_size}", used_bytes(path)) for name, path in zip(names, paths, strict=True)]
 
 
 def used_bytes(path: Path) -> bytes:
-    """A file without its zeros at the end and, for a full log file, without what stands behind the blank record."""
+    """The bytes of a file without trailing zeros and, for a full log file, without what follows the blank record."""
     return _read_without_tail_hole(path).rstrip(b"\0")
 
 
 def drop_unused(files: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
-    """Without files that were made ahead and never used."""
+    """The files without those that were preallocated and never used."""
     return [(name, data) for name, data in files if data]

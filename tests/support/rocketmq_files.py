@@ -1,4 +1,4 @@
-"""The files of a small RocketMQ store, for editing: nothing here is read by mqstore's own code."""
+"""The files of a small RocketMQ store, for editing: nothing here uses mqstore's own code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class RecordPlace(NamedTuple):
-    """A record in its file: positions of the record and its body, their sizes, and where it lies in the whole log."""
+    """A record in its file: positions and sizes of the record and its body, and its physical offset in the log."""
 
     path: Path
     position: int
@@ -21,7 +21,7 @@ class RecordPlace(NamedTuple):
 
 
 def log_files(store: Path) -> list[Path]:
-    """The commit-log files in order."""
+    """The commit-log files, in order."""
     folder = store / "commitlog"
     return sorted(path for path in folder.iterdir() if path.name.isdigit()) if folder.is_dir() else []
 
@@ -32,7 +32,7 @@ def queue_files(store: Path) -> list[Path]:
 
 
 def records(store: Path) -> Iterator[RecordPlace]:
-    """Every record, in order; a file ends at its first bytes that are no record."""
+    """Every record, in order; each file is read up to the first bytes that are not a record."""
     for path in log_files(store):
         data, at = path.read_bytes(), 0
         while at + 91 <= len(data):
@@ -46,13 +46,13 @@ def records(store: Path) -> Iterator[RecordPlace]:
 
 
 def used_entries(path: Path) -> int:
-    """Units of a queue file up to the last that is not zero."""
+    """The number of units of a queue file up to the last that is not zero."""
     data = path.read_bytes()
     return next((at // 20 + 1 for at in range((len(data) // 20 - 1) * 20, -1, -20) if any(data[at : at + 20])), 0)
 
 
 def entry(store: Path, topic: str, queue_id: int, queue_offset: int) -> tuple[int, int] | None:
-    """Physical offset and size of one unit, or None where no file holds it."""
+    """Physical offset and size of one unit, or None if no file contains it."""
     files = sorted((store / "consumequeue" / topic / str(queue_id)).glob("*"))
     for path in files:
         position = queue_offset * 20 - int(path.name)
@@ -65,7 +65,7 @@ def entry(store: Path, topic: str, queue_id: int, queue_offset: int) -> tuple[in
 
 
 def overwrite(path: Path, position: int, data: bytes) -> None:
-    """Writes into a file and keeps its times."""
+    """Writes into a file, keeping its times."""
     before = path.stat()
     with path.open("r+b") as file:
         file.seek(position)
@@ -74,7 +74,7 @@ def overwrite(path: Path, position: int, data: bytes) -> None:
 
 
 def flip_bit(path: Path, position: int, bit: int) -> None:
-    """Changes one bit of the byte at a position, and keeps the file's times."""
+    """Flips one bit of the byte at a position, keeping the file's times."""
     with path.open("rb") as file:
         file.seek(position)
         (old,) = file.read(1)

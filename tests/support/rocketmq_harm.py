@@ -1,7 +1,7 @@
-"""Ways in which a store directory comes to harm: each takes a directory, harms it and says what it did.
+"""Ways to damage a store directory: each function damages the directory and returns a description of what it did.
 
-None means that it did not apply. Bytes that a kind changes inside records (not in bodies, whose checksum tells) are
-noted in `Harm.touched`: what a broker serves from there is no message that anyone sent.
+None means that it did not apply. Records in which a function changes bytes (outside their bodies, which have a
+checksum) are noted in `Harm.touched`: what a broker serves from them is not a message that anyone sent.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Kind = Callable[[Path, random.Random, Harm], str | None]
 
 
 def torn_tail(store: Path, r: random.Random, harm: Harm) -> str | None:
-    """The last record keeps its first bytes only."""
+    """Zeroes the last record except its first bytes."""
     last = list(records(store))[-1:]
     if not last:
         return None
@@ -43,7 +43,7 @@ def torn_tail(store: Path, r: random.Random, harm: Harm) -> str | None:
 
 
 def zeroed_tail(store: Path, r: random.Random, harm: Harm) -> str | None:
-    """The last records of the last file are zero."""
+    """Zeroes the last records of the last file."""
     rows = list(records(store))
     rows = [row for row in rows if row.path == rows[-1].path][-r.choice((1, 2, 9, 40)) :]
     if not rows:
@@ -54,7 +54,7 @@ def zeroed_tail(store: Path, r: random.Random, harm: Harm) -> str | None:
 
 
 def flipped_body(store: Path, r: random.Random, harm: Harm) -> str | None:
-    """One bit of one body differs."""
+    """Flips one bit of one body."""
     rows = [row for row in records(store) if row.body_size > 0]
     if not rows:
         return None
@@ -64,7 +64,7 @@ def flipped_body(store: Path, r: random.Random, harm: Harm) -> str | None:
 
 
 def flipped_anywhere(store: Path, r: random.Random, harm: Harm) -> str | None:
-    """One bit of one record differs, outside its body."""
+    """Flips one bit of one record outside its body."""
     rows = list(records(store))
     if not rows:
         return None
@@ -77,7 +77,7 @@ def flipped_anywhere(store: Path, r: random.Random, harm: Harm) -> str | None:
 
 
 def flipped_entry(store: Path, r: random.Random, harm: Harm) -> str | None:
-    """One bit of one queue unit differs. Expired units stay as they are: the bisection of 5.x goes astray on them."""
+    """Flips one bit of one queue unit. Leaves expired units alone: changes there would mislead the bisection of 5.x."""
     logs = log_files(store)
     low = int(logs[0].name) if logs else 0
     entries = [
@@ -99,7 +99,7 @@ def _physical_offsets(path: Path) -> list[int]:
 
 
 def lost_queue_file(store: Path, r: random.Random, harm: Harm) -> str | None:
-    """A queue file is gone: first, middle or last."""
+    """Removes a queue file: the first, a middle or the last one."""
     files = queue_files(store)
     if not files:
         return None
@@ -109,7 +109,7 @@ def lost_queue_file(store: Path, r: random.Random, harm: Harm) -> str | None:
 
 
 def lost_queue_tail(store: Path, r: random.Random, harm: Harm) -> str | None:
-    """The last units of one queue are zero."""
+    """Zeroes the last units of one queue."""
     folders = sorted({path.parent for path in queue_files(store)})
     files = [path for folder in folders for path in sorted(folder.iterdir())[-1:] if used_entries(path)]
     if not files:
@@ -122,7 +122,7 @@ def lost_queue_tail(store: Path, r: random.Random, harm: Harm) -> str | None:
 
 
 def lost_queue(store: Path, r: random.Random, harm: Harm) -> str | None:
-    """All files of one queue are gone, with or without its folder."""
+    """Removes all files of one queue, with or without its folder."""
     folders = sorted({path.parent for path in queue_files(store)})
     if not folders:
         return None
@@ -134,19 +134,19 @@ def lost_queue(store: Path, r: random.Random, harm: Harm) -> str | None:
 
 
 def lost_queues(store: Path, r: random.Random, harm: Harm) -> str | None:
-    """`consumequeue/` is gone."""
+    """Removes `consumequeue/`."""
     shutil.rmtree(store / "consumequeue", ignore_errors=True)
     return "consumequeue/ lost"
 
 
 def empty_queue_folder(store: Path, r: random.Random, harm: Harm) -> str | None:
-    """A queue folder without a file."""
+    """Adds a queue folder without a file."""
     (store / "consumequeue" / "empty-topic" / "0").mkdir(parents=True, exist_ok=True)
     return "an empty queue folder"
 
 
 def zero_queue_file(store: Path, r: random.Random, harm: Harm) -> str | None:
-    """A queue whose last file is full gets an all-zero one, or an empty queue gets one."""
+    """Adds an all-zero file to a queue whose last file is full, or to an empty queue."""
     files = queue_files(store)
     if not files:
         return None
@@ -163,7 +163,9 @@ def zero_queue_file(store: Path, r: random.Random, harm: Harm) -> str | None:
 
 
 def zero_length_file(store: Path, r: random.Random, harm: Harm) -> str | None:
-    """A file of length zero that sorts last: a crash between creating and sizing it. 4.9.3 refuses to load it."""
+    """Adds a file of length zero that sorts last, as a crash between creating and sizing it leaves. 4.9.3 refuses to
+    load it.
+    """
     files = queue_files(store) if r.random() < 0.6 else log_files(store)
     if not files:
         return None
@@ -174,7 +176,7 @@ def zero_length_file(store: Path, r: random.Random, harm: Harm) -> str | None:
 
 
 def lost_checkpoint(store: Path, r: random.Random, harm: Harm) -> str | None:
-    """The checkpoint is gone, or zero, or (4.9.3 and 5.3.3 map it at its full length) short."""
+    """Removes, zeroes or shortens the checkpoint (4.9.3 and 5.3.3 map it at its full length)."""
     path = store / "checkpoint"
     kind = r.choice(("lost", "zero", "short"))
     if kind == "lost":
@@ -185,19 +187,19 @@ def lost_checkpoint(store: Path, r: random.Random, harm: Harm) -> str | None:
 
 
 def abort_there(store: Path, r: random.Random, harm: Harm) -> str | None:
-    """As after a crash."""
+    """Adds `abort`, as after a crash."""
     (store / "abort").touch()
     return "abort added"
 
 
 def abort_gone(store: Path, r: random.Random, harm: Harm) -> str | None:
-    """As after a clean stop."""
+    """Removes `abort`, as after a clean stop."""
     (store / "abort").unlink(missing_ok=True)
     return "abort removed"
 
 
 def lost_log_file(store: Path, r: random.Random, harm: Harm) -> str | None:
-    """A log file is gone: a middle one, the first ones or the last one."""
+    """Removes a log file: a middle one, the first or the last."""
     files = log_files(store)
     if len(files) < 2:
         return None
@@ -208,7 +210,7 @@ def lost_log_file(store: Path, r: random.Random, harm: Harm) -> str | None:
 
 
 def extra_log_file(store: Path, r: random.Random, harm: Harm) -> str | None:
-    """A preallocated file behind the last one, all zero."""
+    """Adds a preallocated, all-zero file after the last one."""
     files = log_files(store)
     if not files:
         return None
@@ -219,7 +221,7 @@ def extra_log_file(store: Path, r: random.Random, harm: Harm) -> str | None:
 
 
 def lost_index(store: Path, r: random.Random, harm: Harm) -> str | None:
-    """Index files are gone, or hold noise."""
+    """Removes the index files, or writes noise into one."""
     files = sorted((store / "index").glob("*"))
     if not files:
         return None
@@ -239,7 +241,7 @@ KINDS: tuple[Kind, ...] = (
 
 
 def harm(store: Path, r: random.Random) -> Harm:
-    """Does one, two or three things to a directory."""
+    """Applies one to three kinds of damage to a directory."""
     done = Harm()
     for kind in r.sample(KINDS, r.choice((1, 1, 2, 3))):
         said = kind(store, r, done)

@@ -1,4 +1,4 @@
-"""Random stores whose queue files have a few wrong entries, or end with none: written by mqstore, harmed by hand."""
+"""Random stores whose queue files have a few wrong entries, or end without any: written by mqstore, then damaged."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SEEDS = {
     190: "the last entry is none, so 5.x takes all of the queue for expired",
     817: "a start appends an entry to one of no address, which a pull jumps over",
 }
-"""Seeds that mqstore once read otherwise than a broker, and why."""
+"""Seeds whose stores mqstore once read differently from a broker, and why."""
 
 
 def misled_store(folder: Path, seed: int) -> tuple[Path, dict[str, int]]:
-    """A store of one topic with one to three queues, and the settings that a real store opens it with."""
+    """Makes a store of one topic with one to three queues; returns it and the settings for opening it in a broker."""
     draw, store = random.Random(f"stale {seed}"), folder / "store"
     count, queues = draw.randrange(6, 60), draw.choice((1, 1, 2, 3))
     per_file, log_size = draw.choice((5, 8, 20, 1000)), draw.choice((1500, 3000, 6000))
@@ -49,7 +49,9 @@ def misled_store(folder: Path, seed: int) -> tuple[Path, dict[str, int]]:
 
 
 def _harm_log(store: Path, draw: random.Random) -> None:
-    """Mostly crashed, with a checkpoint that makes a start scan little; old files gone, the log's end earlier."""
+    """Makes the store crashed in most cases, often with a checkpoint that makes recovery scan little; sometimes removes
+    old files, or ends the log earlier.
+    """
     if draw.random() < 0.85:
         (store / "abort").touch()
     chance = draw.random()

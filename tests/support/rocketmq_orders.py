@@ -1,4 +1,4 @@
-"""RocketMQ stores of many small messages, all of one size: `ORD-` and ten digits is the key of each."""
+"""RocketMQ stores of many small messages of the same size; the key of each is `ORD-` and ten digits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BODY_SIZE = 98
 
 
 def orders(numbers: range, queues: int = 16) -> pa.Table:
-    """Messages of these numbers, shared by `queues` queues of four topics."""
+    """Messages with these numbers, spread over `queues` queues of four topics."""
     per_topic = queues // len(TOPICS)
     return pa.table({
         "topic": [TOPICS[number % queues // per_topic] for number in numbers],
@@ -28,13 +28,13 @@ def orders(numbers: range, queues: int = 16) -> pa.Table:
 
 
 def orders_store(directory: Path, count: int, queues: int = 16, **options: Any) -> Path:
-    """A store of `count` messages; `options` are those of the write."""
+    """Makes a store of `count` messages; `options` are those of the write."""
     with open_store(str(directory), "rocketmq") as store:
         store.append(orders(range(count), queues), **options)
     return directory
 
 
 def record_size(directory: Path) -> int:
-    """Bytes of the log that each message takes."""
+    """The size of each message's record in the log, in bytes."""
     with sorted((directory / "commitlog").iterdir())[0].open("rb") as file:
         return int.from_bytes(file.read(4), "big")

@@ -1,4 +1,4 @@
-"""Generated predicates, generated stores to ask them of, and what Python says of a row."""
+"""Generated predicates, generated stores to query with them, and their evaluation on a row in Python."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NUMBERS = {
 
 @lru_cache(maxsize=STORES)
 def made(seed: int) -> tuple[Path, list[Row]]:
-    """A small store of the model, with index files of few slots, and all that it serves."""
+    """A small store of the model, whose index files have few slots, and all rows that it serves."""
     r = random.Random(seed)
     store = ModelStore(r.choice((2048, 8192)), r.choice((100, 400)))
     index: list[Index] = []
@@ -91,6 +91,6 @@ def alternatives() -> st.SearchStrategy[Predicate]:
 
 
 def holds(predicate: Predicate, row: Row) -> bool:
-    """Whether the predicate is true of a row, whose times are milliseconds."""
+    """Whether the predicate is true for a row whose times are milliseconds."""
     micros = {name: value * 1000 for name, value in row.items() if name.endswith("Timestamp") and value is not None}
     return true(predicate, {**row, **micros})

@@ -1,4 +1,6 @@
-"""The 200-message run of the format page (section 11.2): its messages, and digests of what both real stores wrote."""
+"""The 200-message run of the format page (section 11.2): its messages, and digests of the files that both real stores
+wrote.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores whose start appends entries to a queue in front of old ones: written by mqstore, harmed by hand."""
+"""Stores in which startup appends entries to a queue in front of stale ones: written by mqstore, then damaged."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ KINDS = {
     "the log ends before the last": [0, 1, 8, 9, 4, 5, 6, 7, 8, 9],
     "no queue lists the last record": [0, 1, 8, 9, 10],
 }
-"""What the old entries are like, and the messages that a broker serves of `orders`, by number."""
+"""What the stale entries are like, and the numbers of the messages that a broker serves from `orders`."""
 
 
 def stale_store(folder: Path, kind: str) -> Path:
-    """A crashed store with a checkpoint that makes a start scan the last log file alone, from message 8 on, and with an
-    entry 2 of `orders` that is not valid.
+    """Makes a crashed store whose checkpoint makes recovery scan only the last log file, from message 8 on. Entry 2 of
+    `orders` is not valid.
     """
     store = folder / "store"
     rows = pa.table({

@@ -1,7 +1,7 @@
-"""A broker that visits a store in the middle of a write, after somebody removed the guard, and appends its own records.
+"""A broker that visits a store in the middle of a write, after the guard was removed, and appends its own records.
 
-Here mqstore plays the broker: without `.mqstore` it knows of no unfinished job, recovers the store as a broker does and
-goes on at the end that it finds. `tests/real` lets the real stores do the same.
+Here mqstore plays the broker: without `.mqstore` it sees no unfinished job, recovers the store as a broker does and
+continues at the end that it finds. `tests/real` does the same with the real stores.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FILLER_SIZE = 0x7FFFFFFF
 
 @contextmanager
 def as_a_broker(directory: Path) -> Iterator[None]:
-    """Within the block nothing tells of mqstore's write: neither the guard nor `.mqstore`."""
+    """Hides all traces of mqstore's write within the block: the guard and `.mqstore`."""
     guard, notes, aside = directory / "commitlog" / GUARD, directory / ".mqstore", directory.parent / "aside"
     guard.unlink(missing_ok=True)
     if notes.exists():
@@ -39,7 +39,7 @@ def as_a_broker(directory: Path) -> Iterator[None]:
 
 
 def foreign_rows(count: int) -> pa.Table:
-    """What the visitor appends; its queues are those of the job."""
+    """The rows that the visitor appends, to the same queues as the job."""
     return rows(count, 5000, ("orders", "audit", "fresh"))
 
 
@@ -52,7 +52,9 @@ def visit(directory: Path, count: int, **geometry: int) -> None:
 
 
 def served(directory: Path) -> dict[tuple[str, int, int], tuple[int, bytes]]:
-    """Address and body of what each unit of each queue points at, as a broker serves it: it compares nothing more."""
+    """Address and body of the record that each unit of each queue points to, as a broker serves it, without any further
+    comparison.
+    """
     log, found = Log(directory / "commitlog"), {}
     for path in queue_files(directory):
         data = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Generated rows written into RocketMQ stores of several kinds, and what a store then holds."""
+"""Generated rows to write into RocketMQ stores of several kinds, and the contents of a store."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write(directory: Path, table: pa.Table, **options: Any) -> int:
 
 
 def made_store(kind: str, directory: Path) -> Path:
-    """A store to write into: none yet, one of mqstore's, one a broker left after a crash, one after a clean stop."""
+    """A store to write into: none yet, one made by mqstore, or one that a broker left after a crash or a clean stop."""
     if kind == "own":
         write(directory, rows(40), **GEOMETRY)
         write(directory, rows(7, 40))
@@ -43,7 +43,7 @@ def made_store(kind: str, directory: Path) -> Path:
 
 
 def bodies(directory: Path) -> list[tuple[str, int, int, bytes]]:
-    """All messages, by place."""
+    """All messages, sorted by place."""
     if not (directory / "commitlog").exists():
         return []
     got = read(directory, in_partitions(1, **AS_BROKER))
@@ -51,7 +51,7 @@ def bodies(directory: Path) -> list[tuple[str, int, int, bytes]]:
 
 
 def contents(directory: Path) -> dict[str, tuple[int, str]]:
-    """Length and digest of every file but the lock among writers."""
+    """Length and digest of every file except the lock that writers use."""
     found = archive.fingerprint(directory) if directory.exists() else {}
     return {
         name: (size, digest)
@@ -62,7 +62,7 @@ def contents(directory: Path) -> dict[str, tuple[int, str]]:
 
 KINDS = ("new", "own", "damaged-torn-tail-abort-4.9.3", "damaged-queues-lost-4.9.3", "delay-4.9.3")
 STEPS = distance(9)
-"""Every how manyth step of a write is the last, where that is tried."""
+"""Tests that stop a write at one of its steps try every `STEPS`-th step."""
 NEW_ROWS = rows(60, 100, ("orders", "audit", "fresh"))
 
 
@@ -71,5 +71,5 @@ def options_of(kind: str) -> dict[str, Any]:
 
 
 def commit_point(log: list[str]) -> int:
-    """The call, of those that a write makes, with which its job is committed."""
+    """The index of the call that commits the job, among the calls that a write makes."""
     return next(n for n, call in enumerate(log) if call.startswith("rename ") and call.endswith("/draft.json"))

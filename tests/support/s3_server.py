@@ -1,4 +1,4 @@
-"""A real S3 server that serves a folder as a bucket: S3Proxy, one jar that Maven brings."""
+"""A real S3 server that serves a folder as a bucket: S3Proxy, a single jar that Maven fetches."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ s3proxy.keystore-password={password}
 
 @dataclass(frozen=True)
 class S3Server:
-    """A server that runs: its endpoint, the folder whose folders are its buckets, and its endpoint with TLS if any."""
+    """A running server: its endpoint, the folder whose subfolders are its buckets, and its TLS endpoint if any."""
 
     endpoint: str
     folder: Path
@@ -54,7 +54,7 @@ class S3Server:
 
 
 def jar() -> Path:
-    """The server's jar, brought by Maven once for a checkout."""
+    """The server's jar, which Maven fetches once per checkout."""
     folder = CACHE / "s3proxy"
     with maven_alone():
         if not (folder / JAR).exists():
@@ -65,8 +65,8 @@ def jar() -> Path:
 
 @contextmanager
 def s3_server(root: Path, key_store: Path | None = None, wants_keys: bool = True) -> Iterator[S3Server]:
-    """Serves the folders in `root/buckets` as buckets while the block runs; with a key store, by TLS on a second port
-    too. Its settings and its log lie beside them.
+    """Serves the folders in `root/buckets` as buckets while the block runs; with a key store, also over TLS on a second
+    port. Its settings and its log are in `root`.
     """
     folder = root / "buckets"
     folder.mkdir(parents=True, exist_ok=True)

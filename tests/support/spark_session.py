@@ -1,4 +1,4 @@
-"""A small Spark session of a process of its own."""
+"""A small Spark session for a separate process."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Options of a JVM that lives for seconds: most of its time would go into optimising."""
+"""Options for a JVM that lives for seconds and would spend most of them optimising."""
 
 
 def session(master: str = "local[2]") -> SparkSession:
-    """A small Spark whose workers import this checkout."""
+    """A small Spark session whose workers import this checkout."""
     from pyspark_mqstore import ensure_java
 
     ensure_java()

@@ -1,4 +1,4 @@
-"""Kills of a streaming query's whole driver, restarted each time, and where they landed."""
+"""Kills of a streaming query's entire driver, which is restarted each time, and the steps that they hit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WHERE = (
     ("checkpoint", r"/checkpoint(\.tmp)?$"),
     ("locks", r"/(\.mqstore/)?lock$"),
 )
-"""What a change of the disk belongs to, by its path; the first that fits."""
+"""The step that a change of the disk belongs to, by its path; the first match counts."""
 
 
 def landed(path: str) -> str:
@@ -41,7 +41,7 @@ def landed(path: str) -> str:
 
 
 def run(store: Path, checkpoint: Path, last: int, kill_at: int = -1, half: bool = False, after_s: float = 0) -> str:
-    """Runs a driver to its end, or until it is killed; its last line. With `after_s` it is killed from outside."""
+    """Runs a driver until it ends or is killed; returns its last line. With `after_s` it is killed from outside."""
     command = [sys.executable, "-m", "tests.support.streamed_driver", str(store), str(checkpoint)]
     process = subprocess.Popen(
         [*command, str(last), str(kill_at), str(int(half))], cwd=ROOT, stdout=subprocess.PIPE, text=True
@@ -58,9 +58,9 @@ def run(store: Path, checkpoint: Path, last: int, kill_at: int = -1, half: bool 
 
 
 def killed_often(store: Path, checkpoint: Path, kills: int, chance: random.Random) -> tuple[Counter[str], int]:
-    """Kills a query so often at random moments and lets it end; where the kills landed, and its last batch.
+    """Kills a query `kills` times at random moments, then lets it end; returns the steps hit, and its last batch.
 
-    One in five is killed from outside, at a random time; the others at a random change of the disk.
+    One kill in five comes from outside, at a random time; the others happen at a random change of the disk.
     """
     changes = int(run(store, checkpoint, 1).split()[1])
     tally: Counter[str] = Counter()
@@ -80,14 +80,16 @@ def killed_often(store: Path, checkpoint: Path, kills: int, chance: random.Rando
 
 
 def age_ownerless(store: Path) -> None:
-    """A minute goes by: a staging folder whose driver was killed before it wrote down that it is its own may go."""
+    """Lets a minute pass, so that a staging folder whose driver was killed before it recorded its ownership may be
+    removed.
+    """
     for folder in (store / ".mqstore").glob("staging/*"):
         assert [path.name for path in folder.iterdir()] in ([], ["owner.json.tmp"]), "only this may outlive a kill"
         os.utime(folder, (time.time() - 100, time.time() - 100))
 
 
 def check_rows(store: Path, last: int) -> None:
-    """Every row exactly once, in order in each queue and for each key."""
+    """Asserts that every row is present exactly once, in order in each queue and for each key."""
     wanted = ScanRequest(columns=("queueId", "queueOffset", "key", "body"))
     with open_store(str(store)) as opened:
         found = [row for part in opened.snapshot().plan(wanted) for b in part.read() for row in b.to_pylist()]

@@ -1,4 +1,4 @@
-"""A streaming query without Spark: its calls in Spark's order, offsets as JSON, readers pickled where Spark pickles."""
+"""A streaming query without Spark: calls in Spark's order, offsets as JSON, readers pickled where Spark does it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 @dataclass
 class Query:
-    """One query and its checkpoint: `offsets` are the ends that were written down, the last one committed or not."""
+    """One query and its checkpoint: `offsets` are the recorded ends, of which the last may not be committed yet."""
 
     path: Path
     options: dict[str, str]
@@ -33,7 +33,7 @@ class Query:
     reader: MqStoreStreamReader | None = None
 
     def start(self, available_now: bool = False) -> None:
-        """The process of a query begins; what was going on before is forgotten."""
+        """Starts the process of a query; the state of a previous process is discarded."""
         self.stop()
         source = pickle.loads(pickle.dumps(self.source()))
         self.schema = source.schema()
@@ -49,13 +49,13 @@ class Query:
         )
 
     def stop(self) -> None:
-        """The process ends, without a word as a rule."""
+        """Ends the process; the reader is stopped, though a real process usually ends without that."""
         if self.reader is not None:
             self.reader.stop()
             self.reader = None
 
     def trigger(self, once: bool = False, dies: Callable[[], bool] = lambda: False) -> bool:
-        """One micro-batch; False when there is nothing new. Where it `dies`, the batch is planned and not committed."""
+        """Runs one micro-batch; False if there is nothing new. If it `dies`, the batch is planned but not committed."""
         assert self.reader is not None
         if len(self.offsets) <= self.committed + (1 if self.offsets else 0):
             start = self.offsets[-1] if self.offsets else _through_json(self.reader.initialOffset())
@@ -73,7 +73,7 @@ class Query:
         return True
 
     def rows(self, start: Json, end: Json) -> pa.Table:
-        """The rows of one micro-batch, as tasks read them."""
+        """The rows of one micro-batch, as its tasks read them."""
         assert self.reader is not None
         partitions = self.reader.partitions(_through_json(start), _through_json(end))
         self.partition_counts.append(len(partitions))
@@ -82,7 +82,7 @@ class Query:
         return pa.Table.from_batches(batches, to_arrow_schema(self.schema, timezone="UTC"))
 
     def run(self, most: int = 1000) -> pa.Table:
-        """Triggers until nothing is new; all rows so far."""
+        """Triggers until there is nothing new; returns all rows so far."""
         while self.trigger():
             most -= 1
             assert most, "the query never comes to an end"
@@ -95,5 +95,5 @@ def _through_json(offset: Json) -> Json:
 
 
 def takes_a_start() -> bool:
-    """Spark looks at the signature of `latestOffset` to learn whether a source takes limits."""
+    """Whether `latestOffset` accepts a start: Spark inspects its signature to learn if a source supports limits."""
     return len(inspect.signature(MqStoreStreamReader.latestOffset).parameters) > 1

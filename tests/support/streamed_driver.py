@@ -1,8 +1,8 @@
 """A streaming query's driver without Spark, to be killed: `python -m tests.support.streamed_driver STORE CHECKPOINT`.
 
-It writes batch after batch as Spark does: the offset of a batch into `offsets/`, then the job, then `commits/`, and
-goes on where the checkpoint says after a restart. With a KILL_AT it kills itself by SIGKILL at that change of the disk,
-with HALF in the middle of it where it is a write, and says before which one.
+It writes batch after batch as Spark does: the offset of a batch into `offsets/`, then the job, then `commits/`. After a
+restart it continues where the checkpoint says. With a KILL_AT it kills itself with SIGKILL at that change of the disk
+and first reports which change it is; with HALF, it does so in the middle of the change if that is a write.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ QUERY = "0b2c5d5e-7d7b-4b3b-9d3f-2f6f1a6f7a10"
 
 
 def rows(batch: int, task: int) -> pa.Table:
-    """The rows of one task of a batch; bodies count through all of them."""
+    """The rows of one task of a batch; bodies are numbered across all batches."""
     numbers = range(batch * ROWS + task * ROWS // TASKS, batch * ROWS + (task + 1) * ROWS // TASKS)
     return pa.table({
         "topic": ["orders"] * len(numbers),
@@ -40,7 +40,7 @@ def rows(batch: int, task: int) -> pa.Table:
 
 
 class Killer:
-    """Counts changes of the disk, and is the last thing that the process does at one of them."""
+    """Counts changes of the disk, and kills the process at one of them."""
 
     def __init__(self, last: int, half: bool) -> None:
         self.count, self._last, self._half = 0, last, half
@@ -59,18 +59,18 @@ class Killer:
         return call
 
     def struck(self) -> bool:
-        """One more change; whether it is the last."""
+        """Counts one more change; returns whether it is the last."""
         self.count += 1
         return self.count == self._last
 
     def die(self, where: str) -> None:
-        """Says where, and dies."""
+        """Reports where, and kills the process."""
         os.write(1, f"killed {where}\n".encode())
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def note(killer: Killer, folder: Path, batch: int) -> None:
-    """A file of Spark's checkpoint: written aside, renamed."""
+    """Writes a file of Spark's checkpoint: to a temporary file, which is then renamed."""
     folder.mkdir(parents=True, exist_ok=True)
     aside = folder / f".{batch}.tmp"
     aside.write_text(str(batch))
@@ -80,13 +80,15 @@ def note(killer: Killer, folder: Path, batch: int) -> None:
 
 
 def noted(folder: Path) -> int:
-    """The last batch that a folder of the checkpoint knows, -1 for none."""
+    """The last batch recorded in a folder of the checkpoint, -1 if there is none."""
     names = [path.name for path in folder.iterdir()] if folder.exists() else []
     return max((int(name) for name in names if name.isdigit()), default=-1)
 
 
 def write_batch(store: Path, batch: int) -> None:
-    """One micro-batch: begun in one process, staged in tasks, committed in a third, as far as the job can tell."""
+    """Writes one micro-batch: as far as the job can tell, it is begun in one process, staged in tasks and committed in
+    a third process.
+    """
     with open_store(str(store), "rocketmq", **GEOMETRY) as opened:
         job = opened.begin_job(["topic", "key", "body"], "checkpoint")
     parts = [job.stage(iter(rows(batch, task).to_batches()), task, 0, batch * TASKS + task) for task in range(TASKS)]

@@ -1,5 +1,5 @@
-"""Which tests share a process where pytest-xdist runs them in several: a module is not divided, and all that use the
-Spark session go to one process, so that it is started once.
+"""Which tests share a process when pytest-xdist runs several: a module is never split, and all modules that use the
+Spark session run in one process, so that it is started once.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _SESSION = re.compile(r"^(?:async )?def \w+\([^)]*\b(?:spark|load)\b", re.MULTIL
 
 @cache
 def share(path: str) -> str:
-    """The name of the process that the tests of a module need: `spark` where one asks for the session."""
+    """The name of the process for the tests of a module: `spark` if one of them uses the session."""
     return "spark" if _SESSION.search((ROOT / path).read_text()) else path
 
 
 class OneSession(LoadScopeScheduling):
-    """Modules, the largest first; those with Spark together."""
+    """Schedules modules, the largest first, and those with Spark together."""
 
     def _split_scope(self, nodeid: str) -> str:
         return share(nodeid.partition("::")[0])

@@ -1,6 +1,6 @@
-"""What can come to the index of a version 2 queue, and what real 3.10.8 nodes did with each.
+"""Damage to the index of a version 2 queue, and how real 3.10.8 nodes reacted to each kind.
 
-tests/real/rabbitmq/test_version_2.py asks a node.
+tests/real/rabbitmq/test_version_2.py checks it against a node.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from storage_core.formats.rabbitmq.classic import queue_v2
 HEADER, ENTRY, OWN = queue_v2.HEADER.size, queue_v2.ENTRY.size, queue_v2.LOCATION_OWN
 CRASHES = "crashes the queue when it reads this"
 MAY_CRASH = f"ignores it, or {CRASHES}"
-"""Of what lies after the last message of a queue, which a node does not read after a clean stop."""
+"""For bytes after the last message of a queue, which a node does not read after a clean stop."""
 FORGETS = "forgets the message"
 
 
 @dataclass(frozen=True)
 class IndexHarm:
-    """A change of a `.qi`, what `verify` foretells after a clean stop and after a kill, and messages that it costs."""
+    """A change of a `.qi`, what `verify` predicts after a clean stop and after a kill, and the messages it costs."""
 
     change: Callable[[bytearray], None]
     clean: str
@@ -28,12 +28,12 @@ class IndexHarm:
 
 
 def live(data: bytearray) -> int:
-    """Where the first live entry begins whose message is in the `.qs`."""
+    """The position of the first live entry whose message is in the `.qs`."""
     return next(at for at in range(HEADER, len(data), ENTRY) if (data[at], data[at + 3]) == (1, OWN))
 
 
 def acknowledged(data: bytearray) -> int:
-    """Where the first acknowledged entry begins."""
+    """The position of the first acknowledged entry."""
     return next(at for at in range(HEADER, len(data), ENTRY) if not data[at])
 
 

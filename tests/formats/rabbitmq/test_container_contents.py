@@ -1,4 +1,4 @@
-"""Messages in containers that came by AMQP 1.0 and MQTT. What real nodes deliver of them is in the snapshots."""
+"""Messages in containers that arrived by AMQP 1.0 and MQTT. The snapshots hold what real nodes deliver of them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def values_of(message: bytes, noted: dict[Any, Any] | None = None) -> Values:
 
 
 def test_bodies() -> None:
-    """Data are joined; of a value and of sequences the sections are delivered, with the footer."""
+    """Data sections are joined; a value and sequences are delivered as sections, with the footer."""
     footer = section(0x78, listed(0xC1, [counted(0xA3, b"x-f"), b"\x41"]))
     value, sequences = section(0x77, counted(0xA1, b"text")), section(0x76, b"\x45") * 2
     for parts, body, kind in (
@@ -93,14 +93,14 @@ def test_symbols_as_descriptors() -> None:
     ],
 )
 def test_what_no_node_delivers_to_this_consumer(message: bytes, words: str) -> None:
-    """Asked of nodes of 4.0.5 and 4.3.6, whose process fails."""
+    """Tested with nodes of 4.0.5 and 4.3.6, whose process fails."""
     with pytest.raises(MessageError, match=words) as found:
         decoded(message)
     assert found.value.reach is Reach.OTHER_PROTOCOLS
 
 
 def test_a_stream_and_a_queue_say_the_same() -> None:
-    """The queue's container has the header section in its annotations, and none where it would be `durable`."""
+    """The queue's container has the header section in its annotations, with no annotation for a true `durable`."""
     r = random.Random(11)
     for _ in range(400):
         message = amqp10_random.header(r, True) + amqp10_random.message(r, 30)
@@ -116,7 +116,7 @@ def test_a_stream_and_a_queue_say_the_same() -> None:
 
 
 def test_what_is_left_out_of_a_stream() -> None:
-    """What no node delivers costs a stream no message."""
+    """A value that no node delivers is left out; the stream keeps the message."""
     message = section(0x70, listed(0xC0, [b"\x41"]))
     message += annotated(counted(0xA3, b"x-u"), b"\x98" + bytes(16), counted(0xA3, b"x-a"), b"\x41") + DATA
     found = delivered.delivered(message)
@@ -187,7 +187,7 @@ def test_annotations_that_are_nested_deep() -> None:
 
 
 def test_flipped_terms() -> None:
-    """Nothing but a FormatError."""
+    """Decoding raises nothing but FormatError."""
     r = random.Random(12)
     said = {
         Atom("Content-Type"): b"text/plain", Atom("Correlation-Data"): b"id", Atom("Response-Topic"): b"a/b",
@@ -205,7 +205,7 @@ def test_flipped_terms() -> None:
 
 @pytest.mark.parametrize("raw", [NAN, DECIMAL, EMPTY_ARRAY, b"\xf0\0\0\0\5\0\0\0\2\x40"])
 def test_values_that_erlang_has_none_like_are_left_out(raw: bytes) -> None:
-    """As 4.3.6 does; 4.0.5 fails."""
+    """As in 4.3.6; 4.0.5 fails."""
     values = {b"x-a": raw, b"x-b": listed(0xC0, [raw, b"\x41"]), b"x-c": listed(0xC1, [counted(0xA1, b"k"), raw])}
     for code, kind in ((0x72, 0xA3), (0x74, 0xA1)):
         pairs = [part for key, value in values.items() for part in (counted(kind, key), value)]

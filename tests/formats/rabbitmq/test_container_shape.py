@@ -1,4 +1,4 @@
-"""Containers found by their shape: each that is found has the parts that it has when it is decoded alone."""
+"""Containers found by their shape: each one found has the same parts as when it is decoded alone."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_what_has_no_shape() -> None:
 
 
 def test_a_harmed_term_teaches_no_shape() -> None:
-    """What is wrong where no shape looks is wrong in all terms that are like the first."""
+    """An error in bytes that a shape does not compare is in all terms that are like the first one."""
     r = random.Random(1)
     whole = with_small_atoms(container(properties.encode({"delivery_mode": 2}), noted(r, {"d": True})))
     for right, wrong in ((b"\x83", b"\x81"), (b"w\4true", b"w\4tr\xf2e")):

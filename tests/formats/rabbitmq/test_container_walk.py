@@ -1,4 +1,4 @@
-"""Containers that are walked through: each that is found has the parts that it has when it is decoded alone."""
+"""Containers found by a walk: each one found has the same parts as when it is decoded alone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ check = partial(same_alone, container_walk.locate)
 
 @pytest.mark.parametrize(("locate", "rounds"), [(basic_message.locate, 150), (container_walk.locate, 60)])
 def test_what_is_found_is_what_decoding_gives(locate: Locate, rounds: int) -> None:
-    """By shapes and by the walk."""
+    """Found by shapes and by the walk."""
     r, found, count = random.Random(5), 0, 0
     for _ in range(rounds):
         terms = [with_small_atoms(term) if r.random() < 0.5 else term for term in random_terms(r)]
@@ -86,7 +86,7 @@ def test_what_is_left_to_be_decoded_alone(more: dict[Any, Any]) -> None:
 
 
 def test_dead_letters() -> None:
-    """Those of a few deaths each, of which some had headers before, or an expiration."""
+    """Dead letters of a few deaths each, some of which had headers or an expiration before."""
     r = random.Random(2)
     terms, lost = [], {"x-first-death-queue": b"q", "x-first-death-reason": b"expired"}
     for row in range(60):

@@ -1,4 +1,4 @@
-"""Containers that came by AMQP 1.0 and MQTT, many at once: each that is found is as when it is decoded alone."""
+"""Batches of containers that arrived by AMQP 1.0 and MQTT: each one found is the same as when it is decoded alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ USERS = b"a", b"b", b"", b"k" * 256, b"x-reply-to-topic"
 
 
 def noted(r: random.Random) -> dict[Any, Any]:
-    """Annotations, of a time to live and a priority too, seldom as no node writes them."""
+    """Annotations, also of a time to live and a priority; rarely with values that no node writes."""
     found: dict[str | bytes, Any] = {"d": Atom(r.choice(("true", "true", "false")))}
     if r.random() < 0.3:
         found["p"] = r.choice((0, 4, 9, 255, 300, Atom("undefined")))
@@ -47,7 +47,7 @@ def noted(r: random.Random) -> dict[Any, Any]:
 
 
 def by_amqp(r: random.Random) -> bytes:
-    """With simple values, as most publishers send them, or anything."""
+    """A container of simple values, as most publishers send them, or of any values."""
     if r.random() < 0.2:
         return container("mc_amqp", content_of(amqp10_random.message(r, 20, 0.05)), noted(r))
     message = b""
@@ -155,7 +155,7 @@ def test_what_is_left_to_be_decoded_alone(message: bytes) -> None:
 
 
 def test_contents_that_say_otherwise_where_their_parts_are() -> None:
-    """A node looks at the place and the number of the body alone."""
+    """A node uses only the position and the number of the body."""
     size = len(DATA)
     for content in (
         (Atom("v1"), [], DATA, [], [], 99, 0x75), (Atom("v1"), [], DATA, [], [], 0, 0x79),

@@ -1,4 +1,4 @@
-"""Items of a disk log, most of them found at once: what a walk from one to the next finds."""
+"""Items of a disk log, most of them found at once: the same as a walk from item to item finds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def walked(data: bytes) -> tuple[list[tuple[int, int]], int]:
 
 
 def log(random: Random) -> bytes:
-    """A log whose terms hold its magic, now and then with a size before it, and that may be cut or changed."""
+    """A log whose terms sometimes contain its magic, with a size before it, and that may be cut or changed."""
     holding = random.random() < 0.5
     terms = []
     for _ in range(random.randrange(30)):

@@ -1,4 +1,4 @@
-"""Batches of index records and of message terms against their one-by-one twins."""
+"""Batches of index records and of message terms, compared with their one-by-one twins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns to messages: a batch is encoded as its messages one by one are."""
+"""Columns encoded as messages: a batch has the same bytes as its messages one by one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TEXT = st.one_of(st.none(), st.binary(max_size=20))
 @settings(max_examples=150, deadline=None)
 def test_batches_are_encoded_as_single_messages_are(drawn: list[dict[str, Any]], skip: int) -> None:
     def column(name: str, kind: pa.DataType) -> pa.Array:
-        # A slice: what lies before it must not show.
+        # A slice: the values before it must have no effect.
         return pa.array([drawn[0][name]] * skip + [row[name] for row in drawn], kind).slice(skip)
 
     fields = {"content_type": pa.binary(), "app_id": pa.binary(), "priority": pa.int32(), "timestamp": pa.int64()}

@@ -1,4 +1,4 @@
-"""Containers of RabbitMQ 3.13 and later. The terms are made here by the rules of its sources, none by a real node."""
+"""Containers of RabbitMQ 3.13 and later. The terms are built here by the rules of its sources, not by a real node."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ COLUMNS = ("queue", "sequenceId", "body", "exchange", "routingKeys", "contentTyp
 
 
 def test_a_message_file_of_containers(tmp_path: Path) -> None:
-    """A store of version 1 after a crash, its large messages as containers."""
+    """A version 1 store after a crash, with its large messages as containers."""
     store = golden.unpack("s3_mixed_kill9", tmp_path) / golden.DEFAULT_VHOST
     before = golden.table(store, columns=COLUMNS)
     path = store / "msg_store_persistent" / "0.rdq"
@@ -143,7 +143,7 @@ def test_a_message_file_of_containers(tmp_path: Path) -> None:
 
 
 def test_the_own_store_of_a_version_2_queue_of_containers(tmp_path: Path) -> None:
-    """Terms with zeros behind them, as 4.x leaves them: the size is estimated, the checksum is the term's."""
+    """Terms followed by zeros, as 4.x leaves them: the size is an estimate, the checksum is that of the term."""
     store = golden.unpack("s11_cqv2_clean", tmp_path) / golden.DEFAULT_VHOST
     before = golden.table(store, columns=COLUMNS)
     changed = 0

@@ -1,4 +1,4 @@
-"""Message terms, property lists and headers: many at once equal one at a time, and the documented examples."""
+"""Message terms, property lists and headers: many at once equal one at a time; and the documented examples."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_what_no_node_looks_at(old: bytes, new: bytes) -> None:
 
 
 def test_properties_of_another_protocol() -> None:
-    """Of AMQP 0-8 they are written anew; with decoded ones beside them, these are."""
+    """Those of AMQP 0-8 are encoded again; if decoded ones are stored beside them, these are encoded instead."""
     decoded = (et.Atom("P_basic"), *[et.UNDEFINED] * 4, 7, *[et.UNDEFINED] * 9)
     resource = (et.Atom("resource"), b"/", et.Atom("exchange"), b"")
 
@@ -161,7 +161,7 @@ def test_many_terms_at_once(drawn: list[tuple[Message, bool]]) -> None:
 @given(st.lists(MESSAGES, min_size=1, max_size=4), st.data())
 @settings(max_examples=200, deadline=None)
 def test_a_flipped_term_is_never_read_as_another(messages: list[Message], data: st.DataObject) -> None:
-    """What the fast reader takes, the slow one reads with the same parts."""
+    """A term that the fast reader accepts is read by the slow one with the same parts."""
     terms = [bytearray(basic_message.encode(message)) for message in messages]
     row = data.draw(st.integers(0, len(terms) - 1))
     place = data.draw(st.integers(0, len(terms[row]) - 1))

@@ -1,5 +1,6 @@
-"""Terms of before RabbitMQ 3.13 of which a part must be written anew, a body in pieces or a list that the broker keeps
-decoded: each that is found is as when it is decoded alone.
+"""Terms from before RabbitMQ 3.13 that must be rewritten in part: each one found is as when it is decoded alone.
+
+The part is a body in pieces or a property list that the broker keeps decoded.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def record(**fields: Any) -> tuple[Any, ...]:
 
 
 def header(r: random.Random, depth: int) -> tuple[Any, Any]:
-    """Type and value, as nodes write them."""
+    """The type and value of a header, as nodes write them."""
     if depth and r.random() < 0.4:
         inner = [header(r, depth - 1) for _ in range(r.randrange(4))]
         if r.random() < 0.5:
@@ -94,7 +95,7 @@ def test_bodies_in_pieces() -> None:
     assert check(terms) == check([with_small_atoms(each) for each in terms]) == len(terms)
     assert check([stored(r, [b"p"] * 64)]) == 1
     assert check([stored(r, [b"p"] * 65)]) == 0
-    # A string is a list of small numbers.
+    # An Erlang string is a list of small numbers.
     assert check([stored(r, [1, 2])]) == 0  # type: ignore[list-item]
 
 
@@ -146,7 +147,7 @@ def test_what_is_found_is_what_decoding_gives() -> None:
 
 
 def test_what_a_broker_decoded_and_kept() -> None:
-    """The list that came is delivered, whatever the decoded one says."""
+    """The list that was received is delivered, whatever the decoded one contains."""
     r = random.Random(7)
     protocol = "rabbit_framing_amqp_0_9_1"
     terms = [term(r, decoded(r), LISTED, [b"body"], protocol) for _ in range(50)]
@@ -155,7 +156,7 @@ def test_what_a_broker_decoded_and_kept() -> None:
 
 
 def test_what_quorum_queues_hold() -> None:
-    """Without an id, or, of dead letters, with one; a decoded expiration counts as a time to live."""
+    """Messages without an id or, for dead letters, with one; a decoded expiration counts as a time to live."""
     r, found = random.Random(8), 0
     texts = b"0", b"60000", b"00", b"-1", b"", b"1" * 18, b"1" * 19, b"+5", b"\xff", b"5\n"
     for _ in range(40):

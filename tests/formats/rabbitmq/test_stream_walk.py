@@ -1,4 +1,4 @@
-"""Messages of streams that are walked through in lockstep: each that is found is as when it is decoded alone."""
+"""Stream messages walked through in lockstep: each one found is the same as when it is decoded alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOTED = (
 
 
 def check(messages: list[bytes]) -> int:
-    """How many of the messages are found; AssertionError for one that decoding alone tells otherwise."""
+    """Returns how many of the messages are found. Raises AssertionError if decoding one alone gives another result."""
     buffer, starts, stops = packed(messages)
     found = message_walk.walk(buffer, starts, stops)
     rows = np.flatnonzero(found.ok)
@@ -45,7 +45,7 @@ def check(messages: list[bytes]) -> int:
 
 
 def message(r: random.Random) -> bytes:
-    """With simple values, as nodes write them, or anything."""
+    """A message of simple values, as nodes write them, or of any values."""
     if r.random() < 0.2:
         return amqp10_random.message(r, 20, 0.05, persistent=r.choice((True, False, None)))
     said = [r.choice((b"\x41", b"\x42", NULL)), r.choice((b"\x50\4", b"\x50\xff", NULL))]

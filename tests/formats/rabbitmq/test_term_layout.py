@@ -1,4 +1,4 @@
-"""Terms of one shape: a batch that is large enough for shapes gives what each of its terms gives alone."""
+"""Terms of one shape: a batch that is large enough for shapes gives the same results as each of its terms alone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def laid(terms: list[bytes]) -> tuple[Bytes, Positions, Positions]:
 
 
 def check_alone(terms: list[bytes]) -> int:
-    """Compares with each term alone; how many are usual."""
+    """Compares the batch with each term alone; returns how many terms are usual."""
     buffer, starts, stops = laid(terms)
     many = basic_message.locate(buffer, starts, stops)
     assert (np.diff(many.keys.rows) >= 0).all()
@@ -83,7 +83,7 @@ def test_batches_of_other_shapes_before_change_nothing() -> None:
 
 
 def test_every_changed_byte_is_seen() -> None:
-    """One copy of a term for each of its bytes, that byte changed; and each prefix of it."""
+    """For each byte of a term, a copy with that byte changed; and each prefix of the term."""
     term = basic_message.encode(Message(b"/", b"logs", (b"key",), bytes(2), b"body", b"i" * 16, True))
     for change in (0x01, 0x80):
         changed = [term[:at] + bytes((term[at] ^ change,)) + term[at + 1 :] for at in range(len(term))]

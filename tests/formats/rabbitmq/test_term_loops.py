@@ -1,4 +1,4 @@
-"""Terms and property lists found by compiled loops: what the twins in numpy find, also in garbage."""
+"""Terms and property lists found by compiled loops: the same as the numpy twins find, also in garbage."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def spelled(part: term_layout.Stretch, random: Random) -> bytes:
 
 
 def term(shape: Shape, random: Random) -> bytes:
-    """A term of the shape, of which a length, a byte or the end may be another."""
+    """A term of the shape, which may have a wrong length or byte or be cut."""
     listed, body = random.randbytes(random.choice([0, 1, 30])), random.randbytes(random.choice([0, 1, 200]))
     sizes = [random.choice(SIZES) if random.random() < 0.15 else len(part) for part in (listed, body)]
     parts = [
@@ -59,7 +59,7 @@ def term(shape: Shape, random: Random) -> bytes:
 
 
 def laid(parts: list[bytes], random: Random) -> tuple[Bytes, Positions, Positions]:
-    """The parts one after another, and their spans, some of which are moved, cut or lie anywhere."""
+    """The parts one after another, and their spans, some of which are moved, cut or point anywhere."""
     stops = np.cumsum([len(part) for part in parts])
     starts = stops - [len(part) for part in parts]
     for edges in (starts, stops):
@@ -81,7 +81,7 @@ def test_terms(seed: int, shape: Shape, count: int) -> None:
 
 
 def property_list(random: Random) -> bytes:
-    """A list whose flags promise more than it holds, or less, now and then."""
+    """A list whose flags sometimes promise more or less than it contains."""
     flags = random.choice([0, 0x8000, 0x9008, 0xFFFC, random.randrange(1 << 16) & 0xFFFC, random.randrange(1 << 16)])
     parts = [flags.to_bytes(2, "big")]
     for index, (_, kind) in enumerate(properties.FIELDS):

@@ -64,7 +64,7 @@ def test_damaged_terms_are_errors_with_a_place(term: Any, data: st.DataObject) -
 
 
 def place_of_error(raw: bytes) -> int:
-    """Where the decoder stops; the end when it does not mind."""
+    """The position at which the decoder fails; the end if it does not."""
     try:
         et.decode(raw)
     except FormatError as error:
@@ -143,7 +143,7 @@ def test_tables_of_real_stores(name: str, tmp_path: Path) -> None:
         terms = recovery_terms.decode(data)
         assert len(dets.decode(data)) == len(terms) == int.from_bytes(data[32:36], "big")
         assert recovery_terms.decode(recovery_terms.encode(terms.values())) == terms
-        # A table that was not closed properly is read by looking for its collections, with the same result.
+        # A table that was not closed properly is read by searching for its collections, with the same result.
         assert recovery_terms.decode(data[:8] + bytes(4) + data[12:]) == terms
         store = vhost / "msg_store_persistent"
         if not (store / "clean.dot").exists():
@@ -162,7 +162,7 @@ def test_tables_of_real_stores(name: str, tmp_path: Path) -> None:
 
 
 def real_table(folder: Path) -> bytes:
-    """A `recovery.dets` of a node with one queue, whose collection lies at 5432."""
+    """A `recovery.dets` of a node with one queue, whose collection is at 5432."""
     return (golden.unpack("s7_gc_clean", folder) / golden.DEFAULT_VHOST / "recovery.dets").read_bytes()
 
 
@@ -213,7 +213,7 @@ def test_terms_that_lack_something(name: str, comes_up: bool, tmp_path: Path) ->
 
 
 def test_terms_of_release_4_3(tmp_path: Path) -> None:
-    """Found beside those of a release before in one table, as after an upgrade; of both names the older counts."""
+    """Next to those of an earlier release in one table, as after an upgrade; of the two names the older one counts."""
     (found,) = recovery_terms.decode(real_table(tmp_path)).values()
     later = replace(found, version=2, next_deliver_sequence_id=3, delivery_counts={5: 2, 9: 1})
     key, pairs = later.term()
@@ -236,7 +236,7 @@ def test_index_dumps(rows: list[tuple[Any, ...]]) -> None:
     table = np.array(rows, ets_dump.INDEX_ROW)
     data = ets_dump.encode_index(table)
     assert ets_dump.decode_index(data).tolist() == table.tolist()
-    # Each row is as if it were encoded alone, and the slow reader of single rows says the same.
+    # Each row is encoded as if alone, and the slow reader of single rows returns the same.
     starts, stops, _ = disk_log.items(data)
     for row, start, stop in zip(rows, starts[1:-1].tolist(), stops[1:-1].tolist(), strict=True):
         assert data[start:stop] == et.encode((et.Atom("msg_location"), *row))

@@ -100,7 +100,7 @@ def test_message_files(data: bytes) -> None:
 @given(message_files(), st.integers(25, 120))
 @settings(deadline=None)
 def test_message_files_in_windows(data: bytes, width: int) -> None:
-    """Windows that do not hold a record end with `more`; together they find what one walk finds."""
+    """Windows that are too small for a record end with `more`; together they find what one walk finds."""
     whole = message_file.walk(np.frombuffer(data, np.uint8), 0, len(data))
     positions, unmarked = [], []
     base, reason = 0, "more"

@@ -1,4 +1,4 @@
-"""Inner batches taken apart, beside the obvious way: a loop over the frames of each body."""
+"""Unwrapping of inner batches, compared with the obvious way: a loop over the frames of each body."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def frame(flag: int, body: bytes, properties: bytes) -> bytes:
 
 
 def frames_of(body: bytes) -> list[tuple[int, bytes, bytes]] | None:
-    """What a client finds in the body of a batch; None where it fails."""
+    """The messages that a client finds in the body of a batch; None if it fails."""
     found, at = [], 0
     while at < len(body):
         try:

@@ -1,4 +1,4 @@
-"""Java's hash: values that Java gave (rocketmq.md 10), and the column against the slow twin."""
+"""Java's hash: values that Java computed (rocketmq.md 10), and columns compared with the slow twin."""
 
 from __future__ import annotations
 

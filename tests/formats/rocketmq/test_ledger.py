@@ -1,4 +1,4 @@
-"""The walk over a DLedger log: both ways give what one step after another gives, whatever the bytes are."""
+"""The walk over a DLedger log: both implementations give the same as single steps, whatever the bytes are."""
 
 from __future__ import annotations
 

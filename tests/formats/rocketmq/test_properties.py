@@ -1,4 +1,4 @@
-"""Properties of a few messages, asked one by one, are those of many, asked together, and those of the slow way."""
+"""Properties of a few messages, read one by one, equal those of many, read together, and those of the slow way."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ properties = st.lists(pieces, max_size=14).map(b"".join)
 
 
 def column(rows: list[bytes]) -> PropertyColumn:
-    """The rows one behind the other, each behind the two bytes of its length, as in a record."""
+    """The rows one after another, each after the two bytes of its length, as in a record."""
     buffer = b"".join(len(row).to_bytes(2, "big") + row for row in rows)
     sizes = np.array([len(row) for row in rows], np.int64)
     return PropertyColumn(np.frombuffer(buffer, np.uint8), np.cumsum(sizes + 2) - sizes, sizes)
@@ -48,7 +48,7 @@ def test_messages_with_the_same_names(names: list[str], values: list[bytes], cha
 
 
 def check(rows: list[bytes]) -> None:
-    """All questions about the rows, asked together, before and after the question for all pairs, and of a few."""
+    """Compares all queries on the rows together, before and after the query for all pairs, and on a few rows."""
     many, searched = column(rows), column(rows)
     searched.expect(NAMES[1:4])
     parts = [column(rows[at : at + FEW]) for at in range(0, len(rows), FEW)]

@@ -1,4 +1,4 @@
-"""The walk from record to record: guesses of where records begin make it faster and never change it."""
+"""The walk from record to record: guesses of where records begin make it faster and never change its result."""
 
 from __future__ import annotations
 

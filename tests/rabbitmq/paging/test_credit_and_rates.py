@@ -1,4 +1,4 @@
-"""Credit, rates and delta, each against the sentence of rabbitmq.md that says it."""
+"""Credit, rates and delta, each tested against the rule in rabbitmq.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues and sets of runs against plain lists and dicts."""
+"""Queues and sets of runs compared with plain lists and dicts."""
 
 from __future__ import annotations
 

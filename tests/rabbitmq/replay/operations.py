@@ -1,4 +1,4 @@
-"""The operations of a replay script, carried out on a paging queue of its own. Source: tests/rabbitmq/replay/README.md
+"""The operations of a replay script, performed on its own paging queue. Source: tests/rabbitmq/replay/README.md
 "Script".
 """
 
@@ -30,7 +30,7 @@ SMALLEST_PROPERTIES = 3
 
 
 class ScriptError(MqStoreError):
-    """A line of a script that is no operation, or that the queue refuses."""
+    """A script line that is not an operation, or that the queue refuses."""
 
 
 class Player:
@@ -63,13 +63,13 @@ class Player:
         return state
 
     def close(self) -> None:
-        """Lets go of the files as they are: what is still in memory is not written."""
+        """Closes the files as they are; data that is still in memory is not written."""
         self.queue.state.index.abandon()
         self.persistent.abandon()
         self.transient.abandon()
 
     def play(self, operation: Any) -> Any:
-        """Carries out one operation; its result as it is printed."""
+        """Performs one operation and returns its result in printable form."""
         name, arguments = (operation[0], operation[1:]) if isinstance(operation, tuple) else (operation, ())
         play: Callable[..., Any] | None = getattr(self, f"_{name}", None) if name in OPERATIONS else None
         if play is None:

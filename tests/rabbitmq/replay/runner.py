@@ -1,6 +1,6 @@
 """Runs a script of queue operations on a paging queue, and yields its state after each operation.
 
-The script's operations are those of `operations`, the members of a state those of `state`. Source:
+The modules `operations` and `state` define the script's operations and the members of a state. Source:
 tests/rabbitmq/replay/README.md.
 """
 
@@ -17,9 +17,9 @@ from tests.rabbitmq.replay.state import state_of
 
 
 def replay(script: str, directory: str, clock: Callable[[], float] = time.monotonic) -> Iterator[dict[str, Any]]:
-    """The lines of a replay of the text `script`, run in `directory`. ScriptError for what the queue refuses.
+    """The lines of a replay of the text `script`, run in `directory`. Raises ScriptError if the queue refuses a line.
 
-    `clock` gives seconds; it plays a part only after the operation `real_rates`.
+    `clock` returns seconds; it matters only after the operation `real_rates`.
     """
     try:
         terms = erlang_text.parse(script)

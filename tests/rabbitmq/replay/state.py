@@ -1,4 +1,4 @@
-"""What a replay prints of a queue after each step. Source: tests/rabbitmq/replay/README.md "Output"."""
+"""The queue state that a replay prints after each step. Source: tests/rabbitmq/replay/README.md "Output"."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FLAG_LETTERS = (
 
 
 def state_of(state: QueueState) -> dict[str, Any]:
-    """The members of one line, but for number, operation and result."""
+    """The members of one line, except number, operation and result."""
     delta, credit, pending = state.delta, state.credit, state.pending
     return {
         "q1": runs(state.q1),
@@ -77,13 +77,13 @@ def _letters(flags: int) -> str:
 
 
 def index_of(index: QueueIndex) -> dict[str, Any]:
-    """Dirty count, and of each segment in memory its number, unacked count and highest journal entry."""
+    """The dirty count, and number, unacked count and highest journal entry of each segment in memory."""
     segments = [[number, found.unacked, found.highest()] for number, found in sorted(index.segments.items())]
     return {"dirty_count": index.dirty_count, "segments": segments}
 
 
 def files_of(directory: str) -> dict[str, int]:
-    """Names and sizes of the queue's files, those that begin with a dot left out."""
+    """Names and sizes of the queue's files, except those that begin with a dot."""
     try:
         return {entry.name: entry.size for entry in system.entries(directory) if not entry.name.startswith(".")}
     except FileNotFoundError:

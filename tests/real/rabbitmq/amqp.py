@@ -1,4 +1,4 @@
-"""The least AMQP 0-9-1 client that fetches what a real node delivers, with the property bytes as they came."""
+"""A minimal AMQP 0-9-1 client that fetches what a real node delivers, with the property bytes as received."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Self
 
 @dataclass(frozen=True)
 class Delivery:
-    """One message of basic.get."""
+    """One delivered message."""
 
     exchange: str
     routing_key: str
@@ -82,7 +82,7 @@ class Client:
         return payload[4:]
 
     def get(self, queue: str) -> Delivery | None:
-        """The next message, not acknowledged; None when the queue is empty."""
+        """The next message, not acknowledged; None if the queue is empty."""
         self._send(1, 60, 70, pack(">H", 0) + short(queue) + b"\0")
         frame, payload = self._next()
         kind, method = unpack_from(">HH", payload)
@@ -93,7 +93,7 @@ class Client:
         return self._delivered(payload, 4)
 
     def _delivered(self, payload: bytes, place: int) -> Delivery:
-        """The message whose delivery tag stands at `place`; its body follows."""
+        """The message whose delivery tag is at `place`; its body follows in further frames."""
         tag, redelivered = unpack_from(">QB", payload, place)
         place += 9
         exchange = payload[place + 1 : place + 1 + payload[place]].decode()
@@ -107,7 +107,7 @@ class Client:
         return Delivery(exchange, key, bool(redelivered), header[12:], body, tag)
 
     def consume(self, queue: str) -> list[Delivery]:
-        """All messages that are ready, by a consumer, not acknowledged."""
+        """All ready messages, received by a consumer, not acknowledged."""
         self._send(1, 50, 10, pack(">H", 0) + short(queue) + b"\1" + pack(">I", 0))
         declared = self._method(50, 11)
         ready = unpack_from(">I", declared, 1 + declared[0])[0]
@@ -120,7 +120,7 @@ class Client:
         return found
 
     def stream(self, queue: str, expected: int, idle_s: float = 2.0) -> list[Delivery]:
-        """All messages of a stream from its first on: those expected, and what comes until nothing does for a while."""
+        """All messages of a stream from its first on: the expected ones, and more until none arrives for `idle_s`."""
         found: list[Delivery] = []
         try:
             for delivery in self.streamed(queue):
@@ -132,7 +132,7 @@ class Client:
         return found
 
     def streamed(self, queue: str, prefetch: int = 1000) -> Iterator[Delivery]:
-        """The messages of a stream from its first on, acknowledged. TimeoutError when no more come."""
+        """The messages of a stream from its first on, acknowledged. Raises TimeoutError when no more arrive."""
         self._send(1, 60, 10, pack(">IHB", 0, prefetch, 0))
         self._method(60, 11)
         value = short("x-stream-offset") + b"S" + pack(">I", 5) + b"first"
@@ -157,13 +157,13 @@ class Client:
         self._send(1, 60, 80, pack(">QB", tag, 0))
 
     def ack_all(self, tag: int) -> None:
-        """Acknowledges everything up to `tag`, and waits until the node has seen it."""
+        """Acknowledges everything up to `tag`, and waits until the node has processed it."""
         self._send(1, 60, 80, pack(">QB", tag, 1))
         self._send(1, 60, 10, pack(">IHB", 0, 0, 0))
         self._method(60, 11)
 
     def close(self) -> None:
-        """Closes the connection as it should be."""
+        """Closes the connection properly."""
         try:
             self._send(0, 10, 50, pack(">H", 200) + short("") + pack(">HH", 0, 0))
             self._method(10, 51)

@@ -1,4 +1,4 @@
-"""The least AMQP 1.0 client that gives a real node of RabbitMQ 4 the very bytes of a message."""
+"""A minimal AMQP 1.0 client that sends the exact bytes of a message to a real node of RabbitMQ 4."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Sender:
         self._socket.sendall(pack(">IBBH", 8 + len(body), 2, kind, 0) + body)
 
     def _until(self, code: int) -> bytes:
-        """The next frame of a kind. ConnectionError for one that ends what was begun: an end, a detach or a close."""
+        """The next frame of a kind. Raises ConnectionError for one that ends a session, link or connection."""
         while True:
             (size,) = unpack_from(">I", self._take(4))
             body = self._take(size - 4)[4:]
@@ -98,7 +98,7 @@ class Sender:
         return self._links[address]
 
     def send(self, address: str, message: bytes) -> None:
-        """Waits until the node has the message. ConnectionError when it does not take it."""
+        """Sends a message and waits until the node has it. Raises ConnectionError if the node does not accept it."""
         handle, number = self._link(address), self._sent
         self._sent += 1
         fields = uint(handle), uint(number), counted(0xA0, b"%d" % number), uint(0), FALSE, FALSE
@@ -107,7 +107,7 @@ class Sender:
             raise ConnectionError(repr(answer))
 
     def close(self) -> None:
-        """Closes the connection as it should be."""
+        """Closes the connection properly."""
         try:
             self._frame(performative(CLOSE))
             self._until(CLOSE)

@@ -12,7 +12,7 @@ SOURCE = Path(__file__).with_name("vq_oracle.erl")
 
 
 class BackingQueue:
-    """Runs scripts on `node`, which must be up; `folder` takes the compiled module and the answers."""
+    """Runs scripts on `node`, which must be running; `folder` receives the compiled module."""
 
     def __init__(self, node: Node, folder: Path) -> None:
         self.node, self.folder = node, folder
@@ -20,7 +20,7 @@ class BackingQueue:
         node.eval(f'code:purge(vq_oracle), code:load_abs("{folder / SOURCE.stem}").')
 
     def run(self, scripts: Sequence[Path]) -> list[Path]:
-        """Files with one JSON line per step, one file a script; RuntimeError when a script crashes the real queue."""
+        """One file per script, with one JSON line per step. Raises RuntimeError if a script crashes the real queue."""
         answers = [script.with_suffix(".jsonl") for script in scripts]
         pairs = ",".join(f'{{"{script}","{out}"}}' for script, out in zip(scripts, answers, strict=True))
         done = self.node.eval(f"[vq_oracle:run(S, O) || {{S, O}} <- [{pairs}]].")

@@ -1,4 +1,4 @@
-"""What tests of real nodes share."""
+"""Fixtures for tests of real nodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from storage_core.formats.rabbitmq.message.basic_message import Message, decode
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The terms that are decoded alone."""
+    """The terms that are decoded one at a time."""
     decoded: list[bytes] = []
 
     def counted(term: bytes, *more: int) -> Message:

@@ -1,4 +1,4 @@
-"""What a real node of RabbitMQ 4 makes of messages of another protocol for a consumer of AMQP 0-9-1, asked directly."""
+"""How a real node of RabbitMQ 4 converts messages of another protocol for an AMQP 0-9-1 consumer, queried directly."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ok = file:write_file("%s", term_to_binary([Say(Each) || Each <- binary_to_term(I
 
 @dataclass(frozen=True)
 class Said:
-    """A message as the node stores it, and what it delivers. `why` instead when it fails, `stored` or not."""
+    """A message as the node stores it, and what it delivers. If it fails, `why` is set instead, `stored` or not."""
 
     stored: bytes | None
     properties: bytes = b""
@@ -42,7 +42,7 @@ class Said:
 
 
 def ask(node: Node4, protocol: str, messages: list[tuple[Any, dict[Any, Any]]], stored: bool = True) -> list[Said]:
-    """One answer for each message and its annotations. `stored`: as a classic queue keeps it, else as a stream's."""
+    """One answer for each message and its annotations: if `stored`, as a classic queue keeps it, else as a stream."""
     asked, told = node.folder / "asked", node.folder / "told"
     asked.write_bytes(et.encode([(et.Atom(protocol), content, noted, stored) for content, noted in messages]))
     inside = (str(each).replace(str(node.root), "") for each in (asked, told))

@@ -1,4 +1,4 @@
-"""A quorum queue of a node whose single active consumer gives way to one of a higher priority when it is killed."""
+"""A quorum queue whose single active consumer is giving way to one of a higher priority when the node is killed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.real.rabbitmq.node_4 import Node4
 from tests.real.rabbitmq.quorum_history import SETTLE_S
 
 NOTED_S = 12.0
-"""A queue's node notes what was applied every 5 s, and writes that to the disk every 5 s."""
+"""A queue's node records every 5 s what was applied, and writes that to disk every 5 s."""
 
 
 def give_way(node: Node4, wait_s: float) -> None:
-    """The consumer holds one of 21 messages of the queue `q`, and would take six. The node is killed `wait_s` later."""
+    """Lets a consumer with a prefetch of 6 hold one of the 21 messages of queue `q`; kills the node `wait_s` later."""
     where = pika.ConnectionParameters("127.0.0.1", node.port, heartbeat=0)
     connections = [pika.BlockingConnection(where) for _ in range(3)]
     first, second, publisher = (connection.channel() for connection in connections)
@@ -39,7 +39,7 @@ def give_way(node: Node4, wait_s: float) -> None:
 
 
 def started(node: Node4, times: int) -> None:
-    """Starts the killed node so many times, and kills it in between."""
+    """Starts the killed node `times` times, and kills it in between."""
     for number in range(times):
         if number:
             node.kill()

@@ -1,4 +1,4 @@
-"""Messages that a node of RabbitMQ 3.10 keeps otherwise than they came, in queues of version 2."""
+"""Messages that a node of RabbitMQ 3.10 keeps in another form than it received them, in queues of version 2."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.real.rabbitmq.node import Node
 from tests.real.rabbitmq.protocol_history import task_properties
 
 FRAME_SIZE = 4096
-"""Of clients for Node.js; the smallest."""
+"""The frame size of clients for Node.js, which is the smallest."""
 
 
 class Node310(Node):
-    """A node of Debian's package, with an `advanced` config."""
+    """A node from Debian's package, with an `advanced` config."""
 
     def __init__(self, advanced: str = "[].") -> None:
         super().__init__(Path(tempfile.mkdtemp(prefix="node-")))
@@ -26,7 +26,7 @@ class Node310(Node):
 
 
 class UsualHistory(History):
-    """A node with the three queues, of version 2."""
+    """A node with the three queues in version 2."""
 
     arguments: ClassVar[dict[str, Any]] = {"x-queue-version": 2}
 
@@ -34,8 +34,8 @@ class UsualHistory(History):
         super().__init__(seed, Node310)
 
     def usual(self, count: int) -> None:
-        """Publishes so many to each queue: tasks of Celery that have expired elsewhere, bodies in two pieces, and tasks
-        that were copied to it by a list of blind copies.
+        """Publishes `count` messages to each queue: Celery tasks that have expired in another queue, bodies in two
+        pieces, and tasks copied to the queue through a blind carbon copy (BCC) list.
         """
         dead, pieces, copies = QUEUES
         parameters = pika.ConnectionParameters("127.0.0.1", self.node.port, VHOST, heartbeat=0, frame_max=FRAME_SIZE)

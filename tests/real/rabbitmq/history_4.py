@@ -1,6 +1,6 @@
-"""Random publishes and acknowledgements on a node whose message files are small, and soon compacted by RabbitMQ 4.
+"""Random publishes and acknowledgements on a node whose message files are small, so that RabbitMQ 4 soon compacts them.
 
-A file is looked at for compaction about 15 s after a message in it was acknowledged.
+A file is considered for compaction about 15 s after a message in it was acknowledged.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ QUEUES = {"plain": {}, "also": {}, "prio": {"x-max-priority": 2}}
 EXCHANGE = "every ü"
 FILE_SIZE = 1_000_000
 FRAME_SIZE = 8192
-"""The smallest that each release takes."""
+"""The smallest frame size that every release accepts."""
 COMPACTED_AFTER_S = 17
 ZEROS = bytes(64)
-"""Only what is left between records that were moved has so many."""
+"""Only the gaps that moved records leave behind contain as many zeros."""
 MAY_BE = {Kind.COUNT, Kind.DISAGREEING}
-"""A node that was killed once forgets to count some down, and keeps their messages for ever. A kill may come between
-the writes of an index and of a message, which the node then drops, as the rows say.
+"""Findings that are allowed. A node that was once killed fails to decrement some counts, and keeps their messages
+forever. A kill may fall between the writes of an index and of a message, which the node then drops, as the rows show.
 """
 
 ALIKE: dict[str, Callable[[random.Random, int], Any]] = {
@@ -51,11 +51,11 @@ ALIKE: dict[str, Callable[[random.Random, int], Any]] = {
         {"z": {"in": {"b": [1, True], "a": None}}, "y": -1, "x-a": b"\0".decode() * (number % 3)},
     ]),
 }  # fmt: skip
-"""Properties, and what a publisher may say in them."""
+"""Properties, and the values that a publisher may set."""
 
 
 def definitions(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The virtual host with its queues, which all have these arguments too, and an exchange that leads to them."""
+    """The virtual host with its queues, all of which also have these arguments, and an exchange bound to them."""
     guest = {"user": "guest", "vhost": VHOST, "configure": ".*", "write": ".*", "read": ".*"}
     common = {"vhost": VHOST, "durable": True, "auto_delete": False}
     exchange = {**common, "name": EXCHANGE, "type": "fanout", "internal": False, "arguments": {}}
@@ -70,7 +70,7 @@ def definitions(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def properties(r: random.Random, number: int) -> pika.BasicProperties:
-    """Any of the fourteen properties."""
+    """A random choice of the fourteen properties."""
     header = r.choice([1, -5, 1 << 40, True, "é" * r.randrange(300), b"\0\xff", None, [1, "a"], {"in": {"er": [1, 2]}}])
     return pika.BasicProperties(
         content_type=r.choice([None, "text/plain", ""]),
@@ -91,10 +91,10 @@ def properties(r: random.Random, number: int) -> pika.BasicProperties:
 
 
 class History:
-    """A node with the three queues, started."""
+    """A running node with the three queues."""
 
     arguments: ClassVar[dict[str, Any]] = {}
-    """Of each queue, besides its own."""
+    """The arguments of every queue, in addition to its own."""
 
     def __init__(self, seed: int | str, release: Callable[[str], Node] = Node4) -> None:
         self.r = random.Random(seed)
@@ -118,7 +118,7 @@ class History:
             time.sleep(0.2)
 
     def work(self, most: int = 400) -> None:
-        """Publishes, confirmed, and acknowledges a share of each queue; the connection stays open until the end."""
+        """Publishes with confirms, and acknowledges a share of each queue; the connection stays open until the end."""
         parameters = pika.ConnectionParameters("127.0.0.1", self.node.port, VHOST, heartbeat=0)
         self._connections.append(pika.BlockingConnection(parameters))
         channel = self._connections[-1].channel()
@@ -135,7 +135,7 @@ class History:
                     channel.basic_ack(got[0].delivery_tag)
 
     def alike(self, count: int) -> None:
-        """Publishes messages of a few publishers: those of one differ in what their properties say, not in which."""
+        """Publishes messages of a few publishers: those of one publisher have the same properties with other values."""
         r = self.r
         kinds = [(r.choice([*QUEUES]), r.sample([*ALIKE], r.randrange(len(ALIKE) + 1))) for _ in range(4)]
         parameters = pika.ConnectionParameters("127.0.0.1", self.node.port, VHOST, heartbeat=0)
@@ -161,7 +161,7 @@ class History:
                 channel.basic_publish("", r.choice([*QUEUES]), body, properties(r, number))
 
     def die(self, count: int) -> None:
-        """Messages that expire or are rejected, some of them twice, become dead letters in each queue."""
+        """Publishes messages that expire or are rejected, some of them twice, to become dead letters in each queue."""
         r = self.r
         parameters = pika.ConnectionParameters("127.0.0.1", self.node.port, VHOST, heartbeat=0)
         with pika.BlockingConnection(parameters) as connection:
@@ -191,7 +191,7 @@ class History:
                 channel.queue_delete("dying")
 
     def until_compacted(self, most: int = 400) -> None:
-        """Works and waits until a compaction has left holes, six times at most: small files may have none."""
+        """Works and waits until a compaction has left holes, at most six times: small files may have none."""
         for _ in range(6):
             self.work(most)
             self.wait(COMPACTED_AFTER_S)
@@ -199,11 +199,11 @@ class History:
                 return
 
     def wait(self, seconds: float) -> None:
-        """Leaves the node alone."""
+        """Leaves the node alone for a while."""
         time.sleep(seconds)
 
     def end(self, clean: bool) -> None:
-        """A clean stop, or a kill."""
+        """Stops the node cleanly, or kills it."""
         self.node.end(clean)
         for connection in self._connections:
             with suppress(pika.exceptions.AMQPError):
@@ -211,11 +211,11 @@ class History:
         self._connections.clear()
 
     def holes(self) -> int:
-        """How many message files a compaction has left zeros in."""
+        """The number of message files in which a compaction has left zeros."""
         return sum(ZEROS in path.read_bytes() for path in (self.vhost / "msg_store_persistent").glob("*.rdq"))
 
     def delivered(self) -> dict[str, list[Delivery]]:
-        """What the node, which runs, hands out of each queue, in order; all of it stays."""
+        """What the running node delivers from each queue, in order; all messages stay in their queues."""
         found = {}
         for name in QUEUES:
             with Client(self.node.port, VHOST) as client:
@@ -224,7 +224,7 @@ class History:
 
 
 def as_rows(deliveries: dict[str, list[Delivery]]) -> dict[str, list[tuple[Any, ...]]]:
-    """Deliveries in the form of `rows_of`."""
+    """The deliveries in the form of `rows_of`."""
     return {
         name: [(each.exchange, each.routing_key, each.redelivered, each.properties, each.body) for each in listed]
         for name, listed in deliveries.items()
@@ -232,7 +232,7 @@ def as_rows(deliveries: dict[str, list[Delivery]]) -> dict[str, list[tuple[Any, 
 
 
 def rows_of(table: pa.Table, queues: Iterable[str] = QUEUES) -> dict[str, list[tuple[Any, ...]]]:
-    """What a delivery says of each row of a read, by queue and in order."""
+    """The rows of a read as the fields of a delivery, by queue and in order."""
     rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in queues}
     for name, listed in golden.by_queue(table).items():
         for row in listed:
@@ -242,12 +242,12 @@ def rows_of(table: pa.Table, queues: Iterable[str] = QUEUES) -> dict[str, list[t
 
 
 def read(store: Path) -> dict[str, list[tuple[Any, ...]]]:
-    """The rows of the store, FAILFAST."""
+    """The rows of the store, read with FAILFAST."""
     return rows_of(golden.table(store))
 
 
 def check_published(history: History, publish: Callable[[], None], clean: bool, what: str) -> None:
-    """What is published is read as the node, ended, delivers it; then the node is gone."""
+    """Publishes, ends the node, and checks that what is read is what the node delivers; then removes the node."""
     try:
         publish()
         history.end(clean)
@@ -257,7 +257,7 @@ def check_published(history: History, publish: Callable[[], None], clean: bool, 
 
 
 def check_store(history: History, what: str) -> None:
-    """The node, ended, starts and delivers what is read before; it stays on."""
+    """Checks that the ended node, once started, delivers what was read before; stops it again."""
     with open_store(str(history.vhost)) as store:
         wrong = [finding for finding in store.verify() if finding.kind not in MAY_BE]
     assert wrong == [], what

@@ -1,7 +1,7 @@
-"""Random commands for the state machine of a quorum queue, and the states that the node's own module makes of them.
+"""Random commands for the state machine of a quorum queue, and the states that the node's own module computes.
 
-A node has a module for each range of versions: `rabbit_fifo_v3` for 2 and 3; `rabbit_fifo` for 5 in 4.0, for 8 in 4.3,
-which has `rabbit_fifo_v7` for 5 to 7.
+A node has a module for each range of versions: `rabbit_fifo_v3` for 2 and 3; `rabbit_fifo` for 5 in 4.0, and for 8 in
+4.3, which has `rabbit_fifo_v7` for 5 to 7.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ NAMES = [(tag, one) for tag in (b"t", b"10", b"9") for one in PIDS]
 
 
 def states(node: Node, steps: list[Any], inside: str) -> list[Any]:
-    """The state after each step, as the node's module has it; `inside` is what the node calls its folder."""
+    """The state after each step, as the node's module computes it; `inside` is the path of its folder on the node."""
     (node.folder / "steps").write_bytes(et.encode(steps))
     node.eval(RUN % (f"{inside}/steps", f"{inside}/states"))
     return list(et.decode((node.folder / "states").read_bytes()))
 
 
 class Script:
-    """Commands at random, with what `machine` holds in view."""
+    """Random commands that take the state of a machine into account."""
 
     def __init__(self, seed: int | str, version: int, modules: dict[int, str]) -> None:
         self.r, self.version, self._modules = random.Random(seed), version, modules
         self.index, self.time = 1, 1_700_000_000_000
-        # A node that drops heads in place of delayed messages never comes to an end.
+        # A node that drops heads while messages are delayed never terminates.
         self.delays = self.r.random() < 0.6
         self.arguments = self._arguments()
 
     def commands(self, machine: Machine, count: int) -> Iterator[tuple[Any, Command]]:
-        """Steps for the node's module, and the same for ours."""
+        """Steps for the node's module, each with the same command for ours."""
         for _ in range(count):
             self.index += 1
             self.time += self.r.choice((0, 1, 30, 500))
@@ -82,7 +82,7 @@ class Script:
         return Atom(self._modules[self.version])
 
     def config(self) -> dict[Any, Any]:
-        """The arguments of the queue, as the command that sets them has them."""
+        """The arguments of the queue, as in the command that sets them."""
         return {Atom("name"): Atom("q"), Atom("queue_resource"): RESOURCE, **self.arguments}
 
     def _arguments(self) -> dict[Any, Any]:
@@ -179,7 +179,7 @@ class Script:
         return (Atom(r.choice(names)), key, ids), None
 
     def _annotations(self) -> dict[bytes, Any]:
-        """What a consumer notes on messages that it returns."""
+        """The annotations that a consumer adds to messages that it returns."""
         r = self.r
         noted = {
             b"x-opt-text": r.choice((None, b"a", b"b", True)), b"x-opt-number": r.choice((None, None, r.randrange(5))),
@@ -238,7 +238,7 @@ class Script:
         return r.choice(made), None
 
     def _dead_letters(self, machine: Machine) -> tuple[Any, Any]:
-        """A worker comes, or has published some of the messages that it holds."""
+        """A worker checks out, or has published some of the messages that it holds."""
         r, worker = self.r, machine.state.worker
         if r.random() < 0.3:
             return (Atom("dlx"), (Atom("checkout"), r.choice(PIDS), r.choice((1, 3, 8)))), None
@@ -247,7 +247,7 @@ class Script:
         return (Atom("dlx"), (Atom("settle"), ids)), None
 
     def _of_8(self, machine: Machine) -> tuple[Any, Any]:
-        """What only version 8 knows."""
+        """A command that only version 8 supports."""
         r, state = self.r, machine.state
         away = [key for key, consumer in state.consumers.items() if consumer.away]
         made: tuple[Any, ...] = (
@@ -263,7 +263,7 @@ class Script:
         return r.choice(made), None
 
     def _settle_overdue(self, machine: Machine) -> Any:
-        """A consumer that was late answers."""
+        """An overdue consumer settles messages."""
         state = machine.state
         late = {key: one for key, one in (*state.waiting, *state.consumers.items()) if one.overdue}
         if not late:

@@ -1,6 +1,6 @@
-"""Makes `tests/golden/rabbitmq/node`: the queue tables of a real node, stopped cleanly and killed, and what it listed.
+"""Makes `tests/golden/rabbitmq/node`: the queue tables of a real node, after a clean stop and a kill, and its own list.
 
-`python -m tests.real.rabbitmq.make_node_tables [tables] [khepri]` writes anew what the tests read.
+`python -m tests.real.rabbitmq.make_node_tables [tables] [khepri]` recreates what the tests read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ rabbit_amqqueue:delete(Gone, false, false, <<"guest">>),
 
 
 def listed(node: Node) -> list[dict[str, object]]:
-    """Queues of both vhosts as the node lists them."""
+    """The queues of both vhosts as the node lists them."""
     found = []
     for vhost in ("/", "other"):
         text = node.ctl("list_queues", "-q", "-p", vhost, "--formatter", "json", "name", "durable", "type", "arguments")
@@ -60,7 +60,7 @@ def keep(node: Node, name: str, queues: list[dict[str, object]]) -> None:
 
 
 def make_khepri() -> None:
-    """The same of a killed node of 4.3: its metadata store and the folders of its streams."""
+    """Makes the same for a killed node of 4.3: its metadata store and the folders of its streams."""
     node, target = Node43(), TARGET / "khepri"
     try:
         node.start()
@@ -79,7 +79,7 @@ def make_khepri() -> None:
 
 
 def make_tables() -> None:
-    """Runs a node twice."""
+    """Runs a node twice: until a clean stop, and until a kill."""
     with tempfile.TemporaryDirectory() as folder:
         node = Node(Path(folder), "tables")
         node.start()

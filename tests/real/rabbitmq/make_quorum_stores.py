@@ -1,7 +1,7 @@
 """Makes the fixtures `v8_random`, `v5_random` and `v3_random` of quorum queues, random histories on nodes of 4.3, 4.0
 and 3.12, killed, `v8_returned`, and `v5_giving_way` and `v8_giving_way`.
 
-`python -m tests.real.rabbitmq.make_quorum_stores [NAME ...]` writes anew what the tests read.
+`python -m tests.real.rabbitmq.make_quorum_stores [NAME ...]` recreates what the tests read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NOTE = "a random history with consumers, a restart in the middle, killed; small 
 
 
 def make(name: str, kind: type[Node4], seed: int, log: str = SMALL_LOG) -> None:
-    """One fixture: the folder of a killed node, and what it delivered after its next start."""
+    """Makes one fixture: the folder of a killed node, and what it delivered after its next start."""
     node = kind(log)
     try:
         node.start()
@@ -57,7 +57,7 @@ def keep(name: str, node: Node4) -> None:
 
 
 def tell(name: str, note: str, node: Node4, queues: Sequence[str]) -> None:
-    """Writes what the running node delivers of each queue."""
+    """Writes what the running node delivers from each queue."""
     lines = [{"scenario": name, "note": note, "end": "kill", "rabbitmq": node.ctl("version")}]
     found = drained(node, list(queues))
     lines += [{"vhost": vhost, "queue": queue, **each} for (vhost, queue), rows in found.items() for each in rows]
@@ -66,7 +66,7 @@ def tell(name: str, note: str, node: Node4, queues: Sequence[str]) -> None:
 
 
 def make_returned() -> None:
-    """`v8_returned`: a queue whose consumer annotated messages and delayed some, with a snapshot in the middle."""
+    """Makes `v8_returned`: a queue whose consumer annotated messages and delayed some, with a snapshot in between."""
     node = Node43(SMALL_LOG)
     try:
         node.start()
@@ -82,7 +82,9 @@ def make_returned() -> None:
 
 
 def make_giving_way(name: str, kind: type[Node4], starts: int) -> None:
-    """A single active consumer gives way while its node is killed; what is delivered after so many starts."""
+    """Makes a fixture of a node killed while its single active consumer gives way, and of what is delivered after
+    `starts` starts.
+    """
     node = kind()
     try:
         node.start()

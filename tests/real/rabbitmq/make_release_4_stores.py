@@ -1,9 +1,8 @@
 """Makes the snapshots of real nodes of 3.10 (`v310_…`), 4.0 (`v4_…`) and 4.3 (`v43_…`): `…_compacted_*`,
 `…_protocols_*` and `…_usual_clean`.
 
-They are stores with holes in their message files, with messages that came by AMQP 1.0 and MQTT, and with such as most
-clients send.
-`python -m tests.real.rabbitmq.make_release_4_stores [NAME ...]` writes anew what the tests read.
+They have holes in their message files, messages published by AMQP 1.0 and MQTT, and messages as most clients send them.
+`python -m tests.real.rabbitmq.make_release_4_stores [NAME ...]` recreates what the tests read.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def _told(delivery: Delivery) -> dict[str, Any]:
 
 
 def _compacted(name: str, release: type[Node4]) -> History:
-    """The first of a few histories that has holes."""
+    """The first of a few histories whose message files have holes."""
     for attempt in range(ATTEMPTS):
         history = History(f"{name} {attempt}", release)
         try:
@@ -75,7 +74,7 @@ def _kept_otherwise(name: str) -> History:
 
 
 def _published(history: Usual, publish: Callable[[Usual], None]) -> History:
-    """The history, whose node is gone where publishing fails."""
+    """Publishes and returns the history; removes its node if publishing fails."""
     try:
         publish(history)
     except BaseException:
@@ -85,7 +84,7 @@ def _published(history: Usual, publish: Callable[[Usual], None]) -> History:
 
 
 def make(name: str, begin: Callable[[str], History], note: str) -> None:
-    """One snapshot, of a node that is stopped or killed, as the name says."""
+    """Makes one snapshot of a node that is stopped or killed, as the name states."""
     clean, history = name.endswith("clean"), begin(name)
     try:
         history.end(clean)

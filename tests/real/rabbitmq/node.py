@@ -19,9 +19,9 @@ class Node:
     """A node called `name` below `folder`. `start` waits until it answers; `stop` and `kill` end it and its epmd."""
 
     revives_quiescing = False
-    """Whether a single active consumer that gives way comes back from the dead, and its queue stands still."""
+    """Whether a single active consumer that was giving way is revived, so that its queue comes to a standstill."""
     snapshots_hold_messages = False
-    """Whether it takes a snapshot of a quorum queue that holds messages, and keeps their entries."""
+    """Whether it takes snapshots of quorum queues that hold messages, and keeps the entries of these messages."""
 
     def __init__(self, folder: Path, name: str = "mqstore", conf: str = "") -> None:
         self.folder, self.name, self.port = folder, name, free_port()
@@ -69,7 +69,7 @@ class Node:
         return self.folder / "mnesia" / f"{self.name}@localhost" / "msg_stores" / "vhosts"
 
     def start(self, seconds: float = 120) -> None:
-        """Starts it; RuntimeError with its last words when it does not come up."""
+        """Starts it. Raises RuntimeError with its last output if it does not come up."""
         if self.epmd is None:
             self.epmd = subprocess.Popen(self._command("epmd"), env=self.environment, stdin=subprocess.DEVNULL)
         with (self.folder / "stdout.log").open("ab") as log:
@@ -103,7 +103,7 @@ class Node:
         )
 
     def ctl(self, *arguments: str) -> str:
-        """What rabbitmqctl prints; RuntimeError when it fails."""
+        """What rabbitmqctl prints. Raises RuntimeError if it fails."""
         done = self._ctl(*arguments)
         if done.returncode:
             raise RuntimeError(f"rabbitmqctl {arguments[0]}: {done.stdout} {done.stderr}")
@@ -121,19 +121,19 @@ class Node:
         self._end()
 
     def kill(self) -> None:
-        """Ends it without a chance to write."""
+        """Kills it without a chance to write."""
         if self.process is not None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
         self._end()
 
     def remove(self) -> None:
-        """Ends it, and removes all of it."""
+        """Kills it, and removes all its files."""
         self.kill()
         shutil.rmtree(self.folder)
 
     def end(self, clean: bool) -> None:
-        """A clean stop, or a kill."""
+        """Stops it cleanly, or kills it."""
         if clean:
             self.stop()
         else:

@@ -1,6 +1,6 @@
-"""Throw-away nodes of later releases: the packages of other systems, each in a root of its own below the cache.
+"""Throw-away nodes of later releases: the packages of other systems, each in its own root directory below the cache.
 
-Needs root, `debootstrap` and a minute for each, once.
+Each needs root privileges, `debootstrap` and a minute, once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROUNDS = int(os.environ.get("MQSTORE_RELEASE_4", "0"))
 LATER = pytest.mark.skipif(
     not ROUNDS, reason="make test-real-full installs RabbitMQ 3.12 and 4 (MQSTORE_RELEASE_4: rounds)"
 )
-"""Mark of what asks a later release."""
+"""The mark of tests that need a later release."""
 INSTALL = """
 set -e
 suite="$0" root="$1"
@@ -44,8 +44,8 @@ INSIDE = 'mount -t proc proc "$0/proc" && exec chroot "$0" "$@"'
 
 
 def installed(suite: str, folder: str, like: str) -> Path:
-    """The root with the node's package of a system's release, made on first use. `like` is a release whose script
-    debootstrap takes where it does not know this one.
+    """The root directory with the node's package of a system release, made on first use. `like` is a release whose
+    script debootstrap uses if it does not know this one.
     """
     root = CACHE / folder
     if not root.exists():
@@ -66,13 +66,13 @@ class Node4(Node):
 
     package = "trixie", "rabbitmq-4", "sid"
     adds_mode = True
-    """Whether a message of a stream that does not say whether it is durable is delivered as a persistent one."""
+    """Whether a message of a stream that does not state whether it is durable is delivered as persistent."""
     knows_version_1 = True
     """Whether it serves classic queues of version 1."""
     fails_at_raw = True
-    """Whether it fails at a header that Erlang has no value for, which later releases leave out."""
+    """Whether it fails on a header that Erlang has no value for, which later releases omit."""
     refuses_odd = False
-    """Whether it takes no message of AMQP 1.0 with sections twice, or of several kinds in a body."""
+    """Whether it refuses AMQP 1.0 messages with duplicate sections, or with several kinds in a body."""
 
     def __init__(self, advanced: str = "[].") -> None:
         self.root = installed(*self.package)
@@ -84,7 +84,7 @@ class Node4(Node):
         return Path("/") / path.relative_to(self.root)
 
     def declare(self, queue: str, kind: str) -> None:
-        """Makes a queue of a type on the running node."""
+        """Declares a queue of a type on the running node."""
         connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.port, heartbeat=0))
         connection.channel().queue_declare(queue, durable=True, arguments={"x-queue-type": kind})
         connection.close()
@@ -103,13 +103,13 @@ class Node312(Node4):
     package = "noble", "rabbitmq-3.12", "jammy"
 
     def start(self, seconds: float = 120) -> None:
-        """Starts it; RuntimeError with its last words when it does not come up."""
+        """Starts it. Raises RuntimeError with its last output if it does not come up."""
         super().start(seconds)
         self.ctl("enable_feature_flag", "all")
 
 
 class Node43(Node4):
-    """A node of RabbitMQ 4.3, whose metadata are in Khepri."""
+    """A node of RabbitMQ 4.3, whose metadata is in Khepri."""
 
     package = "forky", "rabbitmq-4.3", "sid"
     adds_mode = fails_at_raw = knows_version_1 = False

@@ -1,4 +1,4 @@
-"""Random publishes by AMQP 1.0, MQTT 3.1.1 and MQTT 5 on a node of RabbitMQ 4, beside those of AMQP 0-9-1."""
+"""Random publishes over AMQP 1.0, MQTT 3.1.1 and MQTT 5 on a node of RabbitMQ 4, besides those over AMQP 0-9-1."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.free_ports import free_port
 PLUGINS = "[rabbitmq_mqtt]."
 BODY_SIZES = (0, 5, 100, 3000, 4090, 4096, 5000, 9000)
 LONGEST_DAYS = 40
-"""No message expires while it is looked at, and none is longer in a queue than a node allows."""
+"""The longest expiry: no message expires during a test, and none stays in a queue longer than a node allows."""
 
 
 class Publisher:
@@ -33,7 +33,7 @@ class Publisher:
         self._client.loop_start()
 
     def publish(self, topic: str, payload: bytes, qos: int, properties: Properties | None = None) -> None:
-        """Waits until the node has the message, where it says so (QoS 1)."""
+        """Publishes a message; with QoS 1, where the node confirms it, waits until the node has it."""
         self._client.publish(topic, payload, qos, properties=properties).wait_for_publish(60)
 
     def __enter__(self) -> Self:
@@ -45,7 +45,7 @@ class Publisher:
 
 
 def mqtt_properties(r: random.Random) -> Properties:
-    """What MQTT 5 says beside a payload."""
+    """Random properties of an MQTT 5 message."""
     found = Properties(PacketTypes.PUBLISH)
     text = amqp10_random.text
     if r.random() < 0.4:
@@ -63,7 +63,7 @@ def mqtt_properties(r: random.Random) -> Properties:
 
 
 def task_properties(r: random.Random, number: int) -> pika.BasicProperties:
-    """Those of a task of Celery."""
+    """The properties of a Celery task."""
     task = str(uuid.UUID(int=r.getrandbits(128)))
     headers = {
         "lang": "py", "task": "shop.tasks.mail", "id": task, "shadow": None, "eta": None, "expires": None,
@@ -78,7 +78,7 @@ def task_properties(r: random.Random, number: int) -> pika.BasicProperties:
 
 
 def reading_properties(r: random.Random, number: int) -> Properties:
-    """Those of a reading of a sensor."""
+    """The properties of a sensor reading."""
     found = Properties(PacketTypes.PUBLISH)
     found.ContentType, found.UserProperty = "application/json", [("site", f"s{number % 9}"), ("unit", "C")]
     if r.random() < 0.5:
@@ -87,7 +87,7 @@ def reading_properties(r: random.Random, number: int) -> Properties:
 
 
 class ProtocolHistory(History):
-    """A node with the three queues, which are bound to the exchange of MQTT too, by the last word of a topic."""
+    """A node with the three queues, which are also bound to the exchange of MQTT, by the last word of a topic."""
 
     def _begin(self) -> None:
         self.mqtt_port = free_port()
@@ -101,7 +101,7 @@ class ProtocolHistory(History):
         connection.close()
 
     def work(self, most: int = 400) -> None:
-        """Publishes, waiting for each, and acknowledges a share of each queue."""
+        """Publishes, waiting for each message, and acknowledges a share of each queue."""
         self._by_amqp10(self.r.randint(most // 4, most))
         for version in (MQTTv311, MQTTv5):
             self._by_mqtt(version, self.r.randint(most // 8, most // 2))
@@ -113,7 +113,7 @@ class ProtocolHistory(History):
                         client.ack(delivery.tag)
 
     def usual(self, count: int) -> None:
-        """Publishes what most clients send, small: to each queue so many by a protocol of its own."""
+        """Publishes small messages as most clients send them: `count` to each queue, each over its own protocol."""
         tasks, others, readings = QUEUES
         parameters = pika.ConnectionParameters("127.0.0.1", self.node.port, VHOST)
         with pika.BlockingConnection(parameters) as connection:
@@ -131,7 +131,7 @@ class ProtocolHistory(History):
                     publisher.publish(f"sensors/{number % 50}/{readings}", b"%d.5" % number, 1, said)
 
     def _by_amqp10(self, count: int) -> None:
-        """Some that a node of 4.3 does not take: sections twice, or of several kinds in a body."""
+        """Includes some that a node of 4.3 refuses: duplicate sections, or several kinds in a body."""
         r, refused = self.r, 0
         sender = Sender(self.node.port)
         for _ in range(count):

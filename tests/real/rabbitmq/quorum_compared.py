@@ -1,4 +1,4 @@
-"""A node's quorum queues compared: what it delivers after its next start, and what we read before it."""
+"""Compares a node's quorum queues: what it delivers after its next start, and what we read before it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SOURCES = tuple(
     for number, each in enumerate(QUEUES)
     if each.get("x-dead-letter-routing-key") == DEAD_LETTERS
 )
-"""How the bodies of messages begin that may become dead letters."""
+"""The prefixes of the bodies of messages that may become dead letters."""
 
 HOLDING = [f"q{number}" for number, each in enumerate(QUEUES) if each.get("x-dead-letter-routing-key") == NOBODY]
 HELD = """
@@ -35,7 +35,7 @@ Delivered = dict[golden.Queue, list[golden.Message]]
 
 
 def drained(node: Node, queues: list[str]) -> Delivered:
-    """What the node delivers of each queue, in the words of the fixtures' truth; all of it returns."""
+    """What the node delivers from each queue, in the form of the fixtures' truth; all of it returns to the queues."""
     found = {}
     for name in queues:
         with Client(node.port) as client:
@@ -57,10 +57,10 @@ def held(node: Node, queue: str) -> int:
 
 
 def without_new(delivered: Delivered, known: list[golden.Message], bodies: frozenset[str]) -> Delivered:
-    """Without the dead letters besides those that are known: a start applies commands again that came after the last
-    tick before a kill, and publishes their dead letters (docs/format/rabbitmq-quorum.md 11). On the disk there was
-    none, or, of one published at least once, one less. One is redelivered only where it keeps the delivery count of its
-    source, as those of v5_random do.
+    """The deliveries without dead letters beyond the known ones: a node start applies the commands after the last tick
+    before a kill again, and publishes their dead letters (docs/format/rabbitmq-quorum.md 11). On disk there was none,
+    or, of one published at least once, one less. One is redelivered only if it keeps the delivery count of its source,
+    as those of v5_random do.
     """
     key = "/", DEAD_LETTERS
     left, kept = Counter(each["body_sha256"] for each in known), []
@@ -79,7 +79,7 @@ def _has_count(delivered: dict[str, Any]) -> bool:
 
 
 def differing(found: Delivered, expected: Delivered) -> list[str]:
-    """For each queue whose messages differ: how many there are, and the first difference."""
+    """For each queue whose messages differ: the numbers of messages, and the first difference."""
     told = []
     for name in sorted({*found, *expected}):
         pairs = zip_longest(found.get(name, []), expected.get(name, []))
@@ -90,8 +90,8 @@ def differing(found: Delivered, expected: Delivered) -> list[str]:
 
 
 def compare(node: Node, history: History, number: int, copy: Path, what: str) -> int:
-    """Goes on with a history, ends the node in the middle of it, reads its disk, starts it again, and drains it. How
-    many messages were compared; `what` is said where some differ.
+    """Continues a history, ends the node in the middle of it, reads its disk, starts it again, and drains it. Returns
+    the number of messages compared; `what` is reported if some differ.
     """
     history.run(STEPS)
     node.end(clean=number % 3 == 2)

@@ -1,6 +1,6 @@
 """Random histories of quorum queues on a running node: published, fetched, acknowledged, rejected, returned, purged.
 
-What the queues hold afterwards is the node's to say. Small segments and a small log make it roll over and take
+What the queues hold afterwards is for the node to tell. Small segments and a small log make it roll over and take
 snapshots within a few hundred messages.
 """
 
@@ -23,25 +23,25 @@ SMALL_LOG = (
     "{rabbit,[{quorum_snapshot_interval,64},{quorum_min_checkpoint_interval,16}]}].\n"
 )
 TINY_LOG = SMALL_LOG.replace("segment_max_entries,64", "segment_max_entries,16")
-"""For a node of 4.3, which brings segments together."""
+"""For a node of 4.3, which merges segments."""
 CHECKPOINTS = "persistent_term:put(quorum_queue_checkpoint_config, {1, 8, 64})."
-"""From how many ms, and from how many entries to how many, a node of 4.0 looks for something to drop from its log."""
+"""After how many ms, and between how many entries, a node of 4.0 looks for something to drop from its log."""
 SNAPSHOTS = (
     "ra_log_wal:force_roll_over(ra_log_wal), timer:sleep(400), "
     'rabbit_quorum_queue:force_checkpoint(<<".*">>, <<".*">>), '
     "[ra:trigger_compaction(amqqueue:get_pid(Q)) || Q <- rabbit_amqqueue:list()]."
 )
-"""Makes a node of 4.3 begin a new write-ahead log, take a snapshot of each queue, whatever the queue holds, and compact
-its segments."""
+"""Makes a node of 4.3 begin a new write-ahead log, take a snapshot of each queue, regardless of its content, and
+compact its segments."""
 STEPS_OF_A_SNAPSHOT = 15
 DEAD_LETTERS = "dead"
 SETTLE_S = 4.5
-"""Declarations reach the node's disk within this time; a kill before it loses the queue."""
+"""Declarations reach the node's disk within this time; an earlier kill loses the queue."""
 MOST_HELD = 20
-"""Each message that was fetched and is held is a consumer to the queue. In which order those of a channel that is gone
+"""To the queue, each message that was fetched and is held is a consumer. The order in which those of a closed channel
 return is not known for more than 32 (rabbitmq-quorum.md 10)."""
 NOBODY = "nobody"
-"""Where there is no queue: what is to be published there at least once is held."""
+"""A routing key without a queue: what is to be published to it at least once is held."""
 AT_LEAST_ONCE: dict[str, object] = {
     "x-dead-letter-exchange": "", "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish",
 }  # fmt: skip
@@ -62,25 +62,25 @@ CONSUMED: tuple[dict[str, object], ...] = (
     {"x-single-active-consumer": True},
     {"x-single-active-consumer": True, "x-max-length": 60},
 )
-"""Queues of histories with consumers that stay, besides those of QUEUES. One with a single active consumer and a low
+"""Queues of histories with long-lived consumers, in addition to QUEUES. One with a single active consumer and a low
 delivery limit may come to a standstill (rabbitmq-quorum.md 10.2)."""
 
 
 def with_small_log(node: Node) -> Node:
-    """The node, which has not been started, with small files for its quorum queues."""
+    """Configures a node that has not been started to use small files for its quorum queues; returns it."""
     (Path(node.folder) / "advanced.config").write_text(SMALL_LOG)
     return node
 
 
 def snapshot_often(node: Node) -> None:
-    """Makes a running node of 4.0 take snapshots of short logs; it forgets that when it ends."""
+    """Makes a running node of 4.0 take snapshots of short logs; the setting is lost when the node ends."""
     node.eval(CHECKPOINTS)
 
 
 class History:
-    """One random history of a node, `seed` by `seed`; its connections stay open over a kill.
+    """One random history of a node, determined by `seed`; its connections stay open across a kill.
 
-    With `consumers` some come that stay, or cancel, and there are messages of high priority.
+    With `consumers` there are consumers that stay or cancel, and messages of high priority.
     """
 
     def __init__(self, node: Node, seed: int, consumers: bool = False) -> None:
@@ -92,18 +92,18 @@ class History:
         self.queues: list[str] = []
 
     def move_to(self, node: Node) -> None:
-        """Goes on with another node, which has the files of the one before."""
+        """Continues with another node, which has the files of the previous one."""
         self._node = node
 
     def channel(self) -> BlockingChannel:
-        """A channel on a connection of its own."""
+        """A channel on a new connection."""
         where = pika.ConnectionParameters("127.0.0.1", self._node.port, heartbeat=0, socket_timeout=20)
         connection = pika.BlockingConnection(where)
         self._connections.append(connection)
         return connection.channel()
 
     def declare(self) -> None:
-        """Makes the queues."""
+        """Declares the queues."""
         channel = self.channel()
         kinds = QUEUES + CONSUMED if self.consumers else QUEUES
         for name, arguments in [(DEAD_LETTERS, {}), *((f"q{n}", each) for n, each in enumerate(kinds))]:
@@ -114,7 +114,7 @@ class History:
         time.sleep(SETTLE_S)
 
     def run(self, steps: int) -> None:
-        """Does random things to each queue but that of the dead letters; some messages stay fetched."""
+        """Does random things to all queues except that of the dead letters; some messages stay fetched."""
         done: list[Callable[[BlockingChannel, str], None]] = [self._publish, self._fetch, self._leave, self._purge]
         weights: list[float] = [12, 12, 2, 0.3]
         if self.consumers:
@@ -138,7 +138,7 @@ class History:
         return frozenset(hashlib.sha256(body).hexdigest() for body in self._bodies if body.startswith(sources))
 
     def abandon(self) -> None:
-        """Forgets the connections of a node that was killed or stopped."""
+        """Drops the connections of a node that was killed or stopped."""
         for connection in self._connections:
             with suppress(pika.exceptions.AMQPError):
                 connection.close()
@@ -194,7 +194,7 @@ class History:
             channel.basic_reject(tag, requeue=False)
 
     def _leave(self, channel: BlockingChannel, name: str) -> None:
-        """Takes some on a connection that is closed then: those that were not acknowledged return."""
+        """Receives some on a connection that is then closed: those that were not acknowledged return."""
         other, taken, most = self.channel(), [], self._chance.randrange(1, 12)
         other.basic_qos(prefetch_count=most)
         other.basic_consume(name, lambda _channel, method, _properties, _body: taken.append(method.delivery_tag))
@@ -207,7 +207,7 @@ class History:
         channel.connection.process_data_events(0.05)
 
     def _consume(self, channel: BlockingChannel, name: str) -> None:
-        """A consumer comes to stay: it settles some of what it gets, and may cancel and keep the rest."""
+        """Adds a consumer that stays: it settles some of what it receives, and may cancel and keep the rest."""
         chance, taken = self._chance, []
         other = self.channel()
         other.basic_qos(prefetch_count=chance.randrange(1, 9))
@@ -226,8 +226,8 @@ class History:
         channel.connection.process_data_events(0.05)
 
     def _may_give_way(self, name: str) -> bool:
-        """Whether a consumer of the queue can give way to one of a higher priority. Where such a one goes down on 4.3,
-        the queue stands still (docs/format/rabbitmq-quorum.md 10.4).
+        """Whether a consumer of the queue may give way to one of a higher priority. If a consumer that is giving way
+        goes down on 4.3, the queue comes to a standstill (docs/format/rabbitmq-quorum.md 10.4).
         """
         return not self._node.revives_quiescing or name not in self._single
 

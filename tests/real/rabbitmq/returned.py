@@ -1,4 +1,4 @@
-"""A queue of a running node whose consumer holds messages, and answers as one of AMQP 1.0 can: with `modified`."""
+"""A queue of a running node whose consumer holds messages, and settles them with `modified`, as AMQP 1.0 permits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Server = amqqueue:get_pid(Q),
 
 @contextmanager
 def a_consumer(node: Node4, arguments: dict[str, Any]) -> Iterator[pika.BlockingConnection]:
-    """Publishes messages, of which a consumer holds the first ones, and gives no answer. The node is killed then."""
+    """Publishes messages, of which a consumer holds the first ones without settling them; kills the node afterwards."""
     connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", node.port, heartbeat=0))
     channel = connection.channel()
     channel.queue_declare(QUEUE, durable=True, arguments={"x-queue-type": "quorum", **arguments})
@@ -44,5 +44,5 @@ def a_consumer(node: Node4, arguments: dict[str, Any]) -> Iterator[pika.Blocking
 
 
 def modify(node: Node4, ids: list[int], failed: bool, noted: str) -> None:
-    """Returns messages of the consumer with annotations, a map of Erlang, as the outcome `modified` does."""
+    """Returns messages of the consumer with annotations, an Erlang map, as the outcome `modified` does."""
     node.eval(MODIFY.format(queue=QUEUE, ids=ids, failed=str(failed).lower(), noted=noted))

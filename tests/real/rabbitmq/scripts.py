@@ -1,4 +1,4 @@
-"""Random scripts of queue operations, for the real backing queue and for the replay alike."""
+"""Random scripts of queue operations, for both the real backing queue and the replay."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _small(segment: int, batch: int, threshold: int, **more: str) -> dict[str, s
 
 @dataclass(frozen=True)
 class Kind:
-    """Settings of a script, the largest number of messages of an operation, the body size of "large" ones."""
+    """Settings of a script, the maximum number of messages per operation, and the body size of "large" messages."""
 
     settings: dict[str, str] = field(default_factory=dict)
     most: int = 30
@@ -85,7 +85,7 @@ class _Maker:
             weights["mode"] = 4.0
         if self.restart:
             weights["restart"] = 4.0
-            del weights["purge_acks"]  # a clean restart after it fails in the real one
+            del weights["purge_acks"]  # a clean restart after it fails in the real queue
         settings = ", ".join(f"{{{name}, {value}}}" for name, value in {**DEFAULTS, **self.kind.settings}.items())
         durable = "true" if self.kind.durable else "false"
         lines = [f"{{config, #{{durable => {durable}, env => [{settings}]}}}}."]

@@ -1,4 +1,4 @@
-"""A stream of a node of RabbitMQ 4 compared: what a consumer got of it, and what we read once the node is gone."""
+"""Compares a stream of a RabbitMQ 4 node: what a consumer received, and what we read after the node was killed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from tests.real.rabbitmq.node_4 import Node4
 
 
 def as_later(node: Node4, told: bytes, ours: bytes) -> bytes:
-    """What a node tells, as a later one does where we say so: without a delivery mode that 4.0 adds."""
+    """The properties that a node delivers, as a later node would if ours are like that: without the delivery mode that
+    4.0 adds.
+    """
     listed = properties.decode(told)
     if not node.adds_mode or "delivery_mode" in properties.decode(ours):
         return told
@@ -18,8 +20,8 @@ def as_later(node: Node4, told: bytes, ours: bytes) -> bytes:
 
 
 def compare(node: Node4, queue: str, count: int) -> None:
-    """The node's only stream, of so many messages: every property and header, but the offset, which a consumer alone
-    gets. Kills the node.
+    """Compares the node's only stream, of `count` messages: every property and header except the offset, which only a
+    consumer gets. Kills the node.
     """
     with Client(node.port) as client:
         told = client.stream(queue, count)

@@ -1,6 +1,6 @@
-"""Random histories of streams on a running node: published with and without confirms, by both protocols, expired.
+"""Random histories of streams on a running node: published with and without confirms, over both protocols, expired.
 
-What the streams hold afterwards is the node's to say. Small segments make them roll over within some messages.
+What the streams hold afterwards is for the node to tell. Small segments make them roll over within a few messages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.real.rabbitmq.stream_protocol import StreamClient
 from tests.support.free_ports import free_port
 
 SETTLE_S = 4.5
-"""Declarations reach the node's disk within this time; a kill before it loses the queue."""
+"""Declarations reach the node's disk within this time; an earlier kill loses the queue."""
 SMALL = {"x-stream-max-segment-size-bytes": 6000}
 STREAMS: tuple[dict[str, object], ...] = (
     {},
@@ -39,7 +39,7 @@ HEADERS: tuple[dict[str, object] | None, ...] = (
 
 
 def node_with_streams(folder: Path) -> tuple[Node, int]:
-    """A node, not started, that speaks the stream protocol too, and its port for that."""
+    """A node, not yet started, that also supports the stream protocol, and its port for that protocol."""
     port = free_port()
     node = Node(folder, conf=f"stream.listeners.tcp.1 = 127.0.0.1:{port}\n")
     (node.folder / "enabled_plugins").write_text("[rabbitmq_stream].")
@@ -47,7 +47,7 @@ def node_with_streams(folder: Path) -> tuple[Node, int]:
 
 
 def message_of(each: Delivery) -> Message:
-    """A delivery in the words of the truth, with the offset that the node adds."""
+    """A delivery in the form of the truth, with the offset that the node adds."""
     listed = properties.decode(each.properties)
     offset = next(value for name, _, value in listed["headers"] if name == b"x-stream-offset")
     body = hashlib.sha256(each.body).hexdigest()
@@ -56,12 +56,12 @@ def message_of(each: Delivery) -> Message:
 
 
 def _data(body: bytes) -> bytes:
-    """A message of one data section."""
+    """A message with a single data section."""
     return amqp10.section(0x75, amqp10.counted(0xA0, body))
 
 
 class History:
-    """One random history of a node, `seed` by `seed`."""
+    """One random history of a node, determined by `seed`."""
 
     def __init__(self, node: Node, stream_port: int, seed: int) -> None:
         self._node, self._port, self._chance, self._numbers = node, stream_port, random.Random(seed), 0
@@ -77,7 +77,7 @@ class History:
         return self._connections[-1].channel()
 
     def declare(self) -> None:
-        """Makes the streams."""
+        """Declares the streams."""
         channel = self._channel()
         for name, arguments in zip(self.streams, STREAMS, strict=True):
             channel.queue_declare(name, durable=True, arguments={"x-queue-type": "stream", **arguments})
@@ -87,7 +87,7 @@ class History:
         time.sleep(SETTLE_S)
 
     def run(self, steps: int) -> None:
-        """Does random things to the streams; a flood without confirms goes on when it returns."""
+        """Does random things to the streams; a flood without confirms is still running when it returns."""
         channel, client = self._channel(), StreamClient(self._port)
         confirmed = self._channel()
         confirmed.confirm_delivery()
@@ -110,7 +110,7 @@ class History:
         time.sleep(self._chance.random() * 0.7)
 
     def abandon(self) -> None:
-        """Forgets the connections of a node that was killed or stopped."""
+        """Drops the connections of a node that was killed or stopped."""
         if self._flood is not None:
             self._flood.join()
         for connection in self._connections:
@@ -146,7 +146,7 @@ class History:
             channel.basic_publish("all" if through else "", "" if through else name, self._body(name), properties)
 
     def _publish_by_stream(self, client: StreamClient, number: int) -> None:
-        """Messages and sub-batches; those of gzip are not for a consumer of AMQP 0-9-1, which fails on them."""
+        """Publishes messages and sub-batches, but no gzip ones, on which an AMQP 0-9-1 consumer fails."""
         entries: list[bytes | tuple[int, list[bytes]]] = []
         for _ in range(self._chance.randrange(1, 12)):
             count = self._chance.choice((0, 0, 1, 3, 40))
@@ -159,7 +159,7 @@ class History:
             client.confirmed()
 
     def _publish_for_ever(self, name: str) -> None:
-        """Until the node is gone."""
+        """Publishes until the node is gone."""
         with suppress(pika.exceptions.AMQPError, OSError):
             channel, count = self._channel(), 0
             while count < 4000:

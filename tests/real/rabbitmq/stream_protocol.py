@@ -1,4 +1,4 @@
-"""The least client of RabbitMQ's stream protocol: publishes messages and sub-batches, and stores consumers' offsets."""
+"""A minimal client of RabbitMQ's stream protocol: publishes messages and sub-batches, and stores consumers' offsets."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class StreamClient:
         self._call(0x01, bytes([number]) + text(reference) + text(stream))
 
     def publish(self, publisher: int, first: int, entries: Sequence[bytes | SubBatch]) -> None:
-        """Messages and sub-batches with publishing ids from `first` on."""
+        """Publishes messages and sub-batches with publishing ids from `first` on."""
         body = bytes([publisher]) + pack(">I", len(entries))
         for number, entry in enumerate(entries, first):
             if isinstance(entry, bytes):
@@ -86,7 +86,7 @@ class StreamClient:
             self._frame()
 
     def store_offset(self, reference: str, stream: str, offset: int) -> None:
-        """What a consumer notes in the stream."""
+        """Stores a consumer's offset in the stream."""
         self._send(0x0A, text(reference) + text(stream) + pack(">Q", offset))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A real 3.10.8 node boots on what a job wrote, clean and dirty, delivers it in order, and goes on with it."""
+"""A real 3.10.8 node boots on what a job wrote, clean and dirty, delivers it in order, and continues with it."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ def test_a_node_delivers_what_was_written(node: Node, tmp_path: Path) -> None:
         check(found[queue], expected(both, queue))
         fresh = len(expected(second, queue))
         if queue != "prio" and fresh:
-            # A node counts as delivered what lies before the first gap of sequence ids; here, the first task's rows.
+            # A node counts messages before the first gap in sequence ids as delivered; here, the first task's rows.
             assert found[queue][0].redelivered
             assert {delivery.redelivered for delivery in found[queue][-fresh:]} == {False}
 
-    # The node takes half of each away; what is left is what we read then, and what the node delivers next.
+    # The node removes half of each queue; the rest is what we then read, and what the node delivers next.
     gone = {queue: ack_half(node, queue) for queue in QUEUES}
     assert sum(gone.values()) > len(both) // 2 - len(QUEUES)
     node.stop()

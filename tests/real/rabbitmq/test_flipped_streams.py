@@ -1,7 +1,8 @@
 """One flipped bit, or a cut, in each of many streams: what a real 3.10.8 node starts, delivers, and stops at.
 
-`MQSTORE_STREAM_FLIPS` says how many streams; without it none is made. Each is read and checked before the node starts.
-Every message that a consumer gets must be read, and `verify` must say whether it gets all and the stream starts.
+`MQSTORE_STREAM_FLIPS` sets the number of streams; without it none is made. Each is read and checked before the node
+starts. Every message that a consumer receives must be read, and `verify` must report whether the consumer receives all
+messages and whether the stream starts.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ NOT_STARTED = "does not start the stream"
 
 
 def make(node: Node, names: list[str], draw: random.Random) -> None:
-    """Streams of three segments or so, of chunks with one message and with several."""
+    """Makes streams of about three segments, with chunks of one message and of several."""
     where = pika.ConnectionParameters("127.0.0.1", node.port, heartbeat=0, socket_timeout=60)
     channel = pika.BlockingConnection(where).channel()
     for name in names:
@@ -50,7 +51,7 @@ def make(node: Node, names: list[str], draw: random.Random) -> None:
 
 
 def harm(folder: Path, draw: random.Random) -> str:
-    """Flips a bit of a file, or cuts the last chunk; says which."""
+    """Flips a bit of a file, or cuts the last chunk; returns a description."""
     kind = draw.choice(("head", "head", "trailer", "index", "any", "begin", "cut"))
     segments = sorted(path for path in folder.glob("*.segment") if path.stat().st_size > FILE_HEAD)
     path = segments[-1] if kind == "cut" else draw.choice(segments)
@@ -64,7 +65,7 @@ def harm(folder: Path, draw: random.Random) -> str:
     if kind == "index" or (kind in {"any", "begin"} and draw.random() < 0.5):
         path = path.with_suffix(".index")
     data, position = bytearray(path.read_bytes()), draw.choice(positions)
-    # The first id of a log is believed: the chunk is served under a wrong one, which we call damaged.
+    # A node trusts the first id of a log: it serves the chunk under a wrong one, which we report as damaged.
     believed = {FILE_HEAD + each for each in ID} if path.suffix == ".segment" else set()
     place = draw.choice(sorted({*range(FILE_HEAD if kind == "begin" else len(data))} - believed))
     if kind == "head":
@@ -79,8 +80,8 @@ def harm(folder: Path, draw: random.Random) -> str:
 
 
 def consumed(node: Node, name: str, seconds: float) -> list[Message] | None:
-    """What a consumer gets from the first offset on, one by one, until none comes for so long; None when it cannot
-    begin.
+    """What a consumer receives from the first offset on, one by one, until none arrives for `seconds`; None if it
+    cannot begin.
     """
     found: list[Message] | None = None
     try:
@@ -95,7 +96,7 @@ def consumed(node: Node, name: str, seconds: float) -> list[Message] | None:
 
 
 def fits(ours: list[Message], theirs: list[Message] | None, effects: set[str]) -> bool:
-    """Whether a consumer got what is read, as far as `verify` says that it gets."""
+    """Whether a consumer received what is read, as far as `verify` predicts that it does."""
     starts, whole = NOT_STARTED not in effects, not effects & STOPS
     if theirs is None:
         return not starts or not whole

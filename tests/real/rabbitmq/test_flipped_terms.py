@@ -1,7 +1,7 @@
 """`recovery.dets` of a real node with flipped bits: mqstore finds the terms that Erlang's dets finds.
 
-Where dets fails at one key it answers none after it, and which queue a node asks for first is not ours to say: mqstore
-then takes the terms of none. `MQSTORE_FLIPS` says how many bits are flipped.
+If dets fails on one key it answers none after it, and which queue a node looks up first is unknown to us: mqstore then
+uses the terms of no queue. `MQSTORE_FLIPS` sets the number of flipped bits.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def test_the_terms_of_damaged_tables_are_those_that_dets_finds(tmp_path: Path) -
     table = golden.unpack("s1_mixed_clean_idle", tmp_path) / golden.DEFAULT_VHOST / "recovery.dets"
     data = table.read_bytes()
     keys = sorted(recovery_terms.decode(data))
-    # Most of a table are slots without an object: of these bits a tenth.
+    # Most of a table is slots without an object: a tenth of the flips are among these bits.
     used = [8 * at + bit for at in range(len(data)) for bit in range(8) if data[at] or at < dets.HEADER.size]
     spare = sorted({8 * at + bit for at in range(len(data)) for bit in range(8)} - set(used))
     chance = random.Random(SEED)

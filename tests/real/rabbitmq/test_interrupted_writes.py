@@ -1,4 +1,4 @@
-"""A job that is stopped between two of its moves, and a node that starts then: nothing of the job is lost."""
+"""A job that is stopped between two file moves, and a node that then starts: nothing of the job is lost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def stopped_before(monkeypatch: pytest.MonkeyPatch, kind: str, which: int) -> No
 
 
 def cases() -> list[Any]:
-    """Before which move a job dies, on a node of which release; one of those of 3.10 in a sample."""
+    """The node release, and the move before which the job dies; a sample is a single case of 3.10."""
     first = [(Node, kind, which) for kind, which in ((".rdq", 0), (".rdq", 1), (".idx", 0), (".idx", 2), (".dets", 0))]
     later = [(Node4, kind, which) for kind, which in ((".rdq", 1), (".qs", 1), (".qi", 0), (".qi", 2), (".dets", 0))]
     if not WHOLE:
@@ -58,7 +58,7 @@ def test_a_node_starts_between_two_moves(
         shutil.copy(tmp_path / "vhosts" / "definitions.json", definitions)
         target = declare(node, node.inside(definitions))
         put(store, target)
-        node.start()  # a node of 4.0 makes version 2 of the queues
+        node.start()  # a node of 4.0 converts the queues to version 2
         node.stop()
         with monkeypatch.context() as patched:
             stopped_before(patched, kind, which)

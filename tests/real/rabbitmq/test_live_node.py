@@ -1,7 +1,8 @@
-"""A stream reads the vhost of a running node while clients publish and consume: nothing missed, doubled or torn.
+"""A stream reads the vhost of a running node while clients publish and consume: no message is missed, duplicated or
+torn.
 
-Two queues of each version of classic queues: of one nobody takes a message, of the other a client does.
-`MQSTORE_LIVE_S` says for how long (60 in `make test-real-full`).
+There are two classic queues of each version, of which one is consumed and the other is not. `MQSTORE_LIVE_S` sets the
+duration in seconds (60 in `make test-real-full`).
 """
 
 from __future__ import annotations
@@ -32,26 +33,26 @@ pytestmark = [
 SECONDS = float(os.environ.get("MQSTORE_LIVE_S", "60"))
 QUEUES = {"kept1": 1, "kept2": 2, "taken1": 1, "taken2": 2}
 SIZES = (60, 300, 5000)
-"""Bodies of less than 4,096 bytes lie in the index, the others in message files."""
+"""Bodies of less than 4,096 bytes are in the index, the others in message files."""
 AT_ONCE = 100
 LAST_S = 60.0
 
 
 def body(queue: str, number: int) -> bytes:
-    """What is published."""
+    """The body of a published message."""
     return f"{queue} {number} ".encode().ljust(SIZES[number % len(SIZES)], b"x")
 
 
 @contextmanager
 def channel(node: Node) -> Iterator[BlockingChannel]:
-    """A channel on a connection of its own."""
+    """A channel on its own connection."""
     where = pika.ConnectionParameters("127.0.0.1", node.port, heartbeat=0, socket_timeout=20)
     with closing(pika.BlockingConnection(where)) as connection:
         yield connection.channel()
 
 
 def publish(node: Node, queue: str, until: float) -> int:
-    """Publishes numbers from 0 on; how many."""
+    """Publishes numbers from 0 on; returns how many."""
     first, persistent = 0, pika.BasicProperties(delivery_mode=2)
     with channel(node) as mine:
         while time.monotonic() < until:
@@ -63,7 +64,7 @@ def publish(node: Node, queue: str, until: float) -> int:
 
 
 def consume(node: Node, queue: str, until: float) -> int:
-    """Takes and acknowledges messages in their order; how many."""
+    """Receives and acknowledges messages in order; returns how many."""
     taken = 0
     with channel(node) as mine:
         while time.monotonic() < until:
@@ -79,13 +80,13 @@ def consume(node: Node, queue: str, until: float) -> int:
 
 
 class Rows:
-    """What the stream gave of each queue: the numbers of the messages."""
+    """The numbers of the messages that the stream returned, by queue."""
 
     def __init__(self) -> None:
         self.read: dict[str, list[int]] = {queue: [] for queue in QUEUES}
 
     def add(self, table: pa.Table) -> None:
-        """AssertionError for a message that is torn, comes again, or before one that was there already."""
+        """Adds the rows of a table. Raises AssertionError for a message that is torn, repeated or out of order."""
         for queue, found in zip(table["queue"].to_pylist(), table["body"].to_pylist(), strict=True):
             number, before = int(found.split()[1]), self.read[queue]
             assert found == body(queue, number), f"{queue}: {found[:30]!r}"
@@ -101,7 +102,7 @@ def left(vhost: Path, queue: str) -> list[int]:
 
 
 def followed(query: Query, rows: Rows, sent: dict[str, Future[int]], taken: list[Future[int]]) -> int:
-    """Reads until clients have ended and the last message of each queue was read; how many micro-batches there were."""
+    """Reads until clients have ended and each queue's last message was read; returns the number of micro-batches."""
     triggers, until = 0, time.monotonic() + SECONDS + LAST_S
     while time.monotonic() < until:
         if query.trigger():

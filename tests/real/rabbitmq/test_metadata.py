@@ -1,4 +1,4 @@
-"""Real nodes of RabbitMQ 4: the queues that their metadata name, in Mnesia or in Khepri, are those that they list."""
+"""Real nodes of RabbitMQ 4: the queues named by their metadata, in Mnesia or Khepri, are those that they list."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Put = fun(N) ->
   khepri:put(rabbitmq_metadata, [rabbitmq, tests, integer_to_binary(N rem 50)], N, #{async => N rem 100 > 0}) end,
 lists:foreach(Put, lists:seq(1, 60000)).
 """
-"""More commands than Khepri takes before it makes a snapshot."""
+"""More commands than Khepri processes before it takes a snapshot."""
 pytestmark = [pytest.mark.real, pytest.mark.timeout(0), LATER]
 
 
 def change(node: Node4, r: random.Random) -> None:
-    """Declares queues of all kinds, deletes some, and some come again; one virtual host goes."""
+    """Declares queues of all kinds, deletes some, and declares some again; deletes one virtual host."""
     for vhost in VHOSTS:
         if vhost != "/":
             node.ctl("add_vhost", vhost)

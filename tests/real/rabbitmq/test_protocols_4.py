@@ -1,4 +1,4 @@
-"""Real nodes of RabbitMQ 4: messages that came by AMQP 1.0 and MQTT are read as they deliver them to AMQP 0-9-1."""
+"""Real nodes of RabbitMQ 4: messages received over AMQP 1.0 and MQTT are read as nodes deliver them over AMQP 0-9-1."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.sampling import SEED
 
 OF_A_ROUND = 300
 OF_SHAPES = 10
-"""How many messages may be decoded alone to see whether a shape is one of right terms."""
+"""How many messages may be decoded one at a time to find out whether a shape is one of valid terms."""
 pytestmark = [pytest.mark.real, pytest.mark.timeout(0), LATER]
 NOTHING = b"\xe0\2\3\x41"
 WITHOUT_BYTES = [
@@ -44,7 +44,7 @@ WITHOUT_BYTES = [
         [amqp10.counted(kind, b"x-m"), amqp10.listed(0xC1, [amqp10.counted(0xA1, b"k"), NOTHING])],
     )
 ]
-"""Messages with arrays of three `true`, which take no bytes."""
+"""Messages with arrays of three `true`, which occupy no bytes."""
 OF_EACH = pytest.mark.parametrize("release", FROM_4_ON)
 
 
@@ -72,7 +72,7 @@ def test_usual_messages_are_decoded_in_bulk(release: type[Node4], alone: list[by
 
 
 def noted(r: random.Random) -> dict[Any, Any]:
-    """What a broker notes of a message later on."""
+    """Annotations that a broker adds to a message later."""
     found: dict[Any, Any] = {}
     if r.random() < 0.3:
         found[Atom("ttl")] = r.choice((Atom("undefined"), 5))
@@ -121,7 +121,7 @@ def of_queue(term: bytes) -> tuple[bytes, bytes] | FormatError:
 
 
 def holds_raw(message: bytes) -> bool:
-    """Whether a header in a message is, or holds, what Erlang has no value for."""
+    """Whether a header in a message is, or contains, something that Erlang has no value for."""
     view = View.of_sections(message, sections.parse(message))
     return any(is_raw(each) for pair in (*view.noted, *view.applied) for each in pair)
 
@@ -137,7 +137,7 @@ def is_raw(value: sections.Value) -> bool:
 
 @OF_EACH
 def test_what_a_node_converts(release: type[Node4]) -> None:
-    """Any message that it stores, those too for which the process of a consumer fails."""
+    """Any message that it stores, including those for which the process of a consumer fails."""
     node, r = release(), random.Random(SEED)
     (node.folder / "enabled_plugins").write_text(PLUGINS)
     count = OF_A_ROUND * ROUNDS
@@ -169,7 +169,7 @@ def test_what_a_node_converts(release: type[Node4]) -> None:
 
 
 def _is_taken(node: Node4, message: bytes) -> bool:
-    """Whether a stream takes a message; one of 4.0.5 fails at an annotation that is null."""
+    """Whether a stream accepts a message; one of 4.0.5 fails on an annotation that is null."""
     try:
         with Sender(node.port) as sender:
             sender.send(to_queue("s"), message)
@@ -179,7 +179,7 @@ def _is_taken(node: Node4, message: bytes) -> bool:
 
 
 def test_a_quorum_queue_that_was_written_by_amqp_1_0(tmp_path: Path) -> None:
-    """Some have come back from a consumer that is gone."""
+    """Some messages were returned by a consumer that is gone."""
     node, r = Node4(), random.Random(SEED)
     try:
         node.start()

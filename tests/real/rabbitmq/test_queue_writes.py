@@ -1,6 +1,6 @@
 """The rows of `test_bulk_writes.py`, published one by one: a node boots to the same deliveries, clean and dirty.
 
-Transient messages lie between them; a node drops those. What it then leaves is what mqstore reads.
+There are transient messages between them, which a node drops. What it leaves after that is what mqstore reads.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def how_of(row: dict[str, Any]) -> dict[str, Any]:
-    """The row as `publish` wants it."""
+    """The row as arguments of `publish`."""
     how: dict[str, Any] = {"exchange": row["exchange"], "routing_keys": row["routingKeys"]}
     if row["expiresAt"] is not None:
         how["expires_at_us"] = int(row["expiresAt"].timestamp() * 1_000_000)
@@ -52,7 +52,7 @@ def how_of(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def publish(store: Path, table: pa.Table, clean: bool) -> None:
-    """Publishes all rows, pages on the way, and stops the store, or loses it after a last sync."""
+    """Publishes all rows, paging meanwhile, and closes the store, or abandons it after a last sync."""
     with ExitStack() as opened, open_store(str(store)) as found:
         queues = {
             name: opened.enter_context(found.queue(name, max_priority=MAX_PRIORITY if name == "prio" else None))

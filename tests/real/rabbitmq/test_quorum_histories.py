@@ -1,7 +1,7 @@
 """Random histories of quorum queues: what a real node delivers after a kill or a stop is what we read before it.
 
-`MQSTORE_HISTORIES` says how many of 3.10.8, `MQSTORE_RELEASE_4` how many of 3.12, 4.0 and 4.3. A history goes on where
-the node's own draining of the one before left its queues, so it begins with returned messages, snapshots and several
+`MQSTORE_HISTORIES` sets how many of 3.10.8, `MQSTORE_RELEASE_4` how many of 3.12, 4.0 and 4.3. A history continues with
+the queues as draining them after the previous one left them, so it begins with returned messages, snapshots and several
 terms of the log.
 """
 
@@ -30,7 +30,7 @@ OF_ONE_NODE = 10
 
 
 def compared(make: Callable[[Path], Node], count: int, consumers: bool, folder: Path) -> int:
-    """How many messages of so many histories were compared, OF_ONE_NODE at most of one node."""
+    """Compares `count` histories, at most OF_ONE_NODE per node; returns the number of messages compared."""
     found = 0
     for first in range(0, count, OF_ONE_NODE):
         node = make(folder / f"node-{first}")
@@ -56,7 +56,7 @@ def test_what_a_node_delivers_after_a_random_history(tmp_path: Path) -> None:
 @LATER
 @pytest.mark.parametrize(("kind", "log"), [(Node312, SMALL_LOG), (Node4, SMALL_LOG), (Node43, TINY_LOG)])
 def test_what_a_later_node_delivers_after_a_random_history(kind: type[Node4], log: str, tmp_path: Path) -> None:
-    """With consumers that stay, single active ones too, and messages of high priority."""
+    """With long-lived consumers, including single active ones, and messages of high priority."""
     found = compared(lambda _: kind(log), ROUNDS, True, tmp_path)
     assert found > 50 * ROUNDS
 
@@ -69,8 +69,8 @@ def test_what_a_later_node_delivers_after_a_random_history(kind: type[Node4], lo
 def test_a_consumer_that_was_giving_way(
     kind: type[Node4], wait_s: float, delivered: int, starts: int, tmp_path: Path
 ) -> None:
-    """The start of a node of 4.0 makes it take messages again before it is gone: each that it takes was delivered. But
-    only where the node knew of it when it noted last what it had applied. On 4.3 it comes back from the dead, and takes
+    """When a node of 4.0 starts, the consumer takes messages again before it is gone, and these count as delivered; but
+    only if the node knew of it when it last recorded what it had applied. On 4.3 the consumer is revived, and takes
     messages until the next start.
     """
     node = kind()
@@ -89,7 +89,7 @@ def test_a_consumer_that_was_giving_way(
 
 @LATER
 def test_what_an_upgraded_node_delivers(tmp_path: Path) -> None:
-    """A node of 4.0 goes on as one of 4.3: logs go from machine version 5 to 8, some from a snapshot of the former."""
+    """A node of 4.0 continues as one of 4.3: logs go from machine version 5 to 8, some from a snapshot of version 5."""
     old, new = Node4(SMALL_LOG), Node43(TINY_LOG)
     try:
         old.start()

@@ -1,4 +1,4 @@
-"""Random commands: after each, our state machine of quorum queues has the state of the module of a real node."""
+"""Random commands: after each, our state machine of quorum queues has the same state as a real node's module."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_states_of_the_real_module(kind: type[Node4], versions: tuple[int, .
 
 
 def run(seed: str, versions: tuple[int, ...], modules: dict[int, str]) -> tuple[list[Any], list[dict[str, Any]]]:
-    """The steps of one script, and our states after each."""
+    """The steps of one script, and our state after each."""
     script, sizes = Script(seed, versions[0], modules), {}
     machine = MACHINES[versions[0]](State().upgraded(versions[0], 0), lambda index: sizes[index])
     first = Command(1, script.time, (Atom("update_config"), script.config()), None)
@@ -82,7 +82,7 @@ def decoded(command: Command) -> Command:
 
 
 def shown(state: State) -> dict[str, Any]:
-    """What can be compared of a state: of counts and expiries only those of what it holds; turns count from 5 on."""
+    """The comparable parts of a state: counts and expiries only of messages that it holds, turns from version 5 on."""
     held = set(state.held())
     messages = state.messages
     lanes: Any = (

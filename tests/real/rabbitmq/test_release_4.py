@@ -1,4 +1,4 @@
-"""Real nodes of RabbitMQ 4: what it keeps, compacted or not, is read as it delivers it; it boots on what we write."""
+"""Real nodes of RabbitMQ 4: what they keep, compacted or not, is read as delivered; they boot on what we write."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_what_a_node_delivers_after_compactions(release: type[Node4]) -> None:
 
 @OF_EACH
 def test_messages_that_are_spelled_alike(release: type[Node4], alone: list[bytes]) -> None:
-    """Most of them are found by their shape."""
+    """Most of them are recognised by their shape."""
     for number in range(-(-ROUNDS // 5)):
         history = History(f"alike {SEED} {number}", release)
         check_published(history, partial(history.alike, ALIKE), number % 2 == 0, f"{SEED} {number}")
@@ -56,7 +56,7 @@ def test_messages_that_are_spelled_alike(release: type[Node4], alone: list[bytes
 
 @OF_EACH
 def test_a_node_delivers_what_was_written(release: type[Node4], tmp_path: Path) -> None:
-    """One of 4.0 makes version 2 of the queues that are written in version 1; to one of 4.3 they are empty."""
+    """A node of 4.0 converts the queues written in version 1 to version 2; to one of 4.3 they are empty."""
     node = release()
     try:
         store, table = tmp_path / "vhosts" / "any-name", rows(3000, SEED)
@@ -86,7 +86,7 @@ def test_what_a_node_delivers_of_a_stream(release: type[Node4]) -> None:
         channel.confirm_delivery()
         for number in range(count):
             listed = history_4.properties(r, number)
-            if r.random() < 0.4:  # a chunk has a filter then
+            if r.random() < 0.4:  # then the chunk has a filter
                 listed.headers = {**(listed.headers or {}), "x-stream-filter-value": r.choice(["red", "blue"])}
             channel.basic_publish("", "s", r.randbytes(r.choice([0, 5, 3000])), listed)
         connection.close()
@@ -97,7 +97,7 @@ def test_what_a_node_delivers_of_a_stream(release: type[Node4]) -> None:
 
 @OF_EACH
 def test_a_running_node_is_seen(release: type[Node4]) -> None:
-    """Nothing is written to its stores before it is stopped."""
+    """Nothing is written to a node's stores before it is stopped."""
     node = release()
     try:
         node.start()

@@ -1,7 +1,7 @@
-"""A real 3.10.8 node on damaged stores: it does what `verify` says of each; of what `repair` mends it serves it all.
+"""A real 3.10.8 node on damaged stores: it does what `verify` predicts for each, and serves all that `repair` repaired.
 
-Every damage has a vhost of its own on one node. `MQSTORE_HARMS` says how many of them are started unrepaired: those at
-whose damage a node hangs take seconds each.
+Each kind of damage has its own vhost on one node. `MQSTORE_HARMS` sets how many of them are started unrepaired: those
+whose damage makes the node hang take seconds each.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Start = fun(V) ->
   end
 end,
 """
-"""Starts a vhost. One that hangs does so where its message store counts references; without it the start fails."""
+"""Starts a vhost. One that hangs does so while its message store counts references; without it the start fails."""
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def declare(node: Node, vhosts: list[str], folder: Path) -> None:
-    """Makes the vhosts and their queues, and stops them again."""
+    """Creates the vhosts and their queues, and stops them again."""
     everything = {"user": "guest", "configure": ".*", "write": ".*", "read": ".*"}
     queue = {"durable": True, "auto_delete": False, "arguments": {}}
     file = folder / "definitions.json"
@@ -77,7 +77,7 @@ def erlang_list(vhosts: list[str]) -> str:
 
 
 def started(node: Node, stores: dict[str, Path]) -> dict[str, str]:
-    """Puts the stores in place and starts their vhosts; what came of each."""
+    """Puts the stores in place and starts their vhosts; returns the outcome of each."""
     for vhost, store in stores.items():
         target = node.vhosts / paths.vhost_directory(vhost.encode())
         shutil.rmtree(target, ignore_errors=True)
@@ -87,7 +87,7 @@ def started(node: Node, stores: dict[str, Path]) -> dict[str, str]:
 
 
 def drained(node: Node, vhost: str) -> dict[str, list[tuple[bytes, bool]]] | None:
-    """Bodies and redelivered flags of both queues; None when the node fails on the way."""
+    """Bodies and redelivered flags of both queues; None if the node fails meanwhile."""
     found = {}
     try:
         for queue in (SMALL, LARGE):
@@ -108,13 +108,13 @@ def ours(store: Path) -> dict[str, list[tuple[bytes, bool]]]:
 
 
 def stubs(node: Node, vhost: str) -> set[bytes]:
-    """What the stubs of the vhost's queues say."""
+    """The contents of the stubs of the vhost's queues."""
     folder = node.vhosts / paths.vhost_directory(vhost.encode())
     return {path.read_bytes() for path in folder.glob(f"queues/*/{paths.STUB_FILE}")}
 
 
 def foretold(found: list[Finding]) -> str:
-    """What comes of a store by the effects that `verify` gives."""
+    """The outcome for a store that the effects reported by `verify` predict."""
     effects = " | ".join(finding.effect for finding in found)
     for text, outcome in (
         ("hangs", "hung"),

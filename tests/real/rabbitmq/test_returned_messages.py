@@ -1,6 +1,6 @@
-"""Messages of quorum queues that consumers annotated, or that wait for their time: the node's after a start are ours.
+"""Messages of quorum queues that consumers annotated, or that are delayed: those of the node after a start equal ours.
 
-The commands are those that a consumer of AMQP 1.0 makes with the outcome `modified`, given to the queue directly.
+The commands are those that an AMQP 1.0 consumer issues with the outcome `modified`, passed to the queue directly.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ra:process_command(amqqueue:get_pid(Q), rabbit_fifo:make_delayed({retry, all})).
 
 
 def rows_of(node: Node4, copy: Path) -> list[dict[str, Any]]:
-    """What we read of a node that was killed."""
+    """The rows that we read from a killed node."""
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(node.vhosts.parents[1] / "quorum", copy, symlinks=True)
     (folder,) = copy.iterdir()
@@ -66,7 +66,7 @@ def test_what_consumers_noted(kind: type[Node4], has_snapshot: bool, tmp_path: P
 
 @pytest.mark.parametrize("retry", ["all", "failed", "returned", None])
 def test_what_waits_for_its_time(retry: str | None, tmp_path: Path) -> None:
-    """By an argument of the queue, or as a consumer wants it. At last the node is told to wait no more."""
+    """Messages are delayed by a queue argument, or by a consumer. At the end the node is told to stop waiting."""
     node = Node43(SMALL_LOG)
     arguments = {"x-delayed-retry-type": retry, "x-delayed-retry-min": 80_000_000} if retry else {}
     far = int(time.time() * 1000) + 70_000_000

@@ -1,6 +1,6 @@
 """Random histories of streams: what a real 3.10.8 node delivers after a kill or a stop is what we read before it.
 
-`MQSTORE_HISTORIES` says how many; without it none is run. A history goes on with the streams of the one before.
+`MQSTORE_HISTORIES` sets how many; without it none is run. A history continues with the streams of the previous one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OF_ONE_NODE, STEPS = 5, 40
 
 
 def delivered(node: Node, streams: list[str], counts: dict[Queue, int]) -> dict[Queue, list[Message]]:
-    """What the node delivers of each stream, in the words of the fixtures' truth."""
+    """What the node delivers from each stream, in the form of the fixtures' truth."""
     found = {}
     for name in streams:
         try:
@@ -92,15 +92,15 @@ def compare(node: Node, history: History, number: int, copy: Path) -> int:
 
 
 def first_offset(node: Node, name: str) -> int:
-    """The first offset that a node's disk has of a stream now."""
+    """The first offset of a stream that is on a node's disk now."""
     (folder,) = (node.vhosts.parents[1] / "stream").glob(f"__{name}_*")
     return min(int(path.stem) for path in folder.glob("*.segment"))
 
 
 def remove_lost_indexes(of_node: Path, of_copy: Path) -> None:
-    """Removes the last index of a stream whose segment a kill did not leave; a read of it says what a node does.
+    """Removes the last index of a stream if a kill left no segment for it; a read of it reports what a node does.
 
-    The node starts no such stream until the index is gone (docs/format/rabbitmq-streams.md 7).
+    The node does not start such a stream until the index is removed (docs/format/rabbitmq-streams.md 7).
     """
     for folder in filter(Path.is_dir, of_copy.iterdir()):
         indexes = sorted(folder.glob("*.index"))

@@ -1,6 +1,6 @@
 """Real nodes: dead letters, and bodies that clients send in pieces, are read in bulk, as the node delivers them.
 
-Before 3.13 a node keeps dead letters decoded, later ones keep what was noted of them.
+Before 3.13 a node keeps dead letters decoded; later ones keep their annotations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 BEFORE_3_13 = [Node310, pytest.param(Node312, marks=LATER)]
 FEW, SOME = 20, 100
-"""Messages that may be decoded alone: what shapes are looked for in, and of later nodes what they write otherwise."""
+"""Messages that may be decoded one at a time: those searched for shapes, and with later nodes those written
+differently.
+"""
 OF_EACH = pytest.mark.parametrize(
     ("release", "most"),
     [(Node310, FEW), *(pytest.param(*each, marks=LATER) for each in ((Node312, FEW), (Node4, SOME), (Node43, SOME)))],
@@ -43,7 +45,7 @@ def test_bodies_in_pieces(release: type[Node], most: int, alone: list[bytes]) ->
 
 @pytest.mark.parametrize("release", BEFORE_3_13)
 def test_all_properties(release: type[Node]) -> None:
-    """Also of messages with copies, whose lists a node keeps decoded."""
+    """Includes messages with copies, whose lists a node keeps decoded."""
     history = History(f"usual {SEED}", release)
     check_published(history, history.work, True, str(SEED))
 

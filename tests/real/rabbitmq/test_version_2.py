@@ -1,4 +1,4 @@
-"""A real 3.10.8 node on damaged indexes of version 2: it does what `verify` says, and serves what `repair` left."""
+"""A real 3.10.8 node on damaged indexes of version 2: it does what `verify` predicts, and serves what `repair` left."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ pytestmark = [pytest.mark.real, pytest.mark.sampled, pytest.mark.timeout(600)]
 
 VHOST, QUEUE = "v2", "q"
 COUNT, LARGE_FROM, READ = 40, 35, 5
-"""Messages published, the first that is large, and how many were acknowledged."""
+"""The number of messages published, the first large one, and the number acknowledged."""
 
 
 def fill(node: Node, folder: Path) -> None:
-    """A queue of version 2 with messages in its own store and in the shared one."""
+    """Fills a queue of version 2 with messages in its own store and in the shared one."""
     file = folder / "definitions.json"
     everything = {"user": "guest", "configure": ".*", "write": ".*", "read": ".*"}
     arguments = {"x-queue-version": 2}
@@ -44,7 +44,7 @@ def fill(node: Node, folder: Path) -> None:
     for _ in range(READ):
         method, _, _ = channel.basic_get(QUEUE)
         channel.basic_ack(method.delivery_tag)
-    time.sleep(1.5)  # the queue writes its index behind itself
+    time.sleep(1.5)  # the queue writes its index with a delay
     connection.close()
 
 
@@ -59,7 +59,7 @@ def bodies(store: Path) -> list[bytes]:
 
 
 def served(node: Node, store: Path) -> list[tuple[bytes, bool]] | None:
-    """Starts the vhost on a copy of the store: bodies and redelivered flags; None where the queue is not there."""
+    """Starts the vhost on a copy of the store; returns bodies and redelivered flags, None if the queue is missing."""
     target = node.vhosts / paths.vhost_directory(VHOST.encode())
     node.eval(f'catch rabbit_vhost_sup_sup:stop_and_delete_vhost(<<"{VHOST}">>).')
     shutil.rmtree(target, ignore_errors=True)
@@ -92,7 +92,7 @@ def test_a_node_on_damaged_indexes(clean: bool, tmp_path: Path) -> None:
 
 
 def differences(node: Node, made: Path, clean: bool, what: str, store: Path) -> list[str]:
-    """What a node does otherwise than `verify` says, and what it serves otherwise after `repair`."""
+    """Where a node does not do what `verify` predicts, or serves other messages than expected after `repair`."""
     harm = HARMS[what]
     shutil.copytree(made, store)
     data = bytearray(index_of(store).read_bytes())

@@ -1,4 +1,4 @@
-"""Rows in queues of version 2: a node serves them, after what was there, and goes on."""
+"""Rows in queues of version 2: a node serves them after the existing messages, and continues."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(0)]
 
 INDEX_WRITTEN_AFTER_S = 1.5
 OLD = "typed"
-"""A queue that does not ask for a version: the first one, before 4.0."""
+"""A queue that requests no version: it has the first one before 4.0."""
 RELEASES: list[Any] = [
     pytest.param(Node, {"x-queue-version": 2}, id="3.10"),
     pytest.param(lambda _: Node312(), {"x-queue-version": 2}, id="3.12", marks=LATER),
@@ -36,7 +36,7 @@ RELEASES: list[Any] = [
 
 
 def fill(node: Node, r: random.Random, arguments: dict[str, Any], count: int) -> None:
-    """Publishes, confirmed, and acknowledges a share of each queue."""
+    """Publishes with confirms, and acknowledges a share of each queue."""
     connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", node.port, heartbeat=0))
     channel = connection.channel()
     for queue in QUEUES:
@@ -56,7 +56,7 @@ def fill(node: Node, r: random.Random, arguments: dict[str, Any], count: int) ->
 
 
 def check_appended(store: Path, count: int, seed: int) -> None:
-    """Appends rows: they come after what was there, byte for byte, and nothing is wrong with the store."""
+    """Appends rows and asserts that they follow the existing ones, byte for byte, and that the store has no damage."""
     before, table = rows_of(golden.table(store), QUEUES), rows(count, seed)
     write(store, table)
     for folder in store.glob("queues/*"):
@@ -100,7 +100,7 @@ def test_a_node_serves_what_was_appended(
 
 @pytest.mark.parametrize(("make", "arguments"), RELEASES)
 def test_a_node_serves_a_new_store(make: Callable[[Path], Node], arguments: dict[str, Any], tmp_path: Path) -> None:
-    """One queue asks for version 2, the others are made like it: a node before 4.0 makes version 1 of these."""
+    """One queue requests version 2, and the others are made like it: a node before 4.0 converts these to version 1."""
     node = make(tmp_path / "node")
     try:
         store, table = tmp_path / "vhosts" / "any-name", rows(6000, SEED)

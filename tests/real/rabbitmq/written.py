@@ -1,4 +1,4 @@
-"""Rows over five queues with everything that a message can have, and what a node must deliver of them."""
+"""Rows for five queues with everything that a message can have, and what a node must deliver for them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RAW = properties.encode(
 
 
 def rows(count: int, seed: int) -> pa.Table:
-    """Rows over five queues: bodies of 0 B to 2 MB, every property, priorities, headers as a map and typed."""
+    """Rows for five queues: bodies of 0 B to 2 MB, every property, priorities, headers as a map and typed."""
     chance = random.Random(seed)
     queues = [chance.choice(QUEUES) for _ in range(count)]
     sizes = [chance.choice([0, 1, 100, 4000, 4096, 5000]) for _ in range(count)]
@@ -82,7 +82,7 @@ def expected(table: pa.Table, queue: str) -> list[dict[str, Any]]:
 
 
 def wanted_properties(row: dict[str, Any]) -> dict[str, Any]:
-    """What a property list made from the columns of `row` says."""
+    """The fields of a property list made from the columns of `row`."""
     found: dict[str, Any] = {"delivery_mode": 2}
     for column, name in TEXTS.items():
         if row[column] is not None:
@@ -97,7 +97,7 @@ def wanted_properties(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def check(found: list[Delivery], wanted: list[dict[str, Any]]) -> None:
-    """Each delivery is its row, byte for byte, in this order."""
+    """Asserts that the deliveries equal the rows, byte for byte and in order."""
     assert len(found) == len(wanted)
     for delivery, row in zip(found, wanted, strict=True):
         assert delivery.body == row["body"]
@@ -110,13 +110,13 @@ def check(found: list[Delivery], wanted: list[dict[str, Any]]) -> None:
 
 
 def drained(node: Node) -> dict[str, list[Delivery]]:
-    """All messages of all queues, which stay there."""
+    """All messages of all queues; they stay in the queues."""
     with Client(node.port) as client:
         return {queue: client.drain(queue) for queue in QUEUES}
 
 
 def ack_half(node: Node, queue: str) -> int:
-    """Acknowledges the first half of a queue; how many that was."""
+    """Acknowledges the first half of a queue; returns how many messages that was."""
     with Client(node.port) as client:
         found = client.drain(queue)
         if len(found) > 1:
@@ -125,7 +125,7 @@ def ack_half(node: Node, queue: str) -> int:
 
 
 def declare(node: Node, definitions: Path) -> Path:
-    """Starts the node, imports the definitions, stops it; the vhost's directory."""
+    """Starts the node, imports the definitions, and stops it; returns the vhost's directory."""
     node.start()
     node.ctl("import_definitions", str(definitions))
     node.stop()
@@ -133,13 +133,13 @@ def declare(node: Node, definitions: Path) -> Path:
 
 
 def put(store: Path, target: Path) -> None:
-    """Puts a store in the place of another."""
+    """Replaces the store at `target` with a copy of `store`."""
     shutil.rmtree(target)
     shutil.copytree(store, target)
 
 
 def write(store: Path, table: pa.Table, parts: int = 3) -> None:
-    """One job of several tasks, the last one first."""
+    """Writes a table with one job of several tasks, the last one first."""
     with open_store(str(store)) as opened:
         job = opened.begin_job()
         job.options.priorities[b"prio"] = MAX_PRIORITY

@@ -1,5 +1,5 @@
-"""Python loads this by itself where this folder is on its path: the processes that Spark forks its workers from import
-what every worker needs, once. A worker ends with each error, and tests of errors would import it hundreds of times.
+"""Python loads this module by itself if its folder is on the path: the processes that fork Spark's workers then import
+what every worker needs, once. A worker ends with each error, so tests of errors would import it again each time.
 """
 
 import importlib
