@@ -114,7 +114,7 @@ class JsonRows(Incoming):
         except (ValueError, RecursionError) as error:
             raise MqStoreError(f"{self._path}: line {number}: no JSON: {error}") from None
         if not isinstance(row, dict):
-            raise MqStoreError(f"{self._path}: line {number}: no JSON object, but {shorten(str(row))}")
+            raise MqStoreError(f"{self._path}: line {number}: not a JSON object, but {shorten(str(row))}")
         for name in row if self.columns else ():
             if name not in self.columns:
                 wanted = f"the first line has no '{name}'; all lines need the same names"

@@ -34,7 +34,7 @@ def batches_of(partition: MqStorePartition, target: pa.Schema) -> Iterator[pa.Re
     except Exception as error:
         if not is_uri(partition.store_path) and not os.path.isdir(partition.store_path):
             raise StoreNotFoundError(
-                f"{partition.store_path} is not there on host {host_name()}, where a task reads it; "
+                f"{partition.store_path} does not exist on host {host_name()}, where a task reads it; "
                 "every machine that runs Spark must see the store at this path: mount it there, or read where it is"
             ) from error
         raise

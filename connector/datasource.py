@@ -127,7 +127,9 @@ class MqStoreDataSource(DataSource):
 
         options = read_options(self._options)
         if options.columns is not None:
-            raise OptionError("columns", ",".join(options.columns), "goes not with .schema(...); give one of the two")
+            raise OptionError(
+                "columns", ",".join(options.columns), "cannot be combined with .schema(...); give one of the two"
+            )
         with Load(self._found_paths(), options) as load:
             check_user_schema(schema, load.available())
 

@@ -135,7 +135,7 @@ def _converted(op: str, value: Any, kind: pa.DataType) -> Any:
         return None
     if pa.types.is_list(kind):
         if op != "contains":
-            raise _WrongTypeError("a list is only asked whether it contains a word: (column, 'contains', word)")
+            raise _WrongTypeError("a list can only be searched for a word: (column, 'contains', word)")
         return _scalar(value, kind.value_type)
     if pa.types.is_nested(kind):
         raise _WrongTypeError("this column can only be filtered with where(...)")
@@ -168,7 +168,7 @@ def _text(value: Any) -> str:
 
 def _number(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63:
-        raise _WrongTypeError(f"the column holds whole numbers of 64 bits, {value!r} is none")
+        raise _WrongTypeError(f"the column holds whole numbers of 64 bits, {value!r} is not one")
     return value
 
 
@@ -192,9 +192,9 @@ def _microseconds(value: Any) -> int:
         try:
             value = datetime.fromisoformat(value)
         except ValueError:
-            raise _WrongTypeError(f"{value!r} is no ISO 8601 time such as 2024-06-01T12:00:00Z") from None
+            raise _WrongTypeError(f"{value!r} is not an ISO 8601 time such as 2024-06-01T12:00:00Z") from None
     if not isinstance(value, datetime):
-        raise _WrongTypeError(f"the column is a time, {value!r} is none; give a datetime, or ISO 8601 text")
+        raise _WrongTypeError(f"the column is a time, {value!r} is not one; give a datetime, or ISO 8601 text")
     moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
     return (moment - _EPOCH) // timedelta(microseconds=1)
 

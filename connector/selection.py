@@ -64,8 +64,8 @@ def refuse_common_topics(stores: Sequence[tuple[str, Sequence[QueueInfo], ScanRe
             if topic in place:
                 raise OptionError(
                     "layout", "kafka",
-                    f"topic {topic} is in the stores {place[topic]} and {store}, and Kafka's columns name no store; "
-                    "load the stores one by one, choose other topics, or use layout=native",
+                    f"topic {topic} is in the stores {place[topic]} and {store}, and Kafka's columns do not name "
+                    "the store; load the stores one by one, choose other topics, or use layout=native",
                 )  # fmt: skip
             place[topic] = store
 

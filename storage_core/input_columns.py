@@ -96,7 +96,7 @@ class InputColumns:
         try:
             return column.cast(pa.int64())
         except _CAST_ERRORS:
-            raise self._first_bad(name, column, "a whole number of 64 bits is wanted") from None
+            raise self._first_bad(name, column, "a 64-bit integer is required") from None
 
     def _first_bad(self, name: str, column: pa.Array, rule: str) -> RowError | ColumnError:
         for row, value in enumerate(column):

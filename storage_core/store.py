@@ -370,7 +370,7 @@ class Store(Closable):
 
     def repair(self, target: str | None = None, dry_run: bool = False) -> Sequence[str]:
         """Repairs what `verify` finds, here or in a copy at `target`. Returns a line for each step done or to do."""
-        raise UnsupportedFormatError(f"{self.path}: no {self.queue_type} queue is repaired; use mode=DROPMALFORMED")
+        raise UnsupportedFormatError(f"{self.path}: no {self.queue_type} queue can be repaired; use mode=DROPMALFORMED")
 
     def definitions(self) -> Definitions:
         """What a node must import before it serves this store. Raises UnsupportedFormatError if nothing needs that."""

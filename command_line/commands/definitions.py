@@ -76,4 +76,4 @@ def _steps(stores: Sequence[tuple[str, str]], file: str | None) -> Iterator[str]
     yield "  4. chown -R rabbitmq: on them, or whoever the node runs as"
     yield "  5. start the node"
     yield "Not in the definitions: exchanges, bindings, users, permissions, policies. Export them from a running node"
-    yield "(rabbitmqctl export_definitions), or make them anew."
+    yield "(rabbitmqctl export_definitions), or create them again."

@@ -42,7 +42,7 @@ def command(
     """Mends STORE: finishes an unfinished write, cuts torn ends, and leads a broker over what is damaged, so that all
     intact messages are served again.
 
-    RocketMQ: damaged queues and index are made anew from the log. RabbitMQ: entries of the index whose message is gone
+    RocketMQ: damaged queues and index are rebuilt from the log. RabbitMQ: entries of the index whose message is gone
     are dropped. The broker must be stopped. Run it again when it was interrupted. What is left afterwards is printed,
     with exit code 1; --json prints a line for each step that is planned or done, and for each finding that is left.
     """

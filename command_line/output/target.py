@@ -46,7 +46,7 @@ def _check(path: str, replace: bool) -> None:
     if os.path.isdir(path):
         raise OptionError("FILE", path, "is a directory; give the name of a file")
     if os.path.exists(path) and not replace:
-        raise OptionError("FILE", path, "is there already; choose another name or remove it")
+        raise OptionError("FILE", path, "already exists; choose another name or remove it")
     if not os.path.isdir(folder):
         raise OptionError("FILE", path, f"there is no directory {folder}; make it first, or choose another")
     if not os.access(folder, os.W_OK | os.X_OK):

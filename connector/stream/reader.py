@@ -67,7 +67,9 @@ class MqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         options = read_options(self._options, stream=True)
         if options.columns is not None:
-            raise OptionError("columns", ",".join(options.columns), "goes not with .schema(...); give one of the two")
+            raise OptionError(
+                "columns", ",".join(options.columns), "cannot be combined with .schema(...); give one of the two"
+            )
         with Load(self._paths, options) as load:
             check_user_schema(self._schema, load.available())
 

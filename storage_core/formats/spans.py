@@ -87,7 +87,7 @@ def structs_at(buffer: Bytes, dtype: np.dtype[Any], positions: Positions) -> npt
         low, high = int(positions.min()), int(positions.max())
         if low < 0 or high > len(buffer) - dtype.itemsize:
             worst = low if low < 0 else high
-            raise FormatError(worst, f"{dtype.itemsize} bytes wanted, the buffer holds {len(buffer)}")
+            raise FormatError(worst, f"{dtype.itemsize} bytes expected, the buffer holds {len(buffer)}")
     if len(positions) <= FEW:
         return (
             np.array([buffer[at : at + dtype.itemsize] for at in positions.tolist()], np.uint8).view(dtype).reshape(-1)

@@ -106,5 +106,5 @@ class _Translation:
         raise OptionError(
             self._name,
             self._text,
-            f"uses {what}, which mqstore does not read; say it otherwise, or list the topics with 'topic'",
+            f"uses {what}, which mqstore does not support; write it differently, or list the topics with 'topic'",
         )

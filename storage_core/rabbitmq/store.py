@@ -82,7 +82,7 @@ class VhostStore(FollowedStore):
             return False
         found = names_in(self.path) - NEW_STORE_NAMES
         if found and not (found <= FIRST_NAMES and pending_intent(self.path) is not None):
-            text = f"is no RabbitMQ vhost directory; it has no {paths.PERSISTENT_FOLDER}"
+            text = f"is not a RabbitMQ vhost directory; it has no {paths.PERSISTENT_FOLDER}"
             raise StoreNotFoundError(f"StoreNotFoundError: {self.path} {text}")
         return True
 

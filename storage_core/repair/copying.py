@@ -53,7 +53,7 @@ def is_copied(root: str, target: str) -> bool:
     noted = read_json(os.path.join(JobFolder(target).folder, NOTE))
     own, other = (system.real_path(path) for path in (root, target))
     if own == other or other.startswith(own + os.sep) or own.startswith(other + os.sep):
-        raise MqStoreError(f"{target} is the store itself, or one lies in the other; repair to another directory")
+        raise MqStoreError(f"{target} is the store itself, or one is inside the other; repair to another directory")
     if noted is None and not _is_hardly_begun(target):
         raise MqStoreError(f"{target} is not empty; repair to a new directory")
     return noted is not None and bool(noted["source"] == own and noted["whole"])

@@ -65,7 +65,7 @@ def read_manifest(root: str) -> Manifest | None:
             raise ValueError(path)
         return Manifest(files, tuple(noted["folders"]))
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise MqStoreError(f"{path}: it is no manifest; copy the store again, or remove it") from None
+        raise MqStoreError(f"{path}: it is not a manifest; copy the store again, or remove it") from None
 
 
 def pieces_of(size: int) -> Iterator[tuple[int, int]]:

@@ -52,7 +52,9 @@ def _add(path: str, name: str, is_log: bool, files: list[StoreFile], folders: li
     inside = names_in(path)
     for each in inside:
         if each in ("", ".", ".."):
-            raise MqStoreError(f"{path}: an object's name has a part '{each}', which is no name of a file; rename it")
+            raise MqStoreError(
+                f"{path}: an object's name has a part '{each}', which is not a valid file name; rename it"
+            )
         _add(os.path.join(path, each), os.path.join(name, each), is_log, files, folders)
     if not inside:
         folders.append(name)

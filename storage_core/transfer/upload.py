@@ -66,7 +66,7 @@ class Upload:
     def _noted(self, there: Mapping[str, Found], files: Sequence[StoreFile]) -> dict[str, Any]:
         """The note of this copy, written if there is none. Raises MqStoreError for an unusable target."""
         if MANIFEST_NAME in there:
-            raise MqStoreError(f"{self._target}: a whole copy of a store lies there already; copy to a new folder")
+            raise MqStoreError(f"{self._target}: there is already a complete copy of a store; copy to a new folder")
         own = {file.name: [file.size, file.modified_ns] for file in files}
         note = {"format": FORMAT, "source": self._root, "host": os.uname().nodename, "files": own}
         if NOTE_NAME not in there:
@@ -80,13 +80,17 @@ class Upload:
             same_place = (noted["source"], noted["host"]) == (self._root, note["host"])
             same_files = noted["files"] == own
         except (ValueError, KeyError, TypeError):
-            raise MqStoreError(f"{self._target}/{NOTE_NAME}: it is no note of a copy; copy to a new folder") from None
+            raise MqStoreError(
+                f"{self._target}/{NOTE_NAME}: it is not a note of a copy; copy to a new folder"
+            ) from None
         if not same_place and not same_files:
             whose = f"{noted['source']} of host {noted['host']}"
             raise MqStoreError(f"{self._target} has an unfinished copy of {whose}; copy to a new folder")
         strange = there.keys() - own.keys() - {NOTE_NAME}
         if strange:
-            raise MqStoreError(f"{self._target} has what is no part of the store: {min(strange)}; remove it there")
+            raise MqStoreError(
+                f"{self._target} has a file that is not part of the store: {min(strange)}; remove it there"
+            )
         return noted
 
     @staticmethod

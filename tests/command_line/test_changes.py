@@ -59,7 +59,7 @@ def test_a_row_that_may_not_be_written_is_named(damaged: Path, tmp_path: Path) -
 def wrong_files() -> list[tuple[str, str]]:
     return [
         ('{"a": 1', "line 1: no JSON: "),
-        ("[1]", "line 1: no JSON object, but [1]"),
+        ("[1]", "line 1: not a JSON object, but [1]"),
         ('{"topic": "a b", "body": "x"}', "row 1: column 'topic' is 'a b': "),
         ('{"topic": "a", "body": "x"}\n\n{"topic": "a", "body": "x", "z": 1}', "line 3: the first line has no 'z'"),
         ('{"topic": "a", "body": "x", "bornTimestamp": "soon"}', "lines 1 to 1: column 'bornTimestamp': "),

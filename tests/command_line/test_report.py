@@ -156,7 +156,7 @@ def test_an_empty_store(tmp_path: Path) -> None:
 
 def test_a_page_is_not_written_over_another_file(rabbit: Path, tmp_path: Path) -> None:
     (tmp_path / "r.html").write_text("mine")
-    assert "is there already" in run("report", rabbit, "-o", tmp_path / "r.html", code=2).stderr
+    assert "already exists" in run("report", rabbit, "-o", tmp_path / "r.html", code=2).stderr
     assert (tmp_path / "r.html").read_text() == "mine"
     assert "there is no directory" in run("report", rabbit, "-o", tmp_path / "no" / "r.html", code=2).stderr
 

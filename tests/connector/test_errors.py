@@ -205,7 +205,7 @@ def test_a_path_that_a_task_does_not_see_names_the_host(tmp_path) -> None:
     with pytest.raises(StoreNotFoundError) as caught:
         list(reader.read(MqStorePartition("/gone", Broken())))
     assert str(caught.value) == (
-        f"StoreNotFoundError: /gone is not there on host {host_name()}, where a task reads it; "
+        f"StoreNotFoundError: /gone does not exist on host {host_name()}, where a task reads it; "
         "every machine that runs Spark must see the store at this path: mount it there, or read where it is"
     )
     with pytest.raises(FileNotFoundError):

@@ -144,8 +144,8 @@ def test_the_kafka_layout_refuses_stores_with_a_common_topic(stores) -> None:
     with pytest.raises(OptionError) as caught:
         planned("/d", layout="kafka")
     assert str(caught.value) == (
-        "OptionError: option 'layout' = 'kafka': topic x is in the stores a and b, and Kafka's columns name no store; "
-        "load the stores one by one, choose other topics, or use layout=native"
+        "OptionError: option 'layout' = 'kafka': topic x is in the stores a and b, and Kafka's columns do not name "
+        "the store; load the stores one by one, choose other topics, or use layout=native"
     )
     assert rows(planned("/d", layout="kafka", topic="y")).num_rows == 7
     with pytest.raises(OptionError):

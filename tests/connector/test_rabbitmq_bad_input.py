@@ -265,8 +265,8 @@ def test_columns_of_a_wrong_type(spark, store: Path) -> None:
         "1 as body": "ColumnError: column 'body': holds int32; it must be text or bytes",
         "'x' as body, array(1) as routingKeys": "ColumnError: column 'routingKeys': holds int32; it must be text or "
                                                "bytes",
-        "'x' as body, 'a' as priority": "RowError: row 0 of its task: column 'priority' is 'a': a whole number of 64 "
-                                       "bits is wanted",
+        "'x' as body, 'a' as priority": "RowError: row 0 of its task: column 'priority' is 'a': a 64-bit integer "
+                                       "is required",
         "'x' as body, 'q' as queu": None,
         "1 as messageId": "ColumnError: column 'body': a write needs this column (or value)",
     }  # fmt: skip

@@ -59,7 +59,7 @@ def test_a_column_of_another_type(load, shop: str) -> None:
 
 def test_columns_together_with_a_schema(load, shop: str) -> None:
     assert failure(lambda: load(shop, schema="topic string", columns="topic").count()) == (
-        "OptionError: option 'columns' = 'topic': goes not with .schema(...); give one of the two"
+        "OptionError: option 'columns' = 'topic': cannot be combined with .schema(...); give one of the two"
     )
 
 
@@ -194,7 +194,7 @@ def test_a_store_that_vanished_after_planning_names_the_host(load, tmp_path: Pat
     assert frame.count() == 150
     shutil.rmtree(tmp_path / "store")
     assert failure(frame.count) == (
-        f"StoreNotFoundError: {tmp_path / 'store'} is not there on host {host_name()}, where a task reads it; "
+        f"StoreNotFoundError: {tmp_path / 'store'} does not exist on host {host_name()}, where a task reads it; "
         "every machine that runs Spark must see the store at this path: mount it there, or read where it is"
     )
 

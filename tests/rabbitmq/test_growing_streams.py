@@ -128,7 +128,7 @@ def test_what_a_node_cut_and_wrote_anew(tmp_path: Path) -> None:
         for number in (7, 8, 9):
             cut[8 + 29 * number + 23] += 1
         index.write_bytes(cut)
-        with pytest.raises(DataLossError, match="was cut by a node and written anew before"):
+        with pytest.raises(DataLossError, match="was cut by a node and rewritten before"):
             resumed(sealed.positions, tail.look(), "here", True, sealed.seals)
         assert resumed(sealed.positions, tail.look(), "here", False, sealed.seals) == {key: fresh}
         index.write_bytes(cut[: 8 + 29 * 5])

@@ -143,8 +143,8 @@ def test_a_real_nodes_priority_queue(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "most", "text"),
     [
-        ("prio", 4, "option 'max_priority' = '4': the queue prio is there already and has 3"),
-        ("plain", 4, "option 'max_priority' = '4': the queue plain is there already and is no priority queue"),
+        ("prio", 4, "option 'max_priority' = '4': the queue prio already exists and has 3"),
+        ("plain", 4, "option 'max_priority' = '4': the queue plain already exists and is not a priority queue"),
         ("new", 256, "option 'max_priority' = '256': it is a number from 0 to 255"),
     ],
 )

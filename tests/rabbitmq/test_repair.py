@@ -183,7 +183,7 @@ def test_other_targets_and_a_running_node_are_refused(stores: dict[bool, Path], 
     (tmp_path / "full" / "x").write_bytes(b"")
     with pytest.raises(MqStoreError, match="is not empty"):
         repair(store, tmp_path / "full")
-    with pytest.raises(MqStoreError, match="in the other"):
+    with pytest.raises(MqStoreError, match="inside the other"):
         repair(store, store / "inside")
     node = tmp_path / "node" / "msg_stores" / "vhosts" / "v"
     shutil.copytree(store, node)

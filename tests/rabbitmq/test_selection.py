@@ -206,7 +206,7 @@ def test_what_is_no_store(tmp_path: Path) -> None:
     assert not looks_like_store(str(tmp_path))
     assert not looks_like_store(str(tmp_path / "nothing"))
     (tmp_path / "file").write_text("x")
-    with pytest.raises(StoreNotFoundError, match="is no RabbitMQ vhost directory"):
+    with pytest.raises(StoreNotFoundError, match="is not a RabbitMQ vhost directory"):
         open_store(str(tmp_path))
     path = golden.unpack("s7_gc_clean", tmp_path) / golden.DEFAULT_VHOST
     with pytest.raises(OptionError, match="close ones are recovery"):
@@ -253,7 +253,7 @@ def test_the_folder_tells_the_vhost_of_another_one_s_file(tmp_path: Path) -> Non
         with open_store(str(path)) as store:
             assert store.vhost == name
             found = [finding for finding in store.verify() if finding.file == ".vhost"]
-            assert [(each.kind, each.effect) for each in found] == [("unexpected file", "writes it anew")]
+            assert [(each.kind, each.effect) for each in found] == [("unexpected file", "rewrites it")]
             assert name in found[0].reason
             store.repair()
         assert not (path / ".vhost").exists()

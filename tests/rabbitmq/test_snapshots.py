@@ -186,5 +186,5 @@ def test_a_version_2_segment_of_a_number_that_no_queue_reaches(tmp_path: Path) -
     path = golden.unpack("s11_cqv2_clean", tmp_path) / golden.DEFAULT_VHOST
     file = sorted(path.glob("queues/*/1.qi"))[0]
     file.rename(file.with_name(f"{1 << 51}.qi"))
-    with pytest.raises(CorruptionError, match="are no segment"):
+    with pytest.raises(CorruptionError, match="are not a segment"):
         golden.table(path)

@@ -121,7 +121,7 @@ def test_a_flipped_bit_of_a_chunks_head(folder: Path) -> None:
             with pytest.raises(CorruptionError, match=f"{segment.name} at {position}: streamOffset {chunk} of"):
                 golden.rows(folder)
             assert golden.rows(folder, mode=Mode.DROPMALFORMED) == others, f"{field} bit {bit}"
-            hidden = "serves none of its messages, without a word"
+            hidden = "silently serves none of its messages"
             assert effects == {hidden if field == "type" else "fails a consumer that comes to it"}
         flip(segment, 8 * position + bit)
 

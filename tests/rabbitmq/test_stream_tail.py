@@ -180,7 +180,7 @@ def test_a_queue_that_is_numbered_anew_is_a_loss_that_is_named(tmp_path: Path, q
     with open_store(str(root)) as store, store.follow() as tail:
         snapshot = tail.settled()
         empty = from_json({**offset.to_json(), "seals": {"one": {"0": "-1"}}}, "rabbitmq", "/s")
-        with pytest.raises(DataLossError, match=r"one/0 was numbered anew, the checkpoint is at 20; .*failOnDataLoss"):
+        with pytest.raises(DataLossError, match=r"one/0 was renumbered, the checkpoint is at 20; .*failOnDataLoss"):
             resumed(empty.positions, snapshot, "/s", True, empty.seals)
         assert resumed(empty.positions, snapshot, "/s", False, empty.seals) == {("one", 0): 0}
     shutil.rmtree(root)

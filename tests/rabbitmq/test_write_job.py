@@ -142,8 +142,8 @@ def test_raw_properties_win_and_rows_that_would_not_survive_are_counted(tmp_path
         ("headers", [None, [("n" * 256, "")]], "row 1 of its task: column 'headers' is 'nnn"),
         ("priority", [1, 256], "row 1 of its task: column 'priority' is 256: it is 0 to 255"),
         ("deliveryMode", [2, 3], "row 1 of its task: column 'deliveryMode' is 3: it is 1 or 2"),
-        ("rawProperties", [b"\0\0", b"\x10\0"], "row 1 of its task: column 'rawProperties' is 1000: it is no AMQP"),
-        ("rawProperties", [b"\0\0", bytes.fromhex("20000000000301615a")], "it is no AMQP 0-9-1 property list"),
+        ("rawProperties", [b"\0\0", b"\x10\0"], "row 1 of its task: column 'rawProperties' is 1000: it is not an AMQP"),
+        ("rawProperties", [b"\0\0", bytes.fromhex("20000000000301615a")], "it is not an AMQP 0-9-1 property list"),
         ("timestamp", [0, -1], "row 1 of its task: column 'timestamp' is -1: it lies before 1970"),
     ],
 )
@@ -307,7 +307,7 @@ def test_a_running_node_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_new_store_is_made_by_its_first_job(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(StoreNotFoundError, match="is no RabbitMQ vhost directory"):
+    with pytest.raises(StoreNotFoundError, match="is not a RabbitMQ vhost directory"):
         open_store(str(tmp_path))
     store = open_store(str(tmp_path / "new"), {"vhost": "é"})
     with pytest.raises(StoreNotFoundError, match="there is no store yet; write to it first"):

@@ -45,4 +45,4 @@ def test_every_fixture_is_the_same(tmp_path: Path) -> None:
     errors = [line for line in lines if line.startswith("ERROR ")]
     assert "there is nothing at this address" in errors[0]
     assert "the name node does not answer" in errors[1]
-    assert "mqstore writes nothing to HDFS" in errors[2]
+    assert "mqstore does not write to HDFS" in errors[2]

@@ -73,7 +73,7 @@ def test_two_copies_do_not_mix(server: S3Server, tmp_path: Path) -> None:
     assert command(server, store, "s3://backups/once").returncode == 0
     again = command(server, store, "s3://backups/once")
     assert again.returncode == 2
-    assert "a whole copy of a store lies there already" in again.stderr
+    assert "there is already a complete copy of a store" in again.stderr
     (server.folder / "backups" / "once" / ".mqstore" / "manifest.json").unlink()
     half = command(server, "s3://backups/once", tmp_path / "down")
     assert (half.returncode, half.stderr.count("\n")) == (2, 1)

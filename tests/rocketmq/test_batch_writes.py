@@ -55,7 +55,7 @@ def test_a_write_takes_no_message_from_a_consumer(tmp_path: Path) -> None:
         after = archive.fingerprint(directory)
         assert [path for path in untouched if untouched[path][1:] != after[path][1:]] == []
         (directory / "checkpoint").write_bytes(b"")
-        assert "batchconsumequeue/orders/1: made anew from the log" in store.repair()
+        assert "batchconsumequeue/orders/1: rebuilt from the log" in store.repair()
         assert batch_files(directory) == files
         assert rows_of(directory) == before
         assert list(store.verify()) == []

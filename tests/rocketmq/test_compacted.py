@@ -104,7 +104,7 @@ def test_views_count_what_is_served(directory: Path) -> None:
         (line,) = store.snapshot().warnings()
     assert line == (
         "store: of compacted topics (latest, settings) the rows are those that a broker serves, without messages whose "
-        "key came again; option scan=log reads every message of the log"
+        "key was sent again; option scan=log reads every message of the log"
     )
     for queue in queues:
         own = [row for row in rows if place(row)[:2] == (queue["topic"], queue["queueId"])]

@@ -129,7 +129,7 @@ def test_an_attempt_that_is_late_leaves_nothing_and_never_reaches_the_target(tmp
 
     with pytest.raises(MqStoreError):
         job.stage(slow(), 0, 1, 1)
-    with pytest.raises(MqStoreError, match="is not there for a task"):
+    with pytest.raises(MqStoreError, match="does not exist for a task"):
         job.stage(iter(rows(20).to_batches()), 0, 2, 2)
     assert [found.name for found in tmp_path.iterdir()] == ["target"]
     (only,) = find_stores(str(path))
@@ -173,6 +173,6 @@ def test_a_task_that_writes_while_its_job_is_aborted_leaves_nothing(
     monkeypatch.setattr(system, "entries", entries)
     job.abort()
     assert leftovers(path) == []
-    with pytest.raises(MqStoreError, match="is not there for a task"):
+    with pytest.raises(MqStoreError, match="does not exist for a task"):
         job.stage(iter(rows(20).to_batches()), 1, 0, 9)
     assert leftovers(path) == []

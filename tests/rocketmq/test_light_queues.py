@@ -118,7 +118,7 @@ def test_what_a_light_queue_lacks_is_found_and_made_anew(directory: Path, tmp_pa
         with open_store(str(lacking), indexSlots=5, indexEntries=40) as store:
             done = list(store.repair())
         assert [line for line in done if "LMQ" in line] == [
-            f"consumequeue/{name}/0: made anew from the log" for name in LIGHT
+            f"consumequeue/{name}/0: rebuilt from the log" for name in LIGHT
         ]
         assert found(lacking) == []
         assert queue_bytes(lacking) == before

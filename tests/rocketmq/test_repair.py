@@ -102,7 +102,7 @@ def test_a_record_that_states_another_address_stays(tmp_path: Path) -> None:
     row = next(row for row in records(store) if row.body_size > 0 and row.position > 1000)
     before = served(store)
     overwrite(row.path, row.position + 28, b"\7")
-    assert any("address is written anew" in line for line in repair(store, "mixed-4.9.3"))
+    assert any("address is corrected" in line for line in repair(store, "mixed-4.9.3"))
     check(store, set(before), before)
 
 
@@ -268,7 +268,7 @@ def test_a_queue_without_its_beginning_begins_at_0(tmp_path: Path) -> None:
     overwrite(place.path, place.position + 4, b"\7" * 4)
     overwrite(sorted((store / "consumequeue" / "orders" / "0").iterdir())[0], 0, b"\7" * 12)
     done = repair(store, "mixed-4.9.3")
-    assert any("orders/0: made anew, with every message" in line for line in done)
+    assert any("orders/0: rebuilt with every message" in line for line in done)
     request = in_partitions(1, columns=("topic", "queueId", "queueOffset", "physicalOffset"), **AS_BROKER)
     own = [row for row in read(store, request) if (row["topic"], row["queueId"]) == ("orders", 0)]
     assert [row["physicalOffset"] for row in own] == rest
@@ -281,7 +281,7 @@ def test_a_running_broker_and_a_full_target_are_refused(tmp_path: Path) -> None:
     (tmp_path / "full" / "x").write_bytes(b"")
     with pytest.raises(MqStoreError, match="is not empty"):
         repair(store, "mixed-4.9.3", tmp_path / "full")
-    with pytest.raises(MqStoreError, match="in the other"):
+    with pytest.raises(MqStoreError, match="inside the other"):
         repair(store, "mixed-4.9.3", store / "inside")
     before = archive.fingerprint(store)
     with FileLock(str(store / "lock"), 0, "a test"):

@@ -56,7 +56,7 @@ class Hdfs(BackEnd):
 
     def put(self, path: str, source: Callable[[], Iterator[bytes]], size: int, only_new: bool) -> None:
         """Raises Refused: writing a file only if there is none needs more than pyarrow offers."""
-        raise Refused("mqstore writes nothing to HDFS; take the store there by `hdfs dfs -put`, the log first")
+        raise Refused("mqstore does not write to HDFS; copy the store there with `hdfs dfs -put`, the log first")
 
     def _listed(self, prefix: str, recursive: bool) -> list[tuple[Found, bool]]:
         chosen = self._arrow.FileSelector("/" + prefix, allow_not_found=True, recursive=recursive)

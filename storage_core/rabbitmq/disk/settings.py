@@ -54,7 +54,7 @@ def _parsed(name: str, value: Any, default: Any) -> Any:
     if isinstance(default, tuple):
         pair = value.split(",") if isinstance(value, str) else list(value)
         if len(pair) != 2:
-            raise OptionError(name, str(value), "two numbers are wanted: the initial credit and the step")
+            raise OptionError(name, str(value), "two numbers are required: the initial credit and the step")
         return _number(name, pair[0], int, 1), _number(name, pair[1], int, 1)
     if isinstance(default, float):
         return _number(name, value, float, 0)

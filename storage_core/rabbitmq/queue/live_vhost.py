@@ -93,8 +93,8 @@ class LiveVhost:
         if wanted is None or wanted == own:
             return own
         if self._has(name.encode()):
-            fact = "is no priority queue" if own is None else f"has {own}"
-            raise OptionError("max_priority", str(wanted), f"the queue {name} is there already and {fact}")
+            fact = "is not a priority queue" if own is None else f"has {own}"
+            raise OptionError("max_priority", str(wanted), f"the queue {name} already exists and {fact}")
         return wanted
 
     def _has(self, name: bytes) -> bool:

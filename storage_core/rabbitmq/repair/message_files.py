@@ -81,7 +81,7 @@ def mend(path: str, cut: CutBytes) -> list[str]:
         size = gap.stop - gap.start
         if gap.whole:
             cut.overwrite(path, gap.stop - 1, bytes((MARKER,)))
-            done.append(f"at {gap.start}: the record's end marker is written anew, its message is whole")
+            done.append(f"at {gap.start}: the record's end marker is restored, its message is complete")
         elif gap.stop == len(data):
             cut.resize(path, gap.start)
             done.append(f"at {gap.start}: {size:,} bytes after the last whole record are cut")

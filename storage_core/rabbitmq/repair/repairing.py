@@ -47,15 +47,15 @@ PLANNED = {
     Kind.JOURNAL: "keep the records that a node accepts",
     Kind.TORN_JOURNAL: "cut it",
     Kind.SEGMENT: "keep the records that a node accepts",
-    Kind.MESSAGE: "write the end marker anew where the message is whole, else let no queue have it",
+    Kind.MESSAGE: "restore the end marker if the message is complete, else detach it from all queues",
     Kind.TORN: "cut it, or lead a node's scan to the next whole record",
     Kind.BLANK: "cut it, or lead a node's scan to the next whole record",
     Kind.UNREADABLE: "drop the entry: nobody can read the message",
     Kind.ID: "write the id of the message into its record",
     Kind.DISAGREEING: "drop the entries whose message is gone, and notes of the last stop that do not fit",
     Kind.DANGLING: DROPPED,
-    Kind.TABLES: "move the tables away: a node makes them anew",
-    Kind.COUNT: "move the tables away: a node counts anew",
+    Kind.TABLES: "move the tables away: a node rebuilds them",
+    Kind.COUNT: "move the tables away: a node counts again",
     Kind.ODD: "move it away",
 }
 
@@ -141,10 +141,10 @@ class Repair:
         for path in there:
             cut.move(f"{self.root}/{path}")
         if there:
-            self.done.append(f"{paths.PERSISTENT_FOLDER}: its tables are moved away, a node makes them anew")
+            self.done.append(f"{paths.PERSISTENT_FOLDER}: its tables are moved away, a node rebuilds them")
         counted = sum(Kind(finding.kind) is Kind.COUNT for finding in listed)
         if counted:
-            self.done.append(f"{TABLES[2]}: wrong reference counts of {counted:,} messages; a node counts anew")
+            self.done.append(f"{TABLES[2]}: wrong reference counts of {counted:,} messages; a node counts again")
 
     def _forget_terms(self, snapshot: VhostSnapshot, cut: CutBytes) -> None:
         """Moves `recovery.dets` away if it does not match the contents of the queues."""

@@ -244,7 +244,7 @@ class VhostStreamSnapshot(VhostSnapshot, StreamSnapshot):
             return first, f"ends at {stop} now, the checkpoint is at {position}"
         sealed = -1 if seal is None else int(seal.partition(":")[0])
         if seal is not None and self.count(key, sealed + 1, position):
-            return first, f"was numbered anew, the checkpoint is at {position}"
+            return first, f"was renumbered, the checkpoint is at {position}"
         return position, ""
 
     # -- plans

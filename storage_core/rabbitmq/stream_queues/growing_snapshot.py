@@ -131,7 +131,7 @@ class GrowingSnapshot(StreamQueuesSnapshot, StreamSnapshot):
         log, epoch = self._by_key[key], int(seal.rpartition(":")[2])
         newer = (segment.chunks() for segment in log.segments)
         later = [int(part["id"][np.argmax(part["epoch"] > epoch)]) for part in newer if (part["epoch"] > epoch).any()]
-        return min([position, *later]), f"was cut by a node and written anew before {position}, where the checkpoint is"
+        return min([position, *later]), f"was cut by a node and rewritten before {position}, where the checkpoint is"
 
     # -- plans
 

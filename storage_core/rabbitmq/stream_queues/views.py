@@ -52,7 +52,7 @@ DAMAGE = FINDINGS.append(pa.field("store", pa.string()))
 SERVED = "fails a consumer that comes to it"
 BROKEN = "serves the chunk; a consumer does not get beyond it"
 IGNORED, PASSED = "serves all", "serves all, but not to a consumer that begins there"
-HIDDEN = "serves none of its messages, without a word"
+HIDDEN = "silently serves none of its messages"
 NOT_STARTED = "does not start the stream"
 _EFFECTS = {"head": IGNORED, "index": PASSED, "chain": BROKEN, "type": HIDDEN}
 

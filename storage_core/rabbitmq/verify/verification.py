@@ -95,12 +95,12 @@ def _names_and_settings(snapshot: VhostSnapshot) -> Iterator[Finding]:
     flaw = vhost_flaw(root)
     if flaw is not None:
         size = system.stat(f"{root}/{paths.VHOST_FILE}").size
-        yield Finding(paths.VHOST_FILE, 0, size, Kind.ODD, flaw, "writes it anew", True)
+        yield Finding(paths.VHOST_FILE, 0, size, Kind.ODD, flaw, "rewrites it", True)
     for directory in snapshot.directories:
         if directory.misnamed:
             size = directory.sizes[paths.STUB_FILE]
             yield Finding(
-                directory.stub, 0, size, Kind.ODD, "it does not name the queue of its folder", "writes it anew", True
+                directory.stub, 0, size, Kind.ODD, "it does not name the queue of its folder", "rewrites it", True
             )
 
 

@@ -217,7 +217,7 @@ def _checked_lists(given: InputColumns, raw: pa.BinaryArray) -> PropertySpans:
     if len(bad):
         row = int(bad[0])
         value = shorten(raw[row].as_py().hex())
-        raise RowError("rawProperties", value, "it is no AMQP 0-9-1 property list", given.first_row + row)
+        raise RowError("rawProperties", value, "it is not an AMQP 0-9-1 property list", given.first_row + row)
     return located
 
 

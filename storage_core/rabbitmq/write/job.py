@@ -54,7 +54,7 @@ class VhostWriteJob(WriteJob):
         folder, prefix = self._folder.staging(self.job), f"{partition}-{attempt}-{task}"
         if not system.exists(folder):
             raise MqStoreError(
-                f"{folder} is not there for a task; every machine that writes must see the store at this path"
+                f"{folder} does not exist for a task; every machine that writes must see the store at this path"
             )
         rows = InputRows(self.options.queue, self.options.exchange)
         writer = TaskWriter(folder, prefix, self.facts, self.options.priorities)

@@ -266,5 +266,5 @@ def _time_of(name: str) -> datetime.datetime:
     try:
         seconds = datetime.datetime.strptime(name[:14], "%Y%m%d%H%M%S")  # noqa: DTZ007 - local time
     except ValueError:
-        raise CorruptionError(name, 0, "the name of an index file is no time; rename or remove the file") from None
+        raise CorruptionError(name, 0, "the name of an index file is not a time; rename or remove the file") from None
     return seconds + datetime.timedelta(milliseconds=int(name[14:17] or "0"))

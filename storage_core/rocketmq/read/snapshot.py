@@ -56,7 +56,7 @@ class RocketSnapshot(Snapshot):
         """Partitions that together hold each selected message once."""
         message_schema(request)
         if request.include_acked:
-            raise OptionError("includeAcked", "true", "RocketMQ deletes no message by acknowledging it; leave it out")
+            raise OptionError("includeAcked", "true", "RocketMQ does not delete acknowledged messages; leave it out")
         store_name = request.store_name or self._store_name
         if request.scan is Scan.LOG:
             return log_partitions(request, self._listing, store_name)
@@ -111,20 +111,20 @@ class RocketSnapshot(Snapshot):
         if left_out:
             lines.append(
                 f"{self._store_name}: up to {left_out} bytes of the commit log from physical offset "
-                f"{self.served.verdict.log_end} on are not served, as a broker would cut them; option scan=log reads "
-                "what is right in them"
+                f"{self.served.verdict.log_end} on are not served, because a broker would discard them; option "
+                "scan=log reads the intact records among them"
             )
         first, stop = self.served.verdict.unlisted
         if first < stop:
             lines.append(
                 f"{self._store_name}: the messages between physical offsets {first} and {stop} are not served, as a "
-                "start of a 5.x broker with DLedger after a crash takes them out of their queues; option scan=log "
+                "5.x broker with DLedger removes them from their queues when it starts after a crash; option scan=log "
                 "reads them"
             )
         if compacted := sorted({topic for (topic, _), queue in self.served.batched.items() if queue.is_compacted}):
             lines.append(
                 f"{self._store_name}: of compacted topics ({listing(compacted)}) the rows are those that a broker "
-                "serves, without messages whose key came again; option scan=log reads every message of the log"
+                "serves, without messages whose key was sent again; option scan=log reads every message of the log"
             )
         return lines
 

@@ -91,7 +91,7 @@ class LogRepair:
             system.close(descriptor)
         move_file(staged, path)
         system.sync_folder(os.path.dirname(path))
-        return "made anew, blank"
+        return "created blank"
 
     def _readdress(self, file: ChainFile, position: int, size: int) -> str:
         """Rewrites the address of a record that is otherwise right; brokers do not check it (rocketmq.md 5.4)."""
@@ -104,7 +104,7 @@ class LogRepair:
             return ""
         address = (file.base_offset + position).to_bytes(8, "big")
         self._cut.overwrite(file.path, position + PHYSICAL_OFFSET_AT, address)
-        return "its address is written anew"
+        return "its address is corrected"
 
     def _fill(self, file: ChainFile, position: int, size: int) -> str:
         if position + size == file.size:

@@ -48,8 +48,8 @@ PLANNED = {
     Kind.UNFINISHED: "finish the write, or remove what is left of it",
     Kind.EMPTY: "move it away",
     Kind.ODD: "move it away",
-    Kind.CONFIG: "move it away, so that the .bak file is taken",
-    Kind.FILE_LOST: "make it anew, blank",
+    Kind.CONFIG: "move it away, so that the .bak file is used",
+    Kind.FILE_LOST: "create a blank one",
     Kind.LENGTH: "give it its length",
     Kind.BYTES: "fill the place with a record that no queue lists",
     Kind.DELAY: "put a record there that no queue lists",
@@ -57,12 +57,12 @@ PLANNED = {
     Kind.CHECKSUM: "keep the message as it is, with the checksum of its present body",
     Kind.TORN: "cut it",
     Kind.AFTER_END: "serve them again",
-    Kind.CHECKPOINT: "write it anew",
+    Kind.CHECKPOINT: "rewrite it",
     Kind.QUEUE_TYPE: "nothing; restore topics.json, or move the queue away if it holds nothing",
     Kind.COMPACTION_FILE: "nothing; restore the file, or move both folders of the queue out of compaction/",
     Kind.COMPACTED_ENTRY: "nothing; a compaction of the broker drops it",
-    **dict.fromkeys(QUEUES | BATCHES, "make the queue anew from the log"),
-    **dict.fromkeys(INDEX, "make the index anew from the log"),
+    **dict.fromkeys(QUEUES | BATCHES, "rebuild the queue from the log"),
+    **dict.fromkeys(INDEX, "rebuild the index from the log"),
 }
 
 
@@ -173,15 +173,15 @@ class Repair:
         for key in sorted(queues):
             if key not in again:
                 empty_queue(subject, key, cut)
-            said = "made anew, with every message in the order of the log" if key in again else "made anew from the log"
+            said = "rebuilt with every message in the order of the log" if key in again else "rebuilt from the log"
             self.done.append(f"{paths.CONSUME_QUEUE}/{key[0]}/{key[1]}: {said}")
         self._made |= queues
         if of_index:
             for path in index_paths(self.root):
                 cut.move(path)
-            self.done.append(f"{paths.INDEX}: made anew from the log")
+            self.done.append(f"{paths.INDEX}: rebuilt from the log")
         if Kind.CHECKPOINT in kinds:
-            self.done.append(f"{paths.CHECKPOINT}: written anew")
+            self.done.append(f"{paths.CHECKPOINT}: rewritten")
         complete(self.root, settings)
         return True
 
@@ -190,7 +190,7 @@ class Repair:
         if keys:
             list_batches(subject, keys, cut)
         for key in sorted(keys):
-            self.done.append(f"{paths.BATCH_CONSUME_QUEUE}/{key[0]}/{key[1]}: made anew from the log")
+            self.done.append(f"{paths.BATCH_CONSUME_QUEUE}/{key[0]}/{key[1]}: rebuilt from the log")
 
     def _start_over(self) -> None:
         """Makes the next broker start dispatch the whole log, as after a crash with an all-zero checkpoint."""

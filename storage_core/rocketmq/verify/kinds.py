@@ -52,7 +52,7 @@ REMOVES = "removes the file"
 
 EFFECTS: dict[Kind, tuple[str, str]] = {
     Kind.UNFINISHED: (REFUSES, REFUSES),
-    Kind.FILE_LOST: ("loads the store and skips what lay there", "loads the store and skips what lay there"),
+    Kind.FILE_LOST: ("loads the store and skips what was there", "loads the store and skips what was there"),
     Kind.LENGTH: (REFUSES, REFUSES),
     Kind.EMPTY: (REFUSES, REMOVES),
     Kind.ODD: (REFUSES, REFUSES),
@@ -73,12 +73,12 @@ EFFECTS: dict[Kind, tuple[str, str]] = {
     Kind.COMPACTION_FILE: (IGNORES, REFUSES),
     Kind.COMPACTED_ENTRY: (IGNORES, "serves the bytes as they are"),
     Kind.INDEX_LOST: ("finds no message by key", "finds no message by key"),
-    Kind.INDEX_FILE: ("misses messages by key, without a word", "misses messages by key, without a word"),
+    Kind.INDEX_FILE: ("silently misses messages by key", "silently misses messages by key"),
     Kind.INDEX_ENTRY: ("misses messages by key, or finds others", "misses messages by key, or finds others"),
     Kind.INDEX_PAST_END: (IGNORES, IGNORES),
     Kind.UNINDEXED: ("does not find them by key", "does not find them by key"),
-    Kind.CHECKPOINT: ("makes it anew, and scans the whole log after a crash",) * 2,
-    Kind.CONFIG: ("takes the .bak file, else starts with an empty table",) * 2,
+    Kind.CHECKPOINT: ("rebuilds it, and scans the whole log after a crash",) * 2,
+    Kind.CONFIG: ("uses the .bak file, else starts with an empty table",) * 2,
 }
 """What brokers of 4.9.3 and of 5.3.3 do, unless that depends on the place of the damage."""
 

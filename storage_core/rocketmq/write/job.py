@@ -73,7 +73,7 @@ class RocketWriteJob(StreamedJob):
         folder = JobFolder(self.root).staging(self.job)
         if not system.exists(folder):
             raise MqStoreError(
-                f"{folder} is not there for a task; every machine that writes must see the store at this path"
+                f"{folder} does not exist for a task; every machine that writes must see the store at this path"
             )
         state = Task(self.settings, self.queue_counts, partition, self.log_file_size)
         try:

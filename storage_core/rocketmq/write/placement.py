@@ -83,7 +83,7 @@ def _check(physical_offsets: Positions, ends: Positions, before: Positions, file
     if len(wrong):
         at = int(wrong[0])
         raise ValueError(
-            f"physicalOffset {physical_offsets[at]} lies before {before[at]}, where the log ends by then; "
+            f"physicalOffset {physical_offsets[at]} lies before {before[at]}, where the log ends by that time; "
             "preserve needs rows in the order of physicalOffset, after the end of the store"
         )
     wrong = np.flatnonzero((physical_offsets != before) & (physical_offsets % file_size != 0))

@@ -123,7 +123,7 @@ def _taken(root: str, error: MqStoreError) -> MqStoreError:
     """The error for a preserved job that can never be finished, because a broker has taken its addresses."""
     return MqStoreError(
         f"{root}: an earlier write with preserve=true is committed and can not be finished, as a broker wrote to the "
-        f"store after the guard was removed ({error}); write its rows anew into a new store, and remove "
+        f"store after the guard was removed ({error}); write its rows again into a new store, and remove "
         f"{JobFolder(root).intent} to keep this one as the broker left it"
     )
 

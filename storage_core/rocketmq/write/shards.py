@@ -76,7 +76,7 @@ class ShardJob(WriteJob):
     def _check_folder(self) -> None:
         if not system.exists(os.path.join(self.folder, OWNER)):
             raise MqStoreError(
-                f"{self.folder} is not there for a task; every machine that writes must see the folder of the stores"
+                f"{self.folder} does not exist for a task; every machine that writes must see the folder of the stores"
             )
 
     def commit(self, parts: Sequence[StagedPart]) -> int:

@@ -95,13 +95,13 @@ def test_deaths_of_both_kinds() -> None:
     [
         (container(b"\0\0", b"", {}, "mc_other"), "a message of the protocol 'mc_other', which no release has"),
         (container(b"\0\0", b"", {Atom("x"): 1}), "names no exchange"),
-        (container(b"\0\0", b"", {Atom("rk"): b"k"}), "the routing keys are no list"),
+        (container(b"\0\0", b"", {Atom("rk"): b"k"}), "the routing keys are not a list"),
         (container(b"\0\0", b"", {}, id_=b"short"), "the id is not 16 bytes"),
         (container(b"\0\1", b"", {}), "bits 0 and 1 must be zero"),
         (container(b"\0\0", b"", {Atom("deaths"): (1, 2, 3, {4: 5})}), "the deaths of the message are not as expected"),
         (container(b"\0\0", b"", {Atom("deaths"): 1}), "the deaths of the message are not as expected"),
         (container(b"\0\0", b"", {Atom("deaths"): [(1, 2)]}), "a death of the message is not as expected"),
-        (container(b"\0\0", b"", {Atom("p"): 999}), "what the broker noted is no property"),
+        (container(b"\0\0", b"", {Atom("p"): 999}), "an annotation of the broker is not a property"),
         (et.encode((Atom("mc"), Atom("mc_amqpl"), b"", [])), "the container has no annotations"),
         (
             et.encode((Atom("mc"), Atom("mc_amqpl"), b"", {Atom("x"): b"", Atom("rk"): [], Atom("id"): ID})),

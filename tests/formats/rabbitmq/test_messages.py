@@ -133,9 +133,9 @@ def test_properties_of_another_protocol() -> None:
     assert listed(none, b"\x10\0\2", "rabbit_framing_amqp_0_8") == "100002"
     assert listed(decoded, b"\x10\0\2", "another") == "080007"
     assert listed(decoded, b"\x10\0\2", basic_message.PROTOCOL) == "100002"
-    with pytest.raises(MessageError, match="wanted"):
+    with pytest.raises(MessageError, match="bytes of flags expected"):
         listed(none, b"", "rabbit_framing_amqp_0_8")
-    with pytest.raises(MessageError, match="of protocol another, which no node knows"):
+    with pytest.raises(MessageError, match="of protocol another, which no node supports"):
         listed(none, b"\x10\0\2", "another")
 
 

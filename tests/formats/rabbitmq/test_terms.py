@@ -171,7 +171,7 @@ def real_table(folder: Path) -> bytes:
     [
         (15, 2, "the header has another MD5"),
         (170, 0, "the header has another MD5"),
-        (11, 2, "2 is no sign of how it was closed"),
+        (11, 2, "2 is not a known way of closing a table"),
         (5435, 0xCE, "no active collection: size 206"),
         (5437, 0, "no active collection"),
         (5443, 0xFF, "an object of 255 bytes"),
@@ -258,9 +258,9 @@ def test_dumps_that_are_cut_or_of_another_table() -> None:
         ets_dump.decode_index(data[:-1])
     with pytest.raises(FormatError, match="a dump of rabbit_msg_store_ets_index"):
         ets_dump.decode_summary(data)
-    with pytest.raises(FormatError, match="no disk log's"):
+    with pytest.raises(FormatError, match="not a disk log's"):
         ets_dump.decode_index(b"\7" + data[1:])
-    with pytest.raises(FormatError, match="no table of version 9"):
+    with pytest.raises(FormatError, match="not a table of version 9"):
         dets.decode(bytes(2000))
 
 

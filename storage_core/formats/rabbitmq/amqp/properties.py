@@ -136,7 +136,7 @@ def _located_by(loops: Any, buffer: Bytes, starts: Positions, stops: Positions) 
 def decode(data: bytes) -> dict[str, Any]:
     """The fields of one property list by name: bytes, ints, and items for `headers`. Raises FormatError."""
     if len(data) < _FLAGS.size:
-        raise FormatError(0, f"{_FLAGS.size} bytes of flags wanted, {len(data)} are there")
+        raise FormatError(0, f"{_FLAGS.size} bytes of flags expected, {len(data)} are there")
     flags = _FLAGS.unpack_from(data)[0]
     if flags & SPARE_BITS:
         raise FormatError(0, f"flags {flags:#06x}: bits 0 and 1 must be zero")
@@ -195,7 +195,7 @@ def encode(values: dict[str, Any]) -> bytes:
 def from_decoded(record: Any) -> bytes:
     """The property list that a node delivers for a message with a decoded `P_basic` record. Raises FormatError."""
     if not isinstance(record, tuple) or len(record) != len(FIELDS) + 1 or record[0] != "P_basic":
-        raise FormatError(0, "decoded properties that are no P_basic record")
+        raise FormatError(0, "decoded properties that are not a P_basic record")
     values: dict[str, Any] = {}
     for (name, kind), value in zip(FIELDS, record[1:], strict=True):
         if value == "undefined":

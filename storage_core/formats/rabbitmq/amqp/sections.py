@@ -124,7 +124,7 @@ def inner_of(data: bytes, value: Element) -> tuple[Element, ...]:
         if position > value.stop:
             raise FormatError(value.start, "a value reaches beyond its list")
     if position != value.stop:
-        raise FormatError(value.start, f"{value.stop - position} bytes behind the last value of a list")
+        raise FormatError(value.start, f"{value.stop - position} bytes after the last value of a list")
     if value.code in MAPS and count % 2:
         raise FormatError(value.start, "a map with a key and no value")
     return tuple(found)
@@ -238,7 +238,7 @@ def values_in(data: bytes, found: list[Section], code: int) -> list[Value]:
     if last is None:
         return []
     if last.value.code not in LISTS:
-        raise FormatError(last.start, "a section that should be a list is none")
+        raise FormatError(last.start, "a section that should be a list is not one")
     return [whole_value(data, element) for element in last.inner]
 
 
@@ -248,7 +248,7 @@ def pairs_in(data: bytes, found: list[Section], code: int) -> list[tuple[Value, 
     if last is None:
         return []
     if last.value.code not in MAPS:
-        raise FormatError(last.start, "a section that should be a map is none")
+        raise FormatError(last.start, "a section that should be a map is not one")
     values = [whole_value(data, element) for element in last.inner]
     return list(zip(values[::2], values[1::2], strict=True))
 

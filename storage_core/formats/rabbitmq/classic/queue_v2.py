@@ -68,17 +68,17 @@ def decode_header(data: Bytes, magic: int, number: int) -> tuple[int, int]:
     A range that does not match the segment is ignored: a node uses only the number.
     """
     if len(data) < HEADER.size:
-        raise FormatError(0, f"a header of {HEADER.size} bytes wanted, the file holds {len(data)}")
+        raise FormatError(0, f"a header of {HEADER.size} bytes expected, the file holds {len(data)}")
     header = data[: HEADER.size].view(HEADER.dtype)[0]
     if int(header["magic"]) != magic:
         raise FormatError(0, f"magic {int(header['magic']):#010x}, expected {magic:#010x}")
     if int(header["version"]) != VERSION:
-        raise FormatError(4, f"version {int(header['version'])}, this reader knows {VERSION}")
+        raise FormatError(4, f"version {int(header['version'])}, this reader supports {VERSION}")
     first, following = int(header["first"]), int(header["next"])
     if first != number * (following - first) or not 0 < following - first <= _MOST_ENTRIES:
         first, following = number * SEGMENT_ENTRY_COUNT, (number + 1) * SEGMENT_ENTRY_COUNT
     if following >= _NO_ID:
-        raise FormatError(5, f"sequence ids {first} to {following} are no segment")
+        raise FormatError(5, f"sequence ids {first} to {following} are not a segment")
     return first, following
 
 

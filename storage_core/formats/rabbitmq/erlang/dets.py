@@ -61,23 +61,23 @@ def decode(data: bytes) -> list[Any]:
     such a file and starts with an empty one), or if a collection cannot be read (DETS then answers no more requests).
     """
     if len(data) < OBJECTS_POSITION:
-        raise FormatError(0, f"a header of {OBJECTS_POSITION} bytes wanted, the file holds {len(data)}")
+        raise FormatError(0, f"a header of {OBJECTS_POSITION} bytes expected, the file holds {len(data)}")
     header = np.frombuffer(data, HEADER.dtype, 1)[0]
     if int(header["cookie"]) != COOKIE or int(header["version"]) != VERSION:
         raise FormatError(
-            4, f"cookie {int(header['cookie']):#010x}, version {int(header['version'])}: no table of version 9"
+            4, f"cookie {int(header['cookie']):#010x}, version {int(header['version'])}: not a table of version 9"
         )
     if header["md5"].tobytes() not in {NO_MD5, hashlib.md5(data[SUMMED], usedforsecurity=False).digest()}:
         raise FormatError(HEADER.field("md5").offset, "the header has another MD5")
     closed = int(header["closed_properly"])
     if closed not in {CLOSED, NOT_CLOSED}:
-        raise FormatError(HEADER.field("closed_properly").offset, f"{closed} is no sign of how it was closed")
+        raise FormatError(HEADER.field("closed_properly").offset, f"{closed} is not a known way of closing a table")
     return _linked(data, int(header["object_count"])) if closed == CLOSED else _repaired(data)
 
 
 def _words(data: bytes, position: int, count: int) -> list[int]:
     if position < 0 or position + 4 * count > len(data):
-        raise FormatError(position, f"{4 * count} bytes wanted, the file holds {len(data)}")
+        raise FormatError(position, f"{4 * count} bytes expected, the file holds {len(data)}")
     words: list[int] = np.frombuffer(data, ">u4", count, position).tolist()
     return words
 

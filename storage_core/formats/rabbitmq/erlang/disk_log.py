@@ -40,10 +40,10 @@ def items(data: bytes) -> tuple[Positions, Positions, int]:
     the head is not that of a disk log.
     """
     if len(data) < HEAD.size:
-        raise FormatError(0, f"a head of {HEAD.size} bytes wanted, the file holds {len(data)}")
+        raise FormatError(0, f"a head of {HEAD.size} bytes expected, the file holds {len(data)}")
     magic, state = _ITEM.unpack_from(data, 0)
     if magic != MAGIC or state not in {CLOSED, OPENED}:
-        raise FormatError(0, f"head {magic:#010x} {state:#010x} is no disk log's")
+        raise FormatError(0, f"head {magic:#010x} {state:#010x} is not a disk log's")
     first_starts, first_stops = _first_items(np.frombuffer(data, np.uint8))
     starts, stops = list[int](), list[int]()
     position, end, item_at = int(first_stops[-1]) if len(first_stops) else HEAD.size, len(data), _ITEM.unpack_from

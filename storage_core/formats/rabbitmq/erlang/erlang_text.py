@@ -124,7 +124,7 @@ class _Parser:
             try:
                 found[key] = self.term(depth + 1)
             except TypeError:
-                raise FormatError(start, "a map whose key is a list or a map is not read") from None
+                raise FormatError(start, "a map whose key is a list or a map is not supported") from None
         self.advance()
         return found
 
@@ -141,12 +141,12 @@ class _Parser:
             if utf8:
                 self.advance()
                 if self.kind != "atom" or self.value != "utf8":
-                    raise FormatError(self.start, "only the type utf8 is read in a binary")
+                    raise FormatError(self.start, "only the type utf8 is supported in a binary")
                 self.advance()
             try:
                 found += "".join(map(chr, numbers)).encode() if utf8 else bytes(numbers)
             except (ValueError, TypeError):
-                raise FormatError(start, "a binary of something else than bytes") from None
+                raise FormatError(start, "a binary of something other than bytes") from None
         self.advance()
         return bytes(found)
 

@@ -142,7 +142,7 @@ def _slow_row(data: bytes, start: int, stop: int) -> tuple[bytes, int, int, int,
     term = _term(data, start, stop)
     good = isinstance(term, tuple) and len(term) == 6 and term[0] == _LOCATION.decode()
     if not good or not isinstance(term[1], bytes) or len(term[1]) != 16:
-        raise FormatError(start, "no row of the message store's index")
+        raise FormatError(start, "not a row of the message store's index")
     if not all(isinstance(value, int) and 0 <= value < 1 << 63 for value in term[2:]):
         raise FormatError(start, "a row of the message store's index with a wrong number")
     return term[1], term[2], term[3], term[4], term[5]
@@ -155,7 +155,7 @@ def decode_summary(data: bytes) -> npt.NDArray[np.void]:
     for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
         term = _term(data, start, stop)
         if not isinstance(term, tuple) or len(term) != 8 or term[0] != "file_summary":
-            raise FormatError(start, "no row of the file summary")
+            raise FormatError(start, "not a row of the file summary")
         numbers = (term[1], term[2], term[5])
         if not all(isinstance(value, int) and 0 <= value < 1 << 63 for value in numbers):
             raise FormatError(start, "a row of the file summary with a wrong number")

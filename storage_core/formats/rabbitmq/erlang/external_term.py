@@ -191,7 +191,7 @@ def _map(reader: _Reader, depth: int) -> dict[Any, Any]:
     try:
         return dict(zip(pairs[::2], pairs[1::2], strict=True))
     except TypeError:
-        raise FormatError(start, "a map whose key is a list or a map is not read") from None
+        raise FormatError(start, "a map whose key is a list or a map is not supported") from None
 
 
 def _opaque(size: int) -> Callable[[_Reader, int], Opaque]:

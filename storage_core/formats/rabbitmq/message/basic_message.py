@@ -73,16 +73,16 @@ def decode(term: bytes, id_size: int = ID_SIZE) -> Message:
     if message_container.is_container(value):
         return _contained(message_container.parse(value, id_size))
     if not isinstance(value, tuple) or len(value) != 6 or value[0] != "basic_message":
-        raise FormatError(0, "the term is no basic_message")
+        raise FormatError(0, "the term is not a basic_message")
     _, resource, keys, content, message_id, persistent = value
     if not isinstance(message_id, bytes) or len(message_id) not in {id_size, ID_SIZE}:
         raise FormatError(0, "the id is not 16 bytes")
     exchange = _checked(resource, ("resource", bytes, object, bytes), "the exchange")
     if not isinstance(keys, list) or not all(isinstance(key, bytes) for key in keys):
-        raise MessageError("the routing keys are no list of binaries")
+        raise MessageError("the routing keys are not a list of binaries")
     listed, body = _content(content)
     if persistent not in {"true", "false"}:
-        raise MessageError("the persistent flag is no boolean", Reach.FLAG)
+        raise MessageError("the persistent flag is not a boolean", Reach.FLAG)
     return Message(exchange[1], exchange[3], tuple(keys), listed, body, message_id, persistent == "true")
 
 
@@ -121,13 +121,13 @@ def _content(content: Any) -> tuple[bytes, bytes]:
         content, ("content", int, object, object, str, list), "the content"
     )
     if not all(isinstance(fragment, bytes) for fragment in fragments):
-        raise MessageError("the payload is no list of binaries")
+        raise MessageError("the payload is not a list of binaries")
     try:
         if isinstance(listed, bytes) and protocol == PROTOCOL:
             raw = listed
         elif isinstance(listed, bytes) and decoded == "none":
             if protocol != OLD_PROTOCOL:
-                raise MessageError(f"the content is of protocol {protocol}, which no node knows")
+                raise MessageError(f"the content is of protocol {protocol}, which no node supports")
             raw = properties.encode(properties.decode(listed))
         else:
             raw = properties.from_decoded(decoded)

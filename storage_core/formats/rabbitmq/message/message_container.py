@@ -55,7 +55,7 @@ def parse(value: tuple[Any, ...], id_size: int = ID_SIZE) -> Container:
     if not isinstance(exchange, bytes):
         raise FormatError(0, "the container names no exchange")
     if not isinstance(keys, list) or not all(isinstance(key, bytes) for key in keys):
-        raise FormatError(0, "the routing keys are no list of binaries")
+        raise FormatError(0, "the routing keys are not a list of binaries")
     if message_id is None and not id_size:
         message_id = b""
     elif not isinstance(message_id, bytes) or len(message_id) != ID_SIZE:
@@ -83,7 +83,7 @@ def delivered(stored: Mapping[str, Any], annotations: Mapping[Any, Any]) -> byte
             values["delivery_mode"] = properties.PERSISTENT_MODE
         return properties.encode(values)
     except (ValueError, TypeError) as error:
-        raise FormatError(0, f"what the broker noted is no property: {error}") from None
+        raise FormatError(0, f"an annotation of the broker is not a property: {error}") from None
 
 
 def _headers(stored: list[Item], annotations: Mapping[Any, Any]) -> list[Item]:

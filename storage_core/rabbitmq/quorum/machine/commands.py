@@ -100,7 +100,7 @@ def _register(machine: Machine, command: Command) -> None:
 def _down(machine: Machine, command: Command) -> None:
     _, pid, reason = command.parts
     if not isinstance(pid, Opaque):
-        raise FormatError(0, "what went down is no process")
+        raise FormatError(0, "what went down is not a process")
     (consumers.node_lost if reason == "noconnection" else consumers.process_down)(machine, command.time, pid)
 
 

@@ -329,7 +329,7 @@ class Machine:
     def configure(self, now: int, config: Any) -> None:
         """Sets the arguments of the queue. Raises FormatError."""
         if not isinstance(config, dict):
-            raise FormatError(0, "a configuration that is no map")
+            raise FormatError(0, "a configuration that is not a map")
         state = self.state
         old, state.settings = state.settings, settings_of(config, state.version)
         if old.dead_letters != state.settings.dead_letters and AT_LEAST_ONCE in (

@@ -91,7 +91,7 @@ def _message(state: State, message: Any) -> int:
     items, tail = message.items, message.tail
     header = ImproperList(items[1:], tail) if len(items) == 2 else tail
     if not isinstance(items[0], int):
-        raise FormatError(0, "a message of before RabbitMQ 3.10 in the snapshot, whose body only its node can tell")
+        raise FormatError(0, "a message of before RabbitMQ 3.10 in the snapshot, whose body only its node knows")
     state.learn(items[0], header)
     return items[0]
 

@@ -44,7 +44,7 @@ def converted(content: Any) -> tuple[dict[str, Any], bytes]:
     if not isinstance(stored, bytes) or not isinstance(position, int) or not 0 <= position <= len(stored):
         raise FormatError(0, "the sections of the content are not as expected")
     if code not in sections.BODIES:
-        raise FormatError(0, f"{code!r:.40} is no section of a body")
+        raise FormatError(0, f"{code!r:.40} is not a section of a body")
     joined = code == sections.DATA
     found = sections.parse(stored if joined else stored[:position])
     view = View.of_sections(stored, found)
@@ -63,7 +63,7 @@ def _refuse(reason: str) -> NoReturn:
 
 def _pairs(terms: Any, depth: int) -> list[tuple[Value, Value]]:
     if not isinstance(terms, list) or not all(isinstance(each, tuple) and len(each) == 2 for each in terms):
-        raise FormatError(0, "annotations that are no list of pairs")
+        raise FormatError(0, "annotations that are not a list of pairs")
     return [(_value(key, depth), _value(value, depth)) for key, value in terms]
 
 
@@ -74,7 +74,7 @@ def _value(term: Any, depth: int) -> Value:
     if isinstance(term, str) and term in _CONSTANTS:
         return _CONSTANTS[term]
     if not isinstance(term, tuple) or len(term) < 2 or not isinstance(term[0], str):
-        raise FormatError(0, "an annotation is no value of AMQP 1.0")
+        raise FormatError(0, "an annotation is not a value of AMQP 1.0")
     kind, inner = str(term[0]), term[-1]
     if len(term) == 2 and isinstance(inner, _PLAIN.get(kind, ())) and (kind != "uuid" or len(term[1]) == 16):
         return kind, inner
@@ -86,4 +86,4 @@ def _value(term: Any, depth: int) -> Value:
         return kind, None
     if (kind, len(term)) == ("as_is", 3) and isinstance(term[1], int) and term[1] in _RAW:
         return _RAW[term[1]], float("nan") if term[1] in {0x72, 0x82} else inner
-    raise FormatError(0, f"an annotation is no value of AMQP 1.0: {kind!r:.40}")
+    raise FormatError(0, f"an annotation is not a value of AMQP 1.0: {kind!r:.40}")

@@ -31,7 +31,7 @@ def converted(content: Any) -> tuple[dict[str, Any], bytes]:
     if not isinstance(qos, int) or qos not in {0, 1}:
         raise FormatError(0, f"the quality of service is {qos!r:.40}, neither 0 nor 1")
     if not isinstance(body, bytes) or not isinstance(listed, dict):
-        raise FormatError(0, "the payload is no binary, or the properties are no map")
+        raise FormatError(0, "the payload is not a binary, or the properties are not a map")
     said = {name: _binary(name, listed.get(name)) for name in (CONTENT_TYPE, CORRELATION, RESPONSE)}
     kind, correlation, response = said.values()
     headers = _user_properties(listed.get(USER, []))
@@ -42,7 +42,7 @@ def converted(content: Any) -> tuple[dict[str, Any], bytes]:
         correlation = None
     expiry = listed.get(EXPIRY)
     if EXPIRY in listed and (not isinstance(expiry, int) or expiry >> 64):
-        raise FormatError(0, "the expiry is no number of seconds")
+        raise FormatError(0, "the expiry is not a number of seconds")
     values = {
         "content_type": kind if kind is not None and is_short_ascii(kind) else None,
         "headers": headers or None,
@@ -55,7 +55,7 @@ def converted(content: Any) -> tuple[dict[str, Any], bytes]:
 
 def _binary(name: str, value: Any) -> bytes | None:
     if value is not None and not isinstance(value, bytes):
-        raise FormatError(0, f"the property {name} is no binary")
+        raise FormatError(0, f"the property {name} is not a binary")
     return value
 
 
@@ -76,7 +76,7 @@ def is_short_text(text: bytes) -> bool:
 def _user_properties(listed: Any) -> list[Item]:
     """The user properties as headers, sorted by name on delivery; those whose name is too long are omitted."""
     if not isinstance(listed, list):
-        raise FormatError(0, "the user properties are no list")
+        raise FormatError(0, "the user properties are not a list")
     if not all(isinstance(each, tuple) and len(each) == 2 and isinstance(each[0], bytes) for each in listed):
         raise FormatError(0, "a user property is not a name and a value")
     if not all(isinstance(value, bytes) for _, value in listed):
