@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 import numpy as np
@@ -45,13 +46,6 @@ def batch_bounds(sizes: Positions, first_rows: int) -> Iterator[tuple[int, int]]
         stop = max(start + 1, min(fitting, start + rows, len(sizes)))
         yield start, stop
         start, rows = stop, ROWS
-
-
-def in_parts(batch: pa.RecordBatch | None) -> Iterator[pa.RecordBatch]:
-    """The rows of a batch, at most ROWS at a time: with inner batches there are more messages than records."""
-    if batch is not None:
-        for start in range(0, batch.num_rows, ROWS):
-            yield batch.slice(start, ROWS)
 
 
 def none_stands_right(entries: QueueEntries) -> Mask:
@@ -113,8 +107,9 @@ class BatchBuilder:
 
     def from_queue(
         self, buffer: Bytes, positions: Positions, entries: QueueEntries, sizes: Positions | None = None
-    ) -> pa.RecordBatch | None:
-        """Rows of the entries whose records begin at `positions` in `buffer`; None if no record can match by its bytes.
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of the entries whose records begin at `positions` in `buffer`; in several batches if they are many or
+        their bodies inflate to much.
 
         `sizes` are the record sizes, if the records were made from what the entries point to. Raises CorruptionError
         with FAILFAST.
@@ -124,7 +119,7 @@ class BatchBuilder:
         if matching is not None:
             positions, sizes, entries = positions[matching], sizes[matching], entries.take(matching)
             if not len(entries):
-                return None
+                return
         expected = self._queues.expected(entries)
         messages = decode(buffer, positions, sizes, replace(self._wanted, expected=expected))
         if messages.differences.any():
@@ -132,7 +127,7 @@ class BatchBuilder:
         if (wrong := messages.wrong_ports()).any():
             messages.mark(wrong, Flaw.PORT)
         physical_offsets, shown = entries.physical_offsets, self._entry_columns(entries)
-        return self._batch(
+        yield from self._batches(
             MessageColumns(messages, physical_offsets, self.request, self._store_name, shown),
             (self._filter.header, self._filter.properties),
             self._filter.last,
@@ -144,16 +139,13 @@ class BatchBuilder:
         """Which records at `positions` in `buffer` can match, judging by their bytes; None if these cannot tell."""
         return self._filter.matching_bytes(buffer, positions, sizes, physical_offsets)
 
-    def from_log(self, messages: Messages, physical_offsets: Positions, sizes: Positions) -> pa.RecordBatch | None:
-        """Rows of valid records of these sizes; None if no record can match by its bytes.
-
-        Raises CorruptionError with FAILFAST.
-        """
+    def from_log(self, messages: Messages, physical_offsets: Positions, sizes: Positions) -> Iterator[pa.RecordBatch]:
+        """Rows of valid records of these sizes, in batches as in `from_queue`. Raises CorruptionError with FAILFAST."""
         matching = self.matching_bytes(messages.buffer, messages.starts, sizes, physical_offsets)
         if matching is not None and not matching.all():
             messages, physical_offsets = messages.take(matching), physical_offsets[matching]
         if not len(messages):
-            return None
+            return
         columns = MessageColumns(messages, physical_offsets, self.request, self._store_name)
         early, last = [self._filter.header, self._filter.properties], self._filter.last
         # With PERMISSIVE a damaged row shows null topic and offset: check these conditions after the bodies.
@@ -161,7 +153,7 @@ class BatchBuilder:
             last = last + self._filter.entries
         else:
             early.insert(0, self._filter.entries)
-        return self._batch(columns, early, last)
+        yield from self._batches(columns, early, last)
 
     def damage(self, entries: QueueEntries, reasons: Sequence[str]) -> pa.RecordBatch | None:
         """The rows of messages that cannot be reached; None if they are left out.
@@ -223,17 +215,22 @@ class BatchBuilder:
             bool,
         )
 
-    def _batch(
+    def _batches(
         self, columns: MessageColumns, early: Sequence[list[Condition]], last: list[Condition]
-    ) -> pa.RecordBatch:
-        """The rows that satisfy all conditions, checked cheapest first. The mode decides on damaged messages last."""
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows that satisfy all conditions, checked cheapest first, at most ROWS at a time."""
         for conditions in filter(None, early):
             matching = all_hold(conditions, columns.column, len(columns)) | (columns.messages.flaws != 0)
             if not matching.all():
                 columns = columns.take(matching)
         asked = columns_of(last).union(self.schema.names)
-        if "body" in asked:
-            columns.column("body")
+        for part in columns.with_bodies() if "body" in asked else (columns,):
+            batch = self._batch(part, asked, last)
+            for start in range(0, batch.num_rows, ROWS):
+                yield batch.slice(start, ROWS)
+
+    def _batch(self, columns: MessageColumns, asked: AbstractSet[str], last: list[Condition]) -> pa.RecordBatch:
+        """The rows that satisfy the last conditions. The mode decides on damaged messages."""
         flaws = columns.messages.flaws
         damaged = flaws != 0
         if damaged.any() and self.request.mode is Mode.FAILFAST:

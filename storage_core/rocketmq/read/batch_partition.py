@@ -25,7 +25,7 @@ from storage_core.formats.rocketmq.inner_batch import unwrapped
 from storage_core.formats.rocketmq.message import decode
 from storage_core.rocketmq.disk.batch_queue import BatchQueue, ends_of
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
-from storage_core.rocketmq.read.batch_builder import BatchBuilder, in_parts, none_stands_right
+from storage_core.rocketmq.read.batch_builder import BatchBuilder, none_stands_right
 from storage_core.rocketmq.read.columns import QueueEntries
 from storage_core.rocketmq.read.queue_partition import QueuePartition
 from storage_core.rocketmq.read.row_filter import may_have_tag
@@ -57,21 +57,15 @@ class _Batches(QueuePartition):
         """All entries if an entry may have several messages, because conditions apply to messages."""
         return super()._selected(entries, builder) if self.is_compacted else entries
 
-    def _batches(
-        self, entries: QueueEntries, builder: BatchBuilder, window: Window, first_rows: int
-    ) -> Iterator[pa.RecordBatch]:
-        for batch in super()._batches(entries, builder, window, first_rows):
-            yield from in_parts(batch)
-
-    def _batch(self, entries: QueueEntries, builder: BatchBuilder, window: Window) -> pa.RecordBatch | None:
+    def _rows(self, entries: QueueEntries, builder: BatchBuilder, window: Window) -> Iterator[pa.RecordBatch]:
         if self.is_compacted:
-            return super()._batch(entries, builder, window)
+            return super()._rows(entries, builder, window)
         buffer, positions = self._loaded(entries, window)
         matching = builder.matching_bytes(buffer, positions, entries.sizes, entries.physical_offsets)
         if matching is not None:
             positions, entries = positions[matching], entries.take(matching)
             if not len(entries):
-                return None
+                return iter(())
         messages = decode(buffer, positions, entries.sizes)
         parts = unwrapped(messages, entries.sizes, self.request.verify_crc)
         record_sizes = None
@@ -83,7 +77,7 @@ class _Batches(QueuePartition):
         inside &= builder.matching(entries)
         entries, positions = entries.take(inside), positions[inside]
         record_sizes = None if record_sizes is None else record_sizes[inside]
-        return builder.from_queue(buffer, positions, entries, record_sizes) if len(entries) else None
+        return builder.from_queue(buffer, positions, entries, record_sizes) if len(entries) else iter(())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -29,6 +29,9 @@ from storage_core.formats.rocketmq.properties import KEYS, TAGS, UNIQ_KEY, Prope
 from storage_core.formats.span_equals import KnownTexts
 from storage_core.rocketmq.schema import ENTRY_COLUMNS, NATIVE
 from storage_core.store import QueueKey, ScanRequest
+
+MOST_INFLATED = 16 << 20
+"""Bytes of bodies that are inflated for one batch, unless a single one is larger."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ class MessageColumns:
     def __len__(self) -> int:
         return len(self.messages)
 
-    def take(self, rows: Mask) -> MessageColumns:
+    def take(self, rows: Mask | slice) -> MessageColumns:
         """The columns of some of the messages."""
         entries = self.entries
         if entries is not None:
@@ -152,7 +155,10 @@ class MessageColumns:
         return MessageColumns(messages, physical_offsets, self.request, self.store_name, entries)
 
     def column(self, name: str) -> pa.Array:
-        """One native column; one made for a condition is reused. Its values for damaged messages are undefined."""
+        """One native column; one made for a condition is reused. Its values for damaged messages are undefined.
+
+        The body must have been made by `with_bodies`.
+        """
         if self.entries is not None and name in ENTRY_COLUMNS:
             return self.entries.column(name)
         if name not in self.made:
@@ -188,33 +194,50 @@ class MessageColumns:
         """Packed store hosts."""
         return self.messages.hosts("store")
 
-    def bodies(self) -> pa.BinaryArray:
-        """Bodies as a client gets them. Marks messages whose body is damaged: call it before looking at flaws."""
+    def with_bodies(self) -> Iterator[MessageColumns]:
+        """The same columns with the body as a client receives it, in parts: a part's inflated bodies have at most
+        MOST_INFLATED bytes in total, unless it has only one. Marks messages whose body is damaged.
+        """
         messages, request = self.messages, self.request
         bodies = messages.bodies()
         if request.verify_crc and (wrong := messages.wrong_bodies()).any():
             messages.mark(wrong, Flaw.CRC)
-        if not request.decompress or not (compressed := messages.compressed()).any():
-            return bodies
-        packed = np.flatnonzero(compressed & (messages.flaws == 0))
-        return self._inflated(bodies, packed, messages.column("sys_flag")) if len(packed) else bodies
+        packed = np.empty(0, np.intp)
+        if request.decompress and (compressed := messages.compressed()).any():
+            packed = np.flatnonzero(compressed & (messages.flaws == 0))
+        start, rows, values, size = 0, list[int](), list[bytes | None](), 0
+        for row in packed.tolist():
+            value = self._inflated(bodies[row].as_py(), row)
+            if values and size + len(value or b"") > MOST_INFLATED:
+                yield self._part(slice(start, row), bodies, rows, values)
+                start, rows, values, size = row, [], [], 0
+            rows.append(row - start)
+            values.append(value)
+            size += len(value or b"")
+        yield self._part(slice(start, len(self)), bodies, rows, values)
 
-    def _inflated(
-        self, bodies: pa.BinaryArray, rows: npt.NDArray[np.intp], flags: npt.NDArray[np.int32]
-    ) -> pa.BinaryArray:
-        values: list[bytes] = []
-        wrong = np.zeros(len(bodies), bool)
-        for row in rows.tolist():
-            try:
-                kind = int(flags[row]) >> COMPRESSION_SHIFT & COMPRESSION_MASK
-                values.append(inflate(bodies[row].as_py(), kind))
-            except InflateError:
-                values.append(b"")
-                wrong[row] = True
-        self.messages.mark(wrong, Flaw.BODY)
-        source = np.arange(len(bodies))
-        source[rows] = len(bodies) + np.arange(len(rows))
-        return pa.concat_arrays([bodies, bytes_array(values)]).take(as_array(source))
+    def _inflated(self, body: bytes, row: int) -> bytes | None:
+        """The inflated body of a message; None for a damaged one."""
+        kind = int(self.messages.column("sys_flag")[row]) >> COMPRESSION_SHIFT & COMPRESSION_MASK
+        try:
+            return inflate(body, kind)
+        except InflateError:
+            return None
+
+    def _part(self, span: slice, bodies: pa.BinaryArray, rows: list[int], values: list[bytes | None]) -> MessageColumns:
+        """The messages of a span, in which `rows` have the inflated `values`."""
+        part = self if span == slice(0, len(self)) else self.take(span)
+        bodies = bodies[span]
+        if rows:
+            wrong = np.zeros(len(bodies), bool)
+            wrong[rows] = [value is None for value in values]
+            part.messages.mark(wrong, Flaw.BODY)
+            source = np.arange(len(bodies))
+            source[rows] = len(bodies) + np.arange(len(rows))
+            inflated = bytes_array([value or b"" for value in values])
+            bodies = pa.concat_arrays([bodies, inflated]).take(as_array(source))
+        part.made["body"] = bodies
+        return part
 
     def message_ids(self) -> pa.StringArray:
         """UNIQ_KEY, else the offset id."""
@@ -245,7 +268,6 @@ _COLUMNS: dict[str, Callable[[MessageColumns], pa.Array]] = {
     "key": lambda columns: columns.keys,
     "keys": lambda columns: words(columns.keys),
     "tags": lambda columns: columns.properties.values(TAGS),
-    "body": lambda columns: columns.bodies(),
     "properties": lambda columns: columns.properties.pairs(columns.request.hidden_property),
     "bornTimestamp": lambda columns: timestamps(columns.messages.column("born_ms")),
     "storeTimestamp": lambda columns: timestamps(columns.messages.column("store_ms")),

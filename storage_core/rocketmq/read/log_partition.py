@@ -21,7 +21,7 @@ from storage_core.formats.rocketmq.message import BLANK, Messages, decode
 from storage_core.formats.rocketmq.record_walk import Stop
 from storage_core.rocketmq.disk.commit_log import WINDOW_SIZE, RecordRun
 from storage_core.rocketmq.disk.log_walk import Gap, LogSpan, SpanWalk
-from storage_core.rocketmq.read.batch_builder import FIRST_ROWS, ROWS, BatchBuilder, batch_bounds, in_parts
+from storage_core.rocketmq.read.batch_builder import FIRST_ROWS, ROWS, BatchBuilder, batch_bounds
 from storage_core.rocketmq.read.columns import QueueEntries, Queues
 from storage_core.rocketmq.read.selection import LogSelection
 from storage_core.rocketmq.recovery.dispatch import queue_keys
@@ -87,7 +87,7 @@ class LogPartition(ScanPartition):
             selected = self.selected(messages)
             if not selected.all():
                 messages, physical_offsets, sizes = messages.take(selected), physical_offsets[selected], sizes[selected]
-            yield from in_parts(builder.from_log(messages, physical_offsets, sizes))
+            yield from builder.from_log(messages, physical_offsets, sizes)
 
     def selected(self, messages: Messages) -> Mask:
         """Which records the request selects by their own topic, queue id, offset and time."""

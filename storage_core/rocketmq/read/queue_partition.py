@@ -331,23 +331,23 @@ class QueuePartition(ScanPartition):
         entries = self._selected(entries, builder)
         if not entries.readable and not (readable := self.readable(entries.physical_offsets, entries.sizes)).all():
             lost = entries.take(~readable)
-            batch = builder.damage(lost, [Flaw.OUTSIDE.value] * len(lost))
-            if batch is not None and batch.num_rows:
-                yield batch
+            for start in range(0, len(lost), ROWS):
+                part = lost.take(slice(start, start + ROWS))
+                batch = builder.damage(part, [Flaw.OUTSIDE.value] * len(part))
+                if batch is not None and batch.num_rows:
+                    yield batch
             entries = entries.take(readable)
         for start, stop in batch_bounds(entries.sizes, first_rows):
-            batch = self._batch(entries.take(slice(start, stop)), builder, window)
-            if batch is not None and batch.num_rows:
-                yield batch
+            yield from self._rows(entries.take(slice(start, stop)), builder, window)
 
     def _selected(self, entries: QueueEntries, builder: BatchBuilder) -> QueueEntries:
         """The entries that satisfy the request's conditions on what entries state."""
         return builder.selected(entries)
 
-    def _batch(self, entries: QueueEntries, builder: BatchBuilder, window: Window) -> pa.RecordBatch | None:
-        if not builder.needs_log:
-            return builder.from_entries(entries)
-        return builder.from_queue(*self._loaded(entries, window), entries)
+    def _rows(self, entries: QueueEntries, builder: BatchBuilder, window: Window) -> Iterator[pa.RecordBatch]:
+        if builder.needs_log:
+            return builder.from_queue(*self._loaded(entries, window), entries)
+        return iter((builder.from_entries(entries),))
 
     def _loaded(self, entries: QueueEntries, window: Window) -> tuple[Bytes, Positions]:
         """A buffer with the records of the entries, and the position of each in it."""
