@@ -15,7 +15,7 @@ import pytest
 from storage_core import open_store
 from tests.golden import archive
 from tests.real.broker import Broker, BrokerError
-from tests.real.compacted import NEVER_MS, OFTEN_MS, SMALL, TOPICS, Story
+from tests.real.compacted import NEVER_MS, OFTEN_MS, PATIENCE_MS, SMALL, TOPICS, Story
 from tests.reference.consumed import got, told
 from tests.reference.served import AS_BROKER, Row, in_partitions, place, read
 from tests.support.compacted_store import files_of, lose_entries
@@ -40,6 +40,19 @@ def test_rows_are_what_a_consumer_gets(seed: int, tmp_path: Path) -> None:
         assert [shown(got(each), lost) for each in in_order(messages)] == [
             shown(told(row), lost) for row in in_order(rows)
         ]
+
+
+def test_a_queue_whose_first_file_has_no_entry(tmp_path: Path) -> None:
+    store = archive.unpack("killed-5.3.3", tmp_path, "rocketmq/compacted")
+    first, log = (files_of(store, name, "settings", 1)[0] for name in ("compactionCq", "compactionLog"))
+    size, settings = first.stat().st_size, SMALL | {"compactionScheduleInternal": NEVER_MS}
+    settings |= {"compactionCqMappedFileSize": size, "compactionMappedFileSize": log.stat().st_size - size}
+    first.write_bytes(bytes(size))
+    rows = in_order(read(store, in_partitions(1, topics=TOPICS, **AS_BROKER)))
+    with Broker("533", store, settings) as broker:
+        messages = broker.consume("group", list(TOPICS), PATIENCE_MS)
+    assert [place(row) for row in rows] == [place(each) for each in in_order(messages)]
+    assert not any(place(row)[:2] == ("settings", 1) for row in rows)
 
 
 def in_order(rows: list[Row]) -> list[Row]:

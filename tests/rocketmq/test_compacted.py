@@ -196,6 +196,18 @@ def test_verify_tells_what_is_wrong(directory: Path) -> None:
     assert findings() == [damaged | {"kind": "wrong compaction file"}]
 
 
+def test_a_queue_whose_first_file_has_no_entry_serves_nothing(directory: Path) -> None:
+    before = rows_of(directory)
+    first = files_of(directory, "compactionCq", "settings", 0)[0]
+    first.write_bytes(bytes(first.stat().st_size))
+    assert rows_of(directory) == [row for row in before if place(row)[:2] != ("settings", 0)]
+    with open_store(str(directory)) as store:
+        (found,) = store.verify()
+        assert (found.kind, found.queue, found.repairable) == ("unserved compacted queue", "settings/0", False)
+        ranges = {(queue.topic, queue.queue_id): (queue.start, queue.stop) for queue in store.queues()}
+    assert ranges["settings", 0] == (0, 0)
+
+
 def test_nothing_is_written_to_a_compacted_topic(directory: Path) -> None:
     rows = {"topic": ["plain", "latest"], "body": [b"1", b"2"]}
     (directory / "abort").unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,10 @@ class BatchQueue:
         data = system.pread(descriptor, count * BATCH_ENTRY.size, first * BATCH_ENTRY.size)
         return np.frombuffer(data, BATCH_ENTRY.dtype, len(data) // BATCH_ENTRY.size)
 
+    def begins_empty(self, files: OpenFiles) -> bool:
+        """Whether the first file of entries has none. Raises CorruptionError when the file is missing."""
+        return bool(self.entry_files.files) and not leading_batches(self.entries_at(files, 0, 0, 1), self.log_end)
+
     def every(self, files: OpenFiles) -> Iterator[npt.NDArray[Any]]:
         """The entries of each file."""
         for index in range(len(self.entry_files.files)):
@@ -102,6 +106,8 @@ class BatchQueue:
 
 
 NO_FILES = BatchQueue(FileChain((), 0), FileChain((), 0), is_compacted=True, log_end=UNBOUNDED)
+UNSERVED = replace(NO_FILES, log_end=0)
+"""In place of a compacted queue of which a broker serves nothing."""
 
 
 def ends_of(entries: npt.NDArray[Any]) -> Positions:

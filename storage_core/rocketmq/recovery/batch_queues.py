@@ -23,6 +23,7 @@ from storage_core.formats.rocketmq.properties import INNER_BASE, INNER_NUM
 from storage_core.rocketmq.disk.batch_queue import (
     NO_FILES,
     UNBOUNDED,
+    UNSERVED,
     BatchQueue,
     batch_queue_files,
     compacted_queues,
@@ -171,7 +172,8 @@ def _last_physical_offset(queue: BatchQueue, files: OpenFiles) -> int:
 
 def served_batched(listing: Listing, verdict: Verdict, files: OpenFiles) -> dict[QueueKey, BatchQueue]:
     """The batch queues, and those of compacted topics: NO_FILES for one without files in `compaction/`, of which a
-    broker serves only what a start dispatches to it. Their files are listed by this call.
+    broker serves only what a start dispatches to it, UNSERVED for one whose first file of entries has none, of which
+    a pull finds nothing. Their files are listed by this call.
 
     4.9 supports neither, and without `compaction/` a compacted topic is read from its consume queues.
     """
@@ -185,7 +187,8 @@ def served_batched(listing: Listing, verdict: Verdict, files: OpenFiles) -> dict
         topics = compacted_topics(listing.root)
         found |= {key: NO_FILES for key in verdict.queues if key[0] in topics}
         for topic in topics:
-            found.update(compacted_queues(listing.root, topic))
+            for key, queue in compacted_queues(listing.root, topic).items():
+                found[key] = UNSERVED if queue.begins_empty(files) else queue
     return found
 
 
@@ -198,7 +201,8 @@ def batched_infos(
     for key, queue in batched.items():
         stop, bounds, tail = queue.stop(files), verdict.queues.get(key), verdict.batches.get(key)
         if queue.is_compacted:
-            if bounds is not None and (queue is NO_FILES or _is_dispatched_to(listing, bounds)):
+            dispatched = bounds is not None and (queue is NO_FILES or _is_dispatched_to(listing, bounds))
+            if bounds is not None and dispatched and queue is not UNSERVED:
                 stop = max(stop, bounds.stop)
             yield QueueInfo(*key, 0, stop)
         elif stop or tail is not None:

@@ -61,6 +61,7 @@ PLANNED = {
     Kind.QUEUE_TYPE: "nothing; restore topics.json, or move the queue away if it holds nothing",
     Kind.COMPACTION_FILE: "nothing; restore the file, or move both folders of the queue out of compaction/",
     Kind.COMPACTED_ENTRY: "nothing; a compaction of the broker drops it",
+    Kind.UNSERVED: "nothing; scan=log reads the messages that are still in the commit log",
     **dict.fromkeys(QUEUES | BATCHES, "rebuild the queue from the log"),
     **dict.fromkeys(INDEX, "rebuild the index from the log"),
 }

@@ -95,6 +95,9 @@ def _wrong_compacted(subject: Subject) -> Iterator[Finding]:
         for key, queue in compacted_queues(root, topic).items():
             yield from _wrong_files(subject, key, queue)
             with OpenFiles() as files:
+                if queue.begins_empty(files):
+                    path, reason = queue.entry_files.files[0].path, "the first file of entries has none"
+                    yield subject.finding(Kind.UNSERVED, path, 0, 0, reason, queue=key, repairable=False)
                 for index, file in enumerate(queue.entry_files.files):
                     if file.base_offset in queue.log.bases:
                         yield from _wrong_entries(subject, key, queue, index, files)

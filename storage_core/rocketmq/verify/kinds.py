@@ -37,6 +37,7 @@ class Kind(Enum):
     UNLISTED_BATCH = "unlisted batches"
     COMPACTION_FILE = "wrong compaction file"
     COMPACTED_ENTRY = "wrong compacted entry"
+    UNSERVED = "unserved compacted queue"
     INDEX_LOST = "missing index"
     INDEX_FILE = "unusable index file"
     INDEX_ENTRY = "wrong index entry"
@@ -72,6 +73,7 @@ EFFECTS: dict[Kind, tuple[str, str]] = {
     Kind.UNLISTED_BATCH: (IGNORES, "never delivers them"),
     Kind.COMPACTION_FILE: (IGNORES, REFUSES),
     Kind.COMPACTED_ENTRY: (IGNORES, "serves the bytes as they are"),
+    Kind.UNSERVED: (IGNORES, "serves none of its messages"),
     Kind.INDEX_LOST: ("finds no message by key", "finds no message by key"),
     Kind.INDEX_FILE: ("silently misses messages by key", "silently misses messages by key"),
     Kind.INDEX_ENTRY: ("misses messages by key, or finds others", "misses messages by key, or finds others"),
