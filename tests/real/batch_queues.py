@@ -11,7 +11,7 @@ from tests.real.broker import Broker
 
 VERSION = "5.3.3"
 TOPICS = ("bulk", "orders", "plain")
-BATCHED = TOPICS[:2]
+BATCHED, QUEUES = TOPICS[:2], 2
 ENTRY_SIZE = 46
 SMALL = {
     "mappedFileSizeCommitLog": 1 << 16, "mappedFileSizeConsumeQueue": 2000, "maxHashSlotNum": 101, "maxIndexNum": 400,
@@ -36,7 +36,7 @@ class Story:
         with self.broker() as broker:
             for topic in TOPICS if not self.visits else ():
                 attributes = {"+queue.type": "BatchCQ"} if topic in BATCHED else {}
-                broker.ask(op="topic", topic=topic, queues=2, perm=6, attributes=attributes)
+                broker.ask(op="topic", topic=topic, queues=QUEUES, perm=6, attributes=attributes)
             for _ in range(self.r.randrange(1, 4)):
                 broker.ask(op="produce", group="producers", messages=self.some_messages(), quiet=True)
             if kill:
@@ -56,7 +56,7 @@ class Story:
         """Messages of every topic, singly and in batches of one topic and queue."""
         r, messages = self.r, []
         for number in range(r.randrange(5, 40)):
-            place = {"topic": r.choice(TOPICS), "queueId": r.randrange(2)}
+            place = {"topic": r.choice(TOPICS), "queueId": r.randrange(QUEUES)}
             size = r.choice((1, 1, r.randrange(2, 9), r.randrange(2, 60)))
             kind = {"kind": "batch"} if size > 1 or r.random() < 0.2 else {}
             for each in range(size):

@@ -10,6 +10,7 @@ import os
 import random
 import time
 from base64 import b64encode
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,11 +19,11 @@ import pytest
 from storage_core import open_store
 from storage_core.store import Scan
 from tests.golden import archive
-from tests.real.batch_queues import SMALL, TOPICS, Story
+from tests.real.batch_queues import BATCHED, QUEUES, SMALL, TOPICS, Story
 from tests.real.broker import Broker, BrokerError
 from tests.reference.batches import got, told
 from tests.reference.served import AS_BROKER, Row, in_partitions, place, read
-from tests.support.batch_store import add_queue, lose_batch_entries
+from tests.support.batch_store import add_queue, lose_batch_entries, queues_that_go_back
 from tests.support.stream_query import Query
 
 pytestmark = pytest.mark.real
@@ -46,14 +47,26 @@ def test_rows_are_what_a_consumer_gets(seed: int, tmp_path: Path) -> None:
         if r.random() < 0.4:
             expire(story.store, r.randrange(1, 3))
         rows = read(story.store, in_partitions(r.randrange(1, 5), topics=TOPICS, **AS_BROKER))
-        truth = [got(each) for each in sorted(story.consumed(), key=place)]
-        assert [told(row) for row in sorted(rows, key=place)] == truth
+        truth = story.consumed()
+        compared = certain(story.store)
+        assert [told(row) for row in compared(rows)] == [got(each) for each in compared(truth)]
     with open_store(str(story.store)) as opened:
         assert opened.append(pa.table({"topic": ["plain"] * 9, "body": [b"%d" % number for number in range(9)]})) == 9
     story.visits += 1
-    served = [(place(message), message["body64"]) for message in sorted(story.consumed(), key=place)]
-    rows = sorted(read(story.store, in_partitions(1, topics=TOPICS, **AS_BROKER)), key=place)
+    truth = story.consumed()
+    compared = certain(story.store)
+    rows = compared(read(story.store, in_partitions(1, topics=TOPICS, **AS_BROKER)))
+    served = [(place(message), message["body64"]) for message in compared(truth)]
     assert served == [(place(row), b64encode(row["body"]).decode()) for row in rows]
+
+
+def certain(store: Path) -> Callable[[list[Row]], list[Row]]:
+    """Sorts rows, and leaves out queues whose entries go back: what a client gets of them differs from run to run
+    (rocketmq.md 3.7).
+    """
+    back = queues_that_go_back(store)
+    assert len(back) < len(BATCHED) * QUEUES
+    return lambda rows: sorted((row for row in rows if place(row)[:2] not in back), key=place)
 
 
 def test_a_stream_beside_a_broker(tmp_path: Path) -> None:

@@ -24,6 +24,18 @@ def lose_batch_entries(directory: Path, most: Callable[[], int]) -> int:
     return lost
 
 
+def queues_that_go_back(directory: Path) -> set[tuple[str, int]]:
+    """Topic and queue id of the batch queues in which an entry has a lower queue offset than one before it."""
+    found = set()
+    for folder in (directory / "batchconsumequeue").glob("*/*"):
+        data = b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
+        entries = np.frombuffer(data, BATCH_ENTRY.dtype)
+        offsets = entries["queue_offset"][entries["count"] > 0].astype(np.int64)
+        if (np.diff(offsets) < 0).any() or len(np.unique(offsets)) < len(offsets):
+            found.add((folder.parent.name, int(folder.name)))
+    return found
+
+
 def add_queue(directory: Path, topic: str) -> None:
     """Adds an empty consume queue to a topic, with a file of the same size as the others."""
     other = min((directory / "consumequeue").glob("*/*/*"))
