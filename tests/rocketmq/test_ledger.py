@@ -13,8 +13,12 @@ import pytest
 
 from storage_core import copy_store, open_store
 from storage_core.errors import CorruptionError, UnsupportedFormatError
+from storage_core.files.open_files import OpenFiles
 from storage_core.formats.rocketmq.ledger import LEDGER_HEADER
 from storage_core.options.option import ROCKETMQ
+from storage_core.rocketmq.disk.directory import list_store
+from storage_core.rocketmq.disk.ledger import LedgerChain
+from storage_core.rocketmq.recovery.ledger import ledger_end
 from storage_core.store import Predicate, Scan, ScanRequest
 from storage_core.transfer.store_files import files_of
 from tests.golden import archive
@@ -231,6 +235,17 @@ def test_damage_is_told(directory: Path) -> None:
     with pytest.raises(CorruptionError, match=f"{path}.*") as told_of, open_store(str(directory)) as store:
         list(store.snapshot().read(ScanRequest(topics=TOPICS)))
     assert "mode=DROPMALFORMED" in str(told_of.value)
+
+
+def test_a_walk_from_a_known_end_knows_what_is_committed(directory: Path) -> None:
+    listing = list_store(str(directory))
+    assert isinstance(listing.log, LedgerChain)
+    assert listing.ledger is not None
+    with OpenFiles() as files:
+        whole = ledger_end(listing.root, listing.log, listing.ledger.committed, files)
+        again = ledger_end(listing.root, listing.log, listing.ledger.committed, files, whole.end_offset)
+    assert whole.committed_offset > 0
+    assert again == whole
 
 
 def test_a_stream_gets_the_same(directory: Path) -> None:

@@ -65,8 +65,9 @@ def ledger_end(
         at = walk.through(file, max(at, file.base_offset))
         if walk.reason is not Stop.BLANK:
             break
-    if committed > walk.number:
-        return LedgerEnd(at, walk.reason, at if walk.number >= 0 else 0)
+    walked_nothing = walk.number < 0
+    if committed > walk.number and not (walked_nothing and known_end):
+        return LedgerEnd(at, walk.reason, 0 if walked_nothing else at)
     return LedgerEnd(at, walk.reason, walk.committed_offset or _listed_stop(committed, listed, files))
 
 
