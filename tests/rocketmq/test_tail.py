@@ -89,6 +89,21 @@ def test_a_broker_is_followed_through_every_half_written_state(model: Path, tmp_
     assert sorted(found) == all_rows(model)
 
 
+def test_a_tags_code_may_still_be_half_written(tmp_path: Path) -> None:
+    """The last entry names its record before it has the tags code: a stream of that tag must not pass it by."""
+    rows = {"topic": ["a"] * 9, "queueId": pa.array([0] * 9, pa.int32()), "tags": ["red"] * 9, "body": [b"x"] * 9}
+    with open_store(str(tmp_path / "model"), "rocketmq", **SMALL) as store:
+        store.append(pa.table(rows))
+    live = GrowingStore(tmp_path / "model", tmp_path / "live")
+    live.write(live.end)
+    live.list(8, torn=12)
+    with tail_of(live.root) as tail:
+        snapshot = tail.look()
+        assert snapshot.positions == {("a", 0): (0, 9)}
+        plan = snapshot.plan_ranges(ScanRequest(columns=COLUMNS, tags=("red",)), snapshot.positions)
+        assert sum(batch.num_rows for piece in plan for batch in piece.read()) == 9
+
+
 def test_what_nobody_lists_counts_after_a_moment(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tails, "HOLD_S", 0.05)
     live = GrowingStore(model, tmp_path / "live")
