@@ -6,6 +6,7 @@ Source of the columns: docs/options.md "Views", interface.md 42.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -145,6 +146,8 @@ def _topics(snapshot: RocketSnapshot, request: ScanRequest) -> list[dict[str, An
     for row in _queues(snapshot, request):
         on_disk.setdefault(row["topic"], []).append(row)
     rows = []
+    if request.assign is not None:
+        request = replace(request, assign=None, topics=tuple({topic for topic, _ in request.assign}))
     for topic in sorted({*table, *on_disk}):
         if not takes(request, (topic, 0)):
             continue
