@@ -6,7 +6,7 @@ What rows show of them belongs to `columns`. Source: docs/format/rabbitmq-stream
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -30,6 +30,8 @@ from storage_core.rabbitmq.stream_queues.rows import FIELDS
 from storage_core.rabbitmq.stream_queues.segment import fits
 
 OTHER_TYPE = "the chunk's head calls it tracking data, which it is not"
+MOST_UNPACKED = 16 << 20
+"""Bytes of sub-batches that are unpacked at once, unless those of a single chunk are more."""
 _FEWEST_SHAPED, _NEW_SHAPES, _MOST_SHAPES = 8, 12, 32
 
 
@@ -101,6 +103,23 @@ class LoadedChunks:
         """The positions where chunks end in their files, according to their heads. Shape (n,)."""
         sizes = sum(self.heads[name].astype(np.int64) for name in ("data_size", "trailer_size"))
         return self.chunks.table["position"] + CHUNK.size + _filter_sizes(self) + sizes
+
+    def in_parts(self) -> Iterator[LoadedChunks]:
+        """The chunks in runs whose sub-batches unpack to at most MOST_UNPACKED bytes, or single chunks."""
+        if not (self.heads["records"] > self.heads["entries"]).any():
+            yield self
+            return
+        begins, ends, _ = _data(self)
+        counts = self.heads["entries"].astype(np.int64)
+        sizes = np.cumsum(chunk_entries.unpacked_sizes(self.buffer, begins, ends, counts))
+        start = 0
+        while start < len(sizes):
+            before = int(sizes[start - 1]) if start else 0
+            stop = max(start + 1, int(np.searchsorted(sizes, before + MOST_UNPACKED, side="right")))
+            part = slice(start, stop)
+            chunks = Chunks(self.chunks.table[part], self.chunks.files[part], self.chunks.queues[part])
+            yield LoadedChunks(chunks, self.buffer, self.starts[part], self.heads[part])
+            start = stop
 
 
 def load_chunks(reader: SpanReader, chunks: Chunks) -> LoadedChunks:

@@ -154,7 +154,7 @@ def loaded_chunks(reader: SpanReader, each: ChunkRange, file: int, warm: bool) -
                 first = max(first, int(part["id"][0])) if start else first
                 segment.walk()
                 break
-            yield loaded
+            yield from loaded.in_parts()
         else:
             return
 

@@ -17,6 +17,7 @@ from storage_core.formats.rabbitmq.stream_queues import compression
 
 SUB_BATCH = 0x8000_0000
 _SUB_BATCH_HEAD = struct.Struct(">BHII")
+_UNPACKED_AT = struct.calcsize(">BH")
 _LENGTH = struct.Struct(">I")
 _FEWEST_IN_STEP = 32
 """With at least this many chunks, their next entries are read at once; with fewer, one chunk after another."""
@@ -75,6 +76,16 @@ def locate(
     return _ordered(buffer, found.regions, found.starts - 4, found.starts, found.stops, reasons)
 
 
+def unpacked_sizes(buffer: Bytes, starts: Positions, stops: Positions, entries: npt.NDArray[np.int64]) -> Positions:
+    """The bytes of each chunk's sub-batches once decompressed, as their heads state them. Shape (n,). Never raises."""
+    found = _entries(buffer, starts, stops, entries)
+    batches = np.flatnonzero(found.batched)
+    stated = values_at(buffer, ">u4", found.starts[batches] + _UNPACKED_AT).astype(np.int64)
+    sizes = np.zeros(len(starts), np.int64)
+    np.add.at(sizes, found.regions[batches], stated)
+    return sizes
+
+
 def _check_counts(
     counts: npt.NDArray[np.int64], records: npt.NDArray[np.int64], may_lack: Mask | bool, reasons: dict[int, str]
 ) -> None:
@@ -118,6 +129,8 @@ def _with_batches(
         if not kind:
             continue
         try:
+            if size - len(buffer) + plain > compression.MOST_BYTES:
+                raise FormatError(0, f"{plain} bytes more are too many to be unpacked at once")
             body = compression.decompress(kind, buffer[begins[row] : stop].tobytes(), plain)
         except FormatError as error:
             reasons.setdefault(int(found.regions[entry]), f"a sub-batch of it: {error.reason}")
