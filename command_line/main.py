@@ -23,25 +23,25 @@ mqstore info /backup/broker-a/store
 mqstore cat /backup/broker-a/store --topic orders --last 5
 mqstore find /backup/broker-a/store order-42
 
-Exit codes: 0; 1 when damage or nothing was found; 2 for a mistake in what was asked.
+Exit codes: 0; 1 when damage or nothing was found; 2 for a usage error.
 """
 HELP = {"help_option_names": ["-h", "--help"]}
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "info": ("info", "A store at a glance: state, messages, times, lag."),
-    "ls": ("ls", "The queues of a store with their sizes."),
-    "topics": ("topics", "The topics of a RocketMQ store with kinds and sizes."),
-    "cat": ("cat", "Messages, as JSON lines, CSV or by a template."),
-    "find": ("find", "The messages with a key or an id."),
-    "offsets": ("offsets", "Where consumer groups stand, and their lag."),
-    "offsets reset": ("offsets_reset", "Sets what a consumer group has committed."),
+    "info": ("info", "Shows a store at a glance: state, messages, times, lag."),
+    "ls": ("ls", "Lists the queues of a store with their sizes."),
+    "topics": ("topics", "Lists the topics of a RocketMQ store with kinds and sizes."),
+    "cat": ("cat", "Prints messages as JSON lines, CSV or by a template."),
+    "find": ("find", "Finds the messages with a key or an id."),
+    "offsets": ("offsets", "Shows the offsets of consumer groups, and their lag."),
+    "offsets reset": ("offsets_reset", "Sets the committed offsets of a consumer group."),
     "export": ("export", "Writes messages to a Parquet, JSON lines or CSV file."),
     "import": ("import_file", "Writes a Parquet or JSON lines file into a store."),
-    "report": ("report", "A page to look at: sizes, times, lag, dead letters."),
-    "verify": ("verify", "What is damaged in a store, and what a broker makes of it."),
-    "copy": ("copy", "A store from a URI to a disk, or from a disk to a URI."),
-    "repair": ("repair", "Mends what verify finds, in a copy or in place."),
-    "definitions": ("definitions", "What a RabbitMQ node must import before it serves a store."),
+    "report": ("report", "Writes an HTML page: sizes, times, lag, dead letters."),
+    "verify": ("verify", "Lists what is damaged in a store, and what a broker does."),
+    "copy": ("copy", "Copies a store from a URI to a disk, or back."),
+    "repair": ("repair", "Repairs what verify finds, in a copy or in place."),
+    "definitions": ("definitions", "Prints what a RabbitMQ node must import first."),
 }
 """Command → its module in `command_line.commands`, which has a click command of the same name, and its help."""
 

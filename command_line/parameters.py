@@ -19,11 +19,11 @@ _HELP = {
     "engine": ("auto|rocketmq|rabbitmq", "Only stores of this engine."),
     "vhost": ("NAME,…", "RabbitMQ: only these virtual hosts."),
     "queueType": ("TYPE", "RabbitMQ: only queues of this type: classic, quorum or stream."),
-    "commit": ("WHAT", "Quorum queues: end (the whole log) or applied (only what is committed for sure)."),
-    "asOf": ("MS", "Quorum queues: leave out what had expired by then (ms since 1970)."),
-    "recovery": ("auto|4.9|5.x|none", "Whose rules say what a crashed store serves."),
-    "commitLogPath": ("DIR,…", "RocketMQ: a commit log elsewhere (storePathCommitLog)."),
-    "storage": ("NAME=VALUE", "How a URI is reached: endpoint=https://…, region=…; keys best by the environment."),
+    "commit": ("WHAT", "Quorum queues: end (the whole log) or applied (only entries that are certainly committed)."),
+    "asOf": ("MS", "Quorum queues: leave out messages that had expired by then (ms since 1970)."),
+    "recovery": ("auto|4.9|5.x|none", "Whose recovery rules apply to a crashed store."),
+    "commitLogPath": ("DIR,…", "RocketMQ: a commit log outside of STORE (storePathCommitLog)."),
+    "storage": ("NAME=VALUE", "Access to a URI: endpoint=https://…, region=…; prefer the environment for keys."),
     "topic": ("NAME,…", "Topics, or RabbitMQ queues."),
     "topicPattern": ("REGEX", "Topics, or RabbitMQ queues, that match as a whole."),
     "assign": ("JSON", 'Exact queues: {"orders": [0, 1]}.'),
@@ -53,7 +53,9 @@ def store_argument(function: Function) -> Function:
 
 def json_option(function: Function) -> Function:
     """Adds the switch --json."""
-    return click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with exact values.")(function)
+    return click.option("--json", "as_json", is_flag=True, help="One JSON object per line, with exact values.")(
+        function
+    )
 
 
 def body_option(function: Function) -> Function:
@@ -65,7 +67,7 @@ def body_option(function: Function) -> Function:
 
 def format_option(function: Function) -> Function:
     """Adds the switch --format."""
-    text = "json (one object a line), csv, or a template: '{storeTimestamp} {key} {body.price}'."
+    text = "json (one object per line), csv, or a template: '{storeTimestamp} {key} {body.price}'."
     return click.option("--format", "format_", metavar="FORMAT", default="json", show_default=True, help=text)(function)
 
 

@@ -45,9 +45,9 @@ Examples:
 @count_option
 @click.option("--last", type=click.IntRange(0), metavar="N", help="The N newest messages.")
 @click.option("--newest-first", is_flag=True, help="Newest first; with -n or --last.")
-@click.option("-f", "--follow", "follows", is_flag=True, help="Goes on with new messages as they come.")
+@click.option("-f", "--follow", "follows", is_flag=True, help="Continue with new messages as they arrive.")
 @click.option("--interval", type=click.FloatRange(0.01), default=1.0, show_default=True, metavar="SECONDS",
-              help="How often --follow looks.")  # fmt: skip
+              help="How often --follow polls.")  # fmt: skip
 @format_option
 @body_option
 @queue_option
@@ -58,7 +58,7 @@ def command(
     store: str, limit: int | None, last: int | None, newest_first: bool, follows: bool, interval: float, format_: str,
     body: str, as_json: bool, **given: Any,
 ) -> int:  # fmt: skip
-    """The messages of STORE, in the order of its queues.
+    """Prints the messages of STORE, in the order of its queues.
 
     A RocketMQ store is read through its queues as a broker would serve them; --scan log reads every intact record of
     the log instead.

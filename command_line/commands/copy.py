@@ -37,8 +37,8 @@ CHECKED = {
 def command(source: str, target: str, as_json: bool, **given: Any) -> int:
     """Copies a store: from a URI to a new directory, from which a broker can boot, or from a directory to a URI.
 
-    Run it again when it was stopped: it goes on. Until it is whole, nothing takes the copy for a store. A copy to a URI
-    is refused while a broker runs on SOURCE; its log goes first, and last a manifest with sizes and checksums.
+    If a copy is interrupted, run it again: it continues. An incomplete copy cannot be read as a store. A copy to a URI
+    is refused while a broker runs on SOURCE; the log is copied first, and last a manifest with sizes and checksums.
     """
     wanted = selection(given)
     with shown_progress() as progress:

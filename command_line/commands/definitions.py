@@ -31,10 +31,10 @@ Examples:
 @store_argument
 @click.option("-o", "--output", metavar="FILE", help="Write the definitions to this file instead of stdout.")
 @switches("vhost", "storage")
-@click.option("--json", "as_json", is_flag=True, help="The definitions on one line.")
+@click.option("--json", "as_json", is_flag=True, help="Print the definitions on one line.")
 @exit_code
 def command(store: str, output: str | None, as_json: bool, **given: Any) -> int:
-    """The vhosts and queues of STORE as a RabbitMQ node imports them; the steps go to stderr."""
+    """Prints the vhosts and queues of STORE as a RabbitMQ node imports them, and the steps on stderr."""
     wanted = selection(given)
     with opened(store, None, wanted.options.vhosts, wanted.store_options) as stores:
         # A node lists its quorum queues and streams itself: what it needs about them is in its own tables.

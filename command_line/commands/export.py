@@ -39,7 +39,7 @@ Examples:
 @click.argument("file", type=click.Path())
 @count_option
 @click.option("--format", "format_", type=click.Choice([PARQUET, JSON, CSV], case_sensitive=False),
-              help="What to write; the name of FILE says it otherwise, and json is written to stdout.")  # fmt: skip
+              help="What to write; the default follows from the name of FILE, and is json for stdout.")  # fmt: skip
 @body_option
 @queue_option
 @switches(*MESSAGE_OPTIONS, *STORE_OPTIONS)
@@ -47,7 +47,7 @@ Examples:
 def command(store: str, file: str, limit: int | None, format_: str | None, body: str, **given: Any) -> int:
     """Writes the messages of STORE to FILE.parquet, FILE.jsonl or FILE.csv; - is stdout.
 
-    FILE must not exist, and is there whole or not at all. Parquet keeps every type.
+    FILE must not exist, and is written completely or not at all. Parquet keeps every type.
     """
     kind = _kind(file, format_)
     if file != STDOUT:

@@ -42,10 +42,10 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json, which is the default.")
 @exit_code
 def command(store: str, text: str, limit: int | None, format_: str, body: str, as_json: bool, **given: Any) -> int:
-    """The messages of STORE with a key or an id.
+    """Finds the messages of STORE with a key or an id.
 
-    RocketMQ: those with the word in KEYS, found through the index files; when there are none, those with the message
-    id. RabbitMQ has no index: all messages are read for a messageId, correlationId or guid.
+    RocketMQ: messages with the word in KEYS, found through the index files; if there are none, those with the message
+    id. RabbitMQ has no index: all messages are searched for a messageId, correlationId or guid.
     """
     shown = text_format("json" if as_json else format_, body)
     wanted = selection(given)

@@ -30,23 +30,23 @@ Examples:
 @click.command("import", epilog=EXAMPLES)
 @click.argument("file", type=click.Path())
 @click.argument("store", type=click.Path())
-@click.option("--engine", type=click.Choice([ROCKETMQ, RABBITMQ]), help="What a new STORE becomes.")
+@click.option("--engine", type=click.Choice([ROCKETMQ, RABBITMQ]), help="The engine of a new STORE.")
 @click.option("--topic", metavar="NAME", help="The topic, or RabbitMQ queue, of all messages.")
 @click.option("--format", "format_", type=click.Choice([PARQUET, JSON], case_sensitive=False),
-              help="What FILE is; its name says it otherwise.")  # fmt: skip
+              help="What FILE contains; the default follows from its name.")  # fmt: skip
 @click.option("--body", type=click.Choice(BODIES, case_sensitive=False), default="text", show_default=True,
-              help="How bodies are written in JSON lines.")  # fmt: skip
+              help="How bodies are encoded in JSON lines.")  # fmt: skip
 @click.option("--set", "options", multiple=True, metavar="OPTION=VALUE", help="An option of a write: preserve=true.")
-@click.option("--dry-run", is_flag=True, help="Checks all rows, and writes nothing.")
+@click.option("--dry-run", is_flag=True, help="Check all rows, but write nothing.")
 @switches("commitLogPath")
 @exit_code
 def command(
     file: str, store: str, engine: str | None, topic: str | None, format_: str | None, body: str,
     options: tuple[str, ...], dry_run: bool, commit_log_path: str | None,
 ) -> int:  # fmt: skip
-    """Writes the messages of FILE.parquet or FILE.jsonl, as `mqstore export` makes them, into STORE: all or none.
+    """Writes the messages of FILE.parquet or FILE.jsonl, as `mqstore export` writes them, into STORE: all or none.
 
-    Columns are those of a Spark write. A text body loses bytes that are no UTF-8: export Parquet, or --body base64.
+    Columns are those of a Spark write. Text bodies lose bytes that are not UTF-8: export Parquet, or use --body base64.
     """
     kind = format_ or KINDS.get(os.path.splitext(file)[1].lower())
     if kind is None:

@@ -36,8 +36,8 @@ SPARSE = 0.8
 @json_option
 @exit_code
 def command(store: str, as_json: bool, **given: Any) -> int:
-    """STORE at a glance: engine and version, how it was left, messages and times, lag, files, and what a broker's start
-    would cut.
+    """Shows STORE at a glance: engine and version, how it was stopped, messages and times, lag, files, and what a
+    broker startup would cut.
     """
     wanted = selection(given)
     with (
@@ -75,14 +75,14 @@ def _lines(facts: Row) -> Iterator[tuple[str, str]]:
     yield from _cut(facts)
     if facts["repairable"]:
         yield "repair", f"mqstore repair {facts['path']} --to DIR"
-        yield "", "(mqstore verify says what is damaged)"
+        yield "", "(mqstore verify lists the damage)"
 
 
 def _engine(facts: Row) -> str:
     if facts["engine"] == RABBITMQ:
         return f"RabbitMQ, {facts['version']}"
-    rules = {"4.9": "no mark of 5.x, read as 4.9 reads it", "5.x": "marks of 5.x, read as 5.x reads it"}
-    log = "; its log is DLedger's, which mqstore does not change" if facts["replicated"] else ""
+    rules = {"4.9": "no sign of 5.x, read by the rules of 4.9", "5.x": "signs of 5.x, read by the rules of 5.x"}
+    log = "; its log is a DLedger log, which mqstore does not change" if facts["replicated"] else ""
     return f"RocketMQ, {rules.get(facts['version'], 'queues as they are (--recovery none)')}{log}"
 
 
@@ -90,15 +90,15 @@ def _state(facts: Row) -> str:
     if facts["running"]:
         text = "a broker has it open"
     elif facts["version"].startswith("raft"):
-        text = "a raft log, which reads alike after a stop and after a kill"
+        text = "a raft log, which reads the same after a stop and a kill"
     elif facts["version"].startswith("stream"):
-        text = "a stream's log, which reads alike after a stop and after a kill"
+        text = "a stream's log, which reads the same after a stop and a kill"
     elif facts["clean"]:
         text = "stopped cleanly"
     elif facts["engine"] == RABBITMQ:
         text = "not stopped cleanly: a node redelivers all messages"
     else:
-        text = "not stopped cleanly (abort is there)"
+        text = "not stopped cleanly (abort exists)"
     unfinished = "; a write of mqstore is unfinished, the next write finishes it"
     return text + (unfinished if facts["unfinishedWrite"] else "")
 
@@ -115,8 +115,8 @@ def _cut(facts: Row) -> Iterator[tuple[str, str]]:
     """What is not served: for a RocketMQ store what follows the end of its log, for a RabbitMQ store its notes."""
     if facts["cutBytes"]:
         start = f"from physical offset {facts['cutOffset']:,} on"
-        yield "cut", f"up to {size_text(facts['cutBytes'])} {start} by a broker's start"
-        yield "", "(mqstore cat STORE --scan log reads what is intact in it)"
+        yield "cut", f"a broker startup would cut up to {size_text(facts['cutBytes'])} {start}"
+        yield "", "(mqstore cat STORE --scan log reads the intact messages)"
     elif facts["engine"] != RABBITMQ:
         yield "cut", "nothing"
     else:

@@ -45,10 +45,10 @@ SORTS = ("name", "messages", "bytes", "last")
 @json_option
 @exit_code
 def command(store: str, sort: str, as_json: bool, **given: Any) -> int:
-    """The queues of STORE with their sizes.
+    """Lists the queues of STORE with their sizes.
 
-    On a terminal the columns that do not fit are left out; in a pipe there are all of them, and --json has exact
-    values. Sizes are those of whole records (RocketMQ) or of bodies (RabbitMQ).
+    On a terminal, columns that do not fit are left out; a pipe gets all of them, and --json has exact values. Sizes are
+    those of whole records (RocketMQ) or of bodies (RabbitMQ).
     """
     wanted = selection(given)
     with (

@@ -35,10 +35,10 @@ Examples:
 @click.command("offsets", epilog=EXAMPLES)
 @store_argument
 @click.option("--group", metavar="NAME", help="Only this consumer group.")
-@click.option("--by", type=click.Choice(list(KEYS)), default="topic", show_default=True, help="A line for each.")
-@click.option("--queues", "by_queue", is_flag=True, help="A line for each queue: --by queue.")
+@click.option("--by", type=click.Choice(list(KEYS)), default="topic", show_default=True, help="One line for each.")
+@click.option("--queues", "by_queue", is_flag=True, help="One line for each queue; the same as --by queue.")
 @click.option("--at", metavar="TIME", help="Instead: the offset of each queue's first message stored at or after TIME.")
-@click.option("--diff", "other", metavar="STORE", help="Instead: what another store's groups have committed otherwise.")
+@click.option("--diff", "other", metavar="STORE", help="Instead: where the committed offsets of another store differ.")
 @switches("topic", "topicPattern", *STORE_OPTIONS)
 @json_option
 @exit_code
@@ -46,10 +46,10 @@ def command(
     store: str, group: str | None, by: str, by_queue: bool, at: str | None, other: str | None, as_json: bool,
     **given: Any,
 ) -> int:  # fmt: skip
-    """Where the consumer groups of a RocketMQ STORE stand: committed offset, end of the queue, and lag between them.
+    """Shows the consumer groups of a RocketMQ STORE: committed offset, end of the queue, and the lag between them.
 
-    Totals by group and topic; --json has a line for each queue. Of a RabbitMQ node: the consumers and publishers that
-    its streams track.
+    Prints totals by group and topic; --json prints a line for each queue. For a RabbitMQ node: the consumers and
+    publishers that its streams track.
     """
     if at is not None and group is not None:
         raise OptionError("--at", at, "is about queues, not about a group; leave out --group")

@@ -37,18 +37,18 @@ LONGEST_OFFSET = 12
 @click.option("--group", required=True, metavar="NAME", help="The consumer group.")
 @click.option("--to", "target", required=True, metavar="TARGET",
               help="earliest, latest, an offset, or a time: 2026-11-20T08:00, epoch ms, -2h.")  # fmt: skip
-@click.option("--apply", "really", is_flag=True, help="Do it; without this nothing is written.")
-@click.option("--new-group", is_flag=True, help="The group may be one that has committed nothing yet.")
+@click.option("--apply", "really", is_flag=True, help="Apply the change; without this, nothing is written.")
+@click.option("--new-group", is_flag=True, help="Allow a group that has not committed anything yet.")
 @queue_option
 @switches("topic", "topicPattern", "recovery", "commitLogPath")
 @json_option
 @exit_code
 def command(store: str, group: str, target: str, really: bool, new_group: bool, as_json: bool, **given: Any) -> int:
-    """Sets what a consumer group of a RocketMQ STORE has committed, and so what it reads next.
+    """Sets the committed offsets of a consumer group of a RocketMQ STORE, and so what it reads next.
 
-    Shows the change; --apply writes it to config/consumerOffset.json (with enableLmq: lmqConsumerOffset.json), in the
-    broker's own format. Refused while a broker runs on the store: it would write its own offsets over these. Without
-    --topic, the topics are those in which the group has committed something.
+    Prints the change; --apply writes it to config/consumerOffset.json (with enableLmq: lmqConsumerOffset.json), in the
+    broker's own format. Refused while a broker runs on the store, because the broker would overwrite the offsets with
+    its own. Without --topic, all topics are changed in which the group has committed offsets.
     """
     wanted = selection(given)
     with opened(store, "rocketmq", None, wanted.store_options) as stores, shown_progress() as progress:

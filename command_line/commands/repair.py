@@ -28,9 +28,9 @@ Examples:
 @click.command("repair", epilog=EXAMPLES)
 @store_argument
 @click.option("--to", "target", metavar="DIR", help="Repair a copy in this new directory; STORE is only read.")
-@click.option("--in-place", is_flag=True, help="Repair STORE itself; every byte that is cut is kept.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
-@click.option("--index-slots", type=click.IntRange(1), help="maxHashSlotNum of the broker, for an index that is lost.")
+@click.option("--in-place", is_flag=True, help="Repair STORE itself; every byte that is cut is saved.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done, but change nothing.")
+@click.option("--index-slots", type=click.IntRange(1), help="maxHashSlotNum of the broker, for a lost index.")
 @click.option("--index-entries", type=click.IntRange(2), help="maxIndexNum of the broker.")
 @switches("engine", "recovery", "commitLogPath", "storage")
 @json_option
@@ -39,11 +39,11 @@ def command(
     store: str, target: str | None, in_place: bool, dry_run: bool, index_slots: int | None, index_entries: int | None,
     as_json: bool, **given: Any,
 ) -> int:  # fmt: skip
-    """Mends STORE: finishes an unfinished write, cuts torn ends, and leads a broker over what is damaged, so that all
+    """Repairs STORE: finishes an unfinished write, cuts torn ends, and leads a broker past the damage, so that all
     intact messages are served again.
 
-    RocketMQ: damaged queues and index are rebuilt from the log. RabbitMQ: entries of the index whose message is gone
-    are dropped. The broker must be stopped. Run it again when it was interrupted. What is left afterwards is printed,
+    RocketMQ: damaged queues and index are rebuilt from the log. RabbitMQ: index entries whose message is missing are
+    dropped. The broker must be stopped. If a repair is interrupted, run it again. Findings that are left are printed,
     with exit code 1; --json prints a line for each step that is planned or done, and for each finding that is left.
     """
     if [target is not None, in_place, dry_run].count(True) != 1:

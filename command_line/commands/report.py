@@ -30,14 +30,14 @@ Examples:
 @click.command("report", epilog=EXAMPLES)
 @store_argument
 @click.option("-o", "--output", required=True, metavar="FILE", help="The page to write.")
-@click.option("--force", is_flag=True, help="FILE may be there, and is replaced.")
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @switches(*STORE_OPTIONS)
 @exit_code
 def command(store: str, output: str, force: bool, **given: Any) -> int:
-    """Writes a page about STORE: sizes by topic, messages over time, lag, delayed messages, dead letters, files.
+    """Writes an HTML page about STORE: sizes by topic, messages over time, lag, delayed messages, dead letters, files.
 
-    One file that needs no network, light or dark as the reader's system is. It has topics, groups, and keys of dead
-    letters, but no bodies. All messages are read for their times and sizes.
+    The page is one file that needs no network, light or dark like the reader's system. It has topics, groups, and keys
+    of dead letters, but no bodies. All messages are read, for their times and sizes.
     """
     if not force:
         check_new(output)

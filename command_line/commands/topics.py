@@ -31,13 +31,15 @@ SUMS = ("queues", "messages", "bytes")
 
 @click.command("topics", epilog=EXAMPLES)
 @store_argument
-@click.option("--by", type=click.Choice(["topic", "kind"]), default="topic", show_default=True, help="A line for each.")
+@click.option(
+    "--by", type=click.Choice(["topic", "kind"]), default="topic", show_default=True, help="One line for each."
+)
 @click.option("--sort", type=click.Choice(SORTS), default="name", show_default=True, help="Largest or newest first.")
 @switches("topic", "topicPattern", *STORE_OPTIONS)
 @json_option
 @exit_code
 def command(store: str, by: str, sort: str, as_json: bool, **given: Any) -> int:
-    """The topics of a RocketMQ STORE: those in its files, and those that config/topics.json knows.
+    """Lists the topics of a RocketMQ STORE, from its files and from config/topics.json.
 
     The kinds are normal, retry, dead letter, half, delay and system. RabbitMQ has no topics: `mqstore ls` lists queues.
     """

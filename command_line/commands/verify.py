@@ -31,10 +31,10 @@ Examples:
 @json_option
 @exit_code
 def command(store: str, as_json: bool, **given: Any) -> int:
-    """Reads all of STORE and says what is damaged in it. Prints nothing, and ends with 0, when nothing is.
+    """Reads the whole STORE and lists what is damaged in it. If nothing is, prints nothing and exits with 0.
 
-    Log, queues and index (RabbitMQ: index and message store) are compared record by record. Each finding says where it
-    is, what a broker does with it, and whether repair mends it.
+    Log, queues and index (RabbitMQ: index and message store) are compared record by record. Each finding names its
+    place, what a broker does about it, and whether `mqstore repair` can repair it.
     """
     wanted = selection(given)
     with (

@@ -99,7 +99,7 @@ def _tiles(facts: StoreFacts) -> str:
         first, last = (moment_text(info[name]) for name in ("firstStoreTimestamp", "lastStoreTimestamp"))
         tiles.append(("last stored (UTC)", last, f"first {first}"))
     if info["cutBytes"]:
-        tiles.append(("cut by a broker's start", f"≤ {size_text(info['cutBytes'])}", "of the log, not counted here"))
+        tiles.append(("cut by a broker startup", f"≤ {size_text(info['cutBytes'])}", "of the log, not counted here"))
     if facts.damage:
         tiles.append(("damage", count_text(len(facts.damage)), "see below"))
     shown = "".join(

@@ -33,7 +33,8 @@ def test_info(rocket: Path, damaged: Path, rabbit: Path, node: Path, both: Path)
 def test_info_says_that_a_store_is_only_read(tmp_path: Path) -> None:
     store = unpack("stopped-4.9.3", tmp_path, "rocketmq/ledger")
     assert lines(run("info", store, "--json"))[0]["replicated"]
-    assert "read as 4.9 reads it; its log is DLedger's, which mqstore does not change\n" in run("info", store).stdout
+    expected = "read by the rules of 4.9; its log is a DLedger log, which mqstore does not change\n"
+    assert expected in run("info", store).stdout
 
 
 SEEN_BY_READING_ALL = {
@@ -65,7 +66,7 @@ def test_info_of_stores_that_were_not_stopped(tmp_path: Path) -> None:
     killed = golden.unpack("s3_mixed_kill9", tmp_path) / golden.DEFAULT_VHOST
     assert "not stopped cleanly: a node redelivers all messages" in run("info", killed).stdout
     store = unpack("broker-killed-4.9.3", tmp_path / "rocket")
-    assert "not stopped cleanly (abort is there)" in run("info", store).stdout
+    assert "not stopped cleanly (abort exists)" in run("info", store).stdout
     with FileLock(str(store / "lock"), 1, "this test"):
         before = fingerprint(store)
         assert "state     a broker has it open\n" in run("info", store).stdout
