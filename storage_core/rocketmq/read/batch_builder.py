@@ -226,8 +226,10 @@ class BatchBuilder:
         asked = columns_of(last).union(self.schema.names)
         for part in columns.with_bodies() if "body" in asked else (columns,):
             batch = self._batch(part, asked, last)
-            for start in range(0, batch.num_rows, ROWS):
-                yield batch.slice(start, ROWS)
+            if 0 < batch.num_rows <= ROWS:
+                yield batch
+            else:
+                yield from (batch.slice(start, ROWS) for start in range(0, batch.num_rows, ROWS))
 
     def _batch(self, columns: MessageColumns, asked: AbstractSet[str], last: list[Condition]) -> pa.RecordBatch:
         """The rows that satisfy the last conditions. The mode decides on damaged messages."""
