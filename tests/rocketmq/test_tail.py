@@ -89,15 +89,19 @@ def test_a_broker_is_followed_through_every_half_written_state(model: Path, tmp_
     assert sorted(found) == all_rows(model)
 
 
-def test_a_tags_code_may_still_be_half_written(tmp_path: Path) -> None:
+def test_an_entry_counts_when_its_tags_code_is_written(tmp_path: Path) -> None:
     """The last entry names its record before it has the tags code: a stream of that tag must not pass it by."""
     rows = {"topic": ["a"] * 9, "queueId": pa.array([0] * 9, pa.int32()), "tags": ["red"] * 9, "body": [b"x"] * 9}
     with open_store(str(tmp_path / "model"), "rocketmq", **SMALL) as store:
         store.append(pa.table(rows))
     live = GrowingStore(tmp_path / "model", tmp_path / "live")
     live.write(live.end)
-    live.list(8, torn=12)
+    live.list(7)
     with tail_of(live.root) as tail:
+        assert tail.look().positions == {("a", 0): (0, 7)}
+        live.list(1, torn=19)
+        assert tail.look().positions == {("a", 0): (0, 8)}
+        live.list(1)
         snapshot = tail.look()
         assert snapshot.positions == {("a", 0): (0, 9)}
         plan = snapshot.plan_ranges(ScanRequest(columns=COLUMNS, tags=("red",)), snapshot.positions)

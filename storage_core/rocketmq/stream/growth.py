@@ -19,10 +19,13 @@ from storage_core.files.file_chain import ChainFile
 from storage_core.files.open_files import OpenFiles
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE, QUEUE_ENTRY
+from storage_core.formats.rocketmq.message import decode
 from storage_core.formats.rocketmq.paths import LIGHT_QUEUE_PREFIX
 from storage_core.formats.rocketmq.record_walk import Stop
 from storage_core.rocketmq.disk.commit_log import Checks, FileWalk, RecordRun
 from storage_core.rocketmq.disk.directory import Listing, with_log, with_queues
+from storage_core.rocketmq.disk.tags_code import tags_codes
+from storage_core.rocketmq.read.row_filter import LAST_EXT_CODE
 from storage_core.rocketmq.recovery.dispatch import has_entry, queue_keys
 from storage_core.rocketmq.recovery.light_queues import queues_named_by
 from storage_core.rocketmq.recovery.queue_ranges import ServedQueues, served_after
@@ -186,7 +189,7 @@ class Growth:
             entries = queue.entries(files, stop, room)
             addresses, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
             right = self._written(addresses, sizes)
-            if right and not _is_whole(listing, files, before, int(addresses[right - 1]), int(sizes[right - 1])):
+            if right and not _is_whole(listing, files, before, entries[right - 1]):
                 right -= 1
             if not right:
                 break
@@ -213,15 +216,23 @@ class Growth:
         return int(right.argmin()) if not right.all() else len(right)
 
 
-def _is_whole(listing: Listing, files: OpenFiles, before: int, address: int, size: int) -> bool:
+def _is_whole(listing: Listing, files: OpenFiles, before: int, entry: np.void) -> bool:
     """Whether the last entry of a queue is completely written: its address is above `before`, that of the entry before
-    it, and the record states its size.
+    it, the record states its size, and its tags code is the record's if the last byte may still be missing.
     """
+    address, size, code = (int(entry[name]) for name in ("physical_offset", "size", "tags_code"))
     file = listing.log.file_at(address)
     if size == BLANK_SIZE or file is None:
         return size == BLANK_SIZE
-    stated = system.pread(files.descriptor(file.path), 4, address - file.base_offset)
-    return address > before and int.from_bytes(stated, "big") == size
+    position = address - file.base_offset
+    stated = system.pread(files.descriptor(file.path), 4, position)
+    if address <= before or int.from_bytes(stated, "big") != size:
+        return False
+    if code & 0xFF or code <= LAST_EXT_CODE:
+        return True
+    record = np.frombuffer(system.pread(files.descriptor(file.path), size, position), np.uint8)
+    messages = decode(record, np.zeros(1, np.int64), np.array([len(record)]))
+    return bool(messages.flaws[0]) or int(tags_codes(messages)[0]) == code
 
 
 def _last_of_queues(run: RecordRun) -> Iterator[_Record]:

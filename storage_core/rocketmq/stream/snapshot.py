@@ -17,7 +17,7 @@ from storage_core.rocketmq.disk.record_reader import head_at
 from storage_core.rocketmq.read.selection import selected_queues
 from storage_core.rocketmq.read.snapshot import RocketSnapshot
 from storage_core.rocketmq.recovery.queue_ranges import ServedQueues
-from storage_core.store import EARLIEST, LATEST, OffsetBound, Predicate, QueueKey, ScanPartition, ScanRequest
+from storage_core.store import EARLIEST, LATEST, OffsetBound, QueueKey, ScanPartition, ScanRequest
 from storage_core.stream.tail import StreamSnapshot
 
 ENTRIES_AT_ONCE = 65_536
@@ -93,11 +93,8 @@ class RocketStreamSnapshot(RocketSnapshot, StreamSnapshot):
     def plan_ranges(self, request: ScanRequest, ranges: Mapping[QueueKey, tuple[int, int]]) -> list[ScanPartition]:
         """Searches the ranges themselves for keys and ids: an index covers a whole store, a batch a sliver of it.
 
-        Tags are compared with the records alone: a broker may be writing the tags code of the last entry.
+        For tags, the tags codes of the queue entries are used, as in every read: `growth` waits for whole entries.
         """
-        if request.tags is not None:
-            predicates = (*request.predicates, Predicate("tags", "in", request.tags))
-            request = replace(request, tags=None, predicates=predicates)
         wanted = {key: span for key, span in ranges.items() if span[1] > span[0]}
         if not wanted:
             return []
