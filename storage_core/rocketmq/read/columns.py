@@ -205,9 +205,10 @@ class MessageColumns:
         packed = np.empty(0, np.intp)
         if request.decompress and (compressed := messages.compressed()).any():
             packed = np.flatnonzero(compressed & (messages.flaws == 0))
+        kinds = messages.column("sys_flag") >> COMPRESSION_SHIFT & COMPRESSION_MASK if len(packed) else packed
         start, rows, values, size = 0, list[int](), list[bytes | None](), 0
         for row in packed.tolist():
-            value = self._inflated(bodies[row].as_py(), row)
+            value = _inflated(bodies[row].as_py(), int(kinds[row]))
             if values and size + len(value or b"") > MOST_INFLATED:
                 yield self._part(slice(start, row), bodies, rows, values)
                 start, rows, values, size = row, [], [], 0
@@ -215,14 +216,6 @@ class MessageColumns:
             values.append(value)
             size += len(value or b"")
         yield self._part(slice(start, len(self)), bodies, rows, values)
-
-    def _inflated(self, body: bytes, row: int) -> bytes | None:
-        """The inflated body of a message; None for a damaged one."""
-        kind = int(self.messages.column("sys_flag")[row]) >> COMPRESSION_SHIFT & COMPRESSION_MASK
-        try:
-            return inflate(body, kind)
-        except InflateError:
-            return None
 
     def _part(self, span: slice, bodies: pa.BinaryArray, rows: list[int], values: list[bytes | None]) -> MessageColumns:
         """The messages of a span, in which `rows` have the inflated `values`."""
@@ -247,6 +240,14 @@ class MessageColumns:
     def offset_ids(self) -> pa.StringArray:
         """Store host and physical offset in hex (rocketmq.md 2.10)."""
         return hex_text(followed_by(self.store_hosts, self.messages.column("physical_offset")))
+
+
+def _inflated(body: bytes, kind: int) -> bytes | None:
+    """The inflated body of a message; None for a damaged one."""
+    try:
+        return inflate(body, kind)
+    except InflateError:
+        return None
 
 
 def _header(name: str) -> Callable[[MessageColumns], pa.Array]:
