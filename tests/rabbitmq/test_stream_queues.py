@@ -15,7 +15,6 @@ from storage_core.formats.layout import Bytes, Positions
 from storage_core.formats.rabbitmq.stream_queues import chunk_entries, compression, delivered, log_files
 from storage_core.formats.rabbitmq.stream_queues.section_shapes import property_lists, shape_of
 from storage_core.rabbitmq import open_store
-from storage_core.rabbitmq.stream_queues import batch
 from storage_core.store import Mode, OffsetBound, Predicate, ScanRequest
 from tests.golden.archive import fingerprint
 from tests.rabbitmq import amqp10
@@ -343,24 +342,32 @@ def test_sub_batches_are_unpacked_a_few_at_a_time(tmp_path: Path, monkeypatch: p
     locate = chunk_entries.locate
 
     def noted(buffer: Bytes, starts: Positions, *rest: Any) -> chunk_entries.Records:
+        found = locate(buffer, starts, *rest)
         chunks.append(len(starts))
-        return locate(buffer, starts, *rest)
+        return found
 
     monkeypatch.setattr(chunk_entries, "locate", noted)
     assert golden.rows(folder) == whole
     at_once = max(chunks)
-    monkeypatch.setattr(batch, "MOST_UNPACKED", 1000)
+    monkeypatch.setattr(chunk_entries, "MOST_UNPACKED", 1000)
     chunks.clear()
     assert golden.rows(folder) == whole
     assert max(chunks) < at_once
 
 
 def test_a_chunk_that_unpacks_to_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = b"".join(len(body).to_bytes(4, "big") + body for body in (b"one" * 9, b"two" * 9))
-    data = amqp10.sub_batch(1, 2, plain) * 3
-    buffer, starts, ends = np.frombuffer(data, np.uint8), np.zeros(1, np.int64), np.array([len(data)])
-    assert chunk_entries.unpacked_sizes(buffer, starts, ends, np.array([3])).tolist() == [3 * len(plain)]
-    assert not chunk_entries.locate(buffer, starts, ends, np.array([3]), np.array([6])).reasons
-    monkeypatch.setattr(compression, "MOST_BYTES", 2 * len(plain))
-    found = chunk_entries.locate(buffer, starts, ends, np.array([3]), np.array([6]))
-    assert "too many to be unpacked" in found.reasons[0]
+    """Counted by chunk, also with sub-batches of one message."""
+    plain = (27).to_bytes(4, "big") + b"one" * 9
+    data = amqp10.sub_batch(1, 1, plain) * 3
+    buffer = np.frombuffer(data * 2, np.uint8)
+    starts, ends = np.array([0, len(data)]), np.array([len(data), 2 * len(data)])
+    counts = np.array([3, 3])
+    assert not chunk_entries.locate(buffer, starts, ends, counts, counts).reasons
+    monkeypatch.setattr(compression, "MOST_BYTES", 3 * len(plain))
+    assert not chunk_entries.locate(buffer, starts, ends, counts, counts).reasons
+    monkeypatch.setattr(compression, "MOST_BYTES", 3 * len(plain) - 1)
+    assert set(chunk_entries.locate(buffer, starts, ends, counts, counts).reasons) == {0, 1}
+    monkeypatch.setattr(chunk_entries, "MOST_UNPACKED", 6 * len(plain) - 1)
+    with pytest.raises(chunk_entries.TooMuchToUnpackError) as caught:
+        chunk_entries.locate(buffer, starts, ends, counts, counts)
+    assert caught.value.sizes.tolist() == [3 * len(plain)] * 2

@@ -30,8 +30,6 @@ from storage_core.rabbitmq.stream_queues.rows import FIELDS
 from storage_core.rabbitmq.stream_queues.segment import fits
 
 OTHER_TYPE = "the chunk's head calls it tracking data, which it is not"
-MOST_UNPACKED = 16 << 20
-"""Bytes of sub-batches that are unpacked at once, unless those of a single chunk are more."""
 _FEWEST_SHAPED, _NEW_SHAPES, _MOST_SHAPES = 8, 12, 32
 
 
@@ -104,18 +102,12 @@ class LoadedChunks:
         sizes = sum(self.heads[name].astype(np.int64) for name in ("data_size", "trailer_size"))
         return self.chunks.table["position"] + CHUNK.size + _filter_sizes(self) + sizes
 
-    def in_parts(self) -> Iterator[LoadedChunks]:
-        """The chunks in runs whose sub-batches unpack to at most MOST_UNPACKED bytes, or single chunks."""
-        if not (self.heads["records"] > self.heads["entries"]).any():
-            yield self
-            return
-        begins, ends, _ = _data(self)
-        counts = self.heads["entries"].astype(np.int64)
-        sizes = np.cumsum(chunk_entries.unpacked_sizes(self.buffer, begins, ends, counts))
-        start = 0
-        while start < len(sizes):
-            before = int(sizes[start - 1]) if start else 0
-            stop = max(start + 1, int(np.searchsorted(sizes, before + MOST_UNPACKED, side="right")))
+    def split(self, sizes: Positions) -> Iterator[LoadedChunks]:
+        """The chunks in runs whose `sizes` are at most MOST_UNPACKED in total, or single chunks."""
+        ends, start = np.cumsum(sizes), 0
+        while start < len(ends):
+            before = int(ends[start - 1]) if start else 0
+            stop = max(start + 1, int(np.searchsorted(ends, before + chunk_entries.MOST_UNPACKED, side="right")))
             part = slice(start, stop)
             chunks = Chunks(self.chunks.table[part], self.chunks.files[part], self.chunks.queues[part])
             yield LoadedChunks(chunks, self.buffer, self.starts[part], self.heads[part])
@@ -132,10 +124,22 @@ def load_chunks(reader: SpanReader, chunks: Chunks) -> LoadedChunks:
     return LoadedChunks(chunks, buffer, starts, heads)
 
 
+def records_in_parts(loaded: LoadedChunks, verify_crc: bool) -> Iterator[tuple[LoadedChunks, tuple[Entries, Records]]]:
+    """Chunks with their messages as in `records_of`; a few chunks at a time if their sub-batches unpack to much."""
+    try:
+        found = records_of(loaded, verify_crc)
+    except chunk_entries.TooMuchToUnpackError as error:
+        yield from ((part, records_of(part, verify_crc)) for part in loaded.split(error.sizes))
+    else:
+        yield loaded, found
+
+
 def records_of(loaded: LoadedChunks, verify_crc: bool) -> tuple[Entries, Records]:
     """The messages of chunks, as entries and the locations of their records. Chunks of tracking data have none.
 
     A damaged chunk is one entry; `Records.reasons` has its reason by the number of that entry.
+
+    Raises TooMuchToUnpackError.
     """
     heads, table, buffer = loaded.heads, loaded.chunks.table, loaded.buffer
     begins, ends, reasons = _data(loaded)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 import numpy as np
 
 from storage_core.formats.rabbitmq.stream_queues.log_files import HEAD_SIZE, INDEX_RECORD
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.disk.span_reader import SpanReader
-from storage_core.rabbitmq.stream_queues.batch import OTHER_TYPE, LoadedChunks, MessageReader, records_of
+from storage_core.rabbitmq.stream_queues.batch import OTHER_TYPE, LoadedChunks, MessageReader, records_in_parts
 from storage_core.rabbitmq.stream_queues.partition import ChunkRange, loaded_chunks
 from storage_core.rabbitmq.stream_queues.segment import Segment, Table, index_of
 from storage_core.rabbitmq.stream_queues.stream_log import StreamLog
@@ -25,8 +26,8 @@ def damaged_chunks(log: StreamLog) -> Iterator[Damage]:
             messages = MessageReader()
             table, was_walked = segment.chunks(), segment.is_walked
             every = ChunkRange(segment, 0, 0, len(table), 0, _NO_END, 0, 0)
-            for loaded in loaded_chunks(reader, every, number, True):
-                entries, found = records_of(loaded, True)
+            parts = (records_in_parts(loaded, True) for loaded in loaded_chunks(reader, every, number, True))
+            for loaded, (entries, found) in chain.from_iterable(parts):
                 batch = messages.batch(entries, found.buffer, found.starts, found.stops, dict(found.reasons))
                 for row, reason in sorted(batch.reasons.items()):
                     entry = entries.row(row)

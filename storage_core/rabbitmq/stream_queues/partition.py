@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,7 @@ from storage_core.rabbitmq.stream_queues.batch import (
     MessageReader,
     StreamBatch,
     load_chunks,
-    records_of,
+    records_in_parts,
 )
 from storage_core.rabbitmq.stream_queues.columns import MessageColumns
 from storage_core.rabbitmq.stream_queues.rows import StreamColumns
@@ -106,8 +107,11 @@ class StreamPartition(ScanPartition):
         try:
             for number, each in enumerate(self.ranges):
                 at = self.context.files.index(each.segment.file)
-                for loaded in loaded_chunks(reader, each, at, bool(number)):
-                    entries, found = records_of(loaded, self.verify_crc)
+                parts = (
+                    records_in_parts(loaded, self.verify_crc)
+                    for loaded in loaded_chunks(reader, each, at, bool(number))
+                )
+                for _, (entries, found) in chain.from_iterable(parts):
                     wanted = _wanted(entries, each, found.reasons)
                     wanted &= all_hold(early, lambda name: columns.values(name, entries), len(entries))  # noqa: B023
                     rows = np.flatnonzero(wanted)
@@ -154,7 +158,7 @@ def loaded_chunks(reader: SpanReader, each: ChunkRange, file: int, warm: bool) -
                 first = max(first, int(part["id"][0])) if start else first
                 segment.walk()
                 break
-            yield from loaded.in_parts()
+            yield loaded
         else:
             return
 

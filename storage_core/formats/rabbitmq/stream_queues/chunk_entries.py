@@ -19,6 +19,8 @@ SUB_BATCH = 0x8000_0000
 _SUB_BATCH_HEAD = struct.Struct(">BHII")
 _UNPACKED_AT = struct.calcsize(">BH")
 _LENGTH = struct.Struct(">I")
+MOST_UNPACKED = 16 << 20
+"""Bytes of sub-batches that are unpacked at once, unless those of a single chunk are more."""
 _FEWEST_IN_STEP = 32
 """With at least this many chunks, their next entries are read at once; with fewer, one chunk after another."""
 _SHORT_RUN, _HOPS = 8, 256
@@ -41,6 +43,14 @@ class Records:
     reasons: dict[int, str]
 
 
+class TooMuchToUnpackError(Exception):
+    """Chunks whose sub-batches are too large to be unpacked at once; `sizes` are their unpacked bytes by chunk."""
+
+    def __init__(self, sizes: Positions) -> None:
+        super().__init__(f"{int(sizes.sum())} bytes of sub-batches")
+        self.sizes = sizes
+
+
 @dataclass(frozen=True)
 class _Entries:
     """Entries of regions, in the order (region, entry): region, span of the data (of a sub-batch, with its head),
@@ -58,7 +68,8 @@ def locate(
     buffer: Bytes, starts: Positions, stops: Positions, entries: npt.NDArray[np.int64],
     records: npt.NDArray[np.int64], may_lack: Mask | bool = False,
 ) -> Records:  # fmt: skip
-    """The records of chunks whose data are [start, stop) of `buffer`, with the stated number of records. Never raises.
+    """The records of chunks whose data are [start, stop) of `buffer`, with the stated number of records. Raises only
+    TooMuchToUnpackError, if several chunks have sub-batches that unpack to more than MOST_UNPACKED bytes.
 
     Sub-batches are unpacked; their decompressed data follow the original bytes in the returned buffer. A wrong number
     of entries is not damage if entries fill the chunk, nor are fewer records than stated where one `may_lack` some.
@@ -71,17 +82,19 @@ def locate(
         found = _entries(buffer, starts, stops, counts)
     reasons = {int(chunk): "its entries do not fill the chunk" for chunk in np.flatnonzero(~found.ok)}
     if found.batched.any():
+        sizes = _unpacked_sizes(buffer, found, len(starts))
+        if len(starts) > 1 and sizes.sum() > MOST_UNPACKED:
+            raise TooMuchToUnpackError(sizes)
         return _with_batches(buffer, found, records, may_lack, reasons)
     _check_counts(np.bincount(found.regions, minlength=len(records)), records, may_lack, reasons)
     return _ordered(buffer, found.regions, found.starts - 4, found.starts, found.stops, reasons)
 
 
-def unpacked_sizes(buffer: Bytes, starts: Positions, stops: Positions, entries: npt.NDArray[np.int64]) -> Positions:
-    """The bytes of each chunk's sub-batches once decompressed, as their heads state them. Shape (n,). Never raises."""
-    found = _entries(buffer, starts, stops, entries)
+def _unpacked_sizes(buffer: Bytes, found: _Entries, chunk_count: int) -> Positions:
+    """The bytes of each chunk's sub-batches once decompressed, as their heads state them. Shape (chunk_count,)."""
     batches = np.flatnonzero(found.batched)
     stated = values_at(buffer, ">u4", found.starts[batches] + _UNPACKED_AT).astype(np.int64)
-    sizes = np.zeros(len(starts), np.int64)
+    sizes = np.zeros(chunk_count, np.int64)
     np.add.at(sizes, found.regions[batches], stated)
     return sizes
 
@@ -119,6 +132,7 @@ def _with_batches(
     """Simple entries and the records of sub-batches, in the order of the entries."""
     batches = np.flatnonzero(found.batched)
     bodies, counts, size = [buffer], [], len(buffer)
+    unpacked = np.zeros(len(records), np.int64)
     begins, ends = np.zeros((2, len(batches)), np.int64)
     for row, entry in enumerate(batches.tolist()):
         start, stop = int(found.starts[entry]), int(found.stops[entry])
@@ -129,8 +143,9 @@ def _with_batches(
         if not kind:
             continue
         try:
-            if size - len(buffer) + plain > compression.MOST_BYTES:
-                raise FormatError(0, f"{plain} bytes more are too many to be unpacked at once")
+            unpacked[found.regions[entry]] += plain
+            if unpacked[found.regions[entry]] > compression.MOST_BYTES:
+                raise FormatError(0, f"the chunk unpacks to more than the {compression.MOST_BYTES} bytes that are read")
             body = compression.decompress(kind, buffer[begins[row] : stop].tobytes(), plain)
         except FormatError as error:
             reasons.setdefault(int(found.regions[entry]), f"a sub-batch of it: {error.reason}")
