@@ -65,9 +65,10 @@ def ledger_end(
         at = walk.through(file, max(at, file.base_offset))
         if walk.reason is not Stop.BLANK:
             break
-    walked_nothing = walk.number < 0
-    if committed > walk.number and not (walked_nothing and known_end):
-        return LedgerEnd(at, walk.reason, 0 if walked_nothing else at)
+    if walk.number < 0 and known_end:
+        return LedgerEnd(at, walk.reason, min(_listed_stop(committed, listed, files) or at, at))
+    if committed > walk.number:
+        return LedgerEnd(at, walk.reason, at if walk.number >= 0 else 0)
     return LedgerEnd(at, walk.reason, walk.committed_offset or _listed_stop(committed, listed, files))
 
 
