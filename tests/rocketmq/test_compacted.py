@@ -204,6 +204,7 @@ def test_a_queue_whose_first_file_has_no_entry_serves_nothing(directory: Path) -
     with open_store(str(directory)) as store:
         (found,) = store.verify()
         assert (found.kind, found.queue, found.repairable) == ("unserved compacted queue", "settings/0", False)
+        assert store.snapshot().warnings()[-1].startswith("store: of the compacted queues settings/0 a broker serves")
         ranges = {(queue.topic, queue.queue_id): (queue.start, queue.stop) for queue in store.queues()}
     assert ranges["settings", 0] == (0, 0)
 

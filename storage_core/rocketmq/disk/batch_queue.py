@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from storage_core.errors import CorruptionError
 from storage_core.files import system
 from storage_core.files.file_chain import FileChain, find_chain
 from storage_core.files.open_files import OpenFiles
@@ -71,8 +72,11 @@ class BatchQueue:
         return np.frombuffer(data, BATCH_ENTRY.dtype, len(data) // BATCH_ENTRY.size)
 
     def begins_empty(self, files: OpenFiles) -> bool:
-        """Whether the first file of entries has none. Raises CorruptionError when the file is missing."""
-        return bool(self.entry_files.files) and not leading_batches(self.entries_at(files, 0, 0, 1), self.log_end)
+        """Whether the first file of entries has none. False if a compaction has just removed the file."""
+        try:
+            return bool(self.entry_files.files) and not leading_batches(self.entries_at(files, 0, 0, 1), self.log_end)
+        except CorruptionError:
+            return False
 
     def every(self, files: OpenFiles) -> Iterator[npt.NDArray[Any]]:
         """The entries of each file."""
@@ -107,7 +111,7 @@ class BatchQueue:
 
 NO_FILES = BatchQueue(FileChain((), 0), FileChain((), 0), is_compacted=True, log_end=UNBOUNDED)
 UNSERVED = replace(NO_FILES, log_end=0)
-"""In place of a compacted queue of which a broker serves nothing."""
+"""Stands for a compacted queue of which a broker serves nothing; `log_end` tells it from NO_FILES."""
 
 
 def ends_of(entries: npt.NDArray[Any]) -> Positions:

@@ -17,6 +17,7 @@ from storage_core.files.open_files import OpenFiles
 from storage_core.files.window import Window
 from storage_core.formats.rocketmq.message import BLANK
 from storage_core.formats.rocketmq.record_walk import Stop
+from storage_core.rocketmq.disk.batch_queue import UNSERVED
 from storage_core.rocketmq.disk.directory import Listing
 from storage_core.rocketmq.read.batch_partition import batch_partitions
 from storage_core.rocketmq.read.few_messages import few_messages
@@ -125,6 +126,11 @@ class RocketSnapshot(Snapshot):
             lines.append(
                 f"{self._store_name}: of compacted topics ({listing(compacted)}) the rows are those that a broker "
                 "serves, without messages whose key was sent again; option scan=log reads every message of the log"
+            )
+        if unserved := sorted(f"{key[0]}/{key[1]}" for key, queue in self.served.batched.items() if queue is UNSERVED):
+            lines.append(
+                f"{self._store_name}: of the compacted queues {listing(unserved)} a broker serves nothing, because the "
+                "first file of entries has none; option scan=log reads their messages"
             )
         return lines
 

@@ -230,6 +230,7 @@ def awaits_start(listing: Listing, verdict: Verdict) -> list[str]:
             key[0]
             for key, queue in served_batched(listing, verdict, files).items()
             if queue.is_compacted
+            and queue is not UNSERVED
             and (bounds := verdict.queues.get(key)) is not None
             and _is_dispatched_to(listing, bounds)
             and queue.stop(files) < bounds.stop
